@@ -1,0 +1,27 @@
+"""ANI, Adaptive Numerical Injection: exact numbers for language models, injected where they are quantities."""
+
+from ani.encoders import FourierNumberEncoder
+from ani.errors import InputError
+from ani.injection.adapter import load_adapter, save_adapter
+from ani.injection.attach import attach, detach
+from ani.injection.config import AniConfig
+from ani.injection.inspection import NumberDecision, inspect
+from ani.injection.locate import NumberBatch
+from ani.numbers import Number, NumberScanner
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AniConfig",
+    "FourierNumberEncoder",
+    "InputError",
+    "Number",
+    "NumberBatch",
+    "NumberDecision",
+    "NumberScanner",
+    "attach",
+    "detach",
+    "inspect",
+    "load_adapter",
+    "save_adapter",
+]

@@ -1,0 +1,195 @@
+"""The command line: parses, calls one function, prints; knows nothing else."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import click
+import typer
+from rich.console import Console
+
+from ani.errors import InputError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
+)
+console = Console()
+
+ModelOption = Annotated[str, typer.Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
+AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as training.steps=100.")]
+
+
+@app.command()
+def demo(
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Directory for results; default runs/demo.")] = None,
+) -> None:
+    """Train ANI on the embedded model, evaluate before and after, and write a report."""
+    from ani.demo import run_demo
+
+    report = run_demo(out, console, overrides or ())
+    console.print(f"\nThe report: [bold]{report.resolve()}[/bold] (open it in a browser)", soft_wrap=True)
+
+
+@app.command()
+def inspect(
+    text: Annotated[str, typer.Argument(help='For example "Room 505 has a capacity of 10".')],
+    model: ModelOption = "smollm2",
+    adapter: AdapterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which numbers of a text the gate injects. Without --adapter: the one that ships for smollm2."""
+    from ani.evaluation.gating import inspection_record
+    from ani.inspection_view import inspection_table, marked_text
+
+    attached, tokenizer = _load(model, adapter or _shipped_adapter(model))
+    record = inspection_record(attached, tokenizer, text)
+    if as_json:
+        print(json.dumps(record, ensure_ascii=False))
+        return
+    console.print(marked_text(record))
+    console.print(inspection_table(record))
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe, a YAML file.")] = None,
+    overrides: Overrides = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory.")] = None,
+) -> None:
+    """Train an adapter as a recipe says."""
+    from ani.progress import training_lines
+    from ani.training.recipe import load_recipe
+    from ani.training.trainer import ADAPTER, resume_recipe
+    from ani.training.trainer import train as run
+
+    if (recipe is None) == (resume is None):
+        raise InputError("give either a recipe or --resume DIR")
+    plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
+    try:
+        run(plan, resume=resume is not None, on_log=training_lines(console))
+    except KeyboardInterrupt:
+        console.print(f"interrupted; continue with: ani train --resume {plan.output}")
+        raise
+    console.print(f"The adapter: [bold]{Path(plan.output) / ADAPTER}[/bold]", soft_wrap=True)
+
+
+@app.command("eval")
+def evaluate(
+    out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
+    model: ModelOption = "smollm2",
+    adapter: AdapterOption = None,
+    tasks: Annotated[str, typer.Option("--tasks", help="Comma-separated: arithmetic, gating.")] = "arithmetic",
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Problems a digit length, or sentences; the paper has 100.")
+    ] = 100,
+    operations: Annotated[
+        str, typer.Option("--operations", help="Comma-separated: addition, subtraction, multiplication.")
+    ] = "addition",
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a model, with or without an adapter; one JSON line an answer, and a table."""
+    from ani.evaluation.run import evaluate as run
+
+    wanted = _names("task", tasks, ("arithmetic", "gating"))
+    kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
+    if "gating" in wanted and adapter is None:
+        raise InputError("the task gating needs --adapter: a model without ANI has no gate")
+    attached, tokenizer = _load(model, adapter)
+    results = run(
+        attached, tokenizer, wanted, cast(Any, kinds), out, limit=limit, seed=seed, console=console, quiet=as_json
+    )
+    if as_json:
+        print(json.dumps(results))
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="Directory with result files.")]) -> None:
+    """Write one self-contained HTML page from the result files of a directory."""
+    from ani.report import build_report
+
+    console.print(f"The report: [bold]{build_report(folder).resolve()}[/bold]", soft_wrap=True)
+
+
+@app.command()
+def env(as_json: JsonOption = False) -> None:
+    """Print versions and hardware, for bug reports."""
+    import torch
+
+    from ani.provenance import provenance
+
+    found: dict[str, Any] = provenance()
+    facts = {
+        "python": sys.version.split()[0],
+        **found["packages"],
+        "commit": found["commit"],
+        "cpu_cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+    if as_json:
+        print(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        console.print(f"{name}: {value if value is not None else 'none'}", highlight=False)
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    try:
+        app(standalone_mode=False)
+    except InputError as error:
+        _fail(str(error), 2)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except Exception as error:
+        if os.environ.get("ANI_TRACEBACK"):
+            raise
+        _fail(f"{type(error).__name__}: {error} (set ANI_TRACEBACK=1 for the traceback)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    Console(stderr=True).print(f"[bold red]error:[/bold red] {message}", soft_wrap=True, markup=True, highlight=False)
+    sys.exit(code)
+
+
+def _names(what: str, text: str, known: tuple[str, ...]) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise InputError(f"unknown {what} {', '.join(unknown) or text!r}; known are {', '.join(known)}")
+    return names
+
+
+def _shipped_adapter(model: str) -> str:
+    if model != "smollm2":
+        raise InputError(f"--adapter is missing: an adapter ships for smollm2 only, not for {model!r}")
+    return str(Path(__file__).parent / "assets" / "smollm2-adapter")
+
+
+def _load(model: str, adapter: str | None) -> tuple[Any, Any]:
+    from ani.injection.adapter import load_adapter
+    from ani.models import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    loaded = load_model(model)
+    if adapter is not None:
+        load_adapter(loaded, tokenizer, adapter)
+    return loaded, tokenizer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Seeded N-digit arithmetic problems for the paper's N-Digit Arithmetic Scaling experiment.
+
+Knows nothing about tokenizers, models or how an answer is scored.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import product
+from math import lcm
+from random import Random
+from typing import Literal, NamedTuple
+
+from ani.errors import InputError
+
+Operation = Literal["addition", "subtraction", "multiplication"]
+Symbol = Literal["+", "-", "*"]
+Split = Literal["train", "test"]
+
+_SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*"}
+_TENTHS: dict[Split, int] = {"train": 9, "test": 1}  # of all problems, in each split
+
+
+class ArithmeticProblem(NamedTuple):
+    """One problem on two operands of `digits` digits each; its completion is `f" {answer}"`."""
+
+    digits: int
+    operation: Symbol
+    left: int
+    right: int
+
+    @property
+    def prompt(self) -> str:
+        """The question, such as `123 + 456 =`, without a trailing space."""
+        return f"{self.left} {self.operation} {self.right} ="
+
+    @property
+    def answer(self) -> int:
+        """The exact result; negative where a subtraction's right operand is the larger."""
+        match self.operation:
+            case "+":
+                return self.left + self.right
+            case "-":
+                return self.left - self.right
+            case "*":
+                return self.left * self.right
+
+
+def arithmetic_problems(
+    count: int,
+    *,
+    digits: Sequence[int],
+    operations: Sequence[Operation] = ("addition",),
+    split: Split,
+    seed: int = 0,
+) -> list[ArithmeticProblem]:
+    """Draws distinct problems, spread evenly over lengths and operations, in random order.
+
+    The list depends on the arguments alone. Whether a problem belongs to train (about nine of ten) or
+    test is decided by a hash of the problem, the same for both orders of a sum's or product's operands:
+    no problem of one split stands in the other, whatever the seeds, not even swapped.
+
+    Args:
+        count: how many problems; each length, and each operation, gets its share to within one.
+        digits: distinct operand lengths, each at least 1; zero is a one-digit operand.
+        operations: distinct operations.
+        split: which side of the division to draw from.
+        seed: selects the draw within the split.
+
+    Raises:
+        InputError: an argument is out of its domain, or a length has fewer problems than asked for.
+    """
+    if count < 0:
+        raise InputError(f"count must not be negative, but is {count}")
+    if not digits or len(set(digits)) < len(digits) or min(digits) < 1:
+        raise InputError(f"digits must be distinct lengths of at least 1, such as (2, 4), not {digits!r}")
+    if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(_SYMBOLS):
+        raise InputError(f"operations must be distinct names among {list(_SYMBOLS)}, not {operations!r}")
+    if split not in _TENTHS:
+        raise InputError(f"split must be one of {list(_TENTHS)}, not {split!r}")
+
+    # Walking the grid diagonally keeps both margins even at any count, not only at whole grids.
+    turn = lcm(len(digits), len(operations))
+    wanted = Counter(
+        (digits[i % len(digits)], _SYMBOLS[operations[(i + i // turn) % len(operations)]]) for i in range(count)
+    )
+    random = Random(seed)
+    drawn = {cell: _draw(*cell, number, split, random) for cell, number in wanted.items()}
+    short = {cell: len(found) for cell, found in drawn.items() if len(found) < wanted[cell]}
+    if short:
+        (length, symbol), available = min(short.items(), key=lambda item: item[1])
+        raise InputError(
+            f"count={count} asks for {wanted[length, symbol]} {length}-digit problems with {symbol!r}, but "
+            f"the {split} split has {available} at most: lower count to {available * len(wanted)} or leave "
+            f"out digits={length}"
+        )
+    problems = [problem for found in drawn.values() for problem in found]
+    random.shuffle(problems)
+    return problems
+
+
+def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random) -> list[ArithmeticProblem]:
+    """`count` distinct problems of one length and operation, or all there are if fewer."""
+    low, high = 10 ** (digits - 1) if digits > 1 else 0, 10**digits
+    space = (high - low) ** 2
+    # Rejection is quick while most draws are new; a small or nearly exhausted space is listed instead.
+    if space <= 10_000 or 20 * count > _TENTHS[split] * space:
+        every = [
+            problem
+            for left, right in product(range(low, high), repeat=2)
+            if _split(problem := ArithmeticProblem(digits, symbol, left, right)) == split
+        ]
+        return random.sample(every, min(count, len(every)))
+    found: dict[ArithmeticProblem, None] = {}  # a set that keeps its order
+    while len(found) < count:
+        problem = ArithmeticProblem(digits, symbol, random.randrange(low, high), random.randrange(low, high))
+        if _split(problem) == split:
+            found[problem] = None
+    return list(found)
+
+
+def _split(problem: ArithmeticProblem) -> Split:
+    left, right = problem.left, problem.right
+    if problem.operation != "-" and left > right:
+        left, right = right, left
+    key = f"{left}{problem.operation}{right}".encode()
+    return "test" if int.from_bytes(blake2b(key, digest_size=8).digest(), "big") % 10 == 0 else "train"

@@ -1,0 +1,108 @@
+"""Examples → padded token batches with their numbers; knows nothing about models."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ani.data.sources import Example
+from ani.errors import InputError
+from ani.injection.locate import NOMINAL, PADDING, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from ani.numbers import find_numbers
+
+IGNORED = -100
+"""Label of a token that is not learnt: the prompt and the padding."""
+
+
+class TokenizedExample(NamedTuple):
+    """Token ids of one example: the prompt, then the response."""
+
+    input_ids: list[int]
+    prompt_length: int
+    roles: list[int]
+    """Role of the number that each token belongs to, `UNKNOWN_ROLE` elsewhere."""
+
+
+def tokenize(
+    example: Example, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator, max_length: int
+) -> TokenizedExample:
+    """Tokenize an example as it will stand at inference: the prompt by itself, then the completion and EOS.
+
+    A chat prompt goes through the tokenizer's chat template. Examples longer than `max_length` are cut at the right.
+
+    Raises:
+        InputError: If a chat prompt meets a tokenizer without a chat template.
+    """
+    if isinstance(example.prompt, str):
+        prompt_ids = tokenizer(example.prompt)["input_ids"]
+        if tokenizer.eos_token_id is not None and prompt_ids[-1:] == [tokenizer.eos_token_id]:
+            prompt_ids = prompt_ids[:-1]
+    else:
+        if tokenizer.chat_template is None:
+            raise InputError(
+                "the data holds chat messages, but the tokenizer has no chat template; use plain prompt and completion"
+            )
+        text = tokenizer.apply_chat_template(example.prompt, tokenize=False, add_generation_prompt=True)
+        prompt_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    completion_ids = tokenizer(example.completion, add_special_tokens=False)["input_ids"]
+    if tokenizer.eos_token_id is not None:
+        completion_ids = [*completion_ids, tokenizer.eos_token_id]
+    input_ids = [*prompt_ids, *completion_ids]
+    roles = [UNKNOWN_ROLE] * len(input_ids)
+    if example.roles is not None:
+        _mark_roles(example, prompt_ids, roles, locator)
+    return TokenizedExample(input_ids[:max_length], min(len(prompt_ids), max_length), roles[:max_length])
+
+
+def _mark_roles(example: Example, prompt_ids: list[int], roles: list[int], locator: NumberLocator) -> None:
+    """Write the role of each of the prompt's own numbers on its tokens, past those of a chat template."""
+    assert example.roles is not None
+    text = example.prompt if isinstance(example.prompt, str) else example.prompt[-1]["content"]
+    rendered = locator.scanner.text(prompt_ids)
+    shift = max(rendered.rfind(text), 0)
+    role_at = {
+        number.end + shift: QUANTITATIVE if role == "quantitative" else NOMINAL
+        for number, role in zip(find_numbers(text), example.roles, strict=True)
+    }
+    for number in locator.scanner.scan(prompt_ids):
+        role = role_at.get(number.end, UNKNOWN_ROLE)
+        for token in range(number.first_token, number.last_token + 1):
+            roles[token] = role
+
+
+class NumberCollator:
+    """Pads tokenized examples on the right and finds their numbers, so that the model's forward needn't.
+
+    Args:
+        tokenizer: For the padding token.
+        locator: The attached model's (`ani.injection.attach.number_locator`), or None for a model without ANI.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None) -> None:
+        self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        self.locator = locator
+
+    def __call__(self, examples: Sequence[TokenizedExample]) -> dict[str, Any]:
+        """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch."""
+        width = max(len(example.input_ids) for example in examples)
+        input_ids = torch.full((len(examples), width), self.pad_id)
+        attention_mask = torch.zeros((len(examples), width), dtype=torch.long)
+        labels = torch.full((len(examples), width), IGNORED)
+        for row, example in enumerate(examples):
+            length = len(example.input_ids)
+            input_ids[row, :length] = torch.tensor(example.input_ids)
+            attention_mask[row, :length] = 1
+            labels[row, example.prompt_length : length] = input_ids[row, example.prompt_length : length]
+        batch: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        if self.locator is not None:
+            batch["numbers"] = self.locator.batch(
+                [_padded(example.input_ids, width, PADDING) for example in examples],
+                response=(labels != IGNORED).tolist(),
+                roles=[_padded(example.roles, width, UNKNOWN_ROLE) for example in examples],
+            )
+        return batch
+
+
+def _padded(values: list[int], width: int, padding: int) -> list[int]:
+    return [*values, *[padding] * (width - len(values))]

@@ -1,0 +1,187 @@
+"""The diagnostic set: sentences whose numbers carry a known role, nominal or quantitative.
+
+Knows nothing about tokens, models, probes or the gate that are trained and tested on it.
+"""
+
+import hashlib
+import math
+import random
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Literal, NamedTuple, get_args
+
+import yaml
+
+from ani.numbers import find_numbers
+
+Role = Literal["nominal", "quantitative"]
+Split = Literal["train", "test"]
+
+SENTENCES_PER_TEMPLATE = 200
+"""No template gives more sentences than this, so that none dominates a large set."""
+
+_ROLES: dict[str, Role] = {"N": "nominal", "Q": "quantitative"}
+_SLOT = re.compile(r"\{([NQ]):(\d+)(?:\.(\d+))?-(\d+)(?:\.(\d+))?(,?)\}", re.ASCII)
+_TEST_ONE_IN = 3  # this share of all values stands in test sentences, the rest in training sentences
+
+
+class DiagnosticSentence(NamedTuple):
+    """A sentence and the role of each of its numbers."""
+
+    text: str
+    roles: tuple[Role, ...]
+    """One for each number of `ani.numbers.find_numbers(text)`, in order."""
+    spans: tuple[tuple[int, int], ...]
+    """The characters `[start, end)` of each number; a sign belongs to its number."""
+    domain: str
+    """What the sentence is about, such as "rooms" or "finance"."""
+    template: str
+    """The template that it was made from, with its slots."""
+
+
+def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[DiagnosticSentence]:
+    """Return `count` distinct labelled sentences (our own set; the paper's is in its appendix,
+    "Diagnostic Dataset Construction").
+
+    The same carrier words surround numbers of both roles, and both roles draw from the same range of
+    lengths, so that neither the neighbouring word nor the number alone tells the role. The splits share
+    no template and no number value, and some domains occur in `test` only. About half of the numbers are
+    nominal. Every template is used once before any is used twice. The same arguments give the same
+    sentences on every machine, and a larger count only appends to them.
+
+    Raises:
+        ValueError: unknown split, or a count that is negative or above what the split can give.
+    """
+    if split not in get_args(Split):
+        raise ValueError(f"split must be one of {', '.join(get_args(Split))}, not {split!r}")
+    remaining = dict(_capacities(split))
+    maximum = sum(remaining.values())
+    if not 0 <= count <= maximum:
+        raise ValueError(f"count is {count}, but the {split} split gives from 0 to {maximum} sentences")
+
+    rng = random.Random(f"{split} {seed}")  # seeding by a string does not depend on the hash seed
+    texts: set[str] = set()
+    sentences: list[DiagnosticSentence] = []
+    while len(sentences) < count:
+        templates = [template for template, left in remaining.items() if left]
+        for template in rng.sample(templates, len(templates))[: count - len(sentences)]:
+            text = next(text for text in _renderings(template, split, rng) if text not in texts)
+            texts.add(text)
+            sentences.append(_label(text, template))
+            remaining[template] -= 1
+    return sentences
+
+
+class _Slot(NamedTuple):
+    """A place for a number; `low` and `high` count steps of 10^-places."""
+
+    role: Role
+    low: int
+    high: int
+    places: int
+    separators: bool
+
+
+class _Template(NamedTuple):
+    domain: str
+    text: str
+    carriers: tuple[str, ...]  # the words around the slots, one more than there are slots
+    slots: tuple[_Slot, ...]
+
+
+def _parse_templates(document: str) -> dict[Split, list[_Template]]:
+    """Read and check the YAML of templates, whose header states its syntax."""
+    templates: dict[Split, list[_Template]] = {split: [] for split in get_args(Split)}
+    seen: set[str] = set()
+    for domain, splits in yaml.safe_load(document).items():
+        for split, texts in splits.items():
+            if split not in templates:
+                raise ValueError(f"domain {domain!r}: {split!r} is no split, write train or test")
+            for text in texts:
+                if text in seen:
+                    raise ValueError(f"domain {domain!r}, template {text!r}: it occurs twice, remove one")
+                seen.add(text)
+                templates[split].append(_parse_template(domain, text))
+    return templates
+
+
+def _parse_template(domain: str, text: str) -> _Template:
+    where = f"domain {domain!r}, template {text!r}"
+    carriers: list[str] = []
+    slots: list[_Slot] = []
+    position = 0
+    for match in _SLOT.finditer(text):
+        role, low, low_fraction, high, high_fraction, comma = match.groups(default="")
+        if len(low_fraction) != len(high_fraction):
+            raise ValueError(f"{where}: {match[0]} needs the same number of decimals at both ends")
+        slot = _Slot(_ROLES[role], int(low + low_fraction), int(high + high_fraction), len(low_fraction), bool(comma))
+        if not 0 < slot.low <= slot.high:
+            raise ValueError(f"{where}: {match[0]} needs 0 < LOW <= HIGH; write a sign before the slot")
+        carriers.append(text[position : match.start()])
+        slots.append(slot)
+        position = match.end()
+    carriers.append(text[position:])
+    for carrier in carriers:
+        if stray := re.search(r"[{}]|\d+", carrier):
+            raise ValueError(f"{where}: unknown slot or bare number at {carrier[stray.start() :]!r}")
+    if not 1 <= len(slots) <= 3:
+        raise ValueError(f"{where}: it has {len(slots)} slots, write one to three")
+    return _Template(domain, text, tuple(carriers), tuple(slots))
+
+
+@cache
+def _capacities(split: Split) -> dict[_Template, int]:
+    """How many sentences each template of the split may give: half of those that it could make, so that
+    drawing a new one stays quick, and at most `SENTENCES_PER_TEMPLATE`."""
+    document = resources.files("ani.data").joinpath("diagnostic_templates.yaml").read_text("utf-8")
+    return {
+        template: min(
+            SENTENCES_PER_TEMPLATE,
+            math.ceil(math.prod(_count_values(slot, split) for slot in template.slots) / 2),
+        )
+        for template in _parse_templates(document)[split]
+    }
+
+
+def _count_values(slot: _Slot, split: Split) -> int:
+    # A range is counted as far as its first 4,000 values: many more than a template ever needs.
+    steps = range(slot.low, min(slot.high, slot.low + 3_999) + 1)
+    return sum(_split_of(step, slot.places) == split for step in steps)
+
+
+@lru_cache(maxsize=1 << 16)
+def _split_of(steps: int, places: int) -> Split:
+    """The split in which the value steps * 10^-places may stand; 5 and 5.0 are one value."""
+    value = format(Decimal(steps).scaleb(-places).normalize(), "f")
+    digest = hashlib.blake2s(value.encode(), digest_size=4).digest()
+    return "test" if int.from_bytes(digest, "big") % _TEST_ONE_IN == 0 else "train"
+
+
+def _renderings(template: _Template, split: Split, rng: random.Random) -> Iterator[str]:
+    """Endlessly many sentences of a template, with repetitions."""
+    while True:
+        numbers = (_draw(slot, split, rng) for slot in template.slots)
+        first, *rest = template.carriers
+        yield first + "".join(number + carrier for number, carrier in zip(numbers, rest, strict=True))
+
+
+def _draw(slot: _Slot, split: Split, rng: random.Random) -> str:
+    """A number of the split; its length is drawn first, as a uniform value would be long nearly always."""
+    while True:
+        length = rng.randint(len(str(slot.low)), len(str(slot.high)))
+        steps = rng.randint(max(slot.low, 10 ** (length - 1)), min(slot.high, 10**length - 1))
+        if _split_of(steps, slot.places) == split:
+            break
+    whole, fraction = divmod(steps, 10**slot.places)
+    text = f"{whole:,}" if slot.separators else str(whole)
+    return f"{text}.{fraction:0{slot.places}d}" if slot.places else text
+
+
+def _label(text: str, template: _Template) -> DiagnosticSentence:
+    spans = tuple((number.start, number.end) for number in find_numbers(text))
+    roles = tuple(slot.role for slot in template.slots)
+    assert len(spans) == len(roles), f"{text!r} of {template.text!r} does not hold one number a slot"
+    return DiagnosticSentence(text, roles, spans, template.domain, template.text)

@@ -1,0 +1,147 @@
+"""Training examples from the user's files, the hub, or our own generators; knows nothing about tokens.
+
+A record is `{"prompt": …, "completion": …}` (texts or lists of chat messages) or `{"messages": […]}`; `roles` may say
+what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them for every number.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ani.data.arithmetic import ArithmeticProblem
+from ani.data.diagnostic import DiagnosticSentence, Role
+from ani.errors import InputError
+from ani.numbers import find_numbers
+
+Message = dict[str, str]
+
+
+class Example(NamedTuple):
+    """One prompt and the completion to learn."""
+
+    prompt: str | list[Message]
+    completion: str
+    roles: tuple[Role, ...] | None = None
+    """Role of every number of the prompt (of its last message, in a chat), in order; None if unknown."""
+
+
+def arithmetic_example(problem: ArithmeticProblem) -> Example:
+    """`12 + 34 =` → ` 46`; every number is a quantity."""
+    roles: tuple[Role, ...] = ("quantitative",) * len(find_numbers(problem.prompt))
+    return Example(problem.prompt, f" {problem.answer}", roles)
+
+
+def sentence_examples(sentences: Iterable[DiagnosticSentence]) -> Iterator[Example]:
+    """A labelled sentence, cut after its last number: the rest is the completion. Sentences without a rest are left
+    out."""
+    for sentence in sentences:
+        cut = sentence.spans[-1][1]
+        prompt, completion = sentence.text[:cut], sentence.text[cut:]
+        if len(completion.split()) >= 2:
+            yield Example(prompt, completion, sentence.roles)
+
+
+def read_jsonl(path: str | Path) -> list[Example]:
+    """Read examples from a JSON-lines file.
+
+    Raises:
+        InputError: If the file is missing or empty, or a line is malformed (file and line are named).
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"data file {path} does not exist")
+    examples: list[Example] = []
+    with path.open(encoding="utf-8", errors="strict") as lines:
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    examples += _parse(line, f"{path}, line {number}")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    if not examples:
+        raise InputError(f"data file {path} holds no examples")
+    return examples
+
+
+def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
+    """Read examples from a dataset on the Hugging Face hub, streamed.
+
+    Raises:
+        InputError: If it can't be reached or a record is malformed.
+    """
+    from datasets import load_dataset
+
+    try:
+        dataset = load_dataset(name, split=split, streaming=True)
+        records = list(dataset if limit is None else dataset.take(limit))
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"dataset {name!r} (split {split!r}) can't be read from the hub: {reason}; give a local JSONL file with "
+            "kind: jsonl instead"
+        ) from error
+    return [example for i, record in enumerate(records) for example in _examples(record, f"{name}[{i}]")]
+
+
+def _parse(line: str, where: str) -> list[Example]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not valid JSON ({error})") from error
+    return list(_examples(record, where))
+
+
+def _examples(record: Any, where: str) -> Iterator[Example]:
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
+    if "messages" in record:
+        messages = _messages(record["messages"], where)
+        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i > 0]
+        if not turns:
+            raise InputError(f"{where}: 'messages' holds no assistant message after the first")
+        for turn in turns:
+            roles = record.get("roles") if turn == turns[-1] else None
+            yield _example(messages[:turn], messages[turn]["content"], roles, where)
+        return
+    for key in ("prompt", "completion"):
+        if key not in record:
+            raise InputError(f"{where}: no {key!r}; a record has 'prompt' and 'completion', or 'messages'")
+    prompt, completion = record["prompt"], record["completion"]
+    if isinstance(completion, list):
+        turns_given = _messages(completion, where)
+        if len(turns_given) != 1 or turns_given[0]["role"] != "assistant":
+            raise InputError(f"{where}: 'completion' must be a text or one assistant message")
+        completion = turns_given[0]["content"]
+    if isinstance(prompt, list):
+        prompt = _messages(prompt, where)
+    if not isinstance(prompt, str | list) or not isinstance(completion, str) or not prompt or not completion:
+        raise InputError(f"{where}: 'prompt' and 'completion' must be texts (or chat messages), and not empty")
+    yield _example(prompt, completion, record.get("roles"), where)
+
+
+def _messages(messages: Any, where: str) -> list[Message]:
+    if not isinstance(messages, list) or not messages:
+        raise InputError(f"{where}: chat messages must be a list, and not empty")
+    for message in messages:
+        if (
+            not isinstance(message, dict)
+            or not isinstance(message.get("role"), str)
+            or not isinstance(message.get("content"), str)
+        ):
+            raise InputError(f"{where}: every chat message needs a text 'role' and a text 'content'")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _example(prompt: str | list[Message], completion: str, roles: Any, where: str) -> Example:
+    if roles is None:
+        return Example(prompt, completion)
+    text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    count = len(find_numbers(text))
+    if isinstance(roles, str):
+        roles = [roles] * count
+    if not isinstance(roles, list) or any(role not in ("nominal", "quantitative") for role in roles):
+        raise InputError(f"{where}: 'roles' must be 'nominal' or 'quantitative', or a list of them")
+    if len(roles) != count:
+        raise InputError(f"{where}: 'roles' names {len(roles)} numbers, the prompt holds {count}")
+    return Example(prompt, completion, tuple(roles))

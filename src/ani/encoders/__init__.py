@@ -1,0 +1,5 @@
+"""Turning exact numbers into feature vectors."""
+
+from ani.encoders.fourier import FourierNumberEncoder
+
+__all__ = ["FourierNumberEncoder"]

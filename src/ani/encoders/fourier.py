@@ -1,0 +1,256 @@
+"""Fourier features of exact decimal numbers: FoNE (arXiv 2502.09741), read off the digits.
+
+Knows nothing about tokens, models or where a number came from.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ani.errors import InputError
+
+_NUMBER = re.compile(
+    r"(?P<sign>[+-]?)(?=\.?\d)(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?:\.(?P<fraction>\d*))?"
+    r"(?:[eE](?P<exponent_sign>[+-]?)0*(?P<exponent>\d+))?",
+    re.ASCII,
+)
+
+
+class _Rounded(NamedTuple):
+    """A rounded number: its kept digits, highest first and zero-padded, and whether none is cut off above."""
+
+    negative: bool
+    digits: str
+    in_range: bool
+
+
+class FourierNumberEncoder:
+    """Maps numbers to φ(x) = [cos 2πx/T, sin 2πx/T] for each period T (paper, "Topology Encoding").
+
+    The periods of base 10 are T_i = 10^i for i = 1 − fraction_digits … integer_digits. A base b of 2 or 5
+    has b·10^(i−1) in their place. x mod T_i is read off the decimal digits, never computed in floating
+    point, so a feature is within 1e-7 of the exact one at any number of digits.
+
+    Numbers are rounded half-even to `fraction_digits`. Integer digits above `integer_digits` leave no trace
+    in the features of these periods: the number wraps.
+
+    Args:
+        integer_digits: digits kept before the point.
+        fraction_digits: digits kept after the point.
+        bases: which of 10, 2 and 5 to take periods from, in the order of the features.
+        sign: "phase" takes x mod T of the negative number itself, which gives the complex conjugate of
+            |x|'s features; x and x − 10^integer_digits then share theirs. "feature" encodes |x| and adds one
+            feature, −1 for negative numbers and +1 otherwise. "none" encodes |x|, as FoNE's published code.
+        overflow: what to do with |x| ≥ 10^integer_digits after rounding. "wrap" and "skip" both encode the
+            wrapped number (whoever chose "skip" asks `in_range` and leaves it out); "error" refuses it.
+
+    Raises:
+        InputError: a setting is out of its domain.
+    """
+
+    def __init__(
+        self,
+        integer_digits: int = 10,
+        fraction_digits: int = 6,
+        *,
+        bases: tuple[int, ...] = (10,),
+        sign: Literal["phase", "feature", "none"] = "phase",
+        overflow: Literal["wrap", "skip", "error"] = "wrap",
+    ) -> None:
+        if integer_digits < 0 or fraction_digits < 0 or integer_digits + fraction_digits == 0:
+            raise InputError(
+                "integer_digits and fraction_digits must not be negative nor both zero, "
+                f"but are {integer_digits} and {fraction_digits}"
+            )
+        if not bases or len(set(bases)) < len(bases) or not set(bases) <= {2, 5, 10}:
+            raise InputError(f"bases must be distinct and among 2, 5 and 10, not {bases!r}")
+        if sign not in ("phase", "feature", "none"):
+            raise InputError(f"sign must be 'phase', 'feature' or 'none', not {sign!r}")
+        if overflow not in ("wrap", "skip", "error"):
+            raise InputError(f"overflow must be 'wrap', 'skip' or 'error', not {overflow!r}")
+        self.integer_digits = integer_digits
+        self.fraction_digits = fraction_digits
+        self.bases = tuple(bases)
+        self.sign = sign
+        self.overflow = overflow
+        # A period of base b is b/10 of base 10's at the same place.
+        radians = [2 * math.pi * 10 / base for base in bases]
+        self._radians = torch.tensor(radians, dtype=torch.float64).view(-1, 1, 1)
+
+    @property
+    def _digits(self) -> int:
+        return self.integer_digits + self.fraction_digits
+
+    @property
+    def width(self) -> int:
+        """Number of features of one number."""
+        return 2 * self._digits * len(self.bases) + (self.sign == "feature")
+
+    @property
+    def periods(self) -> list[Decimal]:
+        """T for each (cos, sin) pair in the order of the features: ascending within each base."""
+        return [
+            Decimal(f"{base}e{place}")
+            for base in self.bases
+            for place in range(-self.fraction_digits, self.integer_digits)
+        ]
+
+    def in_range(self, value: str | int | Decimal) -> bool:
+        """Whether |value|, rounded, is below 10^integer_digits.
+
+        Raises:
+            TypeError, InputError: as `encode`.
+        """
+        return self._round(_text(value)).in_range
+
+    def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:
+        """Features of exact numbers.
+
+        Args:
+            values: N numbers. A text may hold a sign, thousands separators, a leading point and an
+                exponent: "1,234.5", "-.5", "1e-5".
+
+        Returns:
+            float32 tensor of shape (N, width), on the CPU.
+
+        Raises:
+            TypeError: a value is a float or of another inexact or unknown type.
+            InputError: a value is not a finite decimal number, or out of range under overflow="error".
+        """
+        if isinstance(values, str):
+            raise TypeError(f"encode takes a sequence of numbers: write [{values!r:.60}]")
+        texts = [value if type(value) is str else _text(value) for value in values]
+        integer_digits, fraction_digits = self.integer_digits, self.fraction_digits
+        unread = "?" * self._digits
+        rows = []
+        for text in texts:
+            whole, point, fraction = text.partition(".")
+            if len(whole) <= integer_digits and len(fraction) <= fraction_digits and text != point:
+                rows.append(whole.rjust(integer_digits, "0") + fraction.ljust(fraction_digits, "0"))
+            else:
+                rows.append(unread)
+        # One character a byte, whatever it was; anything but a digit then lies above 9.
+        characters = np.frombuffer("".join(rows).encode("ascii", "replace"), np.uint8)
+        digits = characters.reshape(len(rows), self._digits) - np.uint8(ord("0"))
+        negative = np.zeros(len(rows), bool)
+        for row in np.flatnonzero((digits > 9).any(axis=1)):
+            rounded = self._round(texts[row])
+            if self.overflow == "error" and not rounded.in_range:
+                raise InputError(
+                    f"{texts[row]!r:.60} does not fit in {integer_digits} integer digits: "
+                    "raise integer_digits, or choose overflow='wrap' or 'skip'"
+                )
+            digits[row] = np.frombuffer(rounded.digits.encode(), np.uint8) - np.uint8(ord("0"))
+            negative[row] = rounded.negative
+        return self._features(digits, negative)
+
+    def decode(self, features: torch.Tensor) -> list[Decimal]:
+        """The numbers that have these features; the exact inverse of `encode` over the range.
+
+        Digits are found from the lowest up, each against the lower ones already known, so noise matters
+        only where it exceeds 1/20 of a turn at one period (1/10 where bases 2 and 5 are both there).
+
+        Under sign="phase", v and v − 10^integer_digits have the same features: the answer is the one in
+        [−10^integer_digits / 2, 10^integer_digits / 2). Under "none" it is |v|.
+
+        Args:
+            features: shape (N, width), any floating dtype, on any device.
+
+        Raises:
+            ValueError: the shape is wrong, a feature is not finite, or the bases do not determine the digits
+                (10 does, and 2 and 5 together).
+        """
+        if 10 not in self.bases and not {2, 5} <= set(self.bases):
+            raise ValueError(f"bases {self.bases} do not determine a digit: decode needs 10, or both 2 and 5")
+        if features.ndim != 2 or features.shape[1] != self.width:
+            raise ValueError(f"features must have shape (N, {self.width}), not {tuple(features.shape)}")
+        values = features.detach().to("cpu", torch.float64)
+        if not values.isfinite().all():
+            raise ValueError("features must be finite, but hold NaN or infinity")
+        count = len(values)
+        periodic = values[:, : 2 * len(self.bases) * self._digits]
+        cos, sin = periodic.reshape(count, len(self.bases), self._digits, 2).unbind(-1)
+        turns = torch.atan2(sin, cos) / (2 * math.pi)
+
+        digits = torch.empty(count, self._digits, dtype=torch.int64)
+        below = torch.zeros(count, dtype=torch.float64)  # phase of the digits already known
+        for place in range(self._digits):
+            residues = {
+                base: (base * turns[:, i, place] - below).round().remainder(base) for i, base in enumerate(self.bases)
+            }
+            if 2 in residues and 5 in residues:  # Chinese remainders: 5 is 1 mod 2 and 0 mod 5, 6 is 0 and 1
+                digit = (5 * residues[2] + 6 * residues[5]).remainder(10)
+            else:
+                digit = residues[10]
+            digits[:, place] = digit.long()
+            below = (digit + below) / 10
+        negative = (values[:, -1] < 0).tolist() if self.sign == "feature" else [False] * count
+        return [
+            self._number(row, is_negative) for row, is_negative in zip(digits.flip(1).tolist(), negative, strict=True)
+        ]
+
+    def _features(self, digits: NDArray[np.uint8], negative: NDArray[np.bool_]) -> torch.Tensor:
+        """Features from digits, shape (N, integer_digits + fraction_digits), highest first."""
+        # turns[i] = (x mod 10^i) / 10^i, lowest i first, is 0.ddd… of the digits from place i − 1 down. Each
+        # step doubles how many of them it counts; those after the sixteenth are below float64.
+        turns = np.ascontiguousarray(digits.T[::-1]) / 10
+        for step in (1, 2, 4, 8):
+            turns[step:] += turns[:-step] / 10**step
+        angles = torch.from_numpy(turns) * self._radians
+        pairs = torch.empty(*angles.shape[:2], 2, len(digits))  # float32; cos and sin are taken in float64
+        pairs[:, :, 0] = angles.cos()
+        pairs[:, :, 1] = angles.sin_()
+        signs = torch.from_numpy(np.where(negative, np.float32(-1), np.float32(1)))
+        if self.sign == "phase":
+            pairs[:, :, 1] *= signs
+        features = pairs.permute(3, 0, 1, 2).flatten(1)
+        return torch.cat((features, signs[:, None]), 1) if self.sign == "feature" else features.contiguous()
+
+    def _round(self, text: str) -> _Rounded:
+        """Half-even to fraction_digits, on the digits as text: no exponent is ever written out in full."""
+        match = _NUMBER.fullmatch(text)
+        if match is None:
+            raise InputError(f"{text!r:.60} is not a finite decimal number such as -1,234.5 or 1e-5")
+        sign, whole, fraction, exponent_sign, exponent = match.groups("")
+        coefficient = (whole.replace(",", "") + fraction).lstrip("0")
+        # Nineteen digits of an exponent already outdo the length of any text.
+        places = int(exponent_sign + (exponent[:19] or "0")) - len(fraction) + self.fraction_digits
+        if places >= 0:
+            kept, rest = coefficient and coefficient + "0" * min(places, self._digits), ""
+        else:
+            cut = len(coefficient) + places
+            kept, rest = (coefficient[:cut], coefficient[cut:].rstrip("0")) if cut >= 0 else ("", "")
+        # As texts: "51" > "5", "49" < "5"; a tie goes up from an odd digit.
+        if rest > "5" or (rest == "5" and kept[-1:] in tuple("13579")):
+            low = int(kept[-self._digits :] or "0") + 1
+            kept = kept[: -self._digits] + str(low).zfill(min(len(kept), self._digits))
+        return _Rounded(
+            negative=sign == "-" and kept != "",
+            digits=kept[-self._digits :].rjust(self._digits, "0"),
+            in_range=len(kept) <= self._digits,
+        )
+
+    def _number(self, digits: list[int], negative: bool) -> Decimal:
+        """The number with these digits, highest first, without trailing zeros."""
+        units = int("".join(map(str, digits)))
+        if self.sign == "phase" and 2 * units >= 10**self._digits:
+            units -= 10**self._digits
+        whole, fraction = divmod(abs(units), 10**self.fraction_digits)
+        text = f"{whole}.{fraction:0{self.fraction_digits}d}".rstrip("0").rstrip(".")
+        return Decimal(f"-{text}" if units and (negative or units < 0) else text)
+
+
+def _text(value: str | int | Decimal) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return str(Decimal(value))  # without the limit that str(int) has on its length
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"{value!r:.60} is a {type(value).__name__}: pass text, int or Decimal, which are exact")

@@ -1,0 +1,1 @@
+"""Measuring models: tasks, scoring and statistics."""

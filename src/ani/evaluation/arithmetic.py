@@ -1,0 +1,90 @@
+"""N-digit arithmetic by real generation (paper Table 2); knows nothing about how the model was trained."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypedDict
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.data.arithmetic import ArithmeticProblem
+from ani.numbers import find_numbers
+
+PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
+"""Digit lengths of the paper's Table 2; it poses 100 problems of each."""
+
+
+class ArithmeticRecord(TypedDict):
+    """One answered problem, a line of `arithmetic.jsonl`."""
+
+    run: str
+    operation: str
+    digits: int
+    prompt: str
+    answer: str
+    output: str
+    prediction: str | None
+    correct: bool
+
+
+def evaluate_arithmetic(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[ArithmeticProblem],
+    *,
+    run: str,
+    batch_size: int = 50,
+    on_batch: Callable[[int], None] | None = None,
+) -> Iterator[ArithmeticRecord]:
+    """Answer every problem greedily and judge it: the first number of the output must equal the answer exactly.
+
+    Args:
+        model: In evaluation mode; a PeftModel will do.
+        tokenizer: Its tokenizer; any padding side.
+        problems: In any order; they are answered shortest first.
+        run: Name written into every record.
+        batch_size: Problems a `generate` call, left-padded.
+        on_batch: Called with the number of problems answered, after each batch.
+    """
+    ordered = sorted(problems, key=lambda problem: problem.digits)
+    for first in range(0, len(ordered), batch_size):
+        batch = ordered[first : first + batch_size]
+        encoded = tokenizer(
+            [problem.prompt for problem in batch], return_tensors="pt", padding=True, padding_side="left"
+        ).to(model.device)
+        longest = max(len(tokenizer(f" {problem.answer}", add_special_tokens=False)["input_ids"]) for problem in batch)
+        with torch.inference_mode():
+            generated = model.generate(
+                input_ids=encoded["input_ids"],
+                attention_mask=encoded["attention_mask"],
+                max_new_tokens=longest + 2,
+                do_sample=False,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        outputs = tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+        for problem, output in zip(batch, outputs, strict=True):
+            yield _judge(problem, output, run)
+        if on_batch is not None:
+            on_batch(len(batch))
+
+
+def exact_match_by_digits(records: Iterable[ArithmeticRecord]) -> dict[int, tuple[int, int]]:
+    """(correct, asked) for every digit length."""
+    counts: dict[int, tuple[int, int]] = {}
+    for record in records:
+        correct, asked = counts.get(record["digits"], (0, 0))
+        counts[record["digits"]] = (correct + record["correct"], asked + 1)
+    return counts
+
+
+def _judge(problem: ArithmeticProblem, output: str, run: str) -> ArithmeticRecord:
+    found = find_numbers(output)
+    return {
+        "run": run,
+        "operation": problem.operation,
+        "digits": problem.digits,
+        "prompt": problem.prompt,
+        "answer": str(problem.answer),
+        "output": output,
+        "prediction": str(found[0].value) if found else None,
+        "correct": bool(found) and found[0].value == problem.answer,
+    }

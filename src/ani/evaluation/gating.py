@@ -1,0 +1,66 @@
+"""Does the gate tell names from quantities? Knows nothing about how it learnt to."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypedDict
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.data.diagnostic import DiagnosticSentence
+from ani.injection.inspection import inspect
+
+
+class GatingRecord(TypedDict):
+    """The gate's decision about one number of a labelled sentence, a line of `gating.jsonl`."""
+
+    text: str
+    start: int
+    end: int
+    value: str
+    role: str
+    alpha: float | None
+    """σ(z); None where the overflow rule left the number alone."""
+    injected: bool
+    domain: str
+
+
+def evaluate_gating(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Iterable[DiagnosticSentence],
+    on_sentence: Callable[[int], None] | None = None,
+) -> Iterator[GatingRecord]:
+    """Inspect every sentence as a prompt; a record for each of its numbers."""
+    for sentence in sentences:
+        decisions = inspect(model, tokenizer, sentence.text)
+        for decision, role in zip(decisions, sentence.roles, strict=True):
+            yield {
+                "text": sentence.text,
+                "start": decision.start,
+                "end": decision.end,
+                "value": str(decision.value),
+                "role": role,
+                "alpha": None if math.isnan(decision.alpha) else decision.alpha,
+                "injected": decision.injected,
+                "domain": sentence.domain,
+            }
+        if on_sentence is not None:
+            on_sentence(1)
+
+
+def inspection_record(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, Any]:
+    """A text and the gate's decision about each of its numbers, a line of `inspected.jsonl`."""
+    return {
+        "text": text,
+        "numbers": [
+            {
+                "text": decision.text,
+                "value": str(decision.value),
+                "start": decision.start,
+                "end": decision.end,
+                "alpha": None if math.isnan(decision.alpha) else decision.alpha,
+                "injected": decision.injected,
+            }
+            for decision in inspect(model, tokenizer, text)
+        ],
+    }

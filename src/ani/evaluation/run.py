@@ -1,0 +1,85 @@
+"""`ani eval`: runs tasks on one model and leaves their result files; knows nothing about training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from rich.console import Console
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.data.arithmetic import arithmetic_problems
+from ani.data.diagnostic import diagnostic_sentences
+from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
+from ani.evaluation.gating import evaluate_gating
+from ani.evaluation.results import write_json, write_records
+from ani.evaluation.statistics import wilson_interval
+from ani.progress import counting
+from ani.provenance import provenance
+from ani.report import accuracy_table, gating_table
+
+Operation = Literal["addition", "subtraction", "multiplication"]
+
+
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[str],
+    operations: Sequence[Operation],
+    out: Path,
+    *,
+    limit: int,
+    seed: int,
+    console: Console,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Run tasks; one JSON-lines file a task in `out`, and a table on the console unless `quiet`.
+
+    Args:
+        model: With ANI attached for `gating`.
+        tokenizer: The model's.
+        tasks: Of `arithmetic` and `gating`.
+        operations: Of the arithmetic problems.
+        out: Directory; files of earlier runs are replaced.
+        limit: Problems for each digit length, and sentences.
+        seed: Of problems and sentences; they never stand in training data, whatever the seed.
+        console: For progress and tables.
+        quiet: Print nothing.
+
+    Returns:
+        For scripts: per task, counts and shares with 95% Wilson intervals.
+    """
+    progress = Console(quiet=True) if quiet else console
+    results: dict[str, Any] = {}
+    write_json(out / "run.json", {"title": f"ani eval: {', '.join(tasks)}", **provenance()})
+    if "arithmetic" in tasks:
+        problems = arithmetic_problems(
+            limit * len(PAPER_DIGITS), digits=PAPER_DIGITS, operations=operations, split="test", seed=seed
+        )
+        with counting(progress, "problems", len(problems)) as count:
+            answers = write_records(
+                out / "arithmetic.jsonl",
+                evaluate_arithmetic(model, tokenizer, problems, run="model", on_batch=count),
+            )
+        progress.print(accuracy_table(answers))
+        results["arithmetic"] = {
+            str(digits): _share(correct, asked)
+            for digits, (correct, asked) in exact_match_by_digits(cast(Any, answers)).items()
+        }
+    if "gating" in tasks:
+        sentences = diagnostic_sentences(limit, split="test", seed=seed)
+        with counting(progress, "sentences", len(sentences)) as count:
+            decisions = write_records(out / "gating.jsonl", evaluate_gating(model, tokenizer, sentences, count))
+        progress.print(gating_table(decisions))
+        results["gating"] = {
+            role: _share(
+                sum(d["injected"] == (role == "quantitative") for d in decisions if d["role"] == role),
+                sum(d["role"] == role for d in decisions),
+            )
+            for role in ("nominal", "quantitative")
+        }
+    return results
+
+
+def _share(right: int, total: int) -> dict[str, Any]:
+    low, high = wilson_interval(right, total)
+    return {"right": right, "total": total, "share": right / total, "low": low, "high": high}

@@ -1,0 +1,33 @@
+"""The context-aware gate; knows nothing about where its inputs come from or what is done with its decision."""
+
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    """Two-layer MLP that decides whether a number is a quantity (paper Eq. 2): z = MLP([RMSNorm(h); e]).
+
+    h passes through an RMSNorm and e comes in the same unit, because hidden states of norm 100 and more drive σ into
+    saturation within a few steps, where neither the loss nor the penalty has a gradient. The last layer starts at
+    zero, so every gate starts half open (α = 0.5).
+
+    Args:
+        hidden_size: Width of the model, `d_model`.
+        gate_hidden_size: Width of the MLP's inner layer.
+        dropout: Dropout on the inner layer.
+    """
+
+    def __init__(self, hidden_size: int, gate_hidden_size: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
+        self.inner = nn.Linear(2 * hidden_size, gate_hidden_size)
+        self.dropout = nn.Dropout(dropout)
+        self.outer = nn.Linear(gate_hidden_size, 1)
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, hidden_states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        """Return the gate logits z, shape (N,), for hidden states and number embeddings of shape (N, d_model)."""
+        inner = self.inner(torch.cat([self.norm(hidden_states), embeddings], dim=-1))
+        logits: torch.Tensor = self.outer(self.dropout(nn.functional.gelu(inner))).squeeze(-1)
+        return logits

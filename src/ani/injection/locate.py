@@ -1,0 +1,124 @@
+"""Token ids → the numbers that a forward pass injects; knows nothing about models.
+
+The one place where the scanner, the encoder and the policy meet: the collator, the model's forward and generation
+all ask here, so they can't disagree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ani.encoders import FourierNumberEncoder
+from ani.injection.config import AniConfig
+from ani.numbers import Number, NumberScanner
+
+UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
+"""Values of `NumberBatch.roles`."""
+
+PADDING = -1
+"""Token id of a position that holds no text: no number stands there and none runs across it."""
+
+
+@dataclass(frozen=True)
+class NumberBatch:
+    """N numbers of a batch of token rows, in row order; what the model's forward takes as `numbers`."""
+
+    rows: torch.Tensor
+    """Batch row of each number, int64 (N,)."""
+    positions: torch.Tensor
+    """Token of the row that carries it, int64 (N,)."""
+    features: torch.Tensor
+    """φ of its value, float32 (N, d_fourier)."""
+    roles: torch.Tensor
+    """Known role, int64 (N,): `NOMINAL`, `QUANTITATIVE` or `UNKNOWN_ROLE`. For statistics and gate supervision."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to(self, device: torch.device | str, **kwargs: Any) -> Self:
+        return type(self)(*(getattr(self, field.name).to(device, **kwargs) for field in fields(self)))
+
+    def between(self, start: int, stop: int) -> Self:
+        """The numbers at positions in [start, stop), counted from `start`."""
+        keep = (self.positions >= start) & (self.positions < stop)
+        return type(self)(self.rows[keep], self.positions[keep] - start, self.features[keep], self.roles[keep])
+
+    def repeated(self, repeats: int) -> Self:
+        """The same for a batch whose rows are each repeated (`repeat_interleave`), as beam search does."""
+        if repeats == 1 or not len(self):
+            return self
+        rows = (self.rows.unsqueeze(1) * repeats + torch.arange(repeats, device=self.rows.device)).flatten()
+        others = (x.repeat_interleave(repeats, dim=0) for x in (self.positions, self.features, self.roles))
+        return type(self)(rows, *others)
+
+
+class NumberLocator:
+    """Finds and encodes the numbers of token rows by a config's policy, digits and overflow rule."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: AniConfig) -> None:
+        self.scanner = NumberScanner(tokenizer)
+        self.encoder = FourierNumberEncoder(
+            config.integer_digits,
+            config.fraction_digits,
+            bases=config.bases,
+            sign=config.sign,
+            overflow=config.overflow,
+        )
+        self.policy = config.policy
+        self.scope = config.scope
+        self.overflow = config.overflow
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # immutable, and its token table is large
+
+    def find(self, token_ids: Sequence[int], *, start: int = 0) -> list[Number]:
+        """Numbers that inject at tokens ≥ `start` of one row; `PADDING` where there is no text."""
+        if self.policy == "running":
+            numbers = self.scanner.scan_running(token_ids, start)
+        else:
+            numbers = self.scanner.scan(token_ids)
+            if start:
+                numbers = [number for number in numbers if number.last_token >= start]
+        if self.overflow == "skip":
+            numbers = [number for number in numbers if self.encoder.in_range(number.value)]
+        return numbers
+
+    def batch(
+        self,
+        rows: Sequence[Sequence[int]],
+        *,
+        start: int = 0,
+        response: Sequence[Sequence[bool]] | None = None,
+        roles: Sequence[Sequence[int]] | None = None,
+    ) -> NumberBatch:
+        """Numbers of a batch.
+
+        Args:
+            rows: Token ids, `PADDING` where there is no text.
+            start: Tokens before it are context only (their hidden states are already computed).
+            response: True for tokens of the response, per row. `terminal` leaves them alone unless `scope="all"`:
+                during generation nobody knows that a number has ended.
+            roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
+        """
+        found: list[tuple[int, int, str, int]] = []
+        hide_response = response is not None and self.policy == "terminal" and self.scope == "prompt"
+        for row, token_ids in enumerate(rows):
+            if hide_response:
+                assert response is not None
+                token_ids = [PADDING if hidden else i for i, hidden in zip(token_ids, response[row], strict=True)]
+            known = roles[row] if roles is not None else ()
+            for number in self.find(token_ids, start=start):
+                role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
+                found.append((row, number.last_token - start, number.text, role))
+        return self._encode(found)
+
+    def _encode(self, found: list[tuple[int, int, str, int]]) -> NumberBatch:
+        return NumberBatch(
+            torch.tensor([row for row, *_ in found], dtype=torch.long),
+            torch.tensor([position for _, position, *_ in found], dtype=torch.long),
+            self.encoder.encode([text for _, _, text, _ in found]),
+            torch.tensor([role for *_, role in found], dtype=torch.long),
+        )

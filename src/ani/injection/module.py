@@ -1,0 +1,100 @@
+"""Project, gate, add: the trainable part of ANI; knows nothing about tokens, text or where its rows come from."""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from ani.injection.config import AniConfig
+from ani.injection.gate import Gate
+
+
+class Injection(NamedTuple):
+    """What the module did to N hidden states; every field has N rows."""
+
+    hidden_states: torch.Tensor
+    """h + α·e, shape (N, d_model), in the dtype of the input."""
+    logits: torch.Tensor
+    """Gate logits z, shape (N,)."""
+    alpha: torch.Tensor
+    """α as applied: σ(z) while training, 1[σ(z) > 0.5] at inference; shape (N,)."""
+    embedding_rms: torch.Tensor
+    """RMS of e in units of `embedding_scale`, shape (N,), detached."""
+    injected_ratio: torch.Tensor
+    """‖α·e‖ / ‖h‖, shape (N,), detached."""
+
+
+class AniModule(nn.Module):
+    """Adaptive numerical injection (paper Eq. 1, 2, 3, 5 and 6)::
+
+        e = s · W_P φ(x)            z = MLP([RMSNorm(h); e / s])
+        α = σ(z) while training,  1[σ(z) > 0.5] at inference
+        h ← h + α · e
+
+    s is `embedding_scale`, the RMS of the layer's own hidden states at numbers: the residual stream of a deep layer
+    is so large that an embedding learnt from zero at an adapter's learning rate would be lost in it. W_P starts at
+    zero, so an untrained module changes nothing, exactly; the gate starts half open, so W_P has a gradient.
+
+    Args:
+        config: With `hidden_size` and `embedding_scale` filled in.
+        feature_size: Width of the number features, `d_fourier`.
+    """
+
+    def __init__(self, config: AniConfig, feature_size: int) -> None:
+        super().__init__()
+        assert config.hidden_size is not None and config.embedding_scale is not None
+        self.config = config
+        self.scale = config.embedding_scale
+        self.projection = nn.Linear(feature_size, config.hidden_size, bias=False)
+        nn.init.zeros_(self.projection.weight)
+        self.gate = Gate(config.hidden_size, config.gate_hidden_size, config.gate_dropout)
+
+    def forward(self, hidden_states: torch.Tensor, features: torch.Tensor) -> Injection:
+        """Inject into the hidden states of N numbers.
+
+        Args:
+            hidden_states: Shape (N, d_model), any floating dtype; computed in the module's own dtype.
+            features: φ, shape (N, d_fourier), float32.
+        """
+        dtype = self.projection.weight.dtype
+        hidden = hidden_states.to(dtype)
+        embeddings = self.projection(features.to(dtype)).to(dtype)
+        logits = self.gate(hidden, embeddings)
+        if self.training:
+            alpha = torch.sigmoid(logits)
+            updated = hidden + (self.scale * alpha).unsqueeze(-1) * embeddings
+        else:
+            alpha = (logits > 0).to(dtype)  # σ(z) > 0.5
+            # A closed gate returns h itself: bit for bit, also where h + 0·e would not be (−0, overflowing e).
+            updated = torch.where(alpha.unsqueeze(-1) > 0, hidden + self.scale * embeddings, hidden)
+        with torch.no_grad():
+            embedding_rms = embeddings.float().square().mean(dim=-1).sqrt()
+            hidden_rms = hidden.float().square().mean(dim=-1).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+            ratio = alpha * self.scale * embedding_rms / hidden_rms
+        return Injection(updated.to(hidden_states.dtype), logits, alpha, embedding_rms, ratio)
+
+    def auxiliary_loss(self, injection: Injection, roles: torch.Tensor) -> torch.Tensor:
+        """What ANI adds to the language model's loss, a scalar; 0 without numbers::
+
+            λ·r·mean(α(1−α)) + w·mean over known roles of −log p(role)
+
+        The first term is the binarization penalty, a mean over numbers, not tokens (paper Eq. 4). r = min(1, RMS(e) /
+        `penalty_ramp`) phases it in: while W_P is close to zero the loss says nothing about the gate, and a constant
+        penalty would drive it to an arbitrary end from which it can't return. The second is `role_weight`'s.
+
+        Args:
+            injection: What `forward` returned, in training mode.
+            roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown.
+        """
+        alpha = injection.alpha.float()
+        if len(alpha) == 0:
+            return alpha.sum()
+        weight: torch.Tensor | float = self.config.penalty
+        if self.config.penalty_ramp > 0:
+            weight = weight * (injection.embedding_rms.mean() / self.config.penalty_ramp).clamp(max=1)
+        loss = weight * (alpha * (1 - alpha)).mean()
+        known = roles >= 0
+        if self.config.role_weight > 0 and bool(known.any()):
+            logits, targets = injection.logits[known].float(), roles[known].float()
+            loss = loss + self.config.role_weight * nn.functional.binary_cross_entropy_with_logits(logits, targets)
+        return loss

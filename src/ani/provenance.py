@@ -1,0 +1,45 @@
+"""Where a result comes from: command, commit, package versions, date; knows nothing about results."""
+
+import importlib.metadata
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("ani", "torch", "transformers", "peft", "accelerate", "bitsandbytes", "tokenizers", "safetensors")
+
+
+def provenance() -> dict[str, Any]:
+    """`commit` (None outside a checkout), `command`, `date` (UTC) and `packages` with their versions."""
+    return {
+        "commit": _commit(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "packages": {name: _version(name) for name in PACKAGES if _version(name) is not None},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Commit of the checkout that this package runs from, with `+` where tracked files were changed since."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + ("+" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,9 @@
+"""Turns the result files of a run into tables and one self-contained HTML page.
+
+Knows nothing about models, training or how the results came to be.
+"""
+
+from ani.report.page import build_report
+from ani.report.tables import accuracy_markdown, accuracy_table, gating_markdown, gating_table
+
+__all__ = ["accuracy_markdown", "accuracy_table", "build_report", "gating_markdown", "gating_table"]

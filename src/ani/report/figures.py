@@ -1,0 +1,278 @@
+"""The report's figures as SVG to be put into a page: drawn in the page's colours and type.
+
+Knows nothing about files, tables or the page around them; no text of a user gets into an SVG.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from itertools import pairwise
+from math import isfinite, nan
+from typing import Any, NamedTuple
+
+import matplotlib
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from ani.report.records import GateDecision, TrainingStep
+from ani.report.summaries import Accuracy
+
+# matplotlib writes hexadecimal colours; these stand for the page's CSS variables, which follow its light or
+# dark mode, and are replaced in the finished SVG.
+INK, RULE, PAPER = "#010203", "#040506", "#070809"
+SERIES = tuple(f"#0a0b0{index}" for index in range(6))
+CSS = {INK: "--ink-soft", RULE: "--rule", PAPER: "--paper"} | {
+    colour: f"--series-{index}" for index, colour in enumerate(SERIES)
+}
+# Every series also has its own marker and line, so that colour is never the only difference.
+MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"))
+LINES = ("-", "--", "-", ":")
+
+STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": RULE,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 9,
+    "figure.facecolor": "none",
+    "figure.constrained_layout.hspace": 0.08,
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "hatch.color": PAPER,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+class Key(NamedTuple):
+    """A legend's entry: the marker as a character, the index of its colour, and its name."""
+
+    marker: str
+    colour: int
+    name: str
+
+
+class Chart(NamedTuple):
+    """An SVG, what it shows in words (its text alternative), and its legend."""
+
+    svg: Markup
+    description: str
+    legend: tuple[Key, ...]
+
+
+def _key(index: int, name: str) -> Key:
+    return Key(MARKERS[index % len(MARKERS)][1], index % len(SERIES), name)
+
+
+def _svg(figure: Figure, name: str) -> Markup:
+    """The SVG element alone, its identifiers unique in a page by `name`, scaling with its container."""
+    stream = StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(stream, format="svg", metadata=metadata)
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = (
+        re.sub(r' (?:xmlns(?::xlink)?|width|height|version)="[^"]*"', "", svg[: svg.index(">")]) + svg[svg.index(">") :]
+    )
+    svg = svg.replace("xlink:href=", "href=")
+    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    for colour, variable in CSS.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return Markup(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))
+
+
+def _figure(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(5.6, 2.6) if columns == 1 else (3.0 * columns, 2.3 * rows))
+    grid = figure.subplots(rows, columns, squeeze=False)
+    return figure, list(grid.flat)
+
+
+@matplotlib.rc_context(STYLE)
+def accuracy_chart(rows: Sequence[Accuracy], name: str) -> Chart:
+    """Accuracy over digits for the runs of one operation, with Wilson 95% intervals as bars."""
+    figure, (axes,) = _figure()
+    digits = sorted({digit for row in rows for digit in row.by_digits})
+    step = min((b - a for a, b in pairwise(digits)), default=1)
+    said = []
+    for index, row in enumerate(rows):
+        estimates = [share.estimate for share in row.by_digits.values()]
+        values = [100 * estimate.value for estimate in estimates]
+        # Shifted a little, so that bars at the same digits can be told apart.
+        shift = (index - (len(rows) - 1) / 2) * min(0.09, 0.5 / len(rows)) * step
+        axes.errorbar(
+            [digit + shift for digit in row.by_digits],
+            values,
+            # Rounding can put a limit a hair inside the estimate at 0% and 100%.
+            yerr=[
+                [max(0.0, 100 * (estimate.value - estimate.low)) for estimate in estimates],
+                [max(0.0, 100 * (estimate.high - estimate.value)) for estimate in estimates],
+            ],
+            color=SERIES[index % len(SERIES)],
+            marker=MARKERS[index % len(MARKERS)][0],
+            linestyle=LINES[index % len(LINES)],
+            capsize=2.5,
+            elinewidth=1,
+        )
+        shares = ", ".join(f"{d}: {value:.1f}%" for d, value in zip(row.by_digits, values, strict=True))
+        said.append(f"{row.run}: {shares}")
+    axes.set(xlabel="digits", ylim=(-3, 103), xticks=digits)
+    axes.set_xlim(digits[0] - 0.5 * step, digits[-1] + 0.5 * step)
+    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    return Chart(
+        _svg(figure, name),
+        f"Share of exact answers by number of digits. {'; '.join(said)}.",
+        tuple(_key(index, row.run) for index, row in enumerate(rows)),
+    )
+
+
+# The index of each field's colour, marker and line: a role looks the same in every figure.
+FIELD_STYLES = {
+    "gate_open_quantitative": 0,
+    "gate_logit_quantitative": 0,
+    "gate_open_nominal": 1,
+    "gate_logit_nominal": 1,
+    "loss": 2,
+    "cross_entropy": 3,
+}
+NEUTRAL = 4
+
+
+def _lines(axes: Axes, log: Sequence[TrainingStep], series: Mapping[str, str]) -> list[str]:
+    """Draws the given fields of the log (field → name); returns the fields that were logged."""
+    drawn = []
+    for field in series:
+        points = [(record.step, getattr(record, field)) for record in log]
+        points = [(step, value) for step, value in points if value is not None]
+        if not points:
+            continue
+        style = FIELD_STYLES.get(field, NEUTRAL)
+        axes.plot(
+            [step for step, _ in points],
+            [value if isfinite(value) else nan for _, value in points],
+            color=SERIES[style],
+            marker=MARKERS[style][0],
+            markevery=max(1, len(points) // 8),
+            linestyle=LINES[style % len(LINES)],
+        )
+        drawn.append(field)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    return drawn
+
+
+def _course(log: Sequence[TrainingStep], field: str, name: str) -> str:
+    values = [(record.step, value) for record in log if (value := getattr(record, field)) is not None]
+    (first, start), (last, end) = values[0], values[-1]
+    return f"{name}: {start:.3g} at step {first}, {end:.3g} at step {last}"
+
+
+def _line_chart(
+    log: Sequence[TrainingStep], name: str, title: str, series: Mapping[str, str], *, shares: bool = False
+) -> Chart | None:
+    figure, (axes,) = _figure()
+    drawn = _lines(axes, log, series)
+    if not drawn:
+        return None
+    axes.set(xlabel="step")
+    if shares:
+        axes.set_ylim(-0.03, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    courses = "; ".join(_course(log, field, series[field]) for field in drawn)
+    legend = tuple(_key(FIELD_STYLES[field], series[field]) for field in drawn)
+    return Chart(_svg(figure, name), f"{title}. {courses}.", legend)
+
+
+@matplotlib.rc_context(STYLE)
+def loss_chart(log: Sequence[TrainingStep], name: str) -> Chart | None:
+    """Loss and cross-entropy over steps; None if neither was logged."""
+    series = {"loss": "loss", "cross_entropy": "cross-entropy"}
+    return _line_chart(log, name, "Training loss over steps", series)
+
+
+@matplotlib.rc_context(STYLE)
+def gate_chart(log: Sequence[TrainingStep], name: str) -> Chart | None:
+    """Share of open gates by role over steps; None if neither was logged."""
+    series = {"gate_open_quantitative": "quantitative", "gate_open_nominal": "nominal"}
+    return _line_chart(log, name, "Share of open gates by role over steps", series, shares=True)
+
+
+# The panels of small multiples: title → field → name of the line, "" where a panel has only one.
+SIGNALS: Mapping[str, Mapping[str, str]] = {
+    "gate logit z": {"gate_logit_quantitative": "quantitative", "gate_logit_nominal": "nominal"},
+    "‖αe‖ / ‖h‖": {"embedding_ratio": ""},
+    "gate penalty": {"penalty": ""},
+    "learning rate": {"learning_rate": ""},
+    "tokens per second": {"tokens_per_second": ""},
+}
+
+
+@matplotlib.rc_context(STYLE)
+def signals_chart(log: Sequence[TrainingStep], name: str) -> Chart | None:
+    """Small multiples of everything else in the log; None if there is nothing else."""
+    present = {field for record in log for field in record.model_dump(exclude_none=True)}
+    panels = {title: series for title, series in SIGNALS.items() if present & series.keys()}
+    if not panels:
+        return None
+    columns = min(3, len(panels))
+    figure, grid = _figure(columns, -(-len(panels) // columns))
+    said = []
+    for axes, (title, series) in zip(grid, panels.items(), strict=False):
+        drawn = _lines(axes, log, series)
+        axes.set_title(title, loc="left")
+        said += [_course(log, field, f"{title} {series[field]}".strip()) for field in drawn]
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
+    legend = tuple(_key(index, role) for index, role in enumerate(("quantitative", "nominal")))
+    return Chart(
+        _svg(figure, name),
+        f"Further quantities over steps. {'; '.join(said)}.",
+        legend if "gate logit z" in panels else (),
+    )
+
+
+BINS = 10
+
+
+@matplotlib.rc_context(STYLE)
+def alpha_chart(decisions: Sequence[GateDecision], name: str) -> Chart | None:
+    """Histogram of α by role, each as a share of its role's numbers; None without any α."""
+    figure, (axes,) = _figure()
+    said, legend = [], []
+    for index, role in enumerate(("quantitative", "nominal")):
+        alphas = [d.alpha for d in decisions if d.role == role and d.alpha is not None]
+        if not alphas:
+            continue
+        counts = [0] * BINS
+        for alpha in alphas:
+            counts[min(int(alpha * BINS), BINS - 1)] += 1
+        axes.bar(
+            [(bin_ + 0.3 + 0.4 * index) / BINS for bin_ in range(BINS)],
+            [count / len(alphas) for count in counts],
+            width=0.37 / BINS,
+            color=SERIES[index],
+            hatch="////" if role == "nominal" else None,
+            linewidth=0,
+        )
+        above = sum(alpha > 0.5 for alpha in alphas)
+        said.append(f"{role}: {above} of {len(alphas)} above 0.5")
+        legend.append(Key("▨" if role == "nominal" else "■", index, role))
+    if not legend:
+        return None
+    axes.axvline(0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.set(xlabel="α", ylabel="share of the role's numbers", xlim=(0, 1))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    return Chart(_svg(figure, name), f"Histogram of α by role. {'; '.join(said)}.", tuple(legend))

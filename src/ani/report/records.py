@@ -1,0 +1,153 @@
+"""The result files a report is made from: one model a kind of record, read and checked line by line.
+
+Knows nothing about statistics, tables or pages.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ani.errors import InputError
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class Record(BaseModel):
+    """Base of all records: unknown keys are ignored, values are never coerced from another type."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class Run(Record):
+    """`run.json`: where the results come from. Every key may be missing."""
+
+    title: str = "Adaptive Numerical Injection"
+    model: str | None = None
+    layer: int | None = None
+    policy: str | None = None
+    adapter: str | None = None
+    commit: str | None = None
+    command: str | None = None
+    date: str | None = None
+    packages: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+
+
+class Answer(Record):
+    """One line of `arithmetic.jsonl`: a problem and the model's answer to it."""
+
+    run: str
+    operation: str
+    digits: int = Field(ge=1)
+    prediction: str | None = None
+    correct: bool
+
+
+class TrainingStep(Record):
+    """One line of `training_log.jsonl`: what was logged at a step. Every key but `step` may be missing."""
+
+    step: int = Field(ge=0)
+    loss: float | None = None
+    cross_entropy: float | None = None
+    penalty: float | None = None
+    gate_open_quantitative: Probability | None = None
+    gate_open_nominal: Probability | None = None
+    gate_logit_quantitative: float | None = None
+    gate_logit_nominal: float | None = None
+    embedding_ratio: float | None = None
+    tokens_per_second: float | None = None
+    learning_rate: float | None = None
+
+
+class GateDecision(Record):
+    """One line of `gating.jsonl`: what the gate did with a number whose role is known."""
+
+    role: Literal["nominal", "quantitative"]
+    alpha: Probability | None = None
+    injected: bool
+    domain: str | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether the gate did what the role asks for: open for a quantity, closed for a name."""
+        return self.injected == (self.role == "quantitative")
+
+
+class InspectedNumber(Record):
+    """A number of an inspected sentence, at its characters `[start, end)`."""
+
+    text: str
+    value: str
+    start: int = Field(ge=0)
+    end: int
+    alpha: Probability | None = None
+    injected: bool
+
+
+class InspectedSentence(Record):
+    """One line of `inspected.jsonl`: a sentence and its numbers, in the order of the text."""
+
+    text: str
+    numbers: tuple[InspectedNumber, ...]
+
+    @model_validator(mode="after")
+    def _numbers_stand_in_text(self) -> Self:
+        last = 0
+        for number in self.numbers:
+            found = self.text[number.start : number.end]
+            if number.start < last or not found or found != number.text:
+                raise ValueError(
+                    f"number {number.text!r} does not stand at characters [{number.start}, {number.end}) "
+                    "of the text, after the number before it"
+                )
+            last = number.end
+        return self
+
+
+R = TypeVar("R", bound=Record)
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    return f"{key}: {problem['msg']}" if key else problem["msg"]
+
+
+def read_run(path: Path) -> Run:
+    """Reads `run.json`. Raises InputError, naming the file, if it is malformed."""
+    try:
+        return Run.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise InputError(f"{path}: {_first_problem(error)}; correct the file or delete it") from error
+
+
+def read_lines(path: Path, kind: type[R]) -> list[R]:
+    """Reads a file of JSON lines (blank lines are skipped).
+
+    Raises:
+        InputError: a line is malformed; names the file, the line and the key.
+    """
+    records = []
+    # Split on b"\n" alone: str.splitlines would also break at U+2028, which may stand raw in a JSON string.
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(kind.model_validate_json(line))
+        except ValidationError as error:
+            message = f"{path}, line {number}: {_first_problem(error)}; correct the line or delete it"
+            raise InputError(message) from error
+    return records
+
+
+def as_records(records: Iterable[R | Mapping[str, Any]], kind: type[R]) -> list[R]:
+    """The same check for records in memory. Raises InputError, naming the record's position from 0."""
+    checked = []
+    for position, record in enumerate(records):
+        try:
+            checked.append(kind.model_validate(record))
+        except ValidationError as error:
+            raise InputError(f"record {position}: {_first_problem(error)}") from error
+    return checked

@@ -1,0 +1,209 @@
+"""One validated training recipe, from YAML and `key=value` overrides; knows nothing about how it is carried out."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ani.errors import InputError
+from ani.injection.config import AniConfig
+from ani.models import DTypeName, Quantization
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LoraSettings(_Section):
+    """PEFT's LoRA (paper, "Hyperparameters")."""
+
+    r: int = Field(default=64, ge=1)
+    alpha: int = Field(default=128, ge=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: str | list[str] = "all-linear"
+
+
+class ArithmeticData(_Section):
+    """N-digit arithmetic from our generator; lengths and operations in equal parts."""
+
+    kind: Literal["arithmetic"]
+    count: int = Field(ge=1)
+    digits: list[int] = [2, 4, 6, 8, 10, 12]
+    operations: list[Literal["addition", "subtraction", "multiplication"]] = ["addition"]
+
+
+class DiagnosticData(_Section):
+    """Sentences with names and quantities from our generator, with their roles."""
+
+    kind: Literal["diagnostic"]
+    count: int = Field(ge=1)
+
+
+class JsonlData(_Section):
+    """The user's own examples (`ani.data.sources`)."""
+
+    kind: Literal["jsonl"]
+    path: str
+    limit: int | None = Field(default=None, ge=1)
+
+
+class HubData(_Section):
+    """A dataset on the hub with prompt and completion, or messages."""
+
+    kind: Literal["hub"]
+    name: str
+    split: str = "train"
+    limit: int | None = Field(default=None, ge=1)
+
+
+DataSource = Annotated[ArithmeticData | DiagnosticData | JsonlData | HubData, Field(discriminator="kind")]
+
+
+class TrainingSettings(_Section):
+    """Optimization (paper, "Hyperparameters", for the defaults)."""
+
+    learning_rate: float = Field(default=5e-5, gt=0)
+    """Of the LoRA weights; constant."""
+    module_learning_rate: float = Field(default=1e-3, gt=0)
+    """Of the ANI module, which learns from zero."""
+    batch_size: int = Field(default=1, ge=1)
+    gradient_accumulation: int = Field(default=32, ge=1)
+    max_length: int = Field(default=4096, ge=8)
+    epochs: float = Field(default=1.0, gt=0)
+    steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps; overrules `epochs`."""
+    warmup_steps: int = Field(default=0, ge=0)
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    gradient_checkpointing: bool = True
+    log_every: int = Field(default=10, ge=1)
+    save_every: int = Field(default=100, ge=1)
+
+
+class Recipe(_Section):
+    """Everything that a training run depends on. Keys that are left out have the paper's values."""
+
+    model: str = "smollm2"
+    """Directory, hub name, or `smollm2` (embedded)."""
+    output: str
+    """Directory for adapter, checkpoints and logs."""
+    seed: int = 0
+    dtype: DTypeName = "auto"
+    quantization: Quantization = "nf4"
+    ani: AniConfig
+    lora: LoraSettings | None = LoraSettings()
+    """`null`: train the module alone."""
+    data: list[DataSource] = Field(min_length=1)
+    training: TrainingSettings = TrainingSettings()
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and apply dotted overrides such as `training.steps=100` or `data.0.count=10`.
+
+    Raises:
+        InputError: If the file is missing or no YAML, a key is unknown (the nearest right one is named), or a value
+            has the wrong type.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"recipe {path} does not exist")
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"recipe {path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise InputError(f"recipe {path} must be a mapping of keys to values")
+    for override in overrides:
+        _override(raw, override)
+    try:
+        return Recipe.model_validate(raw)
+    except ValidationError as error:
+        raise InputError(f"recipe {path}: {_explain(error)}") from error
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe as YAML, every default spelled out."""
+    path.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"override {override!r} must have the form key=value, such as training.steps=100")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"override {override!r}: the value is not valid YAML") from error
+    if isinstance(value, str):
+        value = _number(value)
+    target: Any = raw
+    *parents, last = key.split(".")
+    for name in parents:
+        if isinstance(target, list):
+            target = _item(target, name, override)
+        else:
+            if target.get(name) is None:
+                target[name] = {}
+            target = target[name]
+        if not isinstance(target, dict | list):
+            raise InputError(f"override {override!r}: {name!r} is a value, not a section")
+    if isinstance(target, list):
+        _item(target, last, override)
+        target[int(last)] = value
+    else:
+        target[last] = value
+
+
+def _item(items: list[Any], name: str, override: str) -> Any:
+    if not name.isdecimal() or int(name) >= len(items):
+        raise InputError(f"override {override!r}: {name!r} must be an index from 0 to {len(items) - 1}")
+    return items[int(name)]
+
+
+def _number(text: str) -> float | str:
+    """YAML 1.1 reads `1e-4` as text; a recipe's reader means the number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    location = [part for part in first["loc"] if part not in ("arithmetic", "diagnostic", "jsonl", "hub")]
+    where = ".".join(map(str, location))
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(first["loc"][:-1])
+        nearest = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.0)
+        return f"unknown key {where!r}; did you mean {nearest[0]!r}?" if nearest else f"unknown key {where!r}"
+    if first["type"] == "missing":
+        return f"key {where!r} is missing"
+    if not where:
+        return first["msg"]
+    return f"{where}: {first['msg']} (got {first['input']!r})"
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    section: Any = Recipe
+    kinds: dict[str, type[_Section]] = {
+        "arithmetic": ArithmeticData,
+        "diagnostic": DiagnosticData,
+        "jsonl": JsonlData,
+        "hub": HubData,
+    }
+    for part in location:
+        if isinstance(part, int):
+            continue
+        if part in kinds:
+            section = kinds[part]
+        elif part in section.model_fields:
+            annotation = section.model_fields[part].annotation
+            options = [
+                option
+                for option in (annotation, *get_args(annotation))
+                if isinstance(option, type) and issubclass(option, BaseModel)
+            ]
+            section = options[0] if options else section
+    return list(section.model_fields)

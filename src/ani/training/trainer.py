@@ -1,0 +1,343 @@
+"""Trains ANI, with or without LoRA, as a recipe says; knows nothing about evaluation.
+
+`AniTrainer` is transformers' Trainer: own learning rate for the module, gate statistics in the log, whole checkpoints
+or none, and a stop with a reason when there is nothing left to learn from.
+"""
+
+import json
+import math
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate.utils import set_seed
+from peft import (
+    LoraConfig,
+    PeftModel,
+    get_peft_model,
+    prepare_model_for_kbit_training,
+    set_peft_model_state_dict,
+)
+from peft.utils import load_peft_weights
+from safetensors.torch import load_file
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from ani.data.arithmetic import arithmetic_problems
+from ani.data.collator import NumberCollator, TokenizedExample, tokenize
+from ani.data.diagnostic import diagnostic_sentences
+from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
+from ani.errors import InputError
+from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
+from ani.injection.attach import ani_module, attach, last_decision, number_locator
+from ani.injection.locate import NOMINAL, QUANTITATIVE
+from ani.models import load_model, load_tokenizer
+from ani.training.recipe import Recipe, load_recipe, save_recipe
+
+ADAPTER = "adapter"
+RECIPE_FILE = "recipe.yaml"
+LOG_FILE = "training_log.jsonl"
+COMPLETE = "complete"
+"""Marks a checkpoint whose every file was written."""
+
+SATURATED = 6.0
+"""|z| beyond which σ'(z) < 0.0025: a gate that gets hardly any gradient."""
+UNMOVED = 0.01
+"""RMS of e, in units of the hidden state's, below which W_P has taught the model nothing yet."""
+
+
+class TrainingFailed(RuntimeError):
+    """Training can't go on; the message says where, why and what to do."""
+
+
+class AniTrainer(Trainer):
+    """transformers' Trainer for a model with ANI attached.
+
+    Args:
+        module_learning_rate: Learning rate of the ANI module.
+        **kwargs: As for Trainer.
+    """
+
+    model: torch.nn.Module
+
+    def __init__(self, *, module_learning_rate: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.folder = Path(cast(str, self.args.output_dir))
+        self.module_learning_rate = module_learning_rate
+        self._sums: dict[str, float] = {}
+        self._log_started = time.monotonic()
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            module = {id(parameter) for parameter in ani_module(self.model).parameters()}
+            trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            groups = [
+                {"params": [p for p in trainable if id(p) in module], "lr": self.module_learning_rate},
+                {"params": [p for p in trainable if id(p) not in module], "lr": self.args.learning_rate},
+            ]
+            self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+        return self.optimizer
+
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        if not bool(torch.isfinite(loss)):
+            step = self.state.global_step + 1
+            rows = [self._decode(row) for row in inputs["input_ids"][:2].tolist()]
+            raise TrainingFailed(
+                f"the loss is {float(loss)} at step {step}, on a batch of {len(inputs['input_ids'])} that begins with "
+                f"{rows}; the last good checkpoint is kept. Lower training.learning_rate or module_learning_rate"
+            )
+        self._count(inputs)
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs |= self._statistics()
+        super().log(logs, start_time)
+        if self.args.should_save:
+            _write_log(self.folder, self.state.log_history)
+        if "loss" in logs:
+            self._stop_if_dead(logs)
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(cast(PreTrainedTokenizerBase, self.processing_class).decode(ids))[:80]
+
+    def _count(self, inputs: dict[str, Any]) -> None:
+        self._add("tokens", float(inputs["attention_mask"].sum()))
+        decision = last_decision(self.model)
+        if decision is None:
+            return
+        numbers, injection = decision
+        self._add("ratio", float(injection.injected_ratio.sum()))
+        self._add("embedding_rms", float(injection.embedding_rms.sum()))
+        self._add("penalty", float((injection.alpha * (1 - injection.alpha)).sum()))
+        self._add("numbers", len(numbers))
+        self._add("saturated", float((injection.logits.abs() > SATURATED).sum()))
+        for name, role in (("quantitative", QUANTITATIVE), ("nominal", NOMINAL)):
+            logits = injection.logits[numbers.roles == role]
+            self._add(f"open_{name}", float((logits > 0).sum()))
+            self._add(f"logit_{name}", float(logits.abs().sum()))
+            self._add(f"numbers_{name}", len(logits))
+
+    def _add(self, key: str, value: float) -> None:
+        self._sums[key] = self._sums.get(key, 0.0) + value
+
+    def _statistics(self) -> dict[str, float]:
+        sums, self._sums = self._sums, {}
+        now = time.monotonic()
+        elapsed, self._log_started = now - self._log_started, now
+        logs = {"tokens_per_second": sums.get("tokens", 0.0) / elapsed}
+        if numbers := sums.get("numbers", 0.0):
+            logs["embedding_ratio"] = sums["ratio"] / numbers
+            logs["embedding_rms"] = sums["embedding_rms"] / numbers
+            logs["gate_undecided"] = sums["penalty"] / numbers
+            logs["gate_saturated"] = sums["saturated"] / numbers
+        for name in ("quantitative", "nominal"):
+            if count := sums.get(f"numbers_{name}", 0.0):
+                logs[f"gate_open_{name}"] = sums[f"open_{name}"] / count
+                logs[f"gate_logit_{name}"] = sums[f"logit_{name}"] / count
+        return logs
+
+    def _stop_if_dead(self, logs: dict[str, float]) -> None:
+        opened = [logs[key] for key in ("gate_open_quantitative", "gate_open_nominal") if key in logs]
+        one_sided = opened and (max(opened) == 0 or min(opened) == 1)
+        if one_sided and logs["gate_saturated"] == 1 and logs["embedding_rms"] < UNMOVED:
+            raise TrainingFailed(
+                f"the gate saturated at step {self.state.global_step} ({'closed' if max(opened) == 0 else 'open'} for "
+                f"every number, |z| > {SATURATED:g}) before the embeddings moved (RMS {logs['embedding_rms']:.3g}): "
+                "nothing can teach it any more. Lower ani.penalty, raise ani.penalty_ramp, or lower "
+                "training.module_learning_rate"
+            )
+
+    # --- checkpoints: our adapter directory, and a mark that everything was written ---
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        directory = Path(output_dir) if output_dir else self.folder
+        directory.mkdir(parents=True, exist_ok=True)
+        save_adapter(self.model, directory / ADAPTER)
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        directory = self.folder / f"checkpoint-{self.state.global_step}"
+        (directory / COMPLETE).touch()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        directory = Path(resume_from_checkpoint) / ADAPTER
+        ani_module(self.model).load_state_dict(load_file(directory / WEIGHTS_FILE))
+        if (directory / PEFT_CONFIG_FILE).is_file():
+            set_peft_model_state_dict(cast(PeftModel, self.model), load_peft_weights(str(directory), device="cpu"))
+
+
+class _Report(TrainerCallback):
+    """Passes every log line on, with the number of steps."""
+
+    def __init__(self, on_log: Callable[[dict[str, Any]], None]) -> None:
+        self.on_log_line = on_log
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            self.on_log_line({**logs, "step": state.global_step, "steps": state.max_steps})
+
+
+class _Examples(Dataset[TokenizedExample]):
+    def __init__(self, examples: list[TokenizedExample]) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> TokenizedExample:
+        return self.examples[index]
+
+
+def load_examples(recipe: Recipe) -> list[Example]:
+    """The recipe's training examples, source after source; all from training splits."""
+    examples: list[Example] = []
+    for source in recipe.data:
+        match source.kind:
+            case "arithmetic":
+                problems = arithmetic_problems(
+                    source.count,
+                    digits=source.digits,
+                    operations=source.operations,
+                    split="train",
+                    seed=recipe.seed,
+                )
+                examples += map(arithmetic_example, problems)
+            case "diagnostic":
+                # Sentences that end with a number have no completion and are left out: ask for more than needed.
+                sentences = diagnostic_sentences(2 * source.count, split="train", seed=recipe.seed)
+                examples += list(sentence_examples(sentences))[: source.count]
+            case "jsonl":
+                examples += read_jsonl(source.path)[: source.limit]
+            case "hub":
+                examples += load_hub(source.name, source.split, source.limit)[: source.limit]
+    return examples
+
+
+def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
+    """Load the recipe's model, wrap it in LoRA if it says so, and attach an untrained ANI module."""
+    if recipe.quantization != "none" and recipe.lora is None:
+        raise InputError("quantization: nf4 without lora trains nothing but the module; set quantization: none or lora")
+    tokenizer = load_tokenizer(recipe.model)
+    model: torch.nn.Module = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
+    set_seed(recipe.seed)
+    model.requires_grad_(False)
+    if recipe.lora is not None:
+        if recipe.quantization != "none":
+            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+        config = LoraConfig(
+            r=recipe.lora.r,
+            lora_alpha=recipe.lora.alpha,
+            lora_dropout=recipe.lora.dropout,
+            target_modules=recipe.lora.target_modules,
+            task_type="CAUSAL_LM",
+        )
+        model = get_peft_model(cast(Any, model), config)
+    attach(model, tokenizer, recipe.ani)
+    return model, tokenizer
+
+
+def train(
+    recipe: Recipe, *, resume: bool = False, on_log: Callable[[dict[str, Any]], None] | None = None
+) -> torch.nn.Module:
+    """Carry out a recipe; the adapter lies in `<output>/adapter` when it returns.
+
+    Args:
+        recipe: Validated.
+        resume: Go on from the last complete checkpoint in `recipe.output` (from the start if there is none).
+        on_log: Called with each log line: loss, gate statistics, tokens/s, step and steps.
+
+    Returns:
+        The trained model, in evaluation mode.
+
+    Raises:
+        InputError: If the recipe can't be carried out as it is.
+        TrainingFailed: If the loss is no longer finite or the gate is dead; the last good checkpoint is kept.
+    """
+    output = Path(recipe.output)
+    if output.exists() and any(output.iterdir()) and not resume:
+        raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
+    examples = load_examples(recipe)
+    model, tokenizer = prepare(recipe)
+    locator = number_locator(model)
+    dataset = _Examples([tokenize(example, tokenizer, locator, recipe.training.max_length) for example in examples])
+    output.mkdir(parents=True, exist_ok=True)
+    save_recipe(recipe, output / RECIPE_FILE)
+    trainer = AniTrainer(
+        module_learning_rate=recipe.training.module_learning_rate,
+        model=model,
+        args=_arguments(recipe),
+        train_dataset=dataset,
+        data_collator=NumberCollator(tokenizer, locator),
+        processing_class=tokenizer,
+        callbacks=[_Report(on_log)] if on_log is not None else [],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    checkpoint = _last_checkpoint(output) if resume else None
+    with warnings.catch_warnings():
+        # torch warns about a pin_memory that has no effect without an accelerator.
+        warnings.filterwarnings("ignore", message=".*pin_memory.*")
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    save_adapter(model, output / ADAPTER)
+    return model.eval()
+
+
+def resume_recipe(directory: str | Path) -> Recipe:
+    """The recipe of an interrupted run."""
+    directory = Path(directory)
+    if not (directory / RECIPE_FILE).is_file():
+        raise InputError(f"{directory} holds no {RECIPE_FILE}, so there is no run to resume")
+    if (directory / ADAPTER).is_dir():
+        raise InputError(f"the run in {directory} is finished: its adapter is {directory / ADAPTER}")
+    return load_recipe(directory / RECIPE_FILE, [f"output={directory}"])
+
+
+def _arguments(recipe: Recipe) -> TrainingArguments:
+    settings = recipe.training
+    return TrainingArguments(
+        output_dir=recipe.output,
+        per_device_train_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.gradient_accumulation,
+        num_train_epochs=settings.epochs,
+        max_steps=settings.steps if settings.steps is not None else -1,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant_with_warmup" if settings.warmup_steps else "constant",
+        warmup_steps=settings.warmup_steps,
+        max_grad_norm=settings.max_gradient_norm,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        logging_steps=settings.log_every,
+        logging_nan_inf_filter=False,
+        save_steps=settings.save_every,
+        save_total_limit=2,
+        seed=recipe.seed,
+        remove_unused_columns=False,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
+    )
+
+
+def _last_checkpoint(output: Path) -> Path | None:
+    """The newest complete checkpoint; half-written ones are removed."""
+    complete: list[tuple[int, Path]] = []
+    for directory in output.glob("checkpoint-*"):
+        if (directory / COMPLETE).is_file():
+            complete.append((int(directory.name.removeprefix("checkpoint-")), directory))
+        else:
+            shutil.rmtree(directory)
+    return max(complete)[1] if complete else None
+
+
+def _write_log(output: Path, history: list[dict[str, float]]) -> None:
+    lines = [json.dumps({k: v for k, v in entry.items() if math.isfinite(v)}) for entry in history if "loss" in entry]
+    temporary = output / f".{LOG_FILE}"
+    temporary.write_text("".join(line + "\n" for line in lines))
+    os.replace(temporary, output / LOG_FILE)

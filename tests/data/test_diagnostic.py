@@ -1,0 +1,258 @@
+"""The diagnostic set: labels, splits, balance, and that neither number nor position gives the role away."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from decimal import Decimal
+from importlib import resources
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ani.data.diagnostic import (
+    SENTENCES_PER_TEMPLATE,
+    DiagnosticSentence,
+    Split,
+    _parse_templates,
+    diagnostic_sentences,
+)
+from ani.numbers import find_numbers
+
+DOCUMENT = resources.files("ani.data").joinpath("diagnostic_templates.yaml").read_text("utf-8")
+DOMAINS: dict[str, dict[str, list[str]]] = yaml.safe_load(DOCUMENT)
+SPLITS: tuple[Split, ...] = ("train", "test")
+SLOT = re.compile(r"\{([NQ]):[^}]*\}")
+COUNT = 3000  # every template several times
+
+seeds = st.integers(-(2**63), 2**63)
+splits = st.sampled_from(SPLITS)
+
+
+@pytest.fixture(scope="module")
+def sentences() -> dict[Split, list[DiagnosticSentence]]:
+    return {split: diagnostic_sentences(COUNT, split=split) for split in SPLITS}
+
+
+def values(sentences: list[DiagnosticSentence]) -> set[Decimal]:
+    texts = (sentence.text[start:end] for sentence in sentences for start, end in sentence.spans)
+    return {abs(Decimal(text.replace(",", ""))) for text in texts}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_numbers_of_the_text_are_the_slots_of_the_template(
+    sentences: dict[Split, list[DiagnosticSentence]], split: Split
+) -> None:
+    assert {sentence.template for sentence in sentences[split]} == {
+        template for domain in DOMAINS.values() for template in domain.get(split, [])
+    }
+    for text, roles, spans, domain, template in sentences[split]:
+        assert template in DOMAINS[domain][split]
+        # Independent of the module: read the numbers back with the template as a pattern.
+        carriers = [re.escape(carrier) for carrier in SLOT.sub("\0", template).split("\0")]
+        match = re.fullmatch(r"([0-9][0-9,.]*|[0-9])".join(carriers), text)
+        assert match, (text, template)
+        assert len(spans) == len(match.groups())
+        for (start, end), group in zip(spans, range(1, len(spans) + 1), strict=True):
+            signs = text[start : match.start(group)]
+            assert (signs, end) in {("", match.end(group)), ("-", match.end(group))}, text
+        assert spans == tuple((number.start, number.end) for number in find_numbers(text))
+        assert [role[0].upper() for role in roles] == SLOT.findall(template)
+
+
+def test_a_sign_belongs_to_its_number(sentences: dict[Split, list[DiagnosticSentence]]) -> None:
+    signed = [s for s in sentences["train"] if "-{Q:2-40}" in s.template]
+    assert signed
+    for sentence in signed:
+        ((start, end),) = sentence.spans
+        assert -40 <= int(sentence.text[start:end]) <= -2
+
+
+@given(split=splits, seed=seeds, count=st.integers(0, 400), more=st.integers(0, 200))
+@settings(max_examples=20, deadline=None)
+def test_a_larger_count_only_appends_and_nothing_repeats(split: Split, seed: int, count: int, more: int) -> None:
+    few = diagnostic_sentences(count, split=split, seed=seed)
+    many = diagnostic_sentences(count + more, split=split, seed=seed)
+    assert len(few) == count
+    assert many[:count] == few
+    assert len({sentence.text for sentence in many}) == len(many)
+
+
+@given(split=splits, seed=seeds)
+@settings(max_examples=20, deadline=None)
+def test_roles_are_balanced(split: Split, seed: int) -> None:
+    roles = Counter(role for s in diagnostic_sentences(400, split=split, seed=seed) for role in s.roles)
+    assert 0.45 <= roles["nominal"] / roles.total() <= 0.55
+
+
+def test_seeds_differ() -> None:
+    first, second = ({s.text for s in diagnostic_sentences(400, split="train", seed=n)} for n in (0, 1))
+    assert len(first & second) < 100  # single digits recur
+
+
+def test_the_same_sentences_whatever_the_hash_seed() -> None:
+    code = "from ani.data.diagnostic import diagnostic_sentences as d; print(d(20, split='test', seed=7))"
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed.strip() == repr(diagnostic_sentences(20, split="test", seed=7))
+
+
+def test_splits_share_no_template_and_no_value(sentences: dict[Split, list[DiagnosticSentence]]) -> None:
+    train, test = sentences["train"], sentences["test"]
+    assert {s.template for s in train}.isdisjoint(s.template for s in test)
+    assert values(train).isdisjoint(values(test) | values(diagnostic_sentences(COUNT, split="test", seed=1)))
+    held_out = {s.domain for s in test} - {s.domain for s in train}
+    assert 1 / 6 <= len(held_out) / len(DOMAINS) <= 1 / 4
+    shared = {s.domain for s in test} & {s.domain for s in train}
+    assert shared == DOMAINS.keys() - held_out
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_maximum_is_named_and_reached(split: Split) -> None:
+    with pytest.raises(ValueError, match=r"from 0 to \d+ sentences") as error:
+        diagnostic_sentences(10**9, split=split)
+    maximum = int(re.findall(r"to (\d+) sentences", str(error.value))[0])
+    assert maximum >= 20_000
+    everything = diagnostic_sentences(maximum, split=split)
+    assert len({sentence.text for sentence in everything}) == maximum
+    uses = Counter(sentence.template for sentence in everything)
+    assert min(uses.values()) >= 5
+    assert max(uses.values()) <= SENTENCES_PER_TEMPLATE
+    for count in (maximum + 1, -1):
+        with pytest.raises(ValueError, match=str(maximum)):
+            diagnostic_sentences(count, split=split)
+
+
+def test_unknown_split_is_refused() -> None:
+    with pytest.raises(ValueError, match="train, test, not 'valid'"):
+        diagnostic_sentences(1, split="valid")  # type: ignore[arg-type]
+
+
+def test_templates_are_many_and_varied() -> None:
+    per_domain = {name: [t for texts in domain.values() for t in texts] for name, domain in DOMAINS.items()}
+    assert len(per_domain) >= 20
+    assert min(map(len, per_domain.values())) >= 15
+    templates = [template for texts in per_domain.values() for template in texts]
+    assert len(templates) >= 300
+    for template in templates:
+        assert 5 <= len(template.split()) <= 25, template
+    followed = [len(re.findall(r"[\w']+", SLOT.split(template)[-1])) >= 3 for template in templates]
+    assert sum(followed) / len(templates) >= 2 / 3
+    for name, texts in per_domain.items():
+        roles = Counter(role for text in texts for role in SLOT.findall(text))
+        assert 0.4 <= roles["N"] / roles.total() <= 0.6, name
+
+
+def test_both_roles_have_one_to_seven_digits(sentences: dict[Split, list[DiagnosticSentence]]) -> None:
+    for split in SPLITS:
+        lengths = defaultdict(set)
+        for sentence in sentences[split]:
+            for role, (start, end) in zip(sentence.roles, sentence.spans, strict=True):
+                if (number := sentence.text[start:end]).isdigit():
+                    lengths[role].add(len(number))
+        for role in ("nominal", "quantitative"):
+            assert lengths[role] >= {1, 2, 3, 4, 5, 6, 7}, (split, role)
+
+
+def number_form(text: str, start: int, end: int) -> Hashable:
+    number = text[start:end]
+    return "," in number, "." in number, len(number)
+
+
+def leading_digits(text: str, start: int, end: int) -> Hashable:
+    return len(text[start:end]), text[start]
+
+
+def trailing_digits(text: str, start: int, end: int) -> Hashable:
+    return len(text[start:end]), text[end - 1]
+
+
+def position(text: str, start: int, end: int) -> Hashable:
+    return len(text[:start].split()), len(text[end:].split())
+
+
+def capital_before(text: str, start: int, end: int) -> Hashable:
+    words = text[:start].split()
+    return bool(words) and words[-1][0].isupper()
+
+
+def word_before(text: str, start: int, end: int) -> Hashable:
+    return " ".join(text[:start].split()[-1:])
+
+
+def word_after(text: str, start: int, end: int) -> Hashable:
+    return text[end:].split()[0]
+
+
+@pytest.mark.parametrize(
+    ("feature", "most"),
+    [
+        (number_form, 0.65),
+        (leading_digits, 0.65),
+        (trailing_digits, 0.65),
+        (position, 0.70),
+        (capital_before, 0.65),
+        (word_before, 0.70),
+        (word_after, 0.70),
+    ],
+)
+def test_a_shortcut_does_not_tell_the_role(
+    sentences: dict[Split, list[DiagnosticSentence]],
+    feature: Callable[[str, int, int], Hashable],
+    most: float,
+) -> None:
+    """The best rule on one feature, the commonest role in training, fails on the held-out sentences."""
+
+    def examples(split: Split) -> list[tuple[Hashable, str]]:
+        return [
+            (feature(sentence.text, *span), role)
+            for sentence in sentences[split]
+            for role, span in zip(sentence.roles, sentence.spans, strict=True)
+        ]
+
+    rule: dict[Hashable, Counter[str]] = defaultdict(Counter)
+    for seen, role in examples("train"):
+        rule[seen][role] += 1
+    # A feature value that training does not have is a coin toss.
+    scores = [
+        float(rule[seen].most_common(1)[0][0] == role) if seen in rule else 0.5 for seen, role in examples("test")
+    ]
+    assert sum(scores) / len(scores) <= most
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("Room {X:1-9} is empty today.", "unknown slot"),
+        ("Room {N:1..9} is empty today.", "unknown slot"),
+        ("Room {N:1-9 is empty today.", "unknown slot"),
+        ("Room 12 seats {Q:2-90} people.", "bare number"),
+        ("Room {N:9-1} is empty today.", "LOW <= HIGH"),
+        ("Room {N:0-9} is empty today.", "0 < LOW"),
+        ("It weighs {Q:1.5-20} kilograms.", "same number of decimals"),
+        ("No room is empty today.", "0 slots"),
+        ("{N:1-9} {N:1-9} {N:1-9} {N:1-9}", "4 slots"),
+    ],
+)
+def test_a_wrong_template_is_named(template: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        _parse_templates(yaml.safe_dump({"rooms": {"train": [template]}}))
+    assert message in str(error.value)
+    assert "rooms" in str(error.value) and template in str(error.value)
+
+
+def test_a_repeated_template_or_unknown_split_is_named() -> None:
+    template = "Room {N:1-9} is empty today."
+    with pytest.raises(ValueError, match=r"rooms.*occurs twice"):
+        _parse_templates(yaml.safe_dump({"rooms": {"train": [template], "test": [template]}}))
+    with pytest.raises(ValueError, match=r"rooms.*'dev'"):
+        _parse_templates(yaml.safe_dump({"rooms": {"dev": [template]}}))

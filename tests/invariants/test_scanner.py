@@ -1,0 +1,217 @@
+"""Invariant 6: the scanner agrees with an oracle that decodes the whole text and parses it with `decimal`."""
+
+import random
+import re
+from functools import cache
+
+import pytest
+
+from ani.numbers import NumberScanner
+from tests.numbers import oracle
+from tests.tokenizers import ALL
+
+CASES = 20_000  # a tokenizer
+PREFIX_CASES = 400  # of longer texts, each compared at every one of its tokens
+NAMED = [
+    "<|reserved_special_token_12|>",
+    "<|im_end|>",
+    "</s>",
+    "<bos>",
+    "[INST]",
+]  # special to some tokenizers only
+
+_WORDS = [
+    "the",
+    "a",
+    "x",
+    "Room",
+    "COVID",
+    "v",
+    "Fig.",
+    "sold",
+    "each",
+    "café",
+    "naïve",
+    "数字",
+    "e",
+    "E",
+    "m²",
+]
+_WORDS += ["I", "to", "--", "->", "…", "“", "”", "é", "Ω", "-ish", "3D", "7th", "#1"]
+_SEPARATORS = [
+    "",
+    "",
+    " ",
+    " ",
+    " ",
+    ",",
+    ".",
+    ", ",
+    ". ",
+    "-",
+    " -",
+    " - ",
+    "+",
+    "(",
+    ")",
+    "%",
+    "=",
+    " = ",
+    "*",
+    "/",
+]
+_SEPARATORS += [
+    "$",
+    "e",
+    "E-",
+    "\n",
+    "\t",
+    "  ",
+    " " * 8 + "-",
+    " " * 9 + "-",
+    ":",
+    "_",
+    "\\",
+    "|",
+    "−",
+    "🙂",
+    "👩‍🚀",
+    "\xa0-",
+]
+
+
+def number(rng: random.Random) -> str:
+    digits = str(rng.randrange(10 ** rng.randrange(1, 8)))
+    form = rng.randrange(12)
+    if form == 0:
+        return f"{rng.randrange(10**7):,}"
+    if form == 1:
+        return f"{digits}.{rng.randrange(10**4)}"
+    if form == 2:
+        return f"{digits}{rng.choice('eE')}{rng.choice(['', '-', '+'])}{rng.randrange(2000)}"
+    if form == 3:
+        return ".".join(str(rng.randrange(300)) for _ in range(rng.randrange(2, 5)))
+    if form == 4:
+        return ",".join(str(rng.randrange(2000)) for _ in range(rng.randrange(2, 5)))
+    if form == 5:
+        return f".{digits}"
+    if form == 6:
+        return f"{digits[:1]},{rng.randrange(1000):03}.{digits}"
+    return digits
+
+
+def fragment(rng: random.Random, special: list[str]) -> str:
+    kind = rng.randrange(20)
+    if kind < 8:
+        return number(rng)
+    if kind < 10:
+        return rng.choice("+-") + number(rng)
+    if kind < 14:
+        return rng.choice(_WORDS)
+    if kind == 14:
+        return rng.choice(special)
+    if kind == 15:
+        return "".join(rng.choices("0123456789.,eE+- x%()\n²é", k=rng.randrange(1, 9)))
+    return rng.choice(_SEPARATORS)
+
+
+def text(rng: random.Random, fragments: int, special: list[str]) -> str:
+    return "".join(fragment(rng, special) + rng.choice(_SEPARATORS) for _ in range(fragments))
+
+
+@cache
+def scanner(name: str) -> NumberScanner:
+    return NumberScanner(ALL[name]())
+
+
+def as_the_oracle_reads(decoded: str, special: list[str]) -> str:
+    """Special tokens as boundaries of the same length."""
+    return re.sub("|".join(map(re.escape, special)), lambda match: "\0" * len(match[0]), decoded)
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_whole_texts(name: str) -> None:
+    tokenizer = ALL[name]()
+    rng = random.Random(f"whole {name}")
+    special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
+    used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
+    cases = [text(rng, rng.randrange(1, 7), used) for _ in range(CASES)]
+    token_texts: dict[int, str] = {}
+    found = 0
+    for start in range(0, CASES, 1000):
+        batch = tokenizer(cases[start : start + 1000], add_special_tokens=rng.random() < 0.5)["input_ids"]
+        decoded_batch = tokenizer.batch_decode(batch, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        for ids, decoded in zip(batch, decoded_batch, strict=True):
+            numbers = scanner(name).scan(ids)
+            shift = len(scanner(name).text(ids)) - len(decoded)  # a sentencepiece decoder's stripped space
+            assert shift in (0, 1)
+            expected = oracle.numbers(as_the_oracle_reads(decoded, special))
+            assert [(n.start - shift, n.end - shift, n.value) for n in numbers] == expected, (decoded, ids)
+            for n in numbers:
+                for i in ids[n.first_token : n.last_token + 1]:
+                    if i not in token_texts:
+                        token_texts[i] = tokenizer.decode([i])
+                held = [token_texts[i] for i in ids[n.first_token : n.last_token + 1]]
+                assert n.text in "".join(held)
+                # No token too many: without the first or the last, the first or last character is gone.
+                assert n.text not in "".join(held[1:])
+                assert n.text not in "".join(held[:-1])
+            found += len(numbers)
+    assert found > 2 * CASES
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_values_do_not_depend_on_the_tokenizer(name: str) -> None:
+    rng = random.Random("shared by all")
+    cases = [text(rng, 5, [" "]) for _ in range(2000)]
+    for case, ids in zip(cases, ALL[name]()(cases, add_special_tokens=False)["input_ids"], strict=True):
+        # Decoders that strip the first space decide nothing here: a space before a text changes no number.
+        values = [value for _, _, value in oracle.numbers(case)]
+        assert [number.value for number in scanner(name).scan(ids)] == values
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_every_prefix(name: str) -> None:
+    tokenizer = ALL[name]()
+    rng = random.Random(f"prefixes {name}")
+    special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
+    used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
+    long_lists = [
+        ",".join(["123"] * 60),
+        "12," * 60,
+        "1" * 90,
+        "1,234" + ",567" * 30 + ".5",
+        "1.2" * 40,
+        "-" * 80,
+    ]
+    for case in range(PREFIX_CASES):
+        written = text(rng, rng.randrange(1, 14), used)
+        if case % 8 == 0:
+            written += rng.choice(long_lists) + text(rng, 3, used)
+        ids = tokenizer.encode(written, add_special_tokens=case % 2 == 0)
+        if case % 5 == 0:
+            ids.insert(rng.randrange(len(ids) + 1), -1)
+        running = {n.last_token: n for n in scanner(name).scan_running(ids)}
+        for t in range(len(ids)):
+            streamed = scanner(name).scan_running(ids[: t + 1], t)
+            assert streamed == ([running[t]] if t in running else []), (written, ids[: t + 1])
+            if t % 3 == 0:
+                assert scanner(name).scan_running(ids, t) == [n for at, n in running.items() if at >= t]
+        prefixes = [ids[: t + 1] for t in running]
+        for prefix, number in zip(prefixes, running.values(), strict=True):
+            segments: list[list[int]] = [[]]
+            for i in prefix:
+                if i < 0:
+                    segments.append([])
+                else:
+                    segments[-1].append(i)
+            decoded = "\0".join(
+                tokenizer.decode(segment, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+                for segment in segments
+            )
+            start, end, value = oracle.numbers(as_the_oracle_reads(decoded, special))[-1]
+            assert (number.text, number.value) == (decoded[start:end], value), decoded
+            of_its_tokens = scanner(name).text(prefix[number.first_token :])
+            assert of_its_tokens[number.start : number.end] == number.text
+            digit_text = tokenizer.decode([prefix[-1]])
+            assert any(character in digit_text for character in oracle.DIGITS)

@@ -1,0 +1,263 @@
+from collections.abc import Sequence
+from decimal import Decimal
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from ani.numbers import Number, NumberScanner
+from tests.numbers import oracle
+from tests.tokenizers import ALL, gemma_like, llama3, qwen
+
+_SCANNERS: dict[str, NumberScanner] = {}
+
+
+def scanner_of(name: str) -> NumberScanner:
+    if name not in _SCANNERS:
+        _SCANNERS[name] = NumberScanner(ALL[name]())
+    return _SCANNERS[name]
+
+
+def ids_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def texts(numbers: list[Number]) -> list[str]:
+    return [number.text for number in numbers]
+
+
+class Counted(Sequence[int]):
+    """Token ids that count how many of them are read."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        self.reads += len(range(len(self))[index]) if isinstance(index, slice) else 1
+        return self.ids[index]
+
+
+@pytest.fixture(params=list(ALL))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_values_and_characters(name: str) -> None:
+    text = "The café 🙂 sold 1,234.50 (−3 数) to -7 of 3D; v2 .5 1e-5"
+    tokenizer, scanner = ALL[name](), scanner_of(name)
+    ids = ids_of(tokenizer, text)
+    numbers = scanner.scan(ids)
+    assert [number.value for number in numbers] == [
+        Decimal(value) for value in ("1234.50", "3", "-7", "3", "2", "0.5", "0.00001")
+    ]
+    decoded = scanner.text(ids)
+    assert decoded.lstrip() == text
+    assert [decoded[number.start : number.end] for number in numbers] == texts(numbers)
+
+
+def test_llama3_tokens_hold_three_digits() -> None:
+    ids = ids_of(llama3(), "x = 1234567")
+    number = scanner_of("llama3").scan(ids)[0]
+    assert llama3().convert_ids_to_tokens(ids[number.first_token : number.last_token + 1]) == [
+        "123",
+        "456",
+        "7",
+    ]
+    assert texts(scanner_of("llama3").scan_running(ids)) == ["123", "123456", "1234567"]
+
+
+def test_qwen_tokens_hold_one_digit() -> None:
+    ids = ids_of(qwen(), "1,2345")
+    assert texts(scanner_of("qwen").scan_running(ids)) == ["1", "2", "23", "1,234", "2345"]
+    assert texts(scanner_of("qwen").scan(ids)) == ["1", "2345"]
+
+
+def test_text_equals_decode(name: str) -> None:
+    tokenizer, scanner = ALL[name](), scanner_of(name)
+    special = tokenizer.all_special_tokens[0]
+    for text in (" two  spaces ", f"a{special}b 1{special}", "tab\té数🙂\r\n", "<0x41> ▁ Ġ"):
+        ids = ids_of(tokenizer, text)
+        decoded = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert scanner.text(ids).removeprefix(" ") == decoded.removeprefix(" ")
+
+
+def test_special_tokens_are_boundaries(name: str) -> None:
+    tokenizer, scanner = ALL[name](), scanner_of(name)
+    special = tokenizer.eos_token
+    ids = ids_of(tokenizer, f"1{special}2,{special}345{special}-6")
+    numbers = scanner.scan(ids)
+    assert [number.value for number in numbers] == [1, 2, 345, -6]
+    text = scanner.text(ids)
+    assert [text[number.start : number.end] for number in numbers] == ["1", "2", "345", "-6"]
+
+
+def test_digits_of_special_tokens_are_no_numbers() -> None:
+    ids = ids_of(llama3(), "<|reserved_special_token_12|>3<|reserved_special_token_4|>")
+    assert len(ids) == 3
+    (number,) = scanner_of("llama3").scan(ids)
+    assert (number.text, number.start, number.first_token) == ("3", len("<|reserved_special_token_12|>"), 1)
+    # The same characters typed as text, for a tokenizer that does not know them.
+    assert texts(scanner_of("qwen").scan(ids_of(qwen(), "<|reserved_special_token_12|>"))) == ["12"]
+
+
+def test_padding_and_unknown_ids_are_boundaries_without_characters(name: str) -> None:
+    tokenizer, scanner = ALL[name](), scanner_of(name)
+    left, right = ids_of(tokenizer, "é 12"), ids_of(tokenizer, "34 é 5")
+    beyond = len(tokenizer) + 100
+    ids = [-1, -100, *left, -1, beyond, *right, -1]
+    numbers = scanner.scan(ids)
+    assert texts(numbers) == ["12", "34", "5"]
+    assert scanner.text(ids) == scanner.text(left) + scanner.text(right)
+    assert [scanner.text(ids)[number.start : number.end] for number in numbers] == texts(numbers)
+    assert numbers[0].first_token == 2 + scanner.scan(left)[0].first_token
+    assert texts(scanner.scan_running([*left, -1, *right], len(left))) == texts(scanner.scan_running(right))
+
+
+def test_left_padding_only_shifts(name: str) -> None:
+    tokenizer, scanner = ALL[name](), scanner_of(name)
+    ids = ids_of(tokenizer, "-3 and 1,234.5 é 7")
+    for padding in (-1, tokenizer.pad_token_id):
+        padded = [padding] * 70 + ids
+        for plain, shifted in zip(scanner.scan_running(ids), scanner.scan_running(padded), strict=True):
+            assert plain.text == shifted.text
+            assert plain.last_token + 70 == shifted.last_token
+        assert scanner.scan_running(padded, 70) == scanner.scan_running(padded)
+
+
+def test_broken_utf8_never_breaks_offsets() -> None:
+    scanner = scanner_of("gemma_like")
+    byte = {value: gemma_like().convert_tokens_to_ids(f"<0x{value:02X}>") for value in range(256)}
+    data = [0xE2, 0x82, 0x31, 0xFF, 0x32, 0xAC, 0xC3, -1, 0xA9, 0x33, 0xF0, 0x9F, 0x99, 0x82, 0x34, 0xFE]
+    ids = [byte.get(value, -1) for value in data]
+    text = scanner.text(ids)
+    assert text == "\ufffd\ufffd1\ufffd2\ufffd\ufffd\ufffd3🙂4\ufffd"
+    numbers = scanner.scan(ids)
+    assert [text[number.start : number.end] for number in numbers] == texts(numbers) == ["1", "2", "3", "4"]
+    assert [number.last_token for number in numbers] == [2, 4, 9, 14]
+
+
+def test_added_tokens_that_are_not_special_are_text() -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(qwen().backend_tokenizer.to_str()))
+    tokenizer.add_tokens([AddedToken("price 12", normalized=False), AddedToken("<7>", special=True)])
+    scanner = NumberScanner(tokenizer)
+    ids = ids_of(tokenizer, "the price 123<7>4")
+    assert texts(scanner.scan(ids)) == ["123", "4"]
+    assert scanner.text(ids) == tokenizer.decode(ids)
+
+
+def test_tokens_that_hold_more_than_one_number() -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(qwen().backend_tokenizer.to_str()))
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ("1 2", "e5x", "e6数", "e7 ", "1.2.3,")])
+    scanner = NumberScanner(tokenizer)
+    ids = ids_of(tokenizer, "41 23e5x 3e6数 3e7 1.2.3,456 1.2.3, 1 21 2")
+    running = scanner.scan_running(ids)
+    assert texts(running) == [*("4", "2", "23", "5", "3", "6", "3", "3e7", "3", "4", "45", "456", "3", "2", "2")]
+    for t in range(len(ids)):
+        last = [number.text for number in running if number.last_token == t]
+        assert texts(scanner.scan_running(ids[: t + 1], t)) == last
+        assert not last or scanner.scan(ids[: t + 1])[-1].text == last[0]
+    assert [number.value for number in scanner.scan(ids)] == [
+        value for _, _, value in oracle.numbers(scanner.text(ids))
+    ]
+
+
+@pytest.mark.parametrize("as_type", [tuple, np.array, torch.tensor, lambda ids: np.array(ids, np.int32)])
+def test_any_sequence_of_integers(as_type) -> None:  # type: ignore[no-untyped-def]
+    scanner = scanner_of("llama3")
+    ids = ids_of(llama3(), "from 1,234 to -5")
+    assert scanner.scan(as_type(ids)) == scanner.scan(ids)
+    assert scanner.scan_running(as_type(ids), 2) == scanner.scan_running(ids, 2)
+    assert scanner.text(as_type(ids)) == scanner.text(ids)
+
+
+def test_a_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \(1, 3\).*one sequence"):
+        scanner_of("qwen").scan(torch.ones(1, 3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("start", [-1, 4])
+def test_a_start_outside_is_refused(start: int) -> None:
+    with pytest.raises(ValueError, match=f"start is {start}.*0 to 3"):
+        scanner_of("qwen").scan_running([1, 2, 3], start)
+
+
+def test_no_tokens(name: str) -> None:
+    scanner = scanner_of(name)
+    assert scanner.scan([]) == scanner.scan_running([]) == []
+    assert scanner.text([]) == ""
+
+
+@pytest.mark.parametrize("context", ["word ", "- 5, ", "x = -3.5e2; ", "12,", "1,2,3,"])
+def test_streaming_reads_a_bounded_context(name: str, context: str) -> None:
+    tokenizer, scanner = ALL[name](), scanner_of(name)
+    reads = []
+    for repeats in (60, 600):
+        ids = Counted(ids_of(tokenizer, context * repeats + "7"))
+        assert len(scanner.scan_running(ids, len(ids) - 1)) == 1
+        reads.append(ids.reads)
+    assert reads[0] == reads[1] <= 100
+
+
+def test_streaming_reads_back_to_where_the_number_begins(name: str) -> None:
+    tokenizer, scanner = ALL[name](), scanner_of(name)
+    long = "1" + ",234" * 100
+    ids = Counted(ids_of(tokenizer, "some words " * 2000 + long))
+    (number,) = scanner.scan_running(ids, len(ids) - 1)
+    assert number.text == long
+    assert ids.reads <= 4 * (number.last_token - number.first_token) + 100
+
+
+def test_tokens_without_digits_cost_no_context() -> None:
+    ids = Counted(ids_of(qwen(), "1234 " * 100 + "word"))
+    assert scanner_of("qwen").scan_running(ids, len(ids) - 1) == []
+    assert ids.reads == 1
+
+
+@pytest.mark.parametrize("text", ["1" * 100_000, "123," * 25_000, "1," * 50_000, "1.5" * 33_000, "1e" * 50_000])
+def test_long_sequences_are_linear(text: str) -> None:
+    """Minutes, or gigabytes, if a token looks at all of its number again or keeps a copy of it."""
+    ids = ids_of(qwen(), text)
+    running = scanner_of("qwen").scan_running(ids)
+    assert len(running) == sum(character.isdigit() for character in text)
+    assert scanner_of("qwen").scan(ids)[-1].last_token == running[-1].last_token
+
+
+def word_level(vocab: dict[str, int], decoder: decoders.Decoder | None) -> PreTrainedTokenizerBase:
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    if decoder is not None:
+        backend.decoder = decoder
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+@pytest.mark.parametrize("decoder", [None, decoders.WordPiece(), decoders.Replace("x", " ")])
+def test_other_kinds_of_tokenizer_are_refused(decoder: decoders.Decoder | None) -> None:
+    with pytest.raises(ValueError, match=r"TokenizersBackend.*neither a byte-level BPE nor a sentencepiece"):
+        NumberScanner(word_level({"?": 0, "1": 1}, decoder))
+
+
+def test_a_tokenizer_without_digits_is_refused() -> None:
+    with pytest.raises(ValueError, match="no token with an ASCII digit"):
+        NumberScanner(word_level({"?": 0, "one": 1}, decoders.ByteLevel()))
+
+
+def test_a_decoder_that_changes_the_text_is_refused() -> None:
+    decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip("?", 1, 0)])
+    with pytest.raises(ValueError, match="decodes a sample"):
+        NumberScanner(word_level({"?": 0, "1": 1, "2": 2}, decoder))
+
+
+def test_numbers_compare_by_place_and_text() -> None:
+    scanner = scanner_of("qwen")
+    one, same, other = (scanner.scan(ids_of(qwen(), text))[0] for text in ("a 12", "b 12", "a 13"))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one != "12"
+    assert "12" in repr(one)

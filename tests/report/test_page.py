@@ -1,0 +1,300 @@
+"""The page against independently computed numbers, hostile input and missing files."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ani.errors import InputError
+from ani.report import build_report
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $\\frac$ [red]{{ 7*7 }}&amp;"
+
+
+def write(folder: Path, name: str, records: list[dict[str, Any]]) -> None:
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    (folder / name).write_text("".join(lines), encoding="utf-8")
+
+
+def answer(run: str, digits: int, correct: bool, **more: Any) -> dict[str, Any]:
+    problem = {"prompt": "1 + 2 =", "answer": "3", "output": " 3", "prediction": "3"}
+    return {"run": run, "operation": "addition", "digits": digits, "correct": correct, **problem, **more}
+
+
+def decision(role: str, alpha: float | None, injected: bool, domain: str = "rooms") -> dict[str, Any]:
+    place = {"text": "Room 505", "start": 5, "end": 8, "value": "505"}
+    return {**place, "role": role, "alpha": alpha, "injected": injected, "domain": domain}
+
+
+def sentence(text: str, number: str, injected: bool = True) -> dict[str, Any]:
+    start = text.index(number)
+    place = {"text": number, "value": number, "start": start, "end": start + len(number)}
+    return {"text": text, "numbers": [{**place, "alpha": 0.75, "injected": injected}]}
+
+
+def everything(folder: Path, text: str = "plain") -> None:
+    run = {"title": text, "model": text, "policy": text, "settings": {text: [text]}, "packages": {text: text}}
+    (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
+    write(folder, "arithmetic.jsonl", [answer(text, 2, True, operation=text), answer("after", 2, False)])
+    write(folder, "gating.jsonl", [decision("nominal", 0.2, False, text), decision("quantitative", 0.9, True)])
+    write(folder, "inspected.jsonl", [sentence(f"{text} 12 {text}", "12")])
+    log = [{"step": step, "loss": 1.0, "gate_open_nominal": 0.5, "embedding_ratio": 0.1} for step in (1, 2)]
+    write(folder, "training_log.jsonl", log)
+
+
+class Page(HTMLParser):
+    """The elements, attributes, text, sections and table rows of a page, as a browser would see them."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text = ""
+        self.rows: list[list[str]] = []
+        self.in_cell = False
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.in_cell = True
+        if tag == "small":
+            self.handle_data(" ")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self.in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.in_cell:
+            self.rows[-1][-1] += data
+
+    @property
+    def sections(self) -> list[str]:
+        return [value for tag, name, value in self.attributes if tag == "section" and name == "id"]
+
+
+def build(folder: Path) -> Page:
+    path = build_report(folder)
+    assert path == folder / "report.html"
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_accuracy_shown_equals_textbook_wilson(tmp_path: Path) -> None:
+    # 7 of 10: Wilson's interval is (0.3968, 0.8922) by the closed formula with z = 1.95996.
+    records = [answer("after", 4, number < 7) for number in range(10)]
+    write(tmp_path, "arithmetic.jsonl", [answer("before", 4, False), *records, answer("after", 12, True)])
+    rows = build(tmp_path).rows
+    assert rows[0] == ["Operation", "Run", "4 digits", "12 digits", "All"]
+    assert rows[1][:4] == ["addition", "before", "0.0% 0.0–79.3 n = 1", "–"]
+    assert rows[2][2] == "70.0% 39.7–89.2 n = 10"
+    assert rows[2][4].startswith("72.7%") and rows[2][4].endswith("n = 11")
+
+
+def test_answers_without_a_number_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, "arithmetic.jsonl", [answer("x", 2, False, prediction=None), answer("x", 2, True)])
+    assert "x, addition: 1 of 2 answers held no number." in build(tmp_path).text
+
+
+def test_gating_shown(tmp_path: Path) -> None:
+    decisions = [decision("nominal", 0.1, False)] * 3 + [decision("nominal", 0.6, True, "dates")]
+    decisions += [decision("quantitative", 0.6, True), decision("quantitative", 0.05, False)]
+    write(tmp_path, "gating.jsonl", decisions)
+    rows = {row[0]: row[1:] for row in build(tmp_path).rows}
+    assert rows["Nominal numbers left alone (gate closed)"][0].startswith("75.0%")
+    assert rows["Quantitative numbers injected (gate open)"][0].startswith("50.0%")
+    assert rows["Balanced accuracy"][0].startswith("62.5%")
+    # Of 2 × 4 pairs, 3 are in order and 1 is a tie.
+    assert rows["AUC of α"] == ["0.438 n = 6"]
+    assert rows["dates"][0].startswith("0.0%") and rows["dates"][1] == "–"
+
+
+@pytest.mark.parametrize("role", ["nominal", "quantitative"])
+@pytest.mark.parametrize("alpha", [None, 1.0])
+def test_gating_of_one_role(tmp_path: Path, role: str, alpha: float | None) -> None:
+    write(tmp_path, "gating.jsonl", [decision(role, alpha, True)])
+    page = build(tmp_path)
+    assert "Balanced accuracy" not in page.text and "AUC" not in page.text
+    assert ("svg" in page.tags) == (alpha is not None)
+
+
+def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
+    records = [sentence("Room 505 is open", "505"), sentence("Bus 42 leaves", "42", injected=False)]
+    write(tmp_path, "inspected.jsonl", records)
+    source = build_report(tmp_path).read_text(encoding="utf-8")
+    marks = re.findall(r'<mark class="(\w+)" title="([^"]*)">(\d+)', source)
+    assert marks == [
+        ("open", "value 505, α 0.750, gate open", "505"),
+        ("closed", "value 42, α 0.750, gate closed", "42"),
+    ]
+    text = Page(source).text
+    assert "Room 505● is open" in text and "Bus 42○ leaves" in text
+    assert "42: value 42, α 0.750, closed" in text
+
+
+def test_a_section_a_file(tmp_path: Path) -> None:
+    everything(tmp_path)
+    assert build(tmp_path).sections == ["arithmetic", "gating", "inspected", "training", "provenance"]
+    for name, section in (
+        ("run.json", "provenance"),
+        ("arithmetic.jsonl", "arithmetic"),
+        ("gating.jsonl", "gating"),
+        ("inspected.jsonl", "inspected"),
+        ("training_log.jsonl", "training"),
+    ):
+        alone = tmp_path / section
+        alone.mkdir()
+        (tmp_path / name).rename(alone / name)
+        assert build(alone).sections == [section]
+
+
+def test_no_results(tmp_path: Path) -> None:
+    (tmp_path / "gating.jsonl").write_text("\n")
+    with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))} holds no results.*ani eval"):
+        build_report(tmp_path)
+    with pytest.raises(InputError, match="is not a folder"):
+        build_report(tmp_path / "missing")
+    assert [path.name for path in tmp_path.iterdir()] == ["gating.jsonl"]
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    everything(tmp_path, "plain")
+    plain = build(tmp_path)
+    everything(tmp_path, HOSTILE)
+    page = build(tmp_path)
+    assert page.tags == plain.tags
+    assert {name for _, name, _ in page.attributes} == {name for _, name, _ in plain.attributes}
+    # One of the places shows a list as JSON, where the quotes are escaped.
+    assert page.text.count(HOSTILE) == plain.text.count("plain") - 1 > 10
+
+
+def test_nothing_is_loaded(tmp_path: Path) -> None:
+    everything(tmp_path, "see http://example.org and url(http://example.org)")
+    source = build_report(tmp_path).read_text(encoding="utf-8")
+    page = Page(source)
+    assert not {"script", "link", "img", "iframe", "image"} & set(page.tags)
+    for tag, name, value in page.attributes:
+        if name in ("src", "href", "xlink:href", "srcset", "data", "action"):
+            assert value.startswith("#"), (tag, name, value)
+        if name == "style":
+            assert "http" not in value
+    style = source[source.index("<style>") : source.index("</style>")]
+    assert "@import" not in style and "url(" not in style
+    assert "default-src 'none'" in source
+
+
+def test_identifiers_are_unique_and_references_resolve(tmp_path: Path) -> None:
+    everything(tmp_path)
+    page = build(tmp_path)
+    identifiers = [value for _, name, value in page.attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+    references = {value[1:] for _, name, value in page.attributes if name == "href"}
+    for _, _, value in page.attributes:
+        references |= set(re.findall(r"url\(#([^)]*)\)", value))
+    assert len(references) > 10
+    assert references <= set(identifiers)
+
+
+def test_figures_have_text_alternatives_and_theme_colours(tmp_path: Path) -> None:
+    everything(tmp_path)
+    source = build_report(tmp_path).read_text(encoding="utf-8")
+    page = Page(source)
+    labels = [value for tag, name, value in page.attributes if tag == "div" and name == "aria-label"]
+    assert "Share of exact answers by number of digits. plain: 2: 100.0%." in labels
+    assert "Training loss over steps. loss: 1 at step 1, 1 at step 2." in labels
+    assert page.tags.count("svg") == 6
+    # Every colour in a figure is one of the page's variables, so that it follows light and dark.
+    for svg in re.findall(r"<svg.*?</svg>", source, re.DOTALL):
+        assert not re.search(r"(?:fill|stroke): #(?!000000)", svg)
+        assert "var(--series-" in svg
+
+
+def test_a_resumed_run_counts_its_later_records(tmp_path: Path) -> None:
+    steps = [(10, 3.0), (20, 9.0), (20, 2.0), (30, 1.0)]
+    write(tmp_path, "training_log.jsonl", [{"step": step, "loss": loss} for step, loss in steps])
+    page = build(tmp_path)
+    assert "3 logged steps, 10 to 30" in page.text
+    write(tmp_path, "training_log.jsonl", [{"step": step, "loss": loss} for step, loss in steps[:3]])
+    labels = [value for _, name, value in build(tmp_path).attributes if name == "aria-label"]
+    assert any("loss: 3 at step 10, 2 at step 20" in label for label in labels)
+
+
+def test_a_diverged_run_can_be_shown(tmp_path: Path) -> None:
+    lines = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n{"step": 3, "loss": Infinity}\n'
+    (tmp_path / "training_log.jsonl").write_text(lines)
+    labels = [value for _, name, value in build(tmp_path).attributes if name == "aria-label"]
+    assert any("inf at step 3" in label for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "what"),
+    [
+        ("arithmetic.jsonl", b"{not json", "Invalid JSON"),
+        (
+            "arithmetic.jsonl",
+            b'{"run": "x", "operation": "addition", "digits": 2}',
+            "correct: Field required",
+        ),
+        ("arithmetic.jsonl", b'"\xff"', "Invalid JSON"),
+        ("gating.jsonl", b'{"role": "other", "alpha": 0.5, "injected": true}', "role"),
+        ("gating.jsonl", b'{"role": "nominal", "alpha": 1.5, "injected": true}', "alpha"),
+        ("gating.jsonl", b'{"role": "nominal", "alpha": NaN, "injected": true}', "alpha"),
+        ("gating.jsonl", b'{"role": "nominal", "alpha": 0.5, "injected": "yes"}', "injected"),
+        ("training_log.jsonl", b'{"loss": 1.0}', "step: Field required"),
+        (
+            "inspected.jsonl",
+            json.dumps(sentence("a 9", "9")).replace('"start": 2', '"start": 1').encode(),
+            "does not stand at characters",
+        ),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what: str) -> None:
+    everything(tmp_path)
+    good = (tmp_path / name).read_bytes().splitlines()[0]
+    (tmp_path / name).write_bytes(good + b"\n\n" + line + b"\n")
+    with pytest.raises(InputError, match=f"{re.escape(name)}, line 3: .*{what}"):
+        build_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_malformed_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"layer": "ten"}')
+    with pytest.raises(InputError, match=r"run\.json: layer"):
+        build_report(tmp_path)
+
+
+def test_line_separators_inside_a_text_do_not_split_the_line(tmp_path: Path) -> None:
+    write(tmp_path, "inspected.jsonl", [sentence("one\u2028two 3", "3")])
+    assert "one\u2028two 3" in build(tmp_path).text
+
+
+def test_replaces_an_older_page_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    everything(tmp_path)
+    (tmp_path / "report.html").write_text("old")
+    before = {path.name for path in tmp_path.iterdir()}
+    first = build_report(tmp_path).read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == before
+    assert first != b"old" and build_report(tmp_path).read_bytes() == first
+
+
+def test_an_interrupted_write_leaves_the_older_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything(tmp_path)
+    (tmp_path / "report.html").write_text("old")
+    before = {path.name for path in tmp_path.iterdir()}
+
+    def fail(source: object, target: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("ani.report.page.os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        build_report(tmp_path)
+    assert (tmp_path / "report.html").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == before
