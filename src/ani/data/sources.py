@@ -28,8 +28,8 @@ class Example(NamedTuple):
 
 def arithmetic_example(problem: ArithmeticProblem) -> Example:
     """`12 + 34 =` → ` 46`; every number is a quantity."""
-    roles: tuple[Role, ...] = ("quantitative",) * len(find_numbers(problem.prompt))
-    return Example(problem.prompt, f" {problem.answer}", roles)
+    role: Role = "quantitative"
+    return Example(problem.prompt, f" {problem.answer}", (role,) * len(find_numbers(problem.prompt)))
 
 
 def sentence_examples(sentences: Iterable[DiagnosticSentence]) -> Iterator[Example]:

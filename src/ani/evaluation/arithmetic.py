@@ -1,7 +1,7 @@
 """N-digit arithmetic by real generation (paper Table 2); knows nothing about how the model was trained."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -53,7 +53,7 @@ def evaluate_arithmetic(
         ).to(model.device)
         longest = max(len(tokenizer(f" {problem.answer}", add_special_tokens=False)["input_ids"]) for problem in batch)
         with torch.inference_mode():
-            generated = model.generate(
+            generated = cast(Any, model).generate(
                 input_ids=encoded["input_ids"],
                 attention_mask=encoded["attention_mask"],
                 max_new_tokens=longest + 2,

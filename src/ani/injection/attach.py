@@ -23,7 +23,7 @@ import torch
 from peft import PeftModel
 from peft.utils import ModulesToSaveWrapper
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from ani.errors import InputError
@@ -88,7 +88,7 @@ class _OutermostForward:
         del model.__dict__["_ani_inner_forward"]
 
 
-class AttachedModel(PreTrainedModel):
+class AttachedModel(PreTrainedModel, GenerationMixin):
     """Mixed into an attached model's class; never instantiated by itself."""
 
     _ani_base: type[PreTrainedModel]
@@ -101,7 +101,7 @@ class AttachedModel(PreTrainedModel):
         if input_ids is None and kwargs.get("inputs_embeds") is not None:
             raise _no_ids()
         with _prompting(self, input_ids, kwargs.get("attention_mask"), kwargs.get("past_key_values")):
-            return super().generate(inputs, *args, **kwargs)  # type: ignore[operator]
+            return super().generate(inputs, *args, **kwargs)
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Not available: continuous batching packs rows into one, which has no place for ANI's positions."""
@@ -125,15 +125,15 @@ class _TokenHistory(Cache):
     ani_token_ids: list[list[int]]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        super().reorder_cache(beam_idx)
+        super().reorder_cache(cast(Any, beam_idx))
         self.ani_token_ids = [list(self.ani_token_ids[i]) for i in beam_idx.tolist()]
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        super().batch_select_indices(indices)  # type: ignore[misc]
+        super().batch_select_indices(indices)
         self.ani_token_ids = [list(self.ani_token_ids[i]) for i in indices.tolist()]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        super().batch_repeat_interleave(repeats)  # type: ignore[misc]
+        super().batch_repeat_interleave(repeats)
         self.ani_token_ids = [list(ids) for ids in self.ani_token_ids for _ in range(repeats)]
 
 
