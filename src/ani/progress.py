@@ -37,7 +37,7 @@ def training_lines(console: Console) -> Callable[[dict[str, Any]], None]:
         if line["step"] > first[1]:
             left = (now - first[0]) / (line["step"] - first[1]) * (line["steps"] - line["step"])
             parts.append(f"{_duration(left)} left")
-        console.print("  " + " · ".join(parts), highlight=False)
+        console.print("  " + " · ".join(parts), highlight=False, soft_wrap=True)
 
     return show
 

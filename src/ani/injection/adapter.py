@@ -192,8 +192,9 @@ def _card(config: AniConfig) -> str:
     return (
         "---\nlibrary_name: ani\ntags: [ani, numeracy]\n---\n\n# ANI adapter\n\n"
         f"Adaptive Numerical Injection for a `{config.model_type}` model with {config.num_hidden_layers} layers "
-        f"of width {config.hidden_size}: layer {config.layer}, policy `{config.policy}`, {config.integer_digits} integer "
-        f"and {config.fraction_digits} fraction digits. Load it with `ani.load_adapter(model, tokenizer, path)`.\n"
+        f"of width {config.hidden_size}: layer {config.layer}, policy `{config.policy}`, {config.integer_digits} "
+        f"integer and {config.fraction_digits} fraction digits. Load it with "
+        "`ani.load_adapter(model, tokenizer, path)`.\n"
     )
 
 

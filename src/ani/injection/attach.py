@@ -101,7 +101,8 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         if input_ids is None and kwargs.get("inputs_embeds") is not None:
             raise _no_ids()
         with _prompting(self, input_ids, kwargs.get("attention_mask"), kwargs.get("past_key_values")):
-            return super().generate(inputs, *args, **kwargs)
+            # GenerationMixin types `self` by a protocol that no class outside transformers meets.
+            return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Not available: continuous batching packs rows into one, which has no place for ANI's positions."""
