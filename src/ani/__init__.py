@@ -1,5 +1,11 @@
 """ANI, Adaptive Numerical Injection: exact numbers for language models, injected where they are quantities."""
 
+# ruff: noqa: E402
+import logging
+
+# bitsandbytes, which PEFT imports, warns on every CPU that an optional package of kernels is missing.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
 from ani.encoders import FourierNumberEncoder
 from ani.errors import InputError
 from ani.injection.adapter import load_adapter, save_adapter

@@ -4,11 +4,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NoReturn, cast
 
-import click
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from ani.errors import InputError
 
@@ -19,7 +19,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
 )
-console = Console()
+console = Console() if sys.stdout.isatty() else Console(width=120)
+
+# typer is built on click or on its own copy of it, by version; this is the base of either's usage errors.
+_UsageError: Any = typer.BadParameter.__bases__[0]
 
 ModelOption = Annotated[str, typer.Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
 AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
@@ -36,7 +39,7 @@ def demo(
     from ani.demo import run_demo
 
     report = run_demo(out, console, overrides or ())
-    console.print(f"\nThe report: [bold]{report.resolve()}[/bold] (open it in a browser)", soft_wrap=True)
+    console.print(f"\nThe report: [bold]{escape(str(report.resolve()))}[/bold] (open it in a browser)", soft_wrap=True)
 
 
 @app.command()
@@ -77,9 +80,9 @@ def train(
     try:
         run(plan, resume=resume is not None, on_log=training_lines(console))
     except KeyboardInterrupt:
-        console.print(f"interrupted; continue with: ani train --resume {plan.output}")
+        console.print(f"interrupted; continue with: ani train --resume {escape(plan.output)}", soft_wrap=True)
         raise
-    console.print(f"The adapter: [bold]{Path(plan.output) / ADAPTER}[/bold]", soft_wrap=True)
+    console.print(f"The adapter: [bold]{escape(str(Path(plan.output) / ADAPTER))}[/bold]", soft_wrap=True)
 
 
 @app.command("eval")
@@ -117,7 +120,7 @@ def report(folder: Annotated[Path, typer.Argument(help="Directory with result fi
     """Write one self-contained HTML page from the result files of a directory."""
     from ani.report import build_report
 
-    console.print(f"The report: [bold]{build_report(folder).resolve()}[/bold]", soft_wrap=True)
+    console.print(f"The report: [bold]{escape(str(build_report(folder).resolve()))}[/bold]", soft_wrap=True)
 
 
 @app.command()
@@ -144,25 +147,33 @@ def env(as_json: JsonOption = False) -> None:
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    if not sys.stderr.isatty():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
+        sys.exit(code if isinstance(code, int) else 0)
     except InputError as error:
         _fail(str(error), 2)
-    except click.exceptions.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
+    except (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        _fail(f"{error.filename}: {error.strerror}; name another path", 2)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            sys.exit(2)
+        _fail(error.format_message(), 2)
     except Exception as error:
         if os.environ.get("ANI_TRACEBACK"):
             raise
         _fail(f"{type(error).__name__}: {error} (set ANI_TRACEBACK=1 for the traceback)", 1)
 
 
-def _fail(message: str, code: int) -> None:
-    Console(stderr=True).print(f"[bold red]error:[/bold red] {message}", soft_wrap=True, markup=True, highlight=False)
+def _fail(message: str, code: int) -> NoReturn:
+    line = " ".join(message.split())
+    Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False)
     sys.exit(code)
 
 

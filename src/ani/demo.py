@@ -5,7 +5,7 @@ Every stage leaves its result file when it is done and is skipped where that exi
 
 import functools
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ani.models import load_model, load_tokenizer
 from ani.progress import counting, training_lines
 from ani.provenance import provenance
 from ani.report import accuracy_table, build_report, gating_table
-from ani.training.recipe import Recipe, load_recipe
+from ani.training.recipe import Recipe, load_recipe, save_recipe
 from ani.training.trainer import ADAPTER, LOG_FILE, RECIPE_FILE, train
 
 RECIPE = Path(__file__).parent / "recipes" / "demo.yaml"
@@ -40,7 +40,7 @@ INSPECTED = (
 )
 
 
-def run_demo(output: str | Path | None, console: Console, overrides: Iterable[str] = ()) -> Path:
+def run_demo(output: str | Path | None, console: Console, overrides: Sequence[str] = ()) -> Path:
     """Carry out the demo: about 15 minutes on two cores.
 
     Args:
@@ -54,11 +54,11 @@ def run_demo(output: str | Path | None, console: Console, overrides: Iterable[st
     Raises:
         InputError: If `output` holds the demo of another recipe.
     """
-    recipe = load_recipe(RECIPE, [*overrides, *([f"output={output}"] if output is not None else [])])
-    folder = Path(recipe.output)
+    recipe = load_recipe(RECIPE, overrides)
+    folder = Path(output if output is not None else recipe.output)
     training = recipe.model_copy(update={"output": str(folder / "training")})
-    _check(training)
     tokenizer = load_tokenizer(recipe.model)
+    _claim(training)
 
     console.rule("1/4 The model as it is")
     load_base = functools.partial(load_model, recipe.model, dtype=recipe.dtype)
@@ -91,16 +91,19 @@ def run_demo(output: str | Path | None, console: Console, overrides: Iterable[st
             "layer": config.layer,
             "policy": config.policy,
             "adapter": str(folder / "training" / ADAPTER),
-            "settings": recipe.model_dump(mode="json"),
+            "settings": training.model_dump(mode="json"),
             **provenance(),
         },
     )
     return build_report(folder)
 
 
-def _check(training: Recipe) -> None:
+def _claim(training: Recipe) -> None:
+    """Write the recipe before anything else is made, so that nothing of another recipe's demo is ever reused."""
     recipe_file = Path(training.output) / RECIPE_FILE
-    if recipe_file.is_file() and load_recipe(recipe_file) != training:
+    if not recipe_file.is_file():
+        save_recipe(training, recipe_file)
+    elif load_recipe(recipe_file) != training:
         raise InputError(
             f"{Path(training.output).parent} holds a demo with other settings; remove it, or give another --out"
         )
@@ -116,7 +119,7 @@ def _arithmetic(
 ) -> list[Mapping[str, Any]]:
     file = folder / f"arithmetic-{run}.jsonl"
     if file.is_file():
-        console.print(f"{file} is there already")
+        console.print(f"{file} is there already", markup=False, soft_wrap=True)
         return list(read_records(file))
     problems = arithmetic_problems(PROBLEMS_A_LENGTH * len(PAPER_DIGITS), digits=PAPER_DIGITS, split="test", seed=seed)
     with counting(console, f"additions, {run}", len(problems)) as count:

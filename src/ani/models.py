@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -72,7 +73,7 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch_dtype, quantization_config=quantization_config, device_map={"": device}
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unavailable("model", name, error) from error
     return cast(PreTrainedModel, model.eval())
 

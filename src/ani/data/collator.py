@@ -6,13 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ani.data.sources import Example
+from ani.data.sources import Example, Message
 from ani.errors import InputError
 from ani.injection.locate import NOMINAL, PADDING, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.numbers import find_numbers
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
+
+
+_PLACEHOLDER = "\ue000"
+"""Private-use character that stands for a message while its place in a chat template is looked for."""
 
 
 class TokenizedExample(NamedTuple):
@@ -34,35 +38,53 @@ def tokenize(
     Raises:
         InputError: If a chat prompt meets a tokenizer without a chat template.
     """
-    if isinstance(example.prompt, str):
-        prompt_ids = tokenizer(example.prompt)["input_ids"]
-        if tokenizer.eos_token_id is not None and prompt_ids[-1:] == [tokenizer.eos_token_id]:
-            prompt_ids = prompt_ids[:-1]
-    else:
-        if tokenizer.chat_template is None:
-            raise InputError(
-                "the data holds chat messages, but the tokenizer has no chat template; use plain prompt and completion"
-            )
-        text = tokenizer.apply_chat_template(example.prompt, tokenize=False, add_generation_prompt=True)
-        prompt_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    prompt = example.prompt if isinstance(example.prompt, str) else _rendered(example.prompt, tokenizer)
+    prompt_ids = tokenizer(prompt, add_special_tokens=isinstance(example.prompt, str))["input_ids"]
+    if isinstance(example.prompt, str) and prompt_ids[-1:] == [tokenizer.eos_token_id]:
+        prompt_ids = prompt_ids[:-1]
     completion_ids = tokenizer(example.completion, add_special_tokens=False)["input_ids"]
     if tokenizer.eos_token_id is not None:
         completion_ids = [*completion_ids, tokenizer.eos_token_id]
     input_ids = [*prompt_ids, *completion_ids]
     roles = [UNKNOWN_ROLE] * len(input_ids)
     if example.roles is not None:
-        _mark_roles(example, prompt_ids, roles, locator)
+        _mark_roles(example, prompt, prompt_ids, roles, tokenizer, locator)
     return TokenizedExample(input_ids[:max_length], min(len(prompt_ids), max_length), roles[:max_length])
 
 
-def _mark_roles(example: Example, prompt_ids: list[int], roles: list[int], locator: NumberLocator) -> None:
-    """Write the role of each of the prompt's own numbers on its tokens, past those of a chat template."""
+def _rendered(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+    if tokenizer.chat_template is None:
+        raise InputError(
+            "the data holds chat messages, but the tokenizer has no chat template; use plain prompt and completion"
+        )
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def _mark_roles(
+    example: Example,
+    prompt: str,
+    prompt_ids: list[int],
+    roles: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    locator: NumberLocator,
+) -> None:
+    """Write the role of each of the prompt's own numbers on its tokens, past those of a chat template.
+
+    Where template or tokenizer rewrites the text, so that its place can't be known, roles stay unknown.
+    """
     assert example.roles is not None
-    text = example.prompt if isinstance(example.prompt, str) else example.prompt[-1]["content"]
-    rendered = locator.scanner.text(prompt_ids)
-    shift = max(rendered.rfind(text), 0)
+    text, start = example.prompt, 0
+    if not isinstance(text, str):
+        # The template says where the message goes: its words may stand in the template or earlier in the chat too.
+        last = text[-1]
+        start = _rendered([*text[:-1], {**last, "content": _PLACEHOLDER}], tokenizer).find(_PLACEHOLDER)
+        text = last["content"] if prompt.startswith(last["content"], start) else last["content"].strip()
+    decoded = locator.scanner.text(prompt_ids)
+    if start < 0 or not prompt.startswith(text, start) or not decoded.endswith(prompt):
+        return
+    start += len(decoded) - len(prompt)  # special tokens in front
     role_at = {
-        number.end + shift: QUANTITATIVE if role == "quantitative" else NOMINAL
+        number.end + start: QUANTITATIVE if role == "quantitative" else NOMINAL
         for number, role in zip(find_numbers(text), example.roles, strict=True)
     }
     for number in locator.scanner.scan(prompt_ids):

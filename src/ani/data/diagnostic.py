@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 import yaml
 
+from ani.errors import InputError
 from ani.numbers import find_numbers
 
 Role = Literal["nominal", "quantitative"]
@@ -53,14 +54,14 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     sentences on every machine, and a larger count only appends to them.
 
     Raises:
-        ValueError: unknown split, or a count that is negative or above what the split can give.
+        InputError: unknown split, or a count that is negative or above what the split can give.
     """
     if split not in get_args(Split):
-        raise ValueError(f"split must be one of {', '.join(get_args(Split))}, not {split!r}")
+        raise InputError(f"split must be one of {', '.join(get_args(Split))}, not {split!r}")
     remaining = dict(_capacities(split))
     maximum = sum(remaining.values())
     if not 0 <= count <= maximum:
-        raise ValueError(f"count is {count}, but the {split} split gives from 0 to {maximum} sentences")
+        raise InputError(f"count is {count}, but the {split} split gives from 0 to {maximum} sentences")
 
     rng = random.Random(f"{split} {seed}")  # seeding by a string does not depend on the hash seed
     texts: set[str] = set()

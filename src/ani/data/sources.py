@@ -52,7 +52,7 @@ def read_jsonl(path: str | Path) -> list[Example]:
     if not path.is_file():
         raise InputError(f"data file {path} does not exist")
     examples: list[Example] = []
-    with path.open(encoding="utf-8", errors="strict") as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         try:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
@@ -138,10 +138,9 @@ def _example(prompt: str | list[Message], completion: str, roles: Any, where: st
         return Example(prompt, completion)
     text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     count = len(find_numbers(text))
-    if isinstance(roles, str):
-        roles = [roles] * count
-    if not isinstance(roles, list) or any(role not in ("nominal", "quantitative") for role in roles):
+    named = roles if isinstance(roles, list) else [roles]
+    if any(role not in ("nominal", "quantitative") for role in named):
         raise InputError(f"{where}: 'roles' must be 'nominal' or 'quantitative', or a list of them")
-    if len(roles) != count:
+    if isinstance(roles, list) and len(roles) != count:
         raise InputError(f"{where}: 'roles' names {len(roles)} numbers, the prompt holds {count}")
-    return Example(prompt, completion, tuple(roles))
+    return Example(prompt, completion, tuple(roles) if isinstance(roles, list) else (roles,) * count)

@@ -51,7 +51,10 @@ def evaluate_arithmetic(
         encoded = tokenizer(
             [problem.prompt for problem in batch], return_tensors="pt", padding=True, padding_side="left"
         ).to(model.device)
-        longest = max(len(tokenizer(f" {problem.answer}", add_special_tokens=False)["input_ids"]) for problem in batch)
+        # Room for thousands separators: a model that writes them must not be cut short.
+        longest = max(
+            len(tokenizer(f" {problem.answer:,}", add_special_tokens=False)["input_ids"]) for problem in batch
+        )
         with torch.inference_mode():
             generated = cast(Any, model).generate(
                 input_ids=encoded["input_ids"],

@@ -46,7 +46,7 @@ def evaluate(
         quiet: Print nothing.
 
     Returns:
-        For scripts: per task, counts and shares with 95% Wilson intervals.
+        For scripts: per task, counts and shares with 95% Wilson intervals (None where nothing was counted).
     """
     progress = Console(quiet=True) if quiet else console
     results: dict[str, Any] = {}
@@ -81,5 +81,8 @@ def evaluate(
 
 
 def _share(right: int, total: int) -> dict[str, Any]:
+    counts = {"right": right, "total": total}
+    if total == 0:  # a few sentences may hold numbers of one role only
+        return {**counts, "share": None, "low": None, "high": None}
     low, high = wilson_interval(right, total)
-    return {"right": right, "total": total, "share": right / total, "low": low, "high": high}
+    return {**counts, "share": right / total, "low": low, "high": high}

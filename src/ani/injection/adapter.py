@@ -44,8 +44,13 @@ def replacing_directory(path: Path) -> Iterator[Path]:
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
             os.replace(path, old / path.name)
-            os.replace(work, path)
-            shutil.rmtree(old)
+            try:
+                os.replace(work, path)
+            except BaseException:
+                os.replace(old / path.name, path)
+                raise
+            finally:
+                shutil.rmtree(old)
         else:
             os.replace(work, path)
     finally:
@@ -121,12 +126,31 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
                 f"{directory} has {PEFT_CONFIG_FILE} but no {PEFT_WEIGHTS_FILE}; the adapter is incomplete"
             )
         try:
-            model.load_adapter(str(directory))
+            with _unchanged_on_failure(model):
+                model.load_adapter(str(directory))
         except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the LoRA weights in {directory} can't be loaded: {_first_line(error)}") from error
         attach(model, tokenizer, config)
         ani_module(model).load_state_dict(weights)
     return cast(PreTrainedModel, model.eval())
+
+
+@contextmanager
+def _unchanged_on_failure(model: PreTrainedModel) -> Iterator[None]:
+    """Undo what PEFT did to the model's modules if the block raises: it wraps them before it reads their weights."""
+    modules, attributes = list(model.named_modules()), dict(vars(model))
+    trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    except BaseException:
+        for name, module in modules[1:]:
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, module)
+        vars(model).clear()
+        vars(model).update(attributes)
+        for parameter, requires_grad in trainable:
+            parameter.requires_grad_(requires_grad)
+        raise
 
 
 def _save_peft(model: PeftModel, directory: Path) -> None:

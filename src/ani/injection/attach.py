@@ -75,6 +75,7 @@ class _OutermostForward:
     autocast) and PEFT calls it directly: what they set is what we wrap, so ANI stays outermost and is never lost.
     """
 
+    @torch.compiler.disable(recursive=False)
     def __get__(self, model: "AttachedModel | None", owner: type["AttachedModel"]) -> Callable[..., Any]:
         if model is None:
             return owner._ani_base.forward
@@ -212,12 +213,12 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     layers = decoder_layers(base)
     if isinstance(base, AttachedModel):
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
+    config = config.model_copy(update=_model_facts(base, config, len(layers)))
     if config.layer >= len(layers):
         raise InputError(
             f"layer={config.layer} does not exist: {base.config.model_type} has {len(layers)} decoder layers, so "
             f"layer must be 0 to {len(layers) - 1} (what is added after the last one reaches no other token)"
         )
-    config = config.model_copy(update=_model_facts(base, config, len(layers)))
     locator = NumberLocator(tokenizer, config)
     if config.embedding_scale is None:
         scale = _measure_scale(base, tokenizer, config.layer, locator)
@@ -271,7 +272,10 @@ def _model_facts(model: PreTrainedModel, config: AniConfig, num_layers: int) -> 
 def _measure_scale(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, locator: NumberLocator
 ) -> float:
-    """RMS of `hidden_states[layer]` over the number tokens of a fixed text."""
+    """RMS of `hidden_states[layer]` at a number: the median over the number tokens of a fixed text.
+
+    A median, because the first token of many models is a hundred times larger than all others.
+    """
     encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
     training = model.training
     model.eval()
@@ -282,7 +286,7 @@ def _measure_scale(
     finally:
         model.train(training)
     positions = [number.last_token for number in locator.scanner.scan(encoded["input_ids"][0].tolist())]
-    scale = float(hidden[0, positions].float().square().mean().sqrt())
+    scale = float(hidden[0, positions].float().square().mean(dim=-1).sqrt().median())
     if not 0 < scale < float("inf"):
         raise InputError(
             f"the hidden states of layer {layer} have RMS {scale} at numbers, so no embedding scale can be measured; "
@@ -301,7 +305,7 @@ def _no_ids() -> InputError:
 # --- the forward pass -------------------------------------------------------------------------------------------------
 
 
-# The bookkeeping is plain Python over token ids: torch.compile skips this frame and compiles the forward inside.
+# The bookkeeping is plain Python over token ids: torch.compile skips these frames and compiles the forward inside.
 @torch.compiler.disable(recursive=False)
 def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     active = _call.get()
@@ -342,6 +346,7 @@ def _arguments(model_class: type[PreTrainedModel], args: tuple[Any, ...], kwargs
     return {**dict(zip(_parameter_names(cast(Any, model_class)), args, strict=False)), **kwargs}
 
 
+@torch.compiler.disable
 def _text_ids(input_ids: torch.Tensor, attention_mask: Any) -> list[list[int]]:
     """The rows' token ids, `PADDING` where a 2-D attention mask says so."""
     if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
@@ -350,6 +355,7 @@ def _text_ids(input_ids: torch.Tensor, attention_mask: Any) -> list[list[int]]:
     return cast(list[list[int]], input_ids.tolist())
 
 
+@torch.compiler.disable
 def _history(cache: Any, batch_size: int) -> list[list[int]]:
     """The token ids behind the entries of a cache; rows are empty without one."""
     length = int(cache.get_seq_length()) if isinstance(cache, Cache) else 0
@@ -364,6 +370,7 @@ def _history(cache: Any, batch_size: int) -> list[list[int]]:
     return [row[:length] if len(row) > length else row for row in rows]  # longer: the cache was cropped
 
 
+@torch.compiler.disable
 def _remember(cache: Cache, history: list[list[int]], new_ids: list[list[int]]) -> None:
     if not isinstance(cache, _TokenHistory):
         cache.__class__ = _subclass(_TokenHistory, cast(Any, type(cache)))
@@ -372,6 +379,7 @@ def _remember(cache: Cache, history: list[list[int]], new_ids: list[list[int]]) 
     cast(_TokenHistory, cache).ani_token_ids = history
 
 
+@torch.compiler.disable
 def _find_numbers(
     model: AttachedModel, history: list[list[int]], new_ids: list[list[int]], labels: torch.Tensor | None
 ) -> NumberBatch:

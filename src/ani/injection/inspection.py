@@ -49,8 +49,9 @@ def inspect(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str) -> 
     finally:
         base.train(training)
     decision = last_decision(model)
-    assert decision is not None
-    logits = dict(zip(decision.numbers.positions.tolist(), decision.injection.logits.tolist(), strict=True))
+    logits: dict[int, float] = {}
+    if decision is not None:  # None: the overflow rule leaves all of them alone
+        logits = dict(zip(decision.numbers.positions.tolist(), decision.injection.logits.tolist(), strict=True))
     # Offsets count the characters of the decoded ids, which may begin with special tokens that `text` doesn't have.
     decoded = locator.scanner.text(input_ids[0].tolist())
     shift = max(decoded.find(text), 0)

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ani.errors import InputError
+from ani.files import replacing_file
 from ani.injection.config import AniConfig
 from ani.models import DTypeName, Quantization
 
@@ -125,7 +126,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
     """Write a recipe as YAML, every default spelled out."""
-    path.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    with replacing_file(path) as file:
+        yaml.safe_dump(recipe.model_dump(mode="json"), file, sort_keys=False, allow_unicode=True)
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
@@ -136,8 +138,6 @@ def _override(raw: dict[str, Any], override: str) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(f"override {override!r}: the value is not valid YAML") from error
-    if isinstance(value, str):
-        value = _number(value)
     target: Any = raw
     *parents, last = key.split(".")
     for name in parents:
@@ -162,17 +162,10 @@ def _item(items: list[Any], name: str, override: str) -> Any:
     return items[int(name)]
 
 
-def _number(text: str) -> float | str:
-    """YAML 1.1 reads `1e-4` as text; a recipe's reader means the number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
-    location = [part for part in first["loc"] if part not in ("arithmetic", "diagnostic", "jsonl", "hub")]
+    # Under data.<index> pydantic names the kind too, which is no key.
+    location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] == "data")]
     where = ".".join(map(str, location))
     if first["type"] == "extra_forbidden":
         known = _known_keys(first["loc"][:-1])

@@ -4,14 +4,15 @@
 or none, and a stop with a reason when there is nothing left to learn from.
 """
 
+import inspect
 import json
 import math
-import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import torch
@@ -25,18 +26,19 @@ from peft import (
 )
 from peft.utils import load_peft_weights
 from safetensors.torch import load_file
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ani.data.arithmetic import arithmetic_problems
-from ani.data.collator import NumberCollator, TokenizedExample, tokenize
+from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
 from ani.errors import InputError
+from ani.files import replacing_file
 from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
-from ani.injection.attach import ani_module, attach, last_decision, number_locator
-from ani.injection.locate import NOMINAL, QUANTITATIVE
+from ani.injection.attach import ani_module, attach, base_model, last_decision, number_locator
+from ani.injection.locate import NOMINAL, QUANTITATIVE, NumberLocator
 from ani.models import load_model, load_tokenizer
 from ani.training.recipe import Recipe, load_recipe, save_recipe
 
@@ -70,6 +72,7 @@ class AniTrainer(Trainer):
         super().__init__(**kwargs)
         self.folder = Path(cast(str, self.args.output_dir))
         self.module_learning_rate = module_learning_rate
+        self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(self.model).forward).parameters
         self._sums: dict[str, float] = {}
         self._log_started = time.monotonic()
 
@@ -83,6 +86,18 @@ class AniTrainer(Trainer):
             ]
             self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
         return self.optimizer
+
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if self._keeps_logits:
+            # The head is a fifth of a small model's work, and only the response's logits are learnt from.
+            following = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+            columns = (following != IGNORED).any(dim=0).nonzero().squeeze(1)
+            inputs = {**inputs, "logits_to_keep": columns, "shift_labels": following[:, columns]}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
+        lengths = [len(example.input_ids) for example in cast(_Examples, self.train_dataset).examples]
+        return LengthGroupedSampler(lengths, self.args.per_device_train_batch_size, self.args.seed)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(model, inputs, *args, **kwargs)
@@ -119,6 +134,7 @@ class AniTrainer(Trainer):
         self._add("penalty", float((injection.alpha * (1 - injection.alpha)).sum()))
         self._add("numbers", len(numbers))
         self._add("saturated", float((injection.logits.abs() > SATURATED).sum()))
+        self._add("open", float((injection.logits > 0).sum()))
         for name, role in (("quantitative", QUANTITATIVE), ("nominal", NOMINAL)):
             logits = injection.logits[numbers.roles == role]
             self._add(f"open_{name}", float((logits > 0).sum()))
@@ -136,6 +152,7 @@ class AniTrainer(Trainer):
         if numbers := sums.get("numbers", 0.0):
             logs["embedding_ratio"] = sums["ratio"] / numbers
             logs["embedding_rms"] = sums["embedding_rms"] / numbers
+            logs["gate_open"] = sums["open"] / numbers
             logs["gate_undecided"] = sums["penalty"] / numbers
             logs["gate_saturated"] = sums["saturated"] / numbers
         for name in ("quantitative", "nominal"):
@@ -145,11 +162,11 @@ class AniTrainer(Trainer):
         return logs
 
     def _stop_if_dead(self, logs: dict[str, float]) -> None:
-        opened = [logs[key] for key in ("gate_open_quantitative", "gate_open_nominal") if key in logs]
-        one_sided = opened and (max(opened) == 0 or min(opened) == 1)
+        # Over all numbers: data of the user's own seldom tells their roles.
+        one_sided = logs.get("gate_open") in (0, 1)
         if one_sided and logs["gate_saturated"] == 1 and logs["embedding_rms"] < UNMOVED:
             raise TrainingFailed(
-                f"the gate saturated at step {self.state.global_step} ({'closed' if max(opened) == 0 else 'open'} for "
+                f"the gate saturated at step {self.state.global_step} ({'open' if logs['gate_open'] else 'closed'} for "
                 f"every number, |z| > {SATURATED:g}) before the embeddings moved (RMS {logs['embedding_rms']:.3g}): "
                 "nothing can teach it any more. Lower ani.penalty, raise ani.penalty_ramp, or lower "
                 "training.module_learning_rate"
@@ -183,6 +200,51 @@ class _Report(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:
             self.on_log_line({**logs, "step": state.global_step, "steps": state.max_steps})
+
+
+class _LogAtCheckpoints(TrainerCallback):
+    """Logs before every save: the sums since the last log line aren't in a checkpoint."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_save:
+            control.should_log = True
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """Random order in which the rows of a batch have similar lengths, so that little is padded.
+
+    The order depends on seed and epoch alone: a resumed run skips what it has seen and meets the rest as before.
+    """
+
+    POOL = 32
+    """Batches whose rows are sorted together; the smaller, the more random, the larger, the less padding."""
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch; the Trainer calls it."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        random = Random(f"{self.seed} {self.epoch}")
+        order = list(range(len(self.lengths)))
+        random.shuffle(order)
+        pool = self.POOL * self.batch_size
+        batches: list[list[int]] = []
+        for start in range(0, len(order), pool):
+            rows = sorted(order[start : start + pool], key=lambda row: self.lengths[row])
+            batches += [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
+        # A batch that isn't full must stay the last one, or the batches after it would be cut elsewhere.
+        last = [batches.pop()] if batches and len(batches[-1]) < self.batch_size else []
+        random.shuffle(batches)
+        return (row for batch in [*batches, *last] for row in batch)
 
 
 class _Examples(Dataset[TokenizedExample]):
@@ -221,6 +283,28 @@ def load_examples(recipe: Recipe) -> list[Example]:
     return examples
 
 
+def _tokenized(
+    examples: list[Example], tokenizer: PreTrainedTokenizerBase, locator: NumberLocator, max_length: int
+) -> list[TokenizedExample]:
+    """Tokenized examples, without those that `max_length` leaves no token to learn: their loss would be 0 / 0."""
+    tokenized = [tokenize(example, tokenizer, locator, max_length) for example in examples]
+    kept = [example for example in tokenized if example.prompt_length < len(example.input_ids)]
+    left_out = len(tokenized) - len(kept)
+    if not kept:
+        raise InputError(
+            f"no example keeps a completion within training.max_length={max_length} tokens; raise it"
+            if left_out
+            else "the data holds no examples"
+        )
+    if left_out:
+        warnings.warn(
+            f"{left_out} of {len(tokenized)} examples are left out: their prompts fill training.max_length="
+            f"{max_length} tokens",
+            stacklevel=3,
+        )
+    return kept
+
+
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     """Load the recipe's model, wrap it in LoRA if it says so, and attach an untrained ANI module."""
     if recipe.quantization != "none" and recipe.lora is None:
@@ -231,6 +315,11 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     model.requires_grad_(False)
     if recipe.lora is not None:
         if recipe.quantization != "none":
+            for layer in model.modules():
+                # On CPUs with AVX512-BF16 bitsandbytes repacks its weights at the first forward in evaluation mode,
+                # for a kernel without gradients; attach runs one.
+                if hasattr(layer, "support_avx512bf16_for_cpu"):
+                    cast(Any, layer).support_avx512bf16_for_cpu = False
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         config = LoraConfig(
             r=recipe.lora.r,
@@ -262,12 +351,14 @@ def train(
         TrainingFailed: If the loss is no longer finite or the gate is dead; the last good checkpoint is kept.
     """
     output = Path(recipe.output)
+    if output.exists() and not output.is_dir():
+        raise InputError(f"output {output} is a file; name a directory")
     if output.exists() and any(output.iterdir()) and not resume:
         raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
     examples = load_examples(recipe)
     model, tokenizer = prepare(recipe)
     locator = number_locator(model)
-    dataset = _Examples([tokenize(example, tokenizer, locator, recipe.training.max_length) for example in examples])
+    dataset = _Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length))
     output.mkdir(parents=True, exist_ok=True)
     save_recipe(recipe, output / RECIPE_FILE)
     trainer = AniTrainer(
@@ -277,7 +368,7 @@ def train(
         train_dataset=dataset,
         data_collator=NumberCollator(tokenizer, locator),
         processing_class=tokenizer,
-        callbacks=[_Report(on_log)] if on_log is not None else [],
+        callbacks=[_LogAtCheckpoints(), *([_Report(on_log)] if on_log is not None else [])],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
@@ -297,7 +388,7 @@ def resume_recipe(directory: str | Path) -> Recipe:
         raise InputError(f"{directory} holds no {RECIPE_FILE}, so there is no run to resume")
     if (directory / ADAPTER).is_dir():
         raise InputError(f"the run in {directory} is finished: its adapter is {directory / ADAPTER}")
-    return load_recipe(directory / RECIPE_FILE, [f"output={directory}"])
+    return load_recipe(directory / RECIPE_FILE).model_copy(update={"output": str(directory)})
 
 
 def _arguments(recipe: Recipe) -> TrainingArguments:
@@ -338,6 +429,5 @@ def _last_checkpoint(output: Path) -> Path | None:
 
 def _write_log(output: Path, history: list[dict[str, float]]) -> None:
     lines = [json.dumps({k: v for k, v in entry.items() if math.isfinite(v)}) for entry in history if "loss" in entry]
-    temporary = output / f".{LOG_FILE}"
-    temporary.write_text("".join(line + "\n" for line in lines))
-    os.replace(temporary, output / LOG_FILE)
+    with replacing_file(output / LOG_FILE) as file:
+        file.writelines(line + "\n" for line in lines)

@@ -1,0 +1,103 @@
+"""Fixtures of more than one file: a tiny model on disk, an adapter for it, a recipe; knows nothing about the tests."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Before the first import of huggingface_hub: a missing model is refused at once, not after retries.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+import yaml
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+
+import ani
+from ani.injection.attach import CALIBRATION_TEXT, ani_module, last_decision
+from tests.tokenizers import gemma_like
+
+Recipe = dict[str, Any]
+
+
+def save_tiny_llama(folder: Path, tokenizer: PreTrainedTokenizerBase, hidden_size: int = 32) -> Path:
+    """A random float32 Llama of three layers, with its tokenizer, as a model directory."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=hidden_size,
+                intermediate_size=64,
+                num_hidden_layers=3,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=512,
+                initializer_range=0.3,
+                pad_token_id=tokenizer.pad_token_id,
+                bos_token_id=tokenizer.bos_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+            )
+        )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory; the tokenizer writes one digit a token."""
+    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", gemma_like())
+
+
+@pytest.fixture(scope="session")
+def tiny_adapter(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter for `tiny_model` whose gate decides both ways."""
+    model = LlamaForCausalLM.from_pretrained(tiny_model)
+    ani.attach(model, gemma_like(), ani.AniConfig(layer=1, gate_hidden_size=8))
+    module = ani_module(model)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        for parameter in module.parameters():
+            parameter.normal_()
+        ani.inspect(model, gemma_like(), CALIBRATION_TEXT)
+        decision = last_decision(model)
+        assert decision is not None
+        module.gate.outer.bias -= decision.injection.logits.median()
+    path = tmp_path_factory.mktemp("adapters") / "tiny"
+    ani.save_adapter(model, path)
+    return path
+
+
+@pytest.fixture
+def tiny_recipe(tiny_model: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Write a recipe for `tiny_model`; keyword arguments change sections, `training` and `ani` key by key."""
+
+    def write(**changes: Any) -> Path:
+        recipe: Recipe = {
+            "model": str(tiny_model),
+            "output": str(tmp_path / "run"),
+            "dtype": "float32",
+            "quantization": "none",
+            "ani": {"layer": 1, "gate_hidden_size": 8},
+            "lora": {"r": 4, "alpha": 8, "dropout": 0.1},
+            "data": [{"kind": "arithmetic", "count": 24, "digits": [2, 3]}, {"kind": "diagnostic", "count": 8}],
+            "training": {
+                "learning_rate": 0.01,
+                "module_learning_rate": 0.02,
+                "batch_size": 4,
+                "gradient_accumulation": 2,
+                "max_length": 64,
+                "steps": 6,
+                "log_every": 2,
+                "save_every": 3,
+                "gradient_checkpointing": False,
+            },
+        }
+        for key, value in changes.items():
+            recipe[key] = {**recipe[key], **value} if key in ("training", "ani") else value
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump(recipe))
+        return path
+
+    return write

@@ -1,0 +1,230 @@
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from ani import AniConfig, InputError
+from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
+from ani.data.sources import Example, Message, Role
+from ani.encoders import FourierNumberEncoder
+from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from tests.tokenizers import ALL, gemma_like, llama3, qwen
+
+LOCATORS: dict[tuple[str, str], NumberLocator] = {}
+LONG = 4096
+
+
+def locator(name: str, policy: str = "terminal") -> NumberLocator:
+    key = (name, policy)
+    if key not in LOCATORS:
+        LOCATORS[key] = NumberLocator(ALL[name](), AniConfig.model_validate({"layer": 1, "policy": policy}))
+    return LOCATORS[key]
+
+
+def roles_by_number(name: str, example: Example, tokenizer: PreTrainedTokenizerBase | None = None) -> list[tuple]:
+    """(text, role) of every number of the prompt, where all its tokens agree."""
+    tokenizer = tokenizer or ALL[name]()
+    tokenized = tokenize(example, tokenizer, locator(name), LONG)
+    found = []
+    covered: set[int] = set()
+    for number in locator(name).scanner.scan(tokenized.input_ids[: tokenized.prompt_length]):
+        tokens = range(number.first_token, number.last_token + 1)
+        covered.update(tokens)
+        (role,) = {tokenized.roles[token] for token in tokens}
+        found.append((number.text, role))
+    outside = [role for token, role in enumerate(tokenized.roles) if token not in covered]
+    assert set(outside) <= {UNKNOWN_ROLE}
+    return found
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
+def test_prompt_then_completion_then_eos(name: str) -> None:
+    tokenizer = ALL[name]()
+    tokenized = tokenize(Example("Room 505 holds", " 10 people."), tokenizer, locator(name), LONG)
+    prompt = tokenizer("Room 505 holds")["input_ids"]
+    completion = tokenizer(" 10 people.", add_special_tokens=False)["input_ids"]
+    assert tokenized.input_ids == [*prompt, *completion, tokenizer.eos_token_id]
+    assert tokenized.prompt_length == len(prompt)
+    assert tokenized.roles == [UNKNOWN_ROLE] * len(tokenized.input_ids)
+
+
+def test_an_eos_that_the_tokenizer_adds_stands_at_the_end_only() -> None:
+    tokenizer = copy.deepcopy(gemma_like())
+    tokenizer.backend_tokenizer.post_processor = _bos_and_eos(tokenizer)
+    assert tokenizer("12")["input_ids"][-1] == tokenizer.eos_token_id
+    tokenized = tokenize(Example("12 +", " 3"), tokenizer, locator("gemma_like"), LONG)
+    assert tokenized.input_ids[0] == tokenizer.bos_token_id
+    assert tokenized.input_ids.count(tokenizer.eos_token_id) == 1
+    assert tokenized.input_ids[-1] == tokenizer.eos_token_id
+
+
+def _bos_and_eos(tokenizer: PreTrainedTokenizerBase) -> object:
+    from tokenizers.processors import TemplateProcessing
+
+    special = [("<bos>", tokenizer.bos_token_id), ("<eos>", tokenizer.eos_token_id)]
+    return TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
+
+
+def test_without_an_eos_nothing_is_appended() -> None:
+    tokenizer = copy.deepcopy(gemma_like())
+    tokenizer.eos_token = None
+    tokenized = tokenize(Example("12 +", " 3"), tokenizer, locator("gemma_like"), LONG)
+    assert tokenizer.decode(tokenized.input_ids) == "12 + 3"
+
+
+@given(length=st.integers(1, 30))
+def test_long_examples_are_cut_at_the_right(length: int) -> None:
+    example = Example("Room 505 holds 10", " people at most.", ("nominal", "quantitative"))
+    whole = tokenize(example, gemma_like(), locator("gemma_like"), LONG)
+    cut = tokenize(example, gemma_like(), locator("gemma_like"), length)
+    assert cut.input_ids == whole.input_ids[:length]
+    assert cut.roles == whole.roles[:length]
+    assert cut.prompt_length == min(whole.prompt_length, length)
+
+
+# --- chat ---
+
+CHAT: list[Message] = [
+    {"role": "system", "content": "Answer in 2 words."},
+    {"role": "user", "content": "Room 505 holds 10"},
+    {"role": "assistant", "content": "Room 505 holds 10"},
+    {"role": "user", "content": "Room 505 holds 10"},
+]
+WITH_DIGITS = (
+    "Cutoff 2024-10, user 505.\n{% for m in messages %}[{{ loop.index }}:{{ m['role'] }}] {{ m['content'] }} (505)\n"
+    "{% endfor %}{% if add_generation_prompt %}[99] Room 505 holds 10\n{% endif %}"
+)
+
+
+def chat_tokenizer(name: str, template: str) -> PreTrainedTokenizerBase:
+    tokenizer = copy.copy(ALL[name]())
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_chat_goes_through_the_template() -> None:
+    tokenized = tokenize(Example(CHAT[:2], "Yes."), qwen(), locator("qwen"), LONG)
+    assert tokenized.input_ids[: tokenized.prompt_length] == list(
+        qwen().apply_chat_template(CHAT[:2], add_generation_prompt=True, return_dict=False)
+    )
+    assert qwen().decode(tokenized.input_ids[tokenized.prompt_length :]) == "Yes.<|im_end|>"
+
+
+def test_chat_without_a_template_is_refused() -> None:
+    assert llama3().chat_template is None
+    with pytest.raises(InputError, match="no chat template"):
+        tokenize(Example(CHAT, "Yes."), llama3(), locator("llama3"), LONG)
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
+@pytest.mark.parametrize("strip", [False, True])
+def test_roles_stand_on_the_last_message_whatever_the_template_says(name: str, strip: bool) -> None:
+    template = WITH_DIGITS.replace("m['content']", "m['content'] | trim") if strip else WITH_DIGITS
+    messages = [*CHAT[:-1], {"role": "user", "content": "  Room 505 holds 10\n"}] if strip else CHAT
+    example = Example(messages, "Yes.", ("nominal", "quantitative"))
+    found = roles_by_number(name, example, chat_tokenizer(name, template))
+    known = [i for i, (_, role) in enumerate(found) if role != UNKNOWN_ROLE]
+    assert [found[i] for i in known] == [("505", NOMINAL), ("10", QUANTITATIVE)]
+    # Behind them: the template's (505), [99] and its own sentence.
+    assert [text for text, _ in found[known[-1] + 1 :]] == ["505", "99", "505", "10"]
+    assert known[1] == known[0] + 1
+
+
+def test_roles_stay_unknown_where_the_template_rewrites_the_message() -> None:
+    tokenizer = chat_tokenizer("qwen", "{{ messages[-1]['content'] | replace('5', '6') }}")
+    example = Example(CHAT, "Yes.", ("nominal", "quantitative"))
+    assert roles_by_number("qwen", example, tokenizer) == [("606", UNKNOWN_ROLE), ("10", UNKNOWN_ROLE)]
+
+
+# --- roles ---
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
+def test_every_token_of_a_number_has_its_role(name: str) -> None:
+    text = "Employee 2048 earns $5,000.50 and -3 points on 7th; 123456789"
+    roles: tuple[Role, ...] = ("nominal", "quantitative", "quantitative", "nominal", "quantitative")
+    found = roles_by_number(name, Example(text, " ok.", roles))
+    assert found == [
+        ("2048", NOMINAL),
+        ("5,000.50", QUANTITATIVE),
+        ("-3", QUANTITATIVE),
+        ("7", NOMINAL),
+        ("123456789", QUANTITATIVE),
+    ]
+
+
+# --- batches ---
+
+EXAMPLES = [
+    Example("Room 505 holds 10", " people, not 12.", ("nominal", "quantitative")),
+    Example("1,234 + 5 =", " 1239", ("quantitative", "quantitative")),
+    Example("No number here:", " none."),
+    Example("Bus 7", " is late.", None),
+]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    examples=st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=5),
+    policy=st.sampled_from(["terminal", "running"]),
+    name=st.sampled_from(["gemma_like", "llama3"]),
+)
+def test_batches_equal_a_plain_reference(examples: list[Example], policy: str, name: str) -> None:
+    tokenizer, find = ALL[name](), locator(name, policy)
+    rows = [tokenize(example, tokenizer, find, LONG) for example in examples]
+    batch = NumberCollator(tokenizer, find)(rows)
+    width = max(len(row.input_ids) for row in rows)
+    encoder = FourierNumberEncoder(10, 6)
+    expected: list[tuple[int, int, int]] = []
+    values = []
+    for i, row in enumerate(rows):
+        length, padding = len(row.input_ids), width - len(row.input_ids)
+        assert batch["input_ids"][i].tolist() == row.input_ids + [tokenizer.pad_token_id] * padding
+        assert batch["attention_mask"][i].tolist() == [1] * length + [0] * padding
+        completion = row.input_ids[row.prompt_length :]
+        assert batch["labels"][i].tolist() == [IGNORED] * row.prompt_length + completion + [IGNORED] * padding
+        # `terminal`: the prompt alone, as if nothing followed. `running`: every digit token, prompt and response.
+        scanner = find.scanner
+        if policy == "terminal":
+            numbers = scanner.scan(row.input_ids[: row.prompt_length])
+        else:
+            numbers = scanner.scan_running(row.input_ids)
+        expected += [(i, number.last_token, row.roles[number.last_token]) for number in numbers]
+        values += [number.value for number in numbers]
+    found = batch["numbers"]
+    assert list(zip(found.rows.tolist(), found.positions.tolist(), found.roles.tolist(), strict=True)) == expected
+    assert torch.equal(found.features, encoder.encode(values))
+    for key in ("input_ids", "attention_mask", "labels"):
+        assert batch[key].dtype == torch.int64
+
+
+def test_a_model_without_ani_gets_no_numbers() -> None:
+    rows = [tokenize(EXAMPLES[0], gemma_like(), locator("gemma_like"), LONG)]
+    assert set(NumberCollator(gemma_like(), None)(rows)) == {"input_ids", "attention_mask", "labels"}
+
+
+def test_padding_that_is_eos_stays_unlearnt() -> None:
+    tokenizer = copy.deepcopy(gemma_like())
+    tokenizer.pad_token = tokenizer.eos_token
+    end = tokenizer.eos_token_id
+    rows = [TokenizedExample([5, 6, end], 1, [-1] * 3), TokenizedExample([5, 6, 7, 8, end], 2, [-1] * 5)]
+    batch = NumberCollator(tokenizer, None)(rows)
+    assert batch["labels"].tolist() == [[-100, 6, end, -100, -100], [-100, -100, 7, 8, end]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1] * 5]
+
+
+def test_padding_does_not_join_numbers_of_a_row() -> None:
+    tokenizer = copy.deepcopy(gemma_like())
+    tokenizer.pad_token = "7"  # a digit as padding: only the mask tells
+    find = locator("gemma_like", "running")
+    rows = [tokenize(Example("a 1", " b 2"), tokenizer, find, LONG), tokenize(EXAMPLES[0], tokenizer, find, LONG)]
+    tokenizer.eos_token = None
+    rows[0] = tokenize(Example("a 1", " b 2"), tokenizer, find, LONG)
+    batch = NumberCollator(tokenizer, find)(rows)
+    numbers = batch["numbers"]
+    assert (numbers.rows == 0).sum() == 2
+    first = [number.value for number in find.scanner.scan_running(rows[0].input_ids)]
+    assert torch.equal(numbers.features[:2], FourierNumberEncoder(10, 6).encode(first))

@@ -1,0 +1,83 @@
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ani import InputError
+from ani.evaluation.results import read_records, write_json, write_records
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner)
+    ),
+    max_leaves=5,
+)
+
+
+@given(records=st.lists(st.dictionaries(st.sampled_from(["a", "b"]), JSON), max_size=4))
+def test_records_survive(records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "new" / "records.jsonl"
+    assert write_records(path, iter(records)) == records
+    assert read_records(path) == records
+    assert [p.name for p in path.parent.iterdir()] == ["records.jsonl"]
+
+
+def test_line_separators_inside_texts_do_not_end_a_line(tmp_path: Path) -> None:
+    records = [{"output": "a\u2028b\u0085c\x0bd\r\ne"}]
+    write_records(tmp_path / "records.jsonl", records)
+    assert read_records(tmp_path / "records.jsonl") == records
+
+
+def fails(after: int) -> Iterator[Mapping[str, Any]]:
+    for i in range(after):
+        yield {"i": i}
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("error_at", [0, 3])
+def test_a_failure_leaves_nothing_half_written(tmp_path: Path, error_at: int) -> None:
+    path = tmp_path / "records.jsonl"
+    with pytest.raises(RuntimeError, match="out of memory"):
+        write_records(path, fails(error_at))
+    assert list(tmp_path.iterdir()) == []
+    write_records(path, [{"old": 1}])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        write_records(path, fails(error_at))
+    assert read_records(path) == [{"old": 1}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_appears_with_its_last_record(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+
+    def records() -> Iterator[Mapping[str, Any]]:
+        yield {"i": 0}
+        assert not path.exists()
+        yield {"i": 1}
+
+    write_records(path, records())
+    assert path.read_text() == '{"i": 0}\n{"i": 1}\n'
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, {"title": "α"})
+    with pytest.raises(TypeError):
+        write_json(path, {"title": object()})
+    assert path.read_text(encoding="utf-8") == '{\n  "title": "α"\n}\n'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"a": 1}\n{"a":\n')
+    with pytest.raises(InputError, match=r"records\.jsonl, line 2: not valid JSON"):
+        read_records(path)

@@ -1,0 +1,558 @@
+"""Attach: the model stays the same object, whatever its users and the libraries around it do with it."""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    BitsAndBytesConfig,
+    DynamicCache,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    T5Config,
+    T5ForConditionalGeneration,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
+
+from ani import AniConfig, InputError, attach, detach, load_adapter, save_adapter
+from ani.injection.attach import CALIBRATION_TEXT, ani_module, is_attached, last_decision, number_locator
+from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, pair, randomise, tiny
+from tests.tokenizers import gemma_like
+
+CONFIG = AniConfig(layer=2, gate_hidden_size=16, gate_dropout=0.0, penalty=0.7)
+TRAINING = {"gate_dropout": 0.0, "penalty": 0.7}
+LORA = {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "lora_dropout": 0.0}
+PAIRS = [("12 + 34 =", " 46"), ("77 + 11 =", " 88"), ("20 + 31 =", " 51"), ("45 + 23 =", " 68")]
+
+
+@pytest.fixture(autouse=True)
+def fresh_accelerator_state() -> Iterator[None]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+# Most tests here are about the model, not the text: `gemma_like` is the tokenizer that is quickest to scan.
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str = MIXED_TEXT) -> torch.Tensor:
+    return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
+
+
+@torch.no_grad()
+def logits_of(model: nn.Module, input_ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    return torch.as_tensor(model(input_ids=input_ids, **kwargs).logits)
+
+
+def labelled(tokenizer: PreTrainedTokenizerBase, prompt: str = MIXED_TEXT, answer: str = " = 46.") -> dict[str, Any]:
+    prompt_ids = tokenizer(prompt)["input_ids"]
+    ids = prompt_ids + tokenizer(answer, add_special_tokens=False)["input_ids"]
+    labels = [-100] * len(prompt_ids) + ids[len(prompt_ids) :]
+    return {"input_ids": torch.tensor([ids]), "labels": torch.tensor([labels])}
+
+
+def penalty_of(model: nn.Module) -> torch.Tensor:
+    """λ·mean(α(1−α)) of the latest forward, where the ramp is over."""
+    decision = last_decision(model)
+    assert decision is not None and decision.injection.embedding_rms.mean() > CONFIG.penalty_ramp
+    alpha = decision.injection.alpha
+    return ani_module(model).config.penalty * (alpha * (1 - alpha)).mean()
+
+
+def set_penalty(model: nn.Module, penalty: float) -> None:
+    module = ani_module(model)
+    module.config = module.config.model_copy(update={"penalty": penalty})
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same_gradients(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys() != set()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(
+            actual[name], gradient, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def assert_one_sentence(error: pytest.ExceptionInfo[InputError], *words: str) -> None:
+    message = str(error.value)
+    assert "\n" not in message and message
+    for word in words:
+        assert word in message
+
+
+# --- what the edit looks like -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+@pytest.mark.parametrize("layer", [0, 2, LAYERS - 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_show_the_edit(family: str, layer: int, asked_before: bool) -> None:
+    base, _ = pair(family, gemma_like())
+    model, tokenizer = pair(family, gemma_like())
+    ids = encode(tokenizer)
+    expected = base(input_ids=ids, output_hidden_states=True).hidden_states
+    if asked_before:  # transformers installs its recording hooks at the first request
+        model(input_ids=ids, output_hidden_states=True)
+    attach(model, tokenizer, AniConfig(layer=layer))
+    randomise(model, tokenizer)
+    actual = model(input_ids=ids, output_hidden_states=True).hidden_states
+    assert len(actual) == len(expected) == LAYERS + 1
+    for before in range(layer):
+        assert torch.equal(actual[before], expected[before])
+    decision = last_decision(model)
+    assert decision is not None
+    edited = expected[layer].clone()
+    positions = decision.numbers.positions
+    edited[0, positions] = ani_module(model)(edited[0, positions], decision.numbers.features).hidden_states
+    assert not torch.equal(edited, expected[layer])
+    torch.testing.assert_close(actual[layer], edited, rtol=0, atol=1e-5)
+    assert not torch.equal(actual[layer + 1], expected[layer + 1])
+    as_tuple = model(input_ids=ids, output_hidden_states=True, return_dict=False)
+    torch.testing.assert_close(as_tuple[-1][layer], edited, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attaching_changes_no_bit(family: str) -> None:
+    model, tokenizer = pair(family, gemma_like())
+    ids = encode(tokenizer)
+    before = logits_of(model, ids)
+    assert attach(model, tokenizer, AniConfig(layer=2)) is model
+    assert is_attached(model) and isinstance(model, PreTrainedModel)
+    assert torch.equal(logits_of(model, ids), before)
+    with torch.no_grad():
+        assert torch.equal(
+            model.train()(**labelled(tokenizer)).logits, pair(family, gemma_like())[0](**labelled(tokenizer)).logits
+        )
+
+
+def test_scale_is_the_median_rms_of_the_layer_at_numbers() -> None:
+    model, tokenizer = pair("llama")
+    attach(model, tokenizer, AniConfig(layer=3))
+    ids = encode(tokenizer, CALIBRATION_TEXT)
+    with torch.no_grad():
+        hidden = pair("llama")[0](input_ids=ids, output_hidden_states=True).hidden_states[3][0]
+    at = [number.last_token for number in number_locator(model).scanner.scan(ids[0].tolist())]
+    assert ani_module(model).scale == pytest.approx(float(hidden[at].square().mean(dim=1).sqrt().median()), rel=1e-6)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_no_such_layer() -> None:
+    model, tokenizer = pair("llama")
+    with pytest.raises(InputError) as error:
+        attach(model, tokenizer, AniConfig(layer=LAYERS))
+    assert_one_sentence(error, f"layer={LAYERS}", f"0 to {LAYERS - 1}")
+    assert not is_attached(model)
+
+
+def test_attached_twice() -> None:
+    model, tokenizer = attached("gemma")
+    with pytest.raises(InputError) as error:
+        attach(model, tokenizer, AniConfig(layer=1))
+    assert_one_sentence(error, "attached", "ani.detach")
+
+
+def test_detach_without_attach() -> None:
+    with pytest.raises(InputError) as error:
+        detach(pair("gemma")[0])
+    assert_one_sentence(error, "ani.attach")
+
+
+def other_models() -> dict[str, Callable[[], nn.Module]]:
+    return {
+        "encoder-decoder": lambda: T5ForConditionalGeneration(
+            T5Config(vocab_size=64, d_model=16, d_ff=16, d_kv=4, num_layers=1, num_heads=2, decoder_start_token_id=0)
+        ),
+        "encoder": lambda: BertForMaskedLM(
+            BertConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+        ),
+        "without head": lambda: pair("gemma")[0].model,
+        "no transformers model": lambda: nn.Linear(2, 2),
+    }
+
+
+@pytest.mark.parametrize("kind", list(other_models()))
+def test_no_decoder_only_language_model(kind: str) -> None:
+    model = other_models()[kind]()
+    with pytest.raises(InputError) as error:
+        attach(model, pair("gemma")[1], AniConfig(layer=0))
+    assert_one_sentence(error, type(model).__name__)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("hidden_size", 999), ("model_type", "gpt2"), ("num_hidden_layers", LAYERS + 3)]
+)
+def test_config_of_another_model(key: str, value: Any) -> None:
+    model, tokenizer = pair("gemma")
+    with pytest.raises(InputError) as error:
+        attach(model, tokenizer, AniConfig(layer=1, **{key: value}))
+    assert_one_sentence(error, key, repr(value))
+    assert not is_attached(model)
+
+
+def test_embeddings_instead_of_ids() -> None:
+    model, tokenizer = attached("llama")
+    ids = encode(tokenizer)
+    embeddings = model.get_input_embeddings()(ids)
+    with pytest.raises(InputError) as error:
+        model(inputs_embeds=embeddings)
+    assert_one_sentence(error, "input_ids", "numbers=")
+    with pytest.raises(InputError) as error:
+        model.generate(inputs_embeds=embeddings, max_new_tokens=2)
+    assert_one_sentence(error, "input_ids")
+    numbers = number_locator(model).batch(ids.tolist())
+    torch.testing.assert_close(model(inputs_embeds=embeddings, numbers=numbers).logits, logits_of(model, ids))
+
+
+def test_terminal_training_needs_labels() -> None:
+    model, tokenizer = attached("gemma")
+    ids = encode(tokenizer)
+    with pytest.raises(InputError) as error:
+        model.train()(input_ids=ids)
+    assert_one_sentence(error, "labels", "running")
+    running, _ = attached("gemma", policy="running")
+    running.train()(input_ids=ids)  # needs to know no prompt
+
+
+def test_labels_that_leave_no_prompt() -> None:
+    model, tokenizer = attached("gemma")
+    ids = encode(tokenizer)
+    with pytest.warns(UserWarning, match="leave no prompt"):
+        model.train()(input_ids=ids, labels=ids)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(**labelled(tokenizer))
+
+
+def test_decoder_called_by_itself() -> None:
+    model, tokenizer = attached("gemma")
+    with pytest.raises(InputError) as error:
+        model.model(input_ids=encode(tokenizer))
+    assert_one_sentence(error, "decoder")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cache_that_ani_has_not_seen(family: str) -> None:
+    model, tokenizer = attached(family, gemma_like())
+    ids = encode(tokenizer)
+    cache = DynamicCache(config=model.config)
+    logits_of(pair(family, gemma_like())[0], ids, past_key_values=cache)
+    with pytest.raises(InputError) as error:
+        model(input_ids=ids[:, :3], past_key_values=cache)
+    assert_one_sentence(error, "cache", str(ids.shape[1]))
+
+
+def test_continuous_batching_is_refused() -> None:
+    with pytest.raises(InputError) as error:
+        attached("gemma")[0].generate_batch([[1, 2]])
+    assert_one_sentence(error, "generate")
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_deepcopy_is_independent(family: str) -> None:
+    model, tokenizer = attached(family, gemma_like())
+    ids = encode(tokenizer)
+    before = logits_of(model, ids)
+    twin = copy.deepcopy(model)
+    assert torch.equal(logits_of(twin, ids), before)
+    with torch.no_grad():
+        ani_module(twin).projection.weight.mul_(-3)
+    assert not torch.equal(logits_of(twin, ids), before)
+    assert torch.equal(logits_of(model, ids), before)
+    detach(twin)
+    assert torch.equal(logits_of(twin, ids), logits_of(pair(family, gemma_like())[0], ids))
+    assert torch.equal(logits_of(model, ids), before)
+
+
+# --- the loss and its gradients ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("return_dict", [True, False])
+def test_loss_is_cross_entropy_and_penalty(return_dict: bool) -> None:
+    model, tokenizer = attached("llama", **TRAINING)
+    batch = labelled(tokenizer)
+    outputs = model.train()(**batch, return_dict=return_dict)
+    loss, logits = outputs[0], outputs[1]
+    cross_entropy = nn.functional.cross_entropy(logits[0, :-1], batch["labels"][0, 1:])
+    torch.testing.assert_close(loss, cross_entropy + penalty_of(model))
+    assert penalty_of(model) > 0
+    plain = model.eval()(**batch)
+    torch.testing.assert_close(plain.loss, nn.functional.cross_entropy(plain.logits[0, :-1], batch["labels"][0, 1:]))
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_checkpointing(family: str, use_reentrant: bool, layer: int) -> None:
+    found = []
+    for checkpointing in (False, True):
+        model, tokenizer = attached(family, gemma_like(), layer=layer, **TRAINING)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+            assert model.is_gradient_checkpointing
+        model.train()(**labelled(tokenizer)).loss.backward()
+        found.append(gradients(model))
+    assert any("ani.gate" in name for name in found[0])
+    assert_same_gradients(found[1], found[0])
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_two_forwards_before_one_backward(checkpointing: bool) -> None:
+    model, tokenizer = attached("qwen3", **TRAINING)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    model.train()
+    batches = [labelled(tokenizer), labelled(tokenizer, "Bus 12 has 7 of 505 seats", " left")]
+    for batch in batches:
+        model(**batch).loss.backward()
+    expected = gradients(model)
+    model.zero_grad()
+    sum(model(**batch).loss for batch in batches).backward()  # type: ignore[union-attr]
+    assert_same_gradients(gradients(model), expected)
+
+
+def test_bfloat16_model() -> None:
+    model, tokenizer = pair("llama")
+    model.to(torch.bfloat16)
+    ids = encode(tokenizer)
+    before = logits_of(model, ids)
+    attach(model, tokenizer, CONFIG)
+    assert torch.equal(logits_of(model, ids), before)
+    randomise(model, tokenizer)
+    assert ani_module(model).projection.weight.dtype == torch.float32  # a small module learns in full precision
+    assert logits_of(model, ids).dtype == torch.bfloat16
+    assert not torch.equal(logits_of(model, ids), before)
+    model.train()(**labelled(tokenizer)).loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in ani_module(model).parameters())
+
+
+# --- the libraries around it ------------------------------------------------------------------------------------------
+
+
+class KeepGradients(TrainerCallback):
+    def __init__(self) -> None:
+        self.kept: list[dict[str, torch.Tensor]] = []
+
+    def on_pre_optimizer_step(self, *args: Any, model: nn.Module, **kwargs: Any) -> None:
+        self.kept.append(gradients(model))
+
+
+def arguments(tmp_path: Path) -> dict[str, Any]:
+    return {
+        "output_dir": str(tmp_path),
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "max_grad_norm": 0.0,
+        "learning_rate": 1e-3,
+        "seed": 0,
+    }
+
+
+def equal_rows(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    """Rows with the same number of tokens, labels and numbers: each has an equal share of the loss."""
+    rows = [{key: value[0] for key, value in labelled(tokenizer, *pair_).items()} for pair_ in PAIRS]
+    assert len({len(row["input_ids"]) for row in rows}) == 1
+    return rows
+
+
+def test_trainer_unchanged(tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", **TRAINING)
+    before = copy.deepcopy(ani_module(model).state_dict())
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(**arguments(tmp_path), max_steps=3, per_device_train_batch_size=2),
+        train_dataset=equal_rows(tokenizer),
+        data_collator=default_data_collator,
+    )
+    trainer.train()
+    after = ani_module(model).state_dict()
+    assert all(not torch.equal(after[name], before[name]) for name in before)
+
+
+def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
+    found = []
+    for steps in (1, 2, 4):
+        model, tokenizer = attached("llama", **TRAINING)
+        keeper = KeepGradients()
+        Trainer(
+            model=model,
+            args=TrainingArguments(
+                **arguments(tmp_path),
+                max_steps=1,
+                per_device_train_batch_size=len(PAIRS) // steps,
+                gradient_accumulation_steps=steps,
+            ),
+            train_dataset=equal_rows(tokenizer),
+            data_collator=default_data_collator,
+            callbacks=[keeper],
+        ).train()
+        found.append(keeper.kept[0])
+    assert_same_gradients(found[1], found[0])
+    assert_same_gradients(found[2], found[0])
+
+
+def test_num_items_in_batch_weighs_the_penalty() -> None:
+    model, tokenizer = attached("llama", **TRAINING)
+    batch = labelled(tokenizer)
+    model.train()
+    labels = batch["labels"][0, 1:]
+    count = int((labels != -100).sum())
+    outputs = model(**batch, num_items_in_batch=torch.tensor(4 * count))
+    summed = nn.functional.cross_entropy(outputs.logits[0, :-1], labels, reduction="sum")
+    torch.testing.assert_close(outputs.loss, summed / (4 * count) + penalty_of(model) / 4)
+
+
+@pytest.mark.parametrize("peft", ["no", "peft_config", "PeftModel"])
+def test_trl_trainer_unchanged(peft: str, tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    model, tokenizer = pair("llama")
+    wrapped: nn.Module = model
+    lora = LoraConfig(**LORA)
+    if peft == "PeftModel":
+        wrapped = get_peft_model(model, lora)
+    elif peft == "peft_config":
+        lora = LoraConfig(**LORA, modules_to_save=["ani"])
+    attach(wrapped, tokenizer, CONFIG)
+    randomise(wrapped, tokenizer)
+    keeper = KeepGradients()
+    trainer = trl.SFTTrainer(
+        model=wrapped,
+        args=trl.SFTConfig(
+            **arguments(tmp_path), max_steps=1, per_device_train_batch_size=2, bf16=False, gradient_checkpointing=False
+        ),
+        train_dataset=Dataset.from_list([{"prompt": p, "completion": c} for p, c in PAIRS]),
+        processing_class=tokenizer,
+        callbacks=[keeper],
+        peft_config=lora if peft == "peft_config" else None,
+    )
+    trained = trainer.model.train()
+    batch = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+    count = int((batch["labels"][:, 1:] != -100).sum())
+    with_penalty = trainer.compute_loss(trained, dict(batch), num_items_in_batch=2 * count)
+    penalty = penalty_of(trained)
+    set_penalty(trained, 0.0)
+    without = trainer.compute_loss(trained, dict(batch), num_items_in_batch=2 * count)
+    torch.testing.assert_close(with_penalty - without, penalty / 2, rtol=1e-4, atol=1e-5)
+    assert penalty > 0
+    set_penalty(trained, CONFIG.penalty)
+    before = copy.deepcopy(ani_module(trained).state_dict())
+    trainer.train()
+    for part in ("projection", "gate.inner", "gate.outer"):
+        assert any(part in name and gradient.any() for name, gradient in keeper.kept[0].items()), part
+    after = ani_module(trained).state_dict()
+    assert all(not torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("order", ["LoRA first", "ANI first"])
+def test_peft_in_both_orders(order: str, tmp_path: Path) -> None:
+    model, tokenizer = pair("llama")
+    batch = labelled(tokenizer)
+    if order == "LoRA first":
+        wrapped = get_peft_model(model, LoraConfig(**LORA))
+        attach(wrapped, tokenizer, CONFIG)
+    else:
+        attach(model, tokenizer, CONFIG)
+        lora = {**LORA, "target_modules": "all-linear"}  # which PEFT keeps out of what it saves whole
+        wrapped = get_peft_model(model, LoraConfig(**lora, modules_to_save=["ani"]))
+    randomise(wrapped, tokenizer)
+    trainable = [p for p in wrapped.parameters() if p.requires_grad]
+    assert all(p.requires_grad for p in ani_module(wrapped).parameters())
+    assert not any("lora" in name for name, _ in ani_module(wrapped).named_parameters())
+    optimizer = torch.optim.SGD(trainable, lr=0.1)
+    wrapped.train()(**batch).loss.backward()
+    optimizer.step()
+    wrapped.eval()
+    expected = logits_of(wrapped, batch["input_ids"])
+    save_adapter(wrapped, tmp_path / "ani")
+    loaded = load_adapter(pair("llama")[0], tokenizer, tmp_path / "ani")
+    assert torch.equal(logits_of(loaded, batch["input_ids"]), expected)
+    if order == "ANI first":  # then PEFT's own files hold the module too
+        wrapped.save_pretrained(tmp_path / "peft", save_embedding_layers=False)
+        base, _ = pair("llama")
+        attach(base, tokenizer, ani_module(wrapped).config)
+        again = PeftModel.from_pretrained(base, tmp_path / "peft").eval()
+        assert torch.equal(logits_of(again, batch["input_ids"]), expected)
+
+
+def test_torch_compile() -> None:
+    model, tokenizer = attached("llama")
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    plain, _ = pair("llama")
+    for text in (MIXED_TEXT, "nothing to see here"):
+        ids = encode(tokenizer, text)
+        assert (logits_of(compiled, ids) - logits_of(model, ids)).abs().max() <= 1e-4
+        assert torch.equal(logits_of(model, ids), logits_of(plain, ids)) == (text == "nothing to see here")
+    torch._dynamo.reset()
+
+
+def test_four_bit_model(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    _, tokenizer = pair("llama")
+    tiny("llama", hidden_size=64, head_dim=16).save_pretrained(tmp_path / "model")
+    quantization = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", quantization_config=quantization, device_map={"": "cpu"}
+    )
+    ids = encode(tokenizer)
+    before = logits_of(model, ids)
+    wrapped = get_peft_model(prepare_model_for_kbit_training(model), LoraConfig(**LORA))
+    attach(wrapped, tokenizer, CONFIG)
+    torch.testing.assert_close(logits_of(wrapped, ids), before, rtol=0, atol=1e-4)
+    randomise(wrapped, tokenizer)
+    assert not torch.allclose(logits_of(wrapped, ids), before)
+    trainable = [p for p in wrapped.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trainable, lr=1e-4)
+    wrapped.train()
+    losses = []
+    for _ in range(3):
+        loss = wrapped(**labelled(tokenizer)).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert all(p.grad is not None for p in ani_module(wrapped).parameters())
+    assert losses[-1] < losses[0]
+
+
+def test_accelerate_autocast() -> None:
+    model, tokenizer = attached("llama", **TRAINING)
+    batch = labelled(tokenizer)
+    model.train()
+    expected = model(**batch).loss
+    prepared = Accelerator(mixed_precision="bf16", cpu=True).prepare(model)
+    assert is_attached(prepared)
+    outputs = prepared(**batch)
+    assert outputs.loss.dtype == torch.float32
+    torch.testing.assert_close(outputs.loss, expected, rtol=0.05, atol=0.05)
+    outputs.loss.backward()
+    assert all(p.grad is not None for p in ani_module(model).parameters())
+    detach(prepared)
+    assert not is_attached(prepared)
+    prepared.eval()(**batch)

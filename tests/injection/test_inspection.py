@@ -1,0 +1,65 @@
+"""`inspect` reports each number where the text has it, with the decision that the forward pass took."""
+
+import math
+from decimal import Decimal
+
+import pytest
+
+from ani import InputError, inspect
+from ani.injection.attach import ani_module
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair
+
+VALUES = "505 10 3.5 1234 -7 2020 11 12 8 15 40 66 7 90417 0.25 18 18.25 2 0 1 19 99 100"
+
+
+@pytest.mark.parametrize("policy", ["terminal", "running"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_offsets_values_and_decisions(family: str, policy: str) -> None:
+    model, tokenizer = attached(family, policy=policy)
+    decisions = inspect(model, tokenizer, MIXED_TEXT)
+    assert [decision.value for decision in decisions] == [Decimal(value) for value in VALUES.split()]
+    ids = tokenizer(MIXED_TEXT)["input_ids"]
+    for decision in decisions:
+        assert MIXED_TEXT[decision.start : decision.end] == decision.text
+        assert 0 <= decision.first_token <= decision.last_token < len(ids)
+        tokens = tokenizer.decode(ids[decision.first_token : decision.last_token + 1])
+        assert decision.text in tokens
+        assert 0 <= decision.alpha <= 1
+        assert decision.injected == (decision.alpha > 0.5)
+    assert {decision.injected for decision in decisions} == {True, False}
+
+
+@pytest.mark.parametrize("text", [" 7 and 8", "\n12", "5", "x²3 7", "café 12 数 7", "🙂 12", "<s> 4 <|im_end|> 5"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_offsets_in_awkward_texts(family: str, text: str) -> None:
+    model, tokenizer = attached(family)
+    decisions = inspect(model, tokenizer, text)
+    assert decisions
+    for decision in decisions:
+        assert text[decision.start : decision.end] == decision.text
+
+
+def test_text_without_numbers() -> None:
+    model, tokenizer = attached("gemma")
+    assert inspect(model, tokenizer, "no number here") == []
+
+
+def test_numbers_that_overflow_are_left_alone() -> None:
+    model, tokenizer = attached("gemma", overflow="skip", integer_digits=4)
+    small, large, other = inspect(model, tokenizer, "from 12 to 123456 and 9999")
+    assert math.isnan(large.alpha) and not large.injected and large.value == 123456
+    assert 0 <= small.alpha <= 1 and 0 <= other.alpha <= 1
+    assert [math.isnan(d.alpha) for d in inspect(model, tokenizer, "only 123456")] == [True]
+
+
+def test_mode_is_kept() -> None:
+    model, tokenizer = attached("gemma")
+    model.train()
+    first = inspect(model, tokenizer, MIXED_TEXT)
+    assert model.training and ani_module(model).training
+    assert inspect(model, tokenizer, MIXED_TEXT) == first  # without dropout
+
+
+def test_model_without_ani() -> None:
+    with pytest.raises(InputError, match=r"ani\.attach"):
+        inspect(*pair("gemma"), "12")

@@ -1,0 +1,244 @@
+"""Project, gate, add: the closed forms of the module, and the starting point that lets the gate learn."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ani import AniConfig, FourierNumberEncoder
+from ani.injection.module import AniModule, Injection
+
+WIDTH, FEATURES, SCALE = 24, 32, 7.5
+
+
+def module_of(*, seed: int = 0, **config: Any) -> AniModule:
+    settings = {"layer": 0, "hidden_size": WIDTH, "embedding_scale": SCALE, "gate_hidden_size": 8, **config}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AniModule(AniConfig(**settings), FEATURES)
+
+
+def trained_module(**config: Any) -> AniModule:
+    module = module_of(**config)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in (module.projection.weight, module.gate.outer.weight):
+            parameter.normal_(generator=generator)
+    return module
+
+
+def rows(count: int = 40, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return 20 * torch.randn(count, WIDTH, generator=generator), torch.randn(count, FEATURES, generator=generator)
+
+
+def injection_of(alpha: torch.Tensor, rms: float = 1.0) -> Injection:
+    ones = torch.ones(len(alpha))
+    return Injection(torch.zeros(len(alpha), WIDTH), alpha.logit(), alpha, rms * ones, ones)
+
+
+def unknown(count: int) -> torch.Tensor:
+    return torch.full((count,), -1)
+
+
+# --- forward ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_equations(training: bool) -> None:
+    module = trained_module(gate_dropout=0.0).train(training)
+    hidden, features = rows()
+    injection = module(hidden, features)
+    embeddings = features @ module.projection.weight.T  # in units of the scale
+    normed = hidden / hidden.square().mean(dim=1, keepdim=True).sqrt()
+    inner = torch.cat([normed, embeddings], dim=1) @ module.gate.inner.weight.T + module.gate.inner.bias
+    logits = (nn.functional.gelu(inner) @ module.gate.outer.weight.T + module.gate.outer.bias)[:, 0]
+    alpha = logits.sigmoid() if training else (logits.sigmoid() > 0.5).float()
+    torch.testing.assert_close(injection.logits, logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(injection.alpha, alpha, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        injection.hidden_states, hidden + alpha[:, None] * SCALE * embeddings, rtol=1e-4, atol=1e-3
+    )
+    torch.testing.assert_close(injection.embedding_rms, embeddings.square().mean(dim=1).sqrt())
+    ratio = alpha * SCALE * embeddings.norm(dim=1) / hidden.norm(dim=1)
+    torch.testing.assert_close(injection.injected_ratio, ratio, rtol=1e-4, atol=1e-4)
+
+
+def test_inference_gate_is_hard() -> None:
+    module = trained_module().eval()
+    hidden, features = rows()
+    injection = module(hidden, features)
+    assert set(injection.alpha.tolist()) == {0.0, 1.0}
+    closed = injection.alpha == 0
+    assert torch.equal(injection.hidden_states[closed], hidden[closed])
+    assert not torch.isclose(injection.hidden_states[~closed], hidden[~closed]).all(dim=1).any()
+    assert torch.equal(injection.alpha, (injection.logits > 0).float())
+
+
+def test_closed_gate_returns_its_input_even_beside_an_overflowing_embedding() -> None:
+    module = trained_module().eval()
+    with torch.no_grad():
+        module.projection.weight.fill_(float("inf"))
+    hidden = torch.tensor([[-0.0, 1.0] * (WIDTH // 2)])
+    module.gate.forward = lambda hidden, embeddings: torch.full((len(hidden),), -1.0)  # type: ignore[method-assign]
+    out = module(hidden, torch.ones(1, FEATURES)).hidden_states
+    assert torch.equal(out, hidden) and torch.equal(out.signbit(), hidden.signbit())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_untrained_module_changes_nothing(dtype: torch.dtype, training: bool) -> None:
+    module = module_of().train(training)
+    hidden, features = rows()
+    injection = module(hidden.to(dtype), features)
+    assert injection.hidden_states.dtype == dtype
+    assert torch.equal(injection.hidden_states, hidden.to(dtype))
+    assert (module.gate(*rows()[:1], torch.zeros(40, WIDTH)).sigmoid() == 0.5).all()
+
+
+def test_no_numbers() -> None:
+    module = trained_module().train()
+    injection = module(torch.empty(0, WIDTH), torch.empty(0, FEATURES))
+    loss = module.auxiliary_loss(injection, unknown(0))
+    assert loss.item() == 0
+    loss.backward()  # with distributed training every parameter must be in the graph
+
+
+def test_gradients_at_the_start() -> None:
+    module = module_of(gate_dropout=0.0).train()
+    hidden, features = rows()
+    target = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(4))
+
+    def backward() -> None:
+        module.zero_grad()
+        injection = module(hidden, features)
+        loss = (injection.hidden_states - target).square().mean()
+        (loss + module.auxiliary_loss(injection, unknown(40))).backward()
+
+    backward()
+    assert module.projection.weight.grad is not None and module.projection.weight.grad.abs().max() > 1e-3
+    assert module.gate.outer.weight.grad is not None
+    assert not module.gate.outer.weight.grad.any()  # there is nothing to decide about yet
+    with torch.no_grad():
+        module.projection.weight -= 0.01 * module.projection.weight.grad
+    backward()
+    assert module.gate.outer.weight.grad.abs().max() > 0
+    with torch.no_grad():
+        module.gate.outer.weight -= 0.01 * module.gate.outer.weight.grad
+    backward()
+    assert all(p.grad is not None and p.grad.any() for p in module.parameters())
+
+
+# --- the auxiliary loss -----------------------------------------------------------------------------------------------
+
+
+def test_penalty_closed_form() -> None:
+    module = module_of(penalty=0.3, penalty_ramp=0.1)
+    alpha = torch.tensor([0.5, 0.1, 0.9, 0.99])
+    expected = 0.3 * (0.25 + 0.09 + 0.09 + 0.0099) / 4
+    assert module.auxiliary_loss(injection_of(alpha), unknown(4)).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_penalty_is_a_mean_over_numbers() -> None:
+    module = module_of()
+    alpha = torch.tensor([0.5, 0.1])
+    once = module.auxiliary_loss(injection_of(alpha), unknown(2))
+    many = module.auxiliary_loss(injection_of(alpha.repeat(50)), unknown(100))
+    torch.testing.assert_close(many, once)
+
+
+def test_penalty_pushes_away_from_one_half() -> None:
+    module = module_of()
+    logits = torch.tensor([-1.0, 1.0, 0.0], requires_grad=True)
+    injection = injection_of(torch.full((3,), 0.5))._replace(logits=logits, alpha=logits.sigmoid())
+    (gradient,) = torch.autograd.grad(module.auxiliary_loss(injection, unknown(3)), logits)
+    assert gradient[0] > 0 > gradient[1] and gradient[2] == 0  # descent makes −1 smaller and 1 larger
+
+
+@pytest.mark.parametrize(("rms", "weight"), [(0.0, 0.0), (0.02, 0.1), (0.1, 0.5), (0.2, 1.0), (3.0, 1.0)])
+def test_penalty_ramp(rms: float, weight: float) -> None:
+    module = module_of(penalty=0.1, penalty_ramp=0.2)
+    loss = module.auxiliary_loss(injection_of(torch.full((4,), 0.5), rms), unknown(4))
+    assert loss.item() == pytest.approx(weight * 0.1 * 0.25, rel=1e-5)
+    constant = module_of(penalty=0.1, penalty_ramp=0.0)
+    loss = constant.auxiliary_loss(injection_of(torch.full((4,), 0.5), rms), unknown(4))
+    assert loss.item() == pytest.approx(0.025, rel=1e-6)
+
+
+def test_role_term() -> None:
+    alpha = torch.tensor([0.8, 0.3, 0.6, 0.5])
+    roles = torch.tensor([1, 0, -1, -1])
+    expected = -0.5 * (torch.tensor(0.8).log() + torch.tensor(0.7).log()) / 2
+    with_roles = module_of(role_weight=0.5, penalty=0.0)
+    torch.testing.assert_close(with_roles.auxiliary_loss(injection_of(alpha), roles), expected)
+    assert with_roles.auxiliary_loss(injection_of(alpha), unknown(4)).item() == 0
+    without = module_of(role_weight=0.0, penalty=0.0)
+    assert without.auxiliary_loss(injection_of(alpha), roles).item() == 0
+
+
+# --- why the module starts as it does ---------------------------------------------------------------------------------
+
+
+class NaiveModule(nn.Module):
+    """The paper's equations with nothing done about the starting point: the slow obvious version."""
+
+    def __init__(self, width: int, features: int) -> None:
+        super().__init__()
+        self.projection = nn.Linear(features, width, bias=False)
+        self.gate = nn.Sequential(nn.Linear(2 * width, 32), nn.GELU(), nn.Linear(32, 1))
+
+    def forward(self, hidden: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        embeddings = self.projection(features)
+        alpha = self.gate(torch.cat([hidden, embeddings], dim=1)).squeeze(1).sigmoid()
+        return hidden + alpha[:, None] * embeddings, alpha, 0.1 * (alpha * (1 - alpha)).mean()
+
+
+def open_shares(seed: int, make: Callable[[float, int, int], nn.Module]) -> tuple[float, float]:
+    """Train on a toy whose loss falls with e at quantities and rises with it at names; shares of open gates after."""
+    generator = torch.Generator().manual_seed(seed)
+    width, count = 64, 256
+    common, role_direction = torch.randn(2, width, generator=generator)
+    roles = torch.arange(count) % 2
+    noise = torch.randn(count, width, generator=generator)
+    hidden = common + 0.3 * (2 * roles - 1)[:, None] * role_direction + 0.3 * noise
+    hidden = 130 * hidden / hidden.norm(dim=1, keepdim=True)  # as after layer 10 of SmolLM2-135M
+    scale = 130 / width**0.5
+    values = torch.randint(0, 10**6, (count,), generator=generator).tolist()
+    features = FourierNumberEncoder().encode(values)
+    wanted = 0.3 * features @ torch.randn(features.shape[1], width, generator=generator)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = make(scale, width, features.shape[1]).train()
+        optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
+        for _ in range(400):
+            updated, alpha, penalty = module(hidden, features)
+            # What the frozen model reads off, in the unit of its hidden states: the value of quantities, names as is.
+            error = (updated - hidden) / scale - roles[:, None] * wanted
+            loss = error.square().mean() + penalty
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    is_open = alpha > 0.5
+    return is_open[roles == 1].float().mean().item(), is_open[roles == 0].float().mean().item()
+
+
+class OurModule(nn.Module):
+    """AniModule behind the naive one's interface."""
+
+    def __init__(self, scale: float, width: int, features: int) -> None:
+        super().__init__()
+        self.module = AniModule(AniConfig(layer=0, hidden_size=width, embedding_scale=scale), features)
+
+    def forward(self, hidden: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        injection = self.module(hidden, features)
+        return injection.hidden_states, injection.alpha, self.module.auxiliary_loss(injection, unknown(len(hidden)))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_plain_start_loses_the_gate_and_ours_separates_the_roles(seed: int) -> None:
+    quantities, names = open_shares(seed, lambda scale, width, features: NaiveModule(width, features))
+    assert quantities == names and quantities in (0.0, 1.0)
+    quantities, names = open_shares(seed, OurModule)
+    assert quantities > 0.95 and names < 0.05

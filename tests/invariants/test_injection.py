@@ -1,0 +1,561 @@
+"""Invariants 1 to 5 and 8: what injection may change, and that every way of running the model agrees.
+
+The strategies write texts full of numbers; generation is confined to digits and punctuation, so that numbers are
+also generated. Examples are drawn in a fixed order: a gate within rounding error of its threshold is no defect.
+"""
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
+from transformers import DynamicCache, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+
+from ani import AniConfig, NumberBatch, attach, detach, load_adapter, save_adapter
+from ani.data.collator import NumberCollator, tokenize
+from ani.data.sources import Example
+from ani.injection.attach import ani_module, last_decision, number_locator
+from ani.injection.locate import PADDING
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair, randomise
+
+TOLERANCE = 1e-4
+NEW_TOKENS = 10
+POLICIES = ["terminal", "running"]
+PROMPTS = ["Room 505 holds 12 people; 3.5 kg cost $1,234,567 and", "7 +", "From 1999 to 2024 -42% of 48210.75, so 31"]
+_fixed = settings(deadline=None, derandomize=True, database=None)
+
+
+def examples(family: str) -> settings:
+    return settings(_fixed, max_examples=2 if family == "smollm2" else 5)
+
+
+_words = st.sampled_from(
+    ["Room", "bus", "sold", "the", "each", "of", "costs", "COVID", "v3", "7th", "apples", "then", "(x)", "if", "3D"]
+)
+_digits = st.text("0123456789", min_size=1, max_size=14)
+_numbers = st.one_of(
+    _digits,
+    st.builds("{}.{}".format, _digits, _digits),
+    st.builds("{:,}".format, st.integers(0, 10**11)),
+    st.builds("-{}".format, _digits),
+    st.builds("{}e{}".format, st.integers(1, 99), st.integers(-9, 9)),
+    st.builds("${}.50".format, st.integers(0, 9999)),
+    st.sampled_from([".5", "0", "000", "10%", "2.0.1", "192.168.1.1", "2020-11-03", "3-5", "8:15", "1,23", "1,234,"]),
+)
+_separators = st.sampled_from([" ", " ", " ", ", ", ". ", "-", " = ", "\n", "/", ""])
+texts = st.lists(st.tuples(st.one_of(_words, _numbers, _numbers), _separators), min_size=2, max_size=10).map(
+    lambda parts: "".join(text + separator for text, separator in parts).strip() + " 7"
+)
+plain_texts = st.lists(_words.filter(lambda word: not any(map(str.isdigit, word))), min_size=2, max_size=12).map(
+    " ".join
+)
+
+
+@cache
+def base(family: str) -> PreTrainedModel:
+    return pair(family)[0]
+
+
+@cache
+def model_of(family: str, policy: str = "terminal") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    return attached(family, policy=policy)
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> torch.Tensor:
+    return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
+
+
+@torch.no_grad()
+def logits_of(model: torch.nn.Module, input_ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    return torch.as_tensor(model(input_ids=input_ids, **kwargs).logits)
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.shape == expected.shape
+    assert (actual - expected).abs().max() <= TOLERANCE
+
+
+def assert_same_numbers(actual: NumberBatch, expected: NumberBatch) -> None:
+    assert torch.equal(actual.rows, expected.rows)
+    assert torch.equal(actual.positions, expected.positions)
+    assert torch.equal(actual.features, expected.features)
+
+
+# --- 1: what injection leaves alone -----------------------------------------------------------------------------------
+
+
+@cache
+def closed(family: str, policy: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model whose gates are all closed over a large W_P."""
+    model, tokenizer = copy.deepcopy(model_of(family, policy)[0]), model_of(family, policy)[1]
+    with torch.no_grad():
+        ani_module(model).projection.weight.mul_(100)
+        ani_module(model).gate.outer.weight.zero_()
+        ani_module(model).gate.outer.bias.fill_(-50)
+    return model, tokenizer
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+def test_closed_gates_change_no_bit(family: str, policy: str) -> None:
+    model, tokenizer = closed(family, policy)
+
+    @examples(family)
+    @given(texts)
+    def check(text: str) -> None:
+        ids = encode(tokenizer, text)
+        assert torch.equal(logits_of(model, ids), logits_of(base(family), ids))
+        decision = last_decision(model)
+        assert decision is not None and len(decision.numbers) > 0
+
+    check()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+def test_text_without_numbers_changes_no_bit(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+
+    @examples(family)
+    @given(plain_texts)
+    def check(text: str) -> None:
+        ids = encode(tokenizer, text)
+        assert torch.equal(logits_of(model, ids), logits_of(base(family), ids))
+
+    check()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+def test_nothing_changes_before_the_first_injection(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    changed = 0
+
+    @examples(family)
+    @given(texts)
+    def check(text: str) -> None:
+        nonlocal changed
+        ids = encode(tokenizer, text)
+        actual, expected = logits_of(model, ids), logits_of(base(family), ids)
+        decision = last_decision(model)
+        assert decision is not None
+        injected = decision.numbers.positions[decision.injection.alpha > 0]
+        first = int(injected.min()) if len(injected) else ids.shape[1]
+        assert torch.equal(actual[:, :first], expected[:, :first])
+        if first < ids.shape[1]:
+            assert not torch.equal(actual[:, first], expected[:, first])
+            changed += 1
+
+    check()
+    assert changed  # else the property was never put to the test
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_detach_gives_the_base_model_back(family: str) -> None:
+    model, tokenizer = pair(family)
+    ids = encode(tokenizer, MIXED_TEXT)
+    classes = [type(module) for module in model.modules()]
+    attributes = set(vars(model))
+    before = logits_of(model, ids)
+    attach(model, tokenizer, AniConfig(layer=1))
+    randomise(model, tokenizer)
+    with torch.no_grad():
+        model(input_ids=ids, output_hidden_states=True)
+        model.generate(ids, max_new_tokens=2)
+    assert not torch.equal(logits_of(model, ids), before)
+    assert detach(model) is model
+    assert [type(module) for module in model.modules()] == classes
+    assert set(vars(model)) == attributes
+    assert torch.equal(logits_of(model, ids), before)
+    attach(model, tokenizer, AniConfig(layer=2))  # and it can be attached again
+    assert torch.equal(logits_of(model, ids), before)
+
+
+def test_detach_inside_peft() -> None:
+    model, tokenizer = pair("llama")
+    ids = encode(tokenizer, MIXED_TEXT)
+    peft_model = get_peft_model(model, LoraConfig(target_modules=["q_proj"], init_lora_weights=False)).eval()
+    before = logits_of(peft_model, ids)
+    attach(peft_model, tokenizer, AniConfig(layer=2))
+    randomise(peft_model, tokenizer)
+    assert not torch.equal(logits_of(peft_model, ids), before)
+    detach(peft_model)
+    assert torch.equal(logits_of(peft_model, ids), before)
+    assert type(model).__name__ == "LlamaForCausalLM"
+
+
+# --- 2: no lookahead --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_lookahead(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    scanner = number_locator(model).scanner
+
+    @examples(family)
+    @given(texts, texts, st.data())
+    def check(text: str, other: str, data: st.DataObject) -> None:
+        ids = encode(tokenizer, text)
+        t = data.draw(st.integers(0, ids.shape[1] - 2), label="t")
+        tail = ids.shape[1] - t - 1
+        variant = ids.clone()
+        variant[:, t + 1 :] = encode(tokenizer, other * tail)[:, -tail:]
+        kept = t + 1
+        if policy == "terminal":
+            # What follows tells whether the number at or right before t has ended: "2.0" and "2.0.1", "1," and "1,234".
+            open_numbers = [
+                number
+                for row in (ids[0], variant[0])
+                for number in scanner.scan(row.tolist())
+                if number.first_token <= t and number.last_token >= t - 1
+            ]
+            kept = min([kept, *(number.first_token for number in open_numbers)])
+        assert torch.equal(logits_of(model, ids)[:, :kept], logits_of(model, variant)[:, :kept])
+
+    check()
+
+
+# --- 3: decoding equals one full forward ------------------------------------------------------------------------------
+
+
+class OnlyNumbers(LogitsProcessor):
+    """Confines generation to the tokens of a text about numbers."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        text = "0 1 2 3 4 5 6 7 8 9 10 25 130 0123456789 . , - 3.5 1,234 ( and = 5"
+        self.allowed = sorted(set(tokenizer(text, add_special_tokens=False)["input_ids"]))
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        confined = torch.full_like(scores, float("-inf"))
+        confined[:, self.allowed] = scores[:, self.allowed]
+        return confined
+
+
+def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor, **kwargs: Any) -> Any:
+    kwargs = {
+        "attention_mask": torch.ones_like(ids),
+        "do_sample": False,
+        "max_new_tokens": NEW_TOKENS,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+        "logits_processor": [OnlyNumbers(tokenizer)],
+        **kwargs,
+    }
+    return model.generate(ids, **kwargs)
+
+
+def full_forward(
+    model: PreTrainedModel, sequences: torch.Tensor, mask: torch.Tensor, numbers: NumberBatch | None
+) -> torch.Tensor:
+    """Logits of one forward over prompt and answer; `mask` is the prompt's."""
+    answer = torch.ones(len(sequences), sequences.shape[1] - mask.shape[1], dtype=mask.dtype)
+    mask = torch.cat([mask, answer], dim=1)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    given = {} if numbers is None else {"numbers": numbers}
+    return logits_of(model, sequences, attention_mask=mask, position_ids=positions, **given)
+
+
+def prompt_numbers(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> NumberBatch | None:
+    """What the full forward must be told under `terminal`: the answer's numbers get nothing."""
+    locator = number_locator(model)
+    if locator.policy == "running":
+        return None
+    return locator.batch(ids.masked_fill(mask == 0, PADDING).tolist())
+
+
+def assert_parity(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, output: Any) -> None:
+    """The logits that generation saw are those of one full forward over what it wrote."""
+    full = full_forward(model, output.sequences, mask, prompt_numbers(model, ids, mask))
+    assert_close(torch.stack(output.logits, dim=1), full[:, ids.shape[1] - 1 : -1])
+
+
+def prompt_batch(tokenizer: PreTrainedTokenizerBase) -> tuple[torch.Tensor, torch.Tensor]:
+    batch = tokenizer(PROMPTS, return_tensors="pt", padding=True, padding_side="left")
+    assert (batch["attention_mask"] == 0).any()
+    return batch["input_ids"], batch["attention_mask"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+def test_greedy_equals_full_forward(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+
+    @examples(family)
+    @given(texts)
+    def check(text: str) -> None:
+        ids = encode(tokenizer, text)
+        assert_parity(model, ids, torch.ones_like(ids), generate(model, tokenizer, ids))
+
+    check()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+def test_left_padded_batch_equals_full_forward(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    ids, mask = prompt_batch(tokenizer)
+    output = generate(model, tokenizer, ids, attention_mask=mask)
+    assert_parity(model, ids, mask, output)
+    for row, length in enumerate(mask.sum(dim=1).tolist()):
+        alone = generate(model, tokenizer, ids[row : row + 1, -length:])
+        assert torch.equal(alone.sequences[0, length:], output.sequences[row, ids.shape[1] :])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sampling_equals_full_forward(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    ids, mask = prompt_batch(tokenizer)
+    torch.manual_seed(3)
+    output = generate(
+        model, tokenizer, ids, attention_mask=mask, do_sample=True, top_k=0, temperature=2.0, num_return_sequences=2
+    )
+    ids, mask = ids.repeat_interleave(2, dim=0), mask.repeat_interleave(2, dim=0)
+    assert_parity(model, ids, mask, output)
+    generated = [len(number_locator(model).scanner.scan(row[ids.shape[1] :].tolist())) for row in output.sequences]
+    assert sum(generated) > 0  # else the policies were not told apart
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+def test_beam_scores_are_log_probabilities(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    ids, mask = prompt_batch(tokenizer)
+    beams = 3
+    # The processor hides, it does not renormalise, so a beam's score is a sum of the model's own log-probabilities.
+    output = generate(
+        model,
+        tokenizer,
+        ids,
+        attention_mask=mask,
+        num_beams=beams,
+        num_return_sequences=beams,
+        length_penalty=0.0,
+        output_scores=True,
+    )
+    ids, mask = ids.repeat_interleave(beams, dim=0), mask.repeat_interleave(beams, dim=0)
+    full = full_forward(model, output.sequences, mask, prompt_numbers(model, ids, mask)).log_softmax(dim=-1)
+    answer = output.sequences[:, ids.shape[1] :, None]
+    scores = full[:, ids.shape[1] - 1 : -1].gather(2, answer).squeeze(2).sum(dim=1)
+    assert (scores - output.sequences_scores).abs().max() <= NEW_TOKENS * TOLERANCE
+
+
+def carried_numbers(model: PreTrainedModel, before: torch.Tensor, now: torch.Tensor, held: int) -> NumberBatch:
+    """What a cache carried over holds stays as it is: the numbers that `before` told of it, then those of `now`."""
+    locator = number_locator(model)
+    cached, new = locator.batch(before.tolist()).between(0, held), locator.batch(now.tolist(), start=held)
+    return NumberBatch(
+        torch.cat([cached.rows, new.rows]),
+        torch.cat([cached.positions, new.positions + held]),
+        torch.cat([cached.features, new.features]),
+        torch.cat([cached.roles, new.roles]),
+    )
+
+
+@pytest.mark.parametrize("only_new_ids", [False, True], ids=["full ids again", "only new ids"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cache_carried_over_two_turns(family: str, policy: str, only_new_ids: bool) -> None:
+    model, tokenizer = model_of(family, policy)
+    first = encode(tokenizer, PROMPTS[2])
+    cache = DynamicCache(config=model.config)
+    answer = generate(model, tokenizer, first, past_key_values=cache).sequences
+    turn = tokenizer("5 more, and 8.25 less?", add_special_tokens=False, return_tensors="pt")["input_ids"]
+    second = torch.cat([answer, turn], dim=1)
+    held = int(cache.get_seq_length())
+    assert held == answer.shape[1] - 1
+    passed = second[:, held:] if only_new_ids else second
+    output = generate(model, tokenizer, passed, past_key_values=cache, attention_mask=torch.ones_like(second))
+    numbers = None
+    if policy == "terminal":
+        numbers = carried_numbers(model, first, second, held)
+    written = output.sequences[:, -NEW_TOKENS:]
+    sequences = torch.cat([second, written], dim=1)
+    full = full_forward(model, sequences, torch.ones_like(second), numbers)
+    assert_close(torch.stack(output.logits, dim=1), full[:, second.shape[1] - 1 : -1])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chunked_prefill_cuts_numbers_in_half(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    ids = encode(tokenizer, PROMPTS[0])
+    whole = generate(model, tokenizer, ids)
+    for size in (1, 2, 3, 7):
+        chunked = generate(model, tokenizer, ids, prefill_chunk_size=size)
+        assert torch.equal(chunked.sequences, whole.sequences)
+        assert_parity(model, ids, torch.ones_like(ids), chunked)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_manual_loop_over_chunks(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+
+    @examples(family)
+    @given(texts, st.integers(1, 5))
+    def check(text: str, size: int) -> None:
+        ids = encode(tokenizer, text)
+        numbers = number_locator(model).batch(ids.tolist())
+        cache = DynamicCache(config=model.config)
+        chunks = []
+        for start in range(0, ids.shape[1], size):
+            # Outside `generate`, only the caller knows what follows: `terminal` needs the numbers told.
+            given = {"numbers": numbers.between(start, start + size)} if policy == "terminal" else {}
+            chunks.append(logits_of(model, ids[:, start : start + size], past_key_values=cache, **given))
+        assert_close(torch.cat(chunks, dim=1), logits_of(model, ids))
+
+    check()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])  # a sliding cache can't be cropped
+def test_crop(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    ids = encode(tokenizer, PROMPTS[0])
+    cut = number_locator(model).scanner.scan(ids[0].tolist())[-1].last_token - 1  # inside the last number
+    cache = DynamicCache(config=model.config)
+    logits_of(model, ids, past_key_values=cache)
+    cache.crop(cut)
+    tail = tokenizer("9 then 12 more", add_special_tokens=False, return_tensors="pt")["input_ids"]
+    longer = torch.cat([ids[:, :cut], tail], dim=1)
+    numbers = carried_numbers(model, ids, longer, cut)
+    assert_close(logits_of(model, tail, past_key_values=cache), logits_of(model, longer, numbers=numbers)[:, cut:])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])  # candidates need a cache that can be cropped
+def test_speculative_decoding(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    ids = encode(tokenizer, PROMPTS[0] + " 505 505 505")
+    greedy = generate(model, tokenizer, ids)
+    lookup = generate(model, tokenizer, ids, prompt_lookup_num_tokens=3)
+    assert torch.equal(lookup.sequences, greedy.sequences)
+    assert_parity(model, ids, torch.ones_like(ids), lookup)
+    assisted = generate(model, tokenizer, ids, assistant_model=base(family))
+    assert torch.equal(assisted.sequences, greedy.sequences)
+    assert_parity(model, ids, torch.ones_like(ids), assisted)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_static_cache(family: str, policy: str) -> None:
+    model, tokenizer = model_of(family, policy)
+    ids, mask = prompt_batch(tokenizer)
+    output = generate(model, tokenizer, ids, attention_mask=mask, cache_implementation="static", disable_compile=True)
+    assert_parity(model, ids, mask, output)
+
+
+# --- 4: a row alone and in a batch ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+def test_padding_changes_nothing(family: str, policy: str, side: str) -> None:
+    model, tokenizer = model_of(family, policy)
+
+    @examples(family)
+    @given(st.lists(texts, min_size=2, max_size=3))
+    def check(rows: list[str]) -> None:
+        batch = tokenizer(rows, return_tensors="pt", padding=True, padding_side=side)
+        mask = batch["attention_mask"]
+        together = full_forward(model, batch["input_ids"], mask, None)
+        decision = last_decision(model)
+        assert decision is not None
+        for row, text in enumerate(rows):
+            ids = encode(tokenizer, text)
+            real = mask[row].bool()
+            assert_close(together[row, real], logits_of(model, ids)[0])
+            alone = last_decision(model)
+            assert alone is not None
+            mine = decision.numbers.rows == row
+            offset = int(real.int().argmax())
+            assert torch.equal(decision.numbers.positions[mine] - offset, alone.numbers.positions)
+            assert torch.equal(decision.numbers.features[mine], alone.numbers.features)
+
+    check()
+
+
+# --- 5: save and load -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+def test_save_and_load_change_no_bit(family: str, policy: str, tmp_path: Path) -> None:
+    model, tokenizer = model_of(family, policy)
+    ids = encode(tokenizer, PROMPTS[0])
+    save_adapter(model, tmp_path / "adapter")
+    loaded = load_adapter(pair(family)[0], tokenizer, tmp_path / "adapter")
+    assert ani_module(loaded).config == ani_module(model).config
+    weights, expected = ani_module(loaded).state_dict(), ani_module(model).state_dict()
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_save_and_load_with_lora(family: str, tmp_path: Path) -> None:
+    model, tokenizer = pair(family)
+    ids = encode(tokenizer, PROMPTS[0])
+    torch.manual_seed(5)
+    lora = LoraConfig(target_modules=["q_proj", "down_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    trained = get_peft_model(model, lora).eval()
+    attach(trained, tokenizer, AniConfig(layer=1, gate_hidden_size=16))
+    randomise(trained, tokenizer)
+    expected = logits_of(trained, ids)
+    save_adapter(trained, tmp_path / "first")
+    loaded = load_adapter(pair(family)[0], tokenizer, tmp_path / "first")
+    assert torch.equal(logits_of(loaded, ids), expected)
+    save_adapter(loaded, tmp_path / "second")  # PEFT inside the model rather than around it
+    again = load_adapter(pair(family)[0], tokenizer, tmp_path / "second")
+    assert torch.equal(logits_of(again, ids), expected)
+
+
+# --- 8: the collator, the forward and generation find the same numbers ------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "scope"), [("terminal", "prompt"), ("terminal", "all"), ("running", "prompt")])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_collator_forward_and_generate_agree(family: str, policy: str, scope: str) -> None:
+    model, tokenizer = (
+        attached(family, policy=policy, scope=scope) if scope == "all" else copy.deepcopy(model_of(family, policy))
+    )
+    locator = number_locator(model)
+    collate = NumberCollator(tokenizer, locator)
+
+    @examples(family)
+    @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
+    def check(pairs: list[tuple[str, str]]) -> None:
+        examples = [
+            tokenize(Example(prompt, " " + completion), tokenizer, locator, 400) for prompt, completion in pairs
+        ]
+        batch = collate(examples)
+        numbers = batch.pop("numbers")
+        with torch.no_grad():
+            model.train()(**batch)
+        model.eval()
+        decision = last_decision(model)
+        assert decision is not None
+        assert_same_numbers(decision.numbers, numbers)
+        for row, example in enumerate(examples):
+            with torch.no_grad():
+                model.generate(torch.tensor([example.input_ids[: example.prompt_length]]), max_new_tokens=1)
+            decision = last_decision(model)
+            assert decision is not None
+            mine = (numbers.rows == row) & (numbers.positions < example.prompt_length)
+            assert torch.equal(numbers.positions[mine], decision.numbers.positions)
+            assert torch.equal(numbers.features[mine], decision.numbers.features)
+        if policy == "terminal" and scope == "prompt":
+            lengths = torch.tensor([example.prompt_length for example in examples])
+            assert (numbers.positions < lengths[numbers.rows]).all()
+        else:
+            assert any((numbers.positions >= examples[0].prompt_length).tolist())
+
+    check()

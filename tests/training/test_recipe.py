@@ -1,0 +1,220 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ani
+from ani import InputError
+from ani.training.recipe import Recipe, load_recipe, save_recipe
+
+MINIMAL: dict[str, Any] = {"output": "out", "ani": {"layer": 24}, "data": [{"kind": "arithmetic", "count": 10}]}
+SHIPPED = sorted((Path(ani.__file__).parent / "recipes").rglob("*.yaml"))
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(**changes: Any) -> Path:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump({**MINIMAL, **changes}))
+        return path
+
+    return write
+
+
+def test_defaults_are_the_papers(write: Callable[..., Path]) -> None:
+    recipe = load_recipe(write())
+    assert recipe.quantization == "nf4"
+    assert recipe.lora is not None
+    assert (recipe.lora.r, recipe.lora.alpha) == (64, 128)
+    training = recipe.training
+    assert (training.learning_rate, training.batch_size, training.gradient_accumulation) == (5e-5, 1, 32)
+    assert (training.max_length, training.gradient_checkpointing) == (4096, True)
+    assert (recipe.ani.penalty, recipe.ani.integer_digits, recipe.ani.fraction_digits) == (0.1, 10, 6)
+    assert (recipe.ani.policy, recipe.ani.gate_dropout, recipe.ani.role_weight) == ("terminal", 0.1, 0)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_recipes_are_valid_and_survive_saving(path: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(path)
+    save_recipe(recipe, tmp_path / "copy.yaml")
+    assert load_recipe(tmp_path / "copy.yaml") == recipe
+
+
+def test_some_recipe_ships() -> None:
+    assert SHIPPED
+
+
+@pytest.mark.parametrize(
+    ("override", "wrong", "right"),
+    [
+        ("sead=1", "sead", "seed"),
+        ("training.step=1", "training.step", "steps"),
+        ("training.learning_rte=1", "training.learning_rte", "learning_rate"),
+        ("training.hub=1", "training.hub", None),
+        ("ani.layers=3", "ani.layers", "layer"),
+        ("lora.rank=8", "lora.rank", None),
+        ("lora.dropot=0.1", "lora.dropot", "dropout"),
+        ("data.0.digit=[2]", "data.0.digit", "digits"),
+    ],
+)
+def test_unknown_keys_name_the_nearest(
+    write: Callable[..., Path], override: str, wrong: str, right: str | None
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load_recipe(write(), [override])
+    assert f"unknown key {wrong!r}" in str(caught.value)
+    assert "did you mean" in str(caught.value)
+    if right is not None:
+        assert f"did you mean {right!r}?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("training.steps=many", "training.steps", "'many'"),
+        ("training.steps=0", "training.steps", "0"),
+        ("training.learning_rate=-1e-4", "training.learning_rate", "-1e-4"),
+        ("training.learning_rate=.nan", "training.learning_rate", "nan"),
+        ("ani.layer=-1", "ani.layer", "-1"),
+        ("ani.policy=runing", "ani.policy", "'runing'"),
+        ("lora=5", "lora", "5"),
+        ("lora.r=2.5", "lora.r", "2.5"),
+        ("data.0.operations=[division]", "data.0.operations.0", "'division'"),
+        ("data.0.count=null", "data.0.count", "None"),
+        ("data.0.kind=arithmetics", "data.0", "arithmetics"),
+        ("data=[]", "data", "[]"),
+        ("quantization=nf5", "quantization", "'nf5'"),
+        ("dtype=float8", "dtype", "'float8'"),
+        ("ani=null", "ani", "None"),
+    ],
+)
+def test_wrong_values_name_key_and_value(write: Callable[..., Path], override: str, key: str, value: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_recipe(write(), [override])
+    message = str(caught.value)
+    assert f"recipe.yaml: {key}:" in message
+    assert value in message
+
+
+@pytest.mark.parametrize("key", ["output", "ani", "data"])
+def test_missing_keys_are_named(write: Callable[..., Path], tmp_path: Path, key: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({k: v for k, v in MINIMAL.items() if k != key}))
+    with pytest.raises(InputError, match=f"key '{key}' is missing"):
+        load_recipe(path)
+
+
+def test_conflicting_settings_are_refused(write: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match="scope='all' belongs to policy='terminal'"):
+        load_recipe(write(), ["ani.policy=running", "ani.scope=all"])
+
+
+def test_overrides(write: Callable[..., Path]) -> None:
+    data = [{"kind": "arithmetic", "count": 10}, {"kind": "jsonl", "path": "a.jsonl"}]
+    recipe = load_recipe(
+        write(data=data),
+        [
+            "training.steps=100",
+            "training.learning_rate=1e-4",
+            "training.module_learning_rate=3.0E-3",
+            "data.0.digits=[3, 5]",
+            "data.1.path=b=c.jsonl",
+            "data.1.limit=7",
+            "ani.bases=[2, 5, 10]",
+            "output=1e5",
+        ],
+    )
+    assert recipe.training.steps == 100
+    assert recipe.training.learning_rate == 1e-4
+    assert recipe.training.module_learning_rate == 3e-3
+    assert recipe.data[0].model_dump() == {
+        "kind": "arithmetic",
+        "count": 10,
+        "digits": [3, 5],
+        "operations": ["addition"],
+    }
+    assert recipe.data[1].model_dump() == {"kind": "jsonl", "path": "b=c.jsonl", "limit": 7}
+    assert recipe.ani.bases == (2, 5, 10)
+    assert recipe.output == "1e5"
+
+
+def test_null_switches_lora_off_and_a_later_key_on_again(write: Callable[..., Path]) -> None:
+    assert load_recipe(write(), ["lora=null"]).lora is None
+    assert load_recipe(write(), ["training.steps=5", "training.steps=null"]).training.steps is None
+    lora = load_recipe(write(), ["lora=null", "lora.r=8"]).lora
+    assert lora is not None and lora.r == 8
+
+
+def test_a_whole_item_can_be_replaced(write: Callable[..., Path]) -> None:
+    recipe = load_recipe(write(), ["data.0={kind: diagnostic, count: 3}"])
+    assert [source.model_dump() for source in recipe.data] == [{"kind": "diagnostic", "count": 3}]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.steps", "must have the form key=value"),
+        ("=3", "must have the form key=value"),
+        ("training.steps=[1", "not valid YAML"),
+        ("data.1.count=3", "'1' must be an index from 0 to 0"),
+        ("data.one.count=3", "'one' must be an index from 0 to 0"),
+        ("data.-1=3", "'-1' must be an index from 0 to 0"),
+        ("output.steps=3", "'output' is a value, not a section"),
+    ],
+)
+def test_malformed_overrides_are_quoted(write: Callable[..., Path], override: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_recipe(write(), [override])
+    assert repr(override) in str(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"model: [", "is not valid YAML"),
+        (b"- model", "must be a mapping"),
+        (b"", "must be a mapping"),
+        (b"\xff\xfe\x00", "is not valid YAML"),
+        (b"model: !!python/object:os.system {}", "is not valid YAML"),
+        (b"[" * 5000, "is not valid YAML"),
+    ],
+)
+def test_files_that_are_no_recipe(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_recipe(path)
+    assert "broken.yaml" in str(caught.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"recipe .*gone\.yaml does not exist"):
+        load_recipe(tmp_path / "gone.yaml")
+
+
+def test_saving_is_all_or_nothing(tmp_path: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe(write())
+    path = tmp_path / "saved.yaml"
+    save_recipe(recipe, path)
+    before = path.read_bytes()
+
+    def fails(*args: Any, **kwargs: Any) -> None:
+        args[1].write("half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(yaml, "safe_dump", fails)
+    with pytest.raises(OSError, match="disk full"):
+        save_recipe(recipe.model_copy(update={"seed": 1}), path)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.yaml", "saved.yaml"]
+
+
+def test_recipes_can_not_be_changed(write: Callable[..., Path]) -> None:
+    recipe: Recipe = load_recipe(write())
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.seed = 3  # type: ignore[misc]
