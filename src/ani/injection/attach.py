@@ -248,7 +248,8 @@ def detach(model: nn.Module) -> nn.Module:
     base.__class__ = cast(Any, base)._ani_base
     del base.ani
     del base._ani_locator
-    base.__dict__.pop("_ani_last_decision", None)
+    for name in ("_ani_last_decision", "_ani_frozen_checked"):
+        base.__dict__.pop(name, None)
     if inner_forward is not None:
         base.forward = inner_forward
     return model
@@ -278,13 +279,20 @@ def _measure_scale(
     """
     encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
     training = model.training
+    # On some CPUs bitsandbytes repacks 4-bit weights at the first forward in evaluation mode, for a kernel without
+    # gradients; what is attached now may be trained next.
+    packing = [module for module in model.modules() if getattr(module, "support_avx512bf16_for_cpu", False)]
     model.eval()
+    for module in packing:
+        module.support_avx512bf16_for_cpu = cast(Any, False)
     try:
         hidden = model(
             input_ids=encoded["input_ids"], output_hidden_states=True, use_cache=False, return_dict=True
         ).hidden_states[layer]
     finally:
         model.train(training)
+        for module in packing:
+            module.support_avx512bf16_for_cpu = cast(Any, True)
     positions = [number.last_token for number in locator.scanner.scan(encoded["input_ids"][0].tolist())]
     scale = float(hidden[0, positions].float().square().mean(dim=-1).sqrt().median())
     if not 0 < scale < float("inf"):
@@ -318,6 +326,8 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     if input_ids is not None:
         history = _history(cache, len(input_ids))
         new_ids = _text_ids(input_ids, given.get("attention_mask"))
+        if model.training and labels is not None and torch.is_grad_enabled():
+            _warn_if_frozen(model)
         if numbers is None:
             numbers = _find_numbers(model, history, new_ids, labels)
     elif numbers is None:
@@ -438,6 +448,19 @@ def _inject(layer: nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
         return hidden_states.index_put(at, injection.hidden_states)  # PEFT makes the embedding output a leaf
     # In place, so that transformers' record of this hidden state (`output_hidden_states`) shows the edit.
     return hidden_states.index_put_(at, injection.hidden_states)
+
+
+def _warn_if_frozen(model: AttachedModel) -> None:
+    """Say once that the module isn't trained while the model is: PEFT freezes what it finds."""
+    if model.__dict__.get("_ani_frozen_checked"):
+        return
+    object.__setattr__(model, "_ani_frozen_checked", True)
+    if not any(parameter.requires_grad for parameter in ani_module(model).parameters()):
+        warnings.warn(
+            "the ANI module is frozen, so this training leaves it as it is; to train it, attach after PEFT's "
+            'get_peft_model, or give PEFT modules_to_save=["ani"]',
+            stacklevel=4,
+        )
 
 
 def _add_auxiliary_loss(model: AttachedModel, outputs: Any, call: _Call, labels: torch.Tensor, num_items: Any) -> Any:

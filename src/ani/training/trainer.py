@@ -315,11 +315,6 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     model.requires_grad_(False)
     if recipe.lora is not None:
         if recipe.quantization != "none":
-            for layer in model.modules():
-                # On CPUs with AVX512-BF16 bitsandbytes repacks its weights at the first forward in evaluation mode,
-                # for a kernel without gradients; attach runs one.
-                if hasattr(layer, "support_avx512bf16_for_cpu"):
-                    cast(Any, layer).support_avx512bf16_for_cpu = False
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         config = LoraConfig(
             r=recipe.lora.r,
