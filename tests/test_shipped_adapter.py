@@ -1,0 +1,40 @@
+"""The adapter that ships with the package: small, made by a recipe of the repository, and able to tell roles apart."""
+
+import json
+from pathlib import Path
+
+import ani
+from ani import inspect, load_adapter
+from ani.data.diagnostic import diagnostic_sentences
+from ani.evaluation.gating import evaluate_gating
+from ani.training.recipe import load_recipe
+from tests.tiny import pair
+
+PACKAGE = Path(ani.__file__).parent
+ADAPTER = PACKAGE / "assets" / "smollm2-adapter"
+
+
+def test_it_is_small_and_made_by_the_recipe() -> None:
+    assert sum(file.stat().st_size for file in ADAPTER.iterdir()) <= 2 * 1024 * 1024
+    recipe = load_recipe(PACKAGE / "recipes" / "smollm2-adapter.yaml")
+    config = json.loads((ADAPTER / "ani_config.json").read_text())
+    wanted = recipe.ani.model_dump(mode="json")
+    measured = {"embedding_scale", "hidden_size", "model_type", "num_hidden_layers"}
+    assert {key: config[key] for key in wanted.keys() - measured} == {
+        key: value for key, value in wanted.items() if key not in measured
+    }
+    assert recipe.lora is None
+    assert "smollm2-adapter.yaml" in (ADAPTER / "README.md").read_text()
+
+
+def test_it_tells_names_from_quantities() -> None:
+    model, tokenizer = pair("smollm2")
+    load_adapter(model, tokenizer, ADAPTER)
+    room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10")
+    assert (room.text, room.injected, capacity.text, capacity.injected) == ("505", False, "10", True)
+    sentences = diagnostic_sentences(60, split="test", seed=1)
+    records = list(evaluate_gating(model, tokenizer, sentences))
+    for role, opened in (("nominal", False), ("quantitative", True)):
+        decisions = [record["injected"] for record in records if record["role"] == role]
+        # Chance is a half; its card says what a larger sample measured.
+        assert sum(decision == opened for decision in decisions) / len(decisions) > 0.6
