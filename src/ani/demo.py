@@ -36,7 +36,7 @@ INSPECTED = (
     "Bus 42 arrives in 7 minutes at platform 3.",
     "Flight 815 carried 324 passengers over 9,650 km.",
     "Article 12 of the 1998 law sets a fine of 250 euros.",
-    "345 + 678 =",
+    "Calculate 345 + 678 =",
 )
 
 

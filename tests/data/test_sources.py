@@ -134,7 +134,7 @@ def test_files_without_examples(tmp_path: Path) -> None:
 
 def test_arithmetic_examples_hold_quantities() -> None:
     example = arithmetic_example(ArithmeticProblem(2, "-", 12, 34))
-    assert example == Example("12 - 34 =", " -22", ("quantitative", "quantitative"))
+    assert example == Example("Calculate 12 - 34 =", " -22", ("quantitative", "quantitative"))
 
 
 def test_sentences_are_cut_after_their_last_number() -> None:

@@ -31,8 +31,12 @@ class ArithmeticProblem(NamedTuple):
 
     @property
     def prompt(self) -> str:
-        """The question, such as `123 + 456 =`, without a trailing space."""
-        return f"{self.left} {self.operation} {self.right} ="
+        """The question, such as `Calculate 123 + 456 =`, without a trailing space.
+
+        It begins with a word: a number at the very first token would stand where many models keep their attention
+        sink, whose hidden state says next to nothing about the digit there (docs/findings.md).
+        """
+        return f"Calculate {self.left} {self.operation} {self.right} ="
 
     @property
     def answer(self) -> int:

@@ -27,7 +27,7 @@ class Example(NamedTuple):
 
 
 def arithmetic_example(problem: ArithmeticProblem) -> Example:
-    """`12 + 34 =` → ` 46`; every number is a quantity."""
+    """`Calculate 12 + 34 =` → ` 46`; every number is a quantity."""
     role: Role = "quantitative"
     return Example(problem.prompt, f" {problem.answer}", (role,) * len(find_numbers(problem.prompt)))
 
