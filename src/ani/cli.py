@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ani.errors import InputError
+from ani.errors import InputError, TrainingFailed
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -165,6 +165,12 @@ def main() -> None:
             error.show()
             sys.exit(2)
         _fail(error.format_message(), 2)
+    except TrainingFailed as error:
+        if os.environ.get("ANI_TRACEBACK"):
+            raise
+        _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        _fail(f'the package {error.name} is missing; install it with pip install "ani[train,eval]"', 2)
     except Exception as error:
         if os.environ.get("ANI_TRACEBACK"):
             raise

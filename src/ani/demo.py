@@ -103,7 +103,7 @@ def _claim(training: Recipe) -> None:
     recipe_file = Path(training.output) / RECIPE_FILE
     if not recipe_file.is_file():
         save_recipe(training, recipe_file)
-    elif load_recipe(recipe_file) != training:
+    elif load_recipe(recipe_file).model_copy(update={"output": training.output}) != training:
         raise InputError(
             f"{Path(training.output).parent} holds a demo with other settings; remove it, or give another --out"
         )

@@ -11,7 +11,7 @@ CLOSED_STYLE = "black on grey70"
 
 
 def marked_text(record: Mapping[str, Any]) -> Text:
-    """The sentence with every number coloured by its gate: `[10]` injected, plain background left alone.
+    """The sentence with every number coloured by its gate: `[10]` injected, grey left alone.
 
     Args:
         record: Of `ani.evaluation.gating.inspection_record`.

@@ -8,6 +8,7 @@ once, because transformers can neither quantize nor save a model that came from 
 import importlib.metadata
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Literal, cast
 
@@ -23,7 +24,7 @@ from transformers import (
 )
 
 from ani.errors import InputError
-from ani.injection.adapter import replacing_directory
+from ani.files import replacing_directory
 
 EMBEDDED = "smollm2"
 
@@ -74,6 +75,8 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch_dtype, quantization_config=quantization_config, device_map={"": device}
         )
+    except torch.cuda.OutOfMemoryError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unavailable("model", name, error) from error
     return cast(PreTrainedModel, model.eval())
@@ -111,6 +114,7 @@ def embedded_model_directory() -> Path:
 
 
 def _convert(gguf: Path, directory: Path) -> None:
+    print("converting the embedded model, once: some 15 seconds, 540 MB in the user's cache", file=sys.stderr)
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)

@@ -31,6 +31,8 @@ def training_lines(console: Console) -> Callable[[dict[str, Any]], None]:
         parts = [f"step {line['step']:>4}/{line['steps']}", f"loss {line['loss']:.3f}"]
         roles = [("quantitative", "quantities"), ("nominal", "names")]
         gates = [f"{label} {line[f'gate_open_{role}']:.0%}" for role, label in roles if f"gate_open_{role}" in line]
+        if not gates and "gate_open" in line:
+            gates = [f"{line['gate_open']:.0%}"]
         if gates:
             parts.append("gates open: " + ", ".join(gates))
         parts.append(f"{line['tokens_per_second']:.0f} tokens/s")

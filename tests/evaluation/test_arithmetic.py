@@ -36,7 +36,7 @@ class Scripted:
 
 
 def right(prompt: str) -> str:
-    left, operation, other, _ = prompt.split()
+    _, left, operation, other, _ = prompt.split()
     values = int(left), int(other)
     result = {"+": values[0] + values[1], "-": values[0] - values[1], "*": values[0] * values[1]}[operation]
     return f" {result}"

@@ -250,7 +250,7 @@ def test_saving_that_fails_changes_nothing(
     elif where == "card":
         monkeypatch.setattr(adapter_module, "_card", fail)
     else:
-        monkeypatch.setattr(adapter_module.os, "replace", fail_to_move_into_place)
+        monkeypatch.setattr(os, "replace", fail_to_move_into_place)
     with pytest.raises(OSError, match="no space"):
         save_adapter(model, path, card="new" if where == "move" else None)
     monkeypatch.undo()

@@ -295,9 +295,27 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_batch(tiny_recipe: Write,
     assert "the loss is nan at step 2," in message
     assert "on a batch of 4 that begins with [" in message
     assert "module_learning_rate" in message
-    assert (tmp_path / "run" / "checkpoint-1" / COMPLETE).is_file()
+    # Its weights made the loss: nothing may resume from them.
+    assert not (tmp_path / "run" / "checkpoint-1" / COMPLETE).exists()
     assert not (tmp_path / "run" / ADAPTER).exists()
     assert [line["step"] for line in log_of(tmp_path / "run")] == [1]
+
+
+def test_weights_that_are_not_finite_are_not_saved(
+    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = AniTrainer._count
+
+    def poison(trainer: AniTrainer, inputs: dict[str, Any]) -> None:
+        count(trainer, inputs)
+        if trainer.state.global_step == 2:
+            next(p for p in trainer.model.parameters() if p.requires_grad).data.fill_(float("nan"))
+
+    monkeypatch.setattr(AniTrainer, "_count", poison)
+    with pytest.raises(TrainingFailed, match="no longer finite after step 3"):
+        train(load_recipe(tiny_recipe(), ["training.save_every=1"]))
+    assert (tmp_path / "run" / "checkpoint-2" / COMPLETE).is_file()
+    assert not (tmp_path / "run" / "checkpoint-3").exists()
 
 
 def without_roles(tmp_path: Path) -> str:

@@ -17,7 +17,7 @@ Operation = Literal["addition", "subtraction", "multiplication"]
 Symbol = Literal["+", "-", "*"]
 Split = Literal["train", "test"]
 
-_SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*"}
+SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*"}
 _TENTHS: dict[Split, int] = {"train": 9, "test": 1}  # of all problems, in each split
 
 
@@ -78,15 +78,15 @@ def arithmetic_problems(
         raise InputError(f"count must not be negative, but is {count}")
     if not digits or len(set(digits)) < len(digits) or min(digits) < 1:
         raise InputError(f"digits must be distinct lengths of at least 1, such as (2, 4), not {digits!r}")
-    if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(_SYMBOLS):
-        raise InputError(f"operations must be distinct names among {list(_SYMBOLS)}, not {operations!r}")
+    if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(SYMBOLS):
+        raise InputError(f"operations must be distinct names among {list(SYMBOLS)}, not {operations!r}")
     if split not in _TENTHS:
         raise InputError(f"split must be one of {list(_TENTHS)}, not {split!r}")
 
     # Walking the grid diagonally keeps both margins even at any count, not only at whole grids.
     turn = lcm(len(digits), len(operations))
     wanted = Counter(
-        (digits[i % len(digits)], _SYMBOLS[operations[(i + i // turn) % len(operations)]]) for i in range(count)
+        (digits[i % len(digits)], SYMBOLS[operations[(i + i // turn) % len(operations)]]) for i in range(count)
     )
     random = Random(seed)
     drawn = {cell: _draw(*cell, number, split, random) for cell, number in wanted.items()}

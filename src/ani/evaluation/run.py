@@ -1,13 +1,13 @@
 """`ani eval`: runs tasks on one model and leaves their result files; knows nothing about training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.data.arithmetic import arithmetic_problems
+from ani.data.arithmetic import SYMBOLS, Operation, arithmetic_problems
 from ani.data.diagnostic import diagnostic_sentences
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
 from ani.evaluation.gating import evaluate_gating
@@ -17,7 +17,7 @@ from ani.progress import counting
 from ani.provenance import provenance
 from ani.report import accuracy_table, gating_table
 
-Operation = Literal["addition", "subtraction", "multiplication"]
+RESULT_FILES = ("arithmetic.jsonl", "gating.jsonl", "run.json")
 
 
 def evaluate(
@@ -31,6 +31,7 @@ def evaluate(
     seed: int,
     console: Console,
     quiet: bool = False,
+    facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run tasks; one JSON-lines file a task in `out`, and a table on the console unless `quiet`.
 
@@ -40,21 +41,29 @@ def evaluate(
         tasks: Of `arithmetic` and `gating`.
         operations: Of the arithmetic problems.
         out: Directory; files of earlier runs are replaced.
-        limit: Problems for each digit length, and sentences.
+        limit: Problems for each operation and digit length, and sentences.
         seed: Of problems and sentences; they never stand in training data, whatever the seed.
         console: For progress and tables.
         quiet: Print nothing.
+        facts: What `run.json` says of the model.
 
     Returns:
         For scripts: per task, counts and shares with 95% Wilson intervals (None where nothing was counted).
     """
     progress = Console(quiet=True) if quiet else console
     results: dict[str, Any] = {}
-    write_json(out / "run.json", {"title": f"ani eval: {', '.join(tasks)}", **provenance()})
+    # All bad input is met before the first file is touched.
+    problems = arithmetic_problems(
+        limit * len(PAPER_DIGITS) * len(operations) if "arithmetic" in tasks else 0,
+        digits=PAPER_DIGITS,
+        operations=operations,
+        split="test",
+        seed=seed,
+    )
+    sentences = diagnostic_sentences(limit if "gating" in tasks else 0, split="test", seed=seed)
+    for name in RESULT_FILES:  # of an earlier run, perhaps of another model
+        (out / name).unlink(missing_ok=True)
     if "arithmetic" in tasks:
-        problems = arithmetic_problems(
-            limit * len(PAPER_DIGITS), digits=PAPER_DIGITS, operations=operations, split="test", seed=seed
-        )
         with counting(progress, "problems", len(problems)) as count:
             answers = write_records(
                 out / "arithmetic.jsonl",
@@ -62,11 +71,15 @@ def evaluate(
             )
         progress.print(accuracy_table(answers))
         results["arithmetic"] = {
-            str(digits): _share(correct, asked)
-            for digits, (correct, asked) in exact_match_by_digits(cast(Any, answers)).items()
+            operation: {
+                str(digits): _share(correct, asked)
+                for digits, (correct, asked) in exact_match_by_digits(
+                    cast(Any, [answer for answer in answers if answer["operation"] == SYMBOLS[operation]])
+                ).items()
+            }
+            for operation in operations
         }
     if "gating" in tasks:
-        sentences = diagnostic_sentences(limit, split="test", seed=seed)
         with counting(progress, "sentences", len(sentences)) as count:
             decisions = write_records(out / "gating.jsonl", evaluate_gating(model, tokenizer, sentences, count))
         progress.print(gating_table(decisions))
@@ -77,6 +90,11 @@ def evaluate(
             )
             for role in ("nominal", "quantitative")
         }
+    settings = {"tasks": list(tasks), "operations": list(operations), "limit": limit, "seed": seed}
+    write_json(
+        out / "run.json",
+        {"title": f"ani eval: {', '.join(tasks)}", "settings": settings, **(facts or {}), **provenance()},
+    )
     return results
 
 

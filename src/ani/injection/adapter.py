@@ -5,9 +5,6 @@ Nothing is pickled, nothing is half-written: a directory is written beside its p
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +21,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
+from ani.files import replacing_directory
 from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
 from ani.injection.config import FORMAT_VERSION, AniConfig
 
@@ -31,30 +29,6 @@ CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
 PEFT_CONFIG_FILE = "adapter_config.json"
 PEFT_WEIGHTS_FILE = "adapter_model.safetensors"
-
-
-@contextmanager
-def replacing_directory(path: Path) -> Iterator[Path]:
-    """Give an empty directory to write into; on success it takes the place of `path`, on failure nothing changes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield work
-        work.chmod(0o755)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            os.replace(path, old / path.name)
-            try:
-                os.replace(work, path)
-            except BaseException:
-                os.replace(old / path.name, path)
-                raise
-            finally:
-                shutil.rmtree(old)
-        else:
-            os.replace(work, path)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def save_adapter(model: nn.Module, path: str | Path, *, card: str | None = None) -> None:
@@ -83,6 +57,8 @@ def save_adapter(model: nn.Module, path: str | Path, *, card: str | None = None)
             _save_peft(model, work)
         elif getattr(base_model(model), "_hf_peft_config_loaded", False):
             base_model(model).save_pretrained(work)
+        lora = work / PEFT_WEIGHTS_FILE
+        config["lora_sha256"] = hashlib.sha256(lora.read_bytes()).hexdigest() if lora.is_file() else None
         (work / WEIGHTS_FILE).write_bytes(weights)
         (work / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
         (work / "README.md").write_text(card if card is not None else _card(module.config))
@@ -104,8 +80,10 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
             then unchanged.
     """
     directory = _directory(path)
-    config, digest = _read_config(directory)
+    config, digest, lora_digest = _read_config(directory)
     weights = _read_weights(directory, digest)
+    if lora_digest is not None:
+        _checked_bytes(directory, PEFT_WEIGHTS_FILE, lora_digest)
     if is_attached(model):
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
     attach(model, tokenizer, config)  # checks the model before anything else is loaded
@@ -119,12 +97,8 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
     except BaseException:
         detach(model)
         raise
-    if (directory / PEFT_CONFIG_FILE).is_file():
+    if lora_digest is not None:
         detach(model)  # so that LoRA finds the base model's own modules
-        if not (directory / PEFT_WEIGHTS_FILE).is_file():
-            raise InputError(
-                f"{directory} has {PEFT_CONFIG_FILE} but no {PEFT_WEIGHTS_FILE}; the adapter is incomplete"
-            )
         try:
             with _unchanged_on_failure(model):
                 model.load_adapter(str(directory))
@@ -165,7 +139,11 @@ def _directory(path: str | Path) -> Path:
     if directory.exists():
         raise InputError(f"{path} is a file; an adapter is a directory with {CONFIG_FILE} and {WEIGHTS_FILE}")
     try:
-        return Path(snapshot_download(str(path), allow_patterns=["*.json", "*.safetensors", "README.md"]))
+        return Path(
+            snapshot_download(
+                str(path), allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
+            )
+        )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise InputError(
             f"no adapter at {path!s}: there is no such directory, and the Hugging Face hub gave none "
@@ -173,7 +151,8 @@ def _directory(path: str | Path) -> Path:
         ) from error
 
 
-def _read_config(directory: Path) -> tuple[AniConfig, str]:
+def _read_config(directory: Path) -> tuple[AniConfig, str, str | None]:
+    """The config, the digest of `WEIGHTS_FILE`, and that of PEFT's weights if there are any."""
     file = directory / CONFIG_FILE
     if not file.is_file():
         raise InputError(f"{directory} has no {CONFIG_FILE}, so it is no ANI adapter")
@@ -181,6 +160,7 @@ def _read_config(directory: Path) -> tuple[AniConfig, str]:
         raw: dict[str, Any] = json.loads(file.read_text())
         version = raw.pop("format_version")
         digest = raw.pop("weights_sha256")
+        lora_digest = raw.pop("lora_sha256")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(f"{file} is damaged: {_first_line(error)}") from error
     if not isinstance(version, int) or version > FORMAT_VERSION:
@@ -193,23 +173,27 @@ def _read_config(directory: Path) -> tuple[AniConfig, str]:
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    for key in ("hidden_size", "embedding_scale", "model_type", "num_hidden_layers"):
-        if getattr(config, key) is None:
+    for key in AniConfig.model_fields:
+        if key not in raw or raw[key] is None:
             raise InputError(f"{file} is damaged: {key} is missing")
-    return config, str(digest)
+    return config, str(digest), lora_digest if lora_digest is None else str(lora_digest)
 
 
 def _read_weights(directory: Path, digest: str) -> dict[str, Any]:
-    file = directory / WEIGHTS_FILE
+    try:
+        return load_safetensors(_checked_bytes(directory, WEIGHTS_FILE, digest))
+    except SafetensorError as error:
+        raise InputError(f"{directory / WEIGHTS_FILE} is damaged: {_first_line(error)}") from error
+
+
+def _checked_bytes(directory: Path, name: str, digest: str) -> bytes:
+    file = directory / name
     if not file.is_file():
-        raise InputError(f"{directory} has no {WEIGHTS_FILE}; the adapter is incomplete")
+        raise InputError(f"{directory} has no {name}; the adapter is incomplete")
     data = file.read_bytes()
     if hashlib.sha256(data).hexdigest() != digest:
         raise InputError(f"{file} is not the file that {CONFIG_FILE} describes (truncated or changed); fetch it again")
-    try:
-        return load_safetensors(data)
-    except SafetensorError as error:
-        raise InputError(f"{file} is damaged: {_first_line(error)}") from error
+    return data
 
 
 def _card(config: AniConfig) -> str:

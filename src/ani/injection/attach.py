@@ -141,7 +141,8 @@ class _TokenHistory(Cache):
 
 @functools.cache
 def _subclass(mixin: type[Any], base: type[Any]) -> type[Any]:
-    return type(f"Ani{base.__name__}", (mixin, base), {"_ani_base": base, "__module__": base.__module__})
+    # The name stays: transformers writes it into config.json (`architectures`) and looks layers up by it.
+    return type(base.__name__, (mixin, base), {"_ani_base": base, "__module__": base.__module__})
 
 
 def base_model(model: nn.Module) -> PreTrainedModel:
@@ -322,14 +323,17 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
     given = _arguments(type(model)._ani_base, args, kwargs)
     input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
-    history: list[list[int]] | None = None
+    rows: list[list[int]] | None = None
     if input_ids is not None:
-        history = _history(cache, len(input_ids))
-        new_ids = _text_ids(input_ids, given.get("attention_mask"))
+        rows = _history(cache, len(input_ids))
+        start = len(rows[0]) if rows else 0
+        # In place, to cost no more than the new tokens. Should the pass fail, `_history` cuts them off again.
+        for row, new in zip(rows, _text_ids(input_ids, given.get("attention_mask")), strict=True):
+            row.extend(new)
         if model.training and labels is not None and torch.is_grad_enabled():
             _warn_if_frozen(model)
         if numbers is None:
-            numbers = _find_numbers(model, history, new_ids, labels)
+            numbers = _find_numbers(model, rows, start, labels)
     elif numbers is None:
         raise _no_ids()
     call = _Call(model, numbers)
@@ -342,8 +346,8 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     if model.training and labels is not None and call.injection is not None:
         outputs = _add_auxiliary_loss(model, outputs, call, labels, kwargs.get("num_items_in_batch"))
     used = getattr(outputs, "past_key_values", None) if cache is None else cache
-    if history is not None and isinstance(used, Cache):
-        _remember(used, history, new_ids)
+    if rows is not None and isinstance(used, Cache):
+        _remember(used, rows)
     return outputs
 
 
@@ -381,24 +385,18 @@ def _history(cache: Any, batch_size: int) -> list[list[int]]:
 
 
 @torch.compiler.disable
-def _remember(cache: Cache, history: list[list[int]], new_ids: list[list[int]]) -> None:
+def _remember(cache: Cache, rows: list[list[int]]) -> None:
     if not isinstance(cache, _TokenHistory):
         cache.__class__ = _subclass(_TokenHistory, cast(Any, type(cache)))
-    for row, new in zip(history, new_ids, strict=True):
-        row.extend(new)
-    cast(_TokenHistory, cache).ani_token_ids = history
+    cast(_TokenHistory, cache).ani_token_ids = rows
 
 
 @torch.compiler.disable
-def _find_numbers(
-    model: AttachedModel, history: list[list[int]], new_ids: list[list[int]], labels: torch.Tensor | None
-) -> NumberBatch:
+def _find_numbers(model: AttachedModel, rows: list[list[int]], start: int, labels: torch.Tensor | None) -> NumberBatch:
     locator = number_locator(model)
-    start = len(history[0]) if history else 0
     prompt = _prompt.get()
     if prompt is not None and prompt.model is model:
-        numbers = prompt.numbers.between(start, start + len(new_ids[0]))
-        return numbers.repeated(len(new_ids) // prompt.batch_size)
+        return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // prompt.batch_size)
     response: list[list[bool]] | None = None
     if locator.policy == "terminal" and locator.scope == "prompt":
         response = _response(labels, start)
@@ -407,7 +405,6 @@ def _find_numbers(
                 "policy='terminal' injects into prompts only and can't tell prompt from response without labels; "
                 "pass labels (−100 on the prompt), numbers=..., or use policy='running'"
             )
-    rows = [old + new for old, new in zip(history, new_ids, strict=True)] if start else new_ids
     return locator.batch(rows, start=start, response=response)
 
 
@@ -438,16 +435,19 @@ def _inject(layer: nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
     module = call.model.get_submodule("ani")
     if len(call.numbers) == 0 and not module.training:
         return hidden_states
+    device = next(module.parameters()).device
     numbers = call.numbers.to(hidden_states.device)
     at = (numbers.rows, numbers.positions)
-    injection: Injection = module(hidden_states[at], numbers.features)
+    # Where a model lies on several devices, its hidden states arrive from the device of the layer before.
+    injection: Injection = module(hidden_states[at].to(device), numbers.features.to(device))
     call.injection = injection
     decision = Decision(numbers, Injection(*(field.detach() for field in injection)))
     object.__setattr__(call.model, "_ani_last_decision", decision)
+    updated = injection.hidden_states.to(hidden_states.device)
     if ani_module(call.model).config.layer == 0:
-        return hidden_states.index_put(at, injection.hidden_states)  # PEFT makes the embedding output a leaf
+        return hidden_states.index_put(at, updated)  # PEFT makes the embedding output a leaf
     # In place, so that transformers' record of this hidden state (`output_hidden_states`) shows the edit.
-    return hidden_states.index_put_(at, injection.hidden_states)
+    return hidden_states.index_put_(at, updated)
 
 
 def _warn_if_frozen(model: AttachedModel) -> None:
@@ -493,10 +493,10 @@ def _share(labels: torch.Tensor, num_items: Any) -> Any:
 def _prompting(model: AttachedModel, input_ids: Any, attention_mask: Any, cache: Any) -> Iterator[None]:
     """Under `terminal`, find the prompt's numbers once; what is generated after it gets nothing."""
     locator = number_locator(model)
-    if locator.policy != "terminal" or input_ids is None:
+    if locator.policy != "terminal":
         yield
         return
-    rows = _text_ids(input_ids, attention_mask)
+    rows = _text_ids(input_ids, attention_mask) if input_ids is not None else [[]]  # none: generation from BOS alone
     cached = int(cache.get_seq_length()) if isinstance(cache, Cache) else 0
     if attention_mask is not None and cached and attention_mask.shape[1] > input_ids.shape[1]:
         # Only the new turn was passed; what the cache holds stays context.

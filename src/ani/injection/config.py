@@ -11,8 +11,8 @@ FORMAT_VERSION = 1
 class AniConfig(BaseModel):
     """Settings of one ANI module (paper Section 3, "Hyperparameters" for the defaults).
 
-    `embedding_scale`, `hidden_size`, `model_type` and `num_hidden_layers` are facts about the model; `attach`
-    fills them in, and `load_adapter` refuses a model that differs.
+    `embedding_scale`, `hidden_size`, `model_type` and `num_hidden_layers` are facts about the model that `attach`
+    fills in; it refuses a model of another type, width or depth.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -58,8 +58,10 @@ class AniModule(nn.Module):
         """
         dtype = self.projection.weight.dtype
         hidden = hidden_states.to(dtype)
-        embeddings = self.projection(features.to(dtype)).to(dtype)
-        logits = self.gate(hidden, embeddings)
+        # Autocast would round the features to 8 bits, in training only.
+        with torch.autocast(hidden.device.type, enabled=False):
+            embeddings = self.projection(features.to(dtype))
+            logits = self.gate(hidden, embeddings)
         if self.training:
             alpha = torch.sigmoid(logits)
             updated = hidden + (self.scale * alpha).unsqueeze(-1) * embeddings

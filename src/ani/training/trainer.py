@@ -34,7 +34,7 @@ from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
-from ani.errors import InputError
+from ani.errors import InputError, TrainingFailed
 from ani.files import replacing_file
 from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
 from ani.injection.attach import ani_module, attach, base_model, last_decision, number_locator
@@ -52,10 +52,6 @@ SATURATED = 6.0
 """|z| beyond which σ'(z) < 0.0025: a gate that gets hardly any gradient."""
 UNMOVED = 0.01
 """RMS of e, in units of the hidden state's, below which W_P has taught the model nothing yet."""
-
-
-class TrainingFailed(RuntimeError):
-    """Training can't go on; the message says where, why and what to do."""
 
 
 class AniTrainer(Trainer):
@@ -81,8 +77,9 @@ class AniTrainer(Trainer):
             module = {id(parameter) for parameter in ani_module(self.model).parameters()}
             trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             groups = [
-                {"params": [p for p in trainable if id(p) in module], "lr": self.module_learning_rate},
+                # First, because its rate is the one that the Trainer logs.
                 {"params": [p for p in trainable if id(p) not in module], "lr": self.args.learning_rate},
+                {"params": [p for p in trainable if id(p) in module], "lr": self.module_learning_rate},
             ]
             self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
         return self.optimizer
@@ -103,10 +100,12 @@ class AniTrainer(Trainer):
         loss = super().training_step(model, inputs, *args, **kwargs)
         if not bool(torch.isfinite(loss)):
             step = self.state.global_step + 1
+            # The weights that made this loss may have been saved a moment ago.
+            (self.folder / f"checkpoint-{self.state.global_step}" / COMPLETE).unlink(missing_ok=True)
             rows = [self._decode(row) for row in inputs["input_ids"][:2].tolist()]
             raise TrainingFailed(
                 f"the loss is {float(loss)} at step {step}, on a batch of {len(inputs['input_ids'])} that begins with "
-                f"{rows}; the last good checkpoint is kept. Lower training.learning_rate or module_learning_rate"
+                f"{rows}; checkpoints of earlier steps are kept. Lower training.learning_rate or module_learning_rate"
             )
         self._count(inputs)
         return loss
@@ -180,6 +179,7 @@ class AniTrainer(Trainer):
         save_adapter(self.model, directory / ADAPTER)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        _check_finite(self.model, self.state.global_step)
         super()._save_checkpoint(model, trial)
         directory = self.folder / f"checkpoint-{self.state.global_step}"
         (directory / COMPLETE).touch()
@@ -189,6 +189,14 @@ class AniTrainer(Trainer):
         ani_module(self.model).load_state_dict(load_file(directory / WEIGHTS_FILE))
         if (directory / PEFT_CONFIG_FILE).is_file():
             set_peft_model_state_dict(cast(PeftModel, self.model), load_peft_weights(str(directory), device="cpu"))
+
+
+def _check_finite(model: torch.nn.Module, step: int) -> None:
+    if not all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad):
+        raise TrainingFailed(
+            f"the weights are no longer finite after step {step}; checkpoints of earlier steps are kept. Lower "
+            "training.learning_rate or module_learning_rate"
+        )
 
 
 class _Report(TrainerCallback):
@@ -308,7 +316,7 @@ def _tokenized(
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     """Load the recipe's model, wrap it in LoRA if it says so, and attach an untrained ANI module."""
     if recipe.quantization != "none" and recipe.lora is None:
-        raise InputError("quantization: nf4 without lora trains nothing but the module; set quantization: none or lora")
+        raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
     tokenizer = load_tokenizer(recipe.model)
     model: torch.nn.Module = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
     set_seed(recipe.seed)
@@ -372,6 +380,7 @@ def train(
         # torch warns about a pin_memory that has no effect without an accelerator.
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    _check_finite(model, trainer.state.global_step)
     save_adapter(model, output / ADAPTER)
     return model.eval()
 
@@ -388,7 +397,7 @@ def resume_recipe(directory: str | Path) -> Recipe:
 
 def _arguments(recipe: Recipe) -> TrainingArguments:
     settings = recipe.training
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=recipe.output,
         per_device_train_batch_size=settings.batch_size,
         gradient_accumulation_steps=settings.gradient_accumulation,
@@ -409,12 +418,17 @@ def _arguments(recipe: Recipe) -> TrainingArguments:
         disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),
     )
+    # With several GPUs in one process the Trainer would use nn.DataParallel, which can't split a NumberBatch.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 def _last_checkpoint(output: Path) -> Path | None:
     """The newest complete checkpoint; half-written ones are removed."""
     complete: list[tuple[int, Path]] = []
     for directory in output.glob("checkpoint-*"):
+        if not directory.name.removeprefix("checkpoint-").isdecimal():
+            continue  # the user's own
         if (directory / COMPLETE).is_file():
             complete.append((int(directory.name.removeprefix("checkpoint-")), directory))
         else:
