@@ -115,9 +115,9 @@ class _InjectionLayer(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if "hidden_states" in kwargs:
-            kwargs["hidden_states"] = _inject(self, kwargs["hidden_states"])
+            kwargs["hidden_states"] = _inject(kwargs["hidden_states"])
         else:
-            args = (_inject(self, args[0]), *args[1:])
+            args = (_inject(args[0]), *args[1:])
         return super().__call__(*args, **kwargs)
 
 
@@ -430,7 +430,7 @@ def _current_call() -> _Call:
     return call
 
 
-def _inject(layer: nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
+def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
     call = _current_call()
     module = call.model.get_submodule("ani")
     if len(call.numbers) == 0 and not module.training:
