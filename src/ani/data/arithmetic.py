@@ -33,8 +33,8 @@ class ArithmeticProblem(NamedTuple):
     def prompt(self) -> str:
         """The question, such as `Calculate 123 + 456 =`, without a trailing space.
 
-        It begins with a word: a number at the very first token would stand where many models keep their attention
-        sink, whose hidden state says next to nothing about the digit there (docs/findings.md).
+        It begins with a word: a number at the very first token would stand where SmolLM2's hidden states
+        are unlike all others, and its leading digit was not learnt (docs/findings.md).
         """
         return f"Calculate {self.left} {self.operation} {self.right} ="
 
