@@ -62,7 +62,7 @@ def assert_refused(done: Done, *parts: str) -> None:
 # --- what works ---
 
 
-@pytest.mark.parametrize("command", [[], ["inspect"], ["train"], ["eval"], ["report"], ["demo"], ["env"]])
+@pytest.mark.parametrize("command", [[], ["inspect"], ["train"], ["compare"], ["eval"], ["report"], ["demo"], ["env"]])
 def test_help(run: Callable[..., Done], command: list[str]) -> None:
     done = run(*command, "--help")
     assert done.code == 0
@@ -194,6 +194,12 @@ def test_without_arguments_there_is_help(run: Callable[..., Done]) -> None:
     done = run()
     assert done.code == 2
     assert "Usage" in done.out + done.err
+
+
+def test_compare_refuses_what_is_no_comparison(run: Callable[..., Done], tiny_recipe: Write) -> None:
+    assert_refused(run("compare", "gone.yaml"), "recipe gone.yaml does not exist")
+    assert_refused(run("compare", tiny_recipe()), "recipe.yaml", "key 'evaluation' is missing")
+    assert_refused(run("compare", tiny_recipe(), "seeds"), "override 'seeds' must have the form key=value")
 
 
 def test_bad_recipes(run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def randomise(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Non
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         module.projection.weight.normal_(std=0.5, generator=generator)
+        if module.gate is None:
+            return
         module.gate.inner.weight.normal_(std=module.gate.inner.in_features**-0.5, generator=generator)
         module.gate.inner.bias.zero_()
         module.gate.outer.weight.normal_(std=2.0, generator=generator)

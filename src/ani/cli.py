@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError, TrainingFailed
 
 app = typer.Typer(
@@ -63,6 +64,49 @@ def inspect(
 
 
 @app.command()
+def probe(
+    out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
+    model: ModelOption = "smollm2",
+    data: Annotated[
+        str, typer.Option("--data", help="Labelled sentences: JSONL file, directory, or contrastive (our own).")
+    ] = "contrastive",
+    held_out: Annotated[
+        str | None, typer.Option("--held-out", help="Likewise, to test on; default: --data, domain by domain.")
+    ] = None,
+    sentences: Annotated[
+        int | None, typer.Option("--sentences", min=1, help="At most; default: the whole file, 4000 of contrastive.")
+    ] = None,
+    layers: Annotated[str | None, typer.Option("--layers", help="Comma-separated; default: all.")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Probe every layer for the roles of numbers and choose the one to inject at."""
+    from ani.models import load_model, load_tokenizer
+    from ani.probing.run import SELECTION
+    from ani.probing.run import probe as run
+    from ani.report import layers_table
+
+    wanted = _layers(layers) if layers is not None else None
+    selection = run(
+        load_model(model),
+        load_tokenizer(model),
+        out,
+        data=data,
+        held_out=held_out,
+        sentences=sentences,
+        layers=wanted,
+        seed=seed,
+        console=Console(quiet=True) if as_json else console,
+        facts={"model": model},
+    )
+    if as_json:
+        print((out / SELECTION).read_text(encoding="utf-8"), end="")
+        return
+    console.print(layers_table(selection))
+    console.print(selection.reason, highlight=False)
+
+
+@app.command()
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="Recipe, a YAML file.")] = None,
     overrides: Overrides = None,
@@ -78,11 +122,27 @@ def train(
         raise InputError("give either a recipe or --resume DIR")
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
     try:
-        run(plan, resume=resume is not None, on_log=training_lines(console))
+        run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
     except KeyboardInterrupt:
         console.print(f"interrupted; continue with: ani train --resume {escape(plan.output)}", soft_wrap=True)
         raise
     console.print(f"The adapter: [bold]{escape(str(Path(plan.output) / ADAPTER))}[/bold]", soft_wrap=True)
+
+
+@app.command()
+def compare(
+    recipe: Annotated[Path, typer.Argument(help="Comparison, a YAML file.")],
+    overrides: Overrides = None,
+) -> None:
+    """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
+    from ani.comparison import run_comparison
+
+    try:
+        page = run_comparison(recipe, console, overrides or ())
+    except KeyboardInterrupt:
+        console.print("interrupted; continue with the same command")
+        raise
+    console.print(f"The report: [bold]{escape(str(page.resolve()))}[/bold]", soft_wrap=True)
 
 
 @app.command("eval")
@@ -121,6 +181,27 @@ def report(folder: Annotated[Path, typer.Argument(help="Directory with result fi
     from ani.report import build_report
 
     console.print(f"The report: [bold]{escape(str(build_report(folder).resolve()))}[/bold]", soft_wrap=True)
+
+
+@app.command()
+def diagnostic(
+    out: Annotated[Path, typer.Argument(help="Directory to write.")],
+    quantitative: Annotated[
+        str, typer.Option("--quantitative", help="Maths texts: hub name, JSONL or parquet file, or directory.")
+    ] = OPENMATH,
+    nominal: Annotated[
+        str, typer.Option("--nominal", help="Chat texts, likewise, or diagnostic: our own sentences.")
+    ] = MAGPIE,
+    count: Annotated[int, typer.Option("--count", min=1, help="Texts of each kind; the paper has 10000.")] = 10_000,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """Build the paper's diagnostic set: maths texts beside chat texts, labelled, with a data card."""
+    from ani.data.openmath_magpie import build_openmath_magpie
+    from ani.progress import counting
+
+    with counting(console, "texts", 2 * count) as kept:
+        build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)
+    console.print(f"The diagnostic set: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
 
 @app.command()
@@ -189,6 +270,13 @@ def _names(what: str, text: str, known: tuple[str, ...]) -> list[str]:
     if unknown or not names:
         raise InputError(f"unknown {what} {', '.join(unknown) or text!r}; known are {', '.join(known)}")
     return names
+
+
+def _layers(text: str) -> list[int]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(name.isdecimal() for name in names):
+        raise InputError(f"--layers must be numbers such as 4,9,14, not {text!r}")
+    return [int(name) for name in names]
 
 
 def _shipped_adapter(model: str) -> str:

@@ -66,7 +66,7 @@ def run_demo(output: str | Path | None, console: Console, overrides: Sequence[st
 
     console.rule("2/4 Training")
     if not (folder / "training" / ADAPTER).is_dir():
-        train(training, resume=True, on_log=training_lines(console))
+        train(training, resume=True, on_log=training_lines(console), console=console)
     shutil.copy(folder / "training" / LOG_FILE, folder / LOG_FILE)
 
     console.rule("3/4 The model with ANI")

@@ -9,16 +9,21 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from filelock import FileLock
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -42,6 +47,14 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return cast(PreTrainedTokenizerBase, tokenizer)
+
+
+def load_config(name: str) -> PreTrainedConfig:
+    """Load a model's configuration, without its weights; raises InputError if there is none under this name."""
+    try:
+        return cast(PreTrainedConfig, AutoConfig.from_pretrained(_source(name)))
+    except (OSError, ValueError, KeyError) as error:
+        raise _unavailable("model", name, error) from error
 
 
 def load_model(
@@ -80,6 +93,26 @@ def load_model(
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unavailable("model", name, error) from error
     return cast(PreTrainedModel, model.eval())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a look at a model that may be trained next; its mode is restored.
+
+    On some CPUs bitsandbytes repacks 4-bit weights at the first forward in evaluation mode, for a kernel without
+    gradients, so that is switched off meanwhile.
+    """
+    training = model.training
+    packing = [module for module in model.modules() if getattr(module, "support_avx512bf16_for_cpu", False)]
+    model.eval()
+    for module in packing:
+        module.support_avx512bf16_for_cpu = cast(Any, False)
+    try:
+        yield
+    finally:
+        model.train(training)
+        for module in packing:
+            module.support_avx512bf16_for_cpu = cast(Any, True)
 
 
 def default_dtype(device: str) -> torch.dtype:

@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import binom, bootstrap, norm
 
-from ani.evaluation.statistics import wilson_interval
+from ani.evaluation import statistics
+from ani.evaluation.statistics import bootstrap_means, paired_bootstrap, wilson_interval
 
 
 @given(total=st.integers(1, 5000), data=st.data(), confidence=st.floats(0.5, 0.999))
@@ -33,3 +35,120 @@ def test_known_value_and_symmetry() -> None:
 def test_bad_input_is_named(successes: int, total: int, confidence: float, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         wilson_interval(successes, total, confidence)
+
+
+# --- bootstrap ---
+
+
+def test_resampled_means_agree_with_scipy() -> None:
+    values = np.random.default_rng(3).exponential(size=(60, 2))
+    means = bootstrap_means(values, resamples=20_000)
+    assert means.shape == (20_000, 2)
+    found = np.quantile(means, [0.025, 0.975], axis=0)
+    expected = bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", axis=0, rng=1)
+    for side, bound in zip(found, expected.confidence_interval, strict=True):
+        np.testing.assert_allclose(side, bound, atol=0.015)
+    np.testing.assert_allclose(means.std(axis=0), values.std(axis=0) / 60**0.5, rtol=0.03)
+    np.testing.assert_allclose(np.corrcoef(means.T), np.corrcoef(values.T), atol=0.03)
+
+
+def test_resampled_rates_are_binomial() -> None:
+    solved = np.array([[1.0]] * 3 + [[0.0]] * 5)
+    counts = np.rint(8 * bootstrap_means(solved, resamples=40_000)).astype(int).ravel()
+    shares = np.bincount(counts, minlength=9) / len(counts)
+    np.testing.assert_allclose(shares, binom.pmf(range(9), 8, 3 / 8), atol=0.01)
+
+
+def test_groups_are_drawn_whole_and_rows_weigh_the_same() -> None:
+    # Two groups, of one and of three rows: drawn twice one, once each, or twice the other.
+    means = bootstrap_means(np.array([[1.0], [0.0], [1.0], [1.0]]), ["b", "a", "b", "b"], resamples=20_000).ravel()
+    outcomes, counts = np.unique(means, return_counts=True)
+    assert outcomes.tolist() == [0.0, 0.75, 1.0]
+    np.testing.assert_allclose(counts / len(means), [0.25, 0.5, 0.25], atol=0.015)
+
+
+def test_groups_of_equal_size_are_their_means() -> None:
+    values = np.random.default_rng(0).normal(size=(40, 3))
+    alone = bootstrap_means(values, resamples=50, seed=4)
+    np.testing.assert_allclose(bootstrap_means(values, range(40), resamples=50, seed=4), alone)
+    spread = np.concatenate([values - 1, values + 1])
+    np.testing.assert_allclose(bootstrap_means(spread, np.tile(np.arange(40), 2), resamples=50, seed=4), alone)
+    assert not np.allclose(bootstrap_means(values, resamples=50, seed=5), alone)
+
+
+def test_blocks_of_resamples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).normal(size=(30, 2))
+    whole = bootstrap_means(values, resamples=101)
+    monkeypatch.setattr(statistics, "_COUNTS_AT_ONCE", 100)
+    np.testing.assert_allclose(bootstrap_means(values, resamples=101), whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "groups", "resamples", "named"),
+    [
+        (np.zeros(3), None, 10, r"shape \(3,\)"),
+        (np.zeros((0, 2)), None, 10, r"shape \(0, 2\)"),
+        (np.array([[1.0], [np.nan]]), None, 10, "finite"),
+        (np.zeros((3, 1)), ["a", "b"], 10, "3 rows, not 2"),
+        (np.zeros((3, 1)), None, 0, "resamples"),
+    ],
+)
+def test_what_can_not_be_resampled_is_named(
+    values: np.ndarray, groups: list[str] | None, resamples: int, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        bootstrap_means(values, groups, resamples=resamples)
+
+
+def test_paired_difference_agrees_with_scipy() -> None:
+    random = np.random.default_rng(8)
+    baseline = random.random(200) < 0.5
+    scores = np.where(random.random(200) < 0.8, baseline, ~baseline) | (random.random(200) < 0.15)
+    found = paired_bootstrap(scores, baseline, resamples=20_000)
+    expected = bootstrap(
+        (scores.astype(float), baseline.astype(float)),
+        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
+        paired=True,
+        n_resamples=20_000,
+        method="percentile",
+        rng=1,
+    )
+    assert found.value == pytest.approx(scores.mean() - baseline.mean())
+    assert (found.low, found.high) == pytest.approx(expected.confidence_interval, abs=0.006)
+    assert found.p == pytest.approx(float((expected.bootstrap_distribution <= 0).mean()), abs=0.01)
+    back = paired_bootstrap(baseline, scores, resamples=20_000)
+    assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
+
+
+def test_p_in_closed_form() -> None:
+    # One of six problems gained, none lost: there is no gain in a resample that misses it, (5/6)^6 of them.
+    gained, before = np.eye(6)[0], np.zeros(6)
+    assert paired_bootstrap(gained, before, resamples=40_000).p == pytest.approx((5 / 6) ** 6, abs=0.01)
+    # All gained: no resample is without gain, and only the observed one counts.
+    assert paired_bootstrap(np.ones(6), before) == pytest.approx((1, 1, 1, 1 / 1001))
+    assert paired_bootstrap(before, np.ones(6)) == pytest.approx((-1, -1, -1, 1))
+
+
+def test_a_problems_score_is_its_mean_over_seeds() -> None:
+    random = np.random.default_rng(2)
+    scores, baseline = random.random((50, 3)) < 0.7, random.random((50, 1)) < 0.5
+    assert paired_bootstrap(scores, baseline) == paired_bootstrap(scores.mean(axis=1), baseline[:, 0])
+    # The same answers three times over are no more evidence.
+    one = paired_bootstrap(scores[:, 0], baseline)
+    assert paired_bootstrap(np.repeat(scores[:, :1], 3, axis=1), baseline) == pytest.approx(one)
+
+
+def test_a_tie_is_no_gain_even_in_thirds() -> None:
+    scores = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]] * 7)
+    found = paired_bootstrap(scores, scores[:, ::-1] * 1.0)
+    assert found.p == 1
+    assert (found.value, found.low, found.high) == pytest.approx((0, 0, 0), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scores", "baseline", "confidence", "named"),
+    [(2, 3, 0.95, "not of 2 and 3"), (0, 0, 0.95, "not of 0 and 0"), (2, 2, 95.0, "95.0")],
+)
+def test_bad_pairs_are_named(scores: int, baseline: int, confidence: float, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        paired_bootstrap(np.zeros(scores), np.zeros(baseline), confidence=confidence)

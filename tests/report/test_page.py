@@ -298,3 +298,32 @@ def test_an_interrupted_write_leaves_the_older_page(tmp_path: Path, monkeypatch:
         build_report(tmp_path)
     assert (tmp_path / "report.html").read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
+    runs = {
+        "base": [False, False],
+        "ours": [True, False],
+        "more": [True, True],
+        "x": [False, False],
+        "y": [True, False],
+    }
+    answers = [
+        answer(run, 2, correct, seed=seed, prompt=f"problem {problem}")
+        for run, scores in runs.items()
+        for seed in (0, 1)
+        for problem, correct in enumerate(scores)
+    ]
+    write(tmp_path, "arithmetic.jsonl", answers)
+    write(
+        tmp_path, "gating.jsonl", [{**decision("nominal", 0.9, True), "run": run, "seed": 0} for run in ("ours", "x")]
+    )
+    (tmp_path / "run.json").write_text(json.dumps({"baseline": "base"}))
+    page = build(tmp_path)
+    rows = {row[1]: row for row in page.rows if row[0] == "addition" and "n = 2 × 2 seeds" in row[2]}
+    assert rows["more"][3] == "100.0% 34.2–100.0 n = 2 × 2 seeds seeds 100.0–100.0"
+    assert ["addition", "more", *["+100.0 +100.0…+100.0 p = 0.001"] * 2] in page.rows
+    assert page.tags.count("b") == 2  # the best of both columns
+    assert "means over training seeds" in page.text
+    assert ["ours", "0.0% 0.0–79.3 n = 1", "–", "–", "–"] in page.rows
+    assert "Exact answers, addition, ours" not in page.text  # five runs are too many for headlines

@@ -3,6 +3,7 @@
 from io import StringIO
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +11,18 @@ from rich.console import Console
 from scipy.stats import binom
 
 from ani.errors import InputError
-from ani.report import accuracy_markdown, accuracy_table, gating_markdown, gating_table
+from ani.evaluation.statistics import paired_bootstrap, wilson_interval
+from ani.report import (
+    accuracy_markdown,
+    accuracy_table,
+    comparison_markdown,
+    comparison_tables,
+    gating_markdown,
+    gating_table,
+)
 from ani.report.records import Answer, GateDecision
-from ani.report.summaries import accuracies, gating
+from ani.report.summaries import accuracies, differences, gating, gating_by_run
+from ani.report.tables import accuracy_cells
 
 ANSWERS = st.lists(
     st.builds(
@@ -127,3 +137,99 @@ def test_bad_record_is_named() -> None:
     good = {"run": "x", "operation": "addition", "digits": 2, "correct": True}
     with pytest.raises(InputError, match="record 1: correct"):
         accuracy_table([good, {**good, "correct": "yes"}])
+
+
+# --- comparisons ---
+
+SCORES = {"base": [[1, 0, 0, 0]], "ours": [[1, 1, 1, 0], [1, 1, 0, 0]], "other": [[0, 0, 0, 0], [0, 0, 0, 0]]}
+"""Run: for each seed, which of four problems it solved; the first two have one digit, the others three."""
+
+
+def compared() -> list[dict[str, object]]:
+    return [
+        {"run": run, "seed": seed, "operation": "+", "digits": 1 + problem // 2 * 2, "prompt": f"problem {problem}"}
+        | {"correct": bool(solved), "prediction": "1"}
+        for run, seeds in SCORES.items()
+        for seed, answers in enumerate(seeds)
+        for problem, solved in enumerate(answers)
+    ]
+
+
+def answers_of(records: list[dict[str, object]]) -> list[Answer]:
+    return [Answer.model_validate(record) for record in records]
+
+
+def test_shares_are_means_over_seeds() -> None:
+    base, ours, _ = accuracies(answers_of(compared()))
+    assert (ours.overall, ours.by_digits) == ((2.5, 4), {1: (2, 2), 3: (0.5, 2)})
+    assert ours.by_seed == ((3, 4), (2, 4)) and base.by_seed == ((1, 4),)
+    # Of problems, not of answers: a second seed doesn't narrow it. Rounded outward between 2 and 3 of 4.
+    estimate = ours.overall.estimate
+    assert estimate == (0.625, wilson_interval(2, 4)[0], wilson_interval(3, 4)[1])
+    assert base.overall.estimate == (0.25, *wilson_interval(1, 4))
+
+
+def test_differences_pair_the_problems() -> None:
+    # Another order of the records is the same comparison.
+    for records in (compared(), compared()[::-1]):
+        ours = next(row for row in differences(answers_of(records), "base") if row.run == "ours")
+        assert ours.overall.value == 0.375
+        assert {digits: found.value for digits, found in ours.by_digits.items()} == {1: 0.5, 3: 0.25}
+    ours, other = differences(answers_of(compared()), "base")
+    assert (ours.run, other.run) == ("ours", "other")
+    assert ours.overall == pytest.approx(
+        paired_bootstrap(np.array(SCORES["ours"]).T, np.array(SCORES["base"]).T), abs=1e-12
+    )
+    assert ours.overall.p < 0.5 < other.overall.p
+
+
+def test_the_best_of_a_column_is_bold() -> None:
+    table = accuracy_cells(accuracies(answers_of(compared())))
+    assert [[cell.bold for cell in row[2:]] for row in table.rows] == [
+        [False, False, False],
+        [True, True, True],
+        [False, False, False],
+    ]
+    tied = [record | {"correct": True} for record in compared()]
+    assert not any(cell.bold for row in accuracy_cells(accuracies(answers_of(tied))).rows for cell in row)
+
+
+def test_comparison_in_terminal_and_markdown() -> None:
+    decisions = [
+        {"run": run, "seed": seed, "role": role, "alpha": alpha, "injected": alpha > 0.5}
+        for run, seed, shift in (("ours", 0, 0.0), ("ours", 1, 0.4), ("other", 0, 0.0), ("other", 1, 0.0))
+        for role, alpha in (("nominal", 0.2 + shift), ("quantitative", 0.4 + shift))
+    ]
+    terminal = "".join(shown(table) for table in comparison_tables(compared(), decisions, "base"))
+    markdown = comparison_markdown(compared(), decisions, "base")
+    for text in ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "Quantitative open", "1.000"):
+        assert text in terminal and text in markdown, text
+    assert "| + | ours | **100.0%** (" in markdown
+    assert "compared to base" in terminal
+    assert "compared to" not in comparison_markdown(compared(), decisions)
+    assert comparison_markdown([], decisions).count("| --- |") == 1
+    page_bold = [cell for cell in markdown.split("|") if "**" in cell]
+    assert len(page_bold) == 3
+
+
+def test_gates_are_summarised_a_run_and_seed() -> None:
+    # Each seed tells its roles apart perfectly, at another threshold: pooling them would hide it.
+    decisions = [
+        GateDecision(run="ours", seed=seed, role=role, alpha=alpha + 0.3 * seed, injected=alpha + 0.3 * seed > 0.5)
+        for seed in (0, 1)
+        for role, alpha in (("nominal", 0.2), ("nominal", 0.3), ("quantitative", 0.4))
+    ]
+    summary = gating_by_run(decisions)["ours"]
+    assert summary.auc == 1.0
+    assert gating(decisions).auc != 1.0
+    assert summary.nominal_closed == (1.5, 2) and summary.quantitative_open == (0.5, 1)
+
+
+def test_runs_that_were_asked_different_problems_are_refused() -> None:
+    records = compared()
+    with pytest.raises(InputError, match="run 'other': its seeds 0, 1 were not asked the same problems"):
+        accuracy_table(records[:-1])
+    with pytest.raises(InputError, match="runs 'ours' and 'base' were asked different problems"):
+        comparison_tables(records[1:], [], "base")
+    with pytest.raises(InputError, match="lacks its prompt"):
+        comparison_tables([{key: record[key] for key in record if key != "prompt"} for record in records], [], "base")

@@ -1,6 +1,25 @@
 """The diagnostic set: sentences whose numbers carry a known role, nominal or quantitative.
 
 Knows nothing about tokens, models, probes or the gate that are trained and tested on it.
+
+Labels
+    A number is nominal where it names or places a thing, so that another name would do: a room, an order, a
+    version, a jersey; a page, chapter, level, channel or line; a year, a day of the month or another position
+    in a calendar. It is quantitative where it counts or measures: an age, a duration (also in years), a score,
+    a price, a rate, a reading; what is counted stays a quantity ("45 pages").
+Hard cases
+    The same preposition in both roles ("went to 60", "fell to 60"; "by 1900 most families", "by 1900 votes");
+    only the words after the number tell ("Take 12 from the station" or "from the fare fund"), which a causal
+    model at the number has not read; a number at the beginning of the sentence ("12 passed the ball"); a number
+    that stands for the thing itself ("the guests in 12", "the 340 stops behind the market"); a year beside a
+    count ("the 1950 flood", "the 40 survivors"); decimals that are names (rules, versions, classes of books)
+    and long plain integers that are quantities.
+What words give away
+    Logistic regression on the bag of the three words before a number, trained on 4,000 `train` sentences, is
+    right on 81% of the numbers of 4,000 `test` sentences, and on the word after it 68%; on the number's own
+    characters 51%. Nouns and verbs do not carry over (52%); it is function words that do, such as "some" and
+    "only", and that a sentence with both roles mostly has the nominal one first. Read a probe's accuracy beside
+    81%, not beside 50%.
 """
 
 import hashlib
@@ -48,10 +67,11 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     "Diagnostic Dataset Construction").
 
     The same carrier words surround numbers of both roles, and both roles draw from the same range of
-    lengths, so that neither the neighbouring word nor the number alone tells the role. The splits share
-    no template and no number value, and some domains occur in `test` only. About half of the numbers are
-    nominal. Every template is used once before any is used twice. The same arguments give the same
-    sentences on every machine, and a larger count only appends to them.
+    lengths, so that neither the neighbouring word nor the number alone tells the role well (the module's
+    docstring has figures). The splits share no template and no number value, and some domains occur in
+    `test` only. About half of the numbers are nominal. Every template is used once before any is used
+    twice. The same arguments give the same sentences on every machine, and a larger count only appends
+    to them.
 
     Raises:
         InputError: unknown split, or a count that is negative or above what the split can give.
@@ -59,7 +79,7 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     if split not in get_args(Split):
         raise InputError(f"split must be one of {', '.join(get_args(Split))}, not {split!r}")
     remaining = dict(_capacities(split))
-    maximum = sum(remaining.values())
+    maximum = sentence_limit(split)
     if not 0 <= count <= maximum:
         raise InputError(f"count is {count}, but the {split} split gives from 0 to {maximum} sentences")
 
@@ -76,7 +96,12 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     return sentences
 
 
-class _Slot(NamedTuple):
+def sentence_limit(split: Split) -> int:
+    """How many sentences `diagnostic_sentences` can give of a split."""
+    return sum(_capacities(split).values())
+
+
+class Slot(NamedTuple):
     """A place for a number; `low` and `high` count steps of 10^-places."""
 
     role: Role
@@ -90,7 +115,7 @@ class _Template(NamedTuple):
     domain: str
     text: str
     carriers: tuple[str, ...]  # the words around the slots, one more than there are slots
-    slots: tuple[_Slot, ...]
+    slots: tuple[Slot, ...]
 
 
 def _parse_templates(document: str) -> dict[Split, list[_Template]]:
@@ -112,13 +137,13 @@ def _parse_templates(document: str) -> dict[Split, list[_Template]]:
 def _parse_template(domain: str, text: str) -> _Template:
     where = f"domain {domain!r}, template {text!r}"
     carriers: list[str] = []
-    slots: list[_Slot] = []
+    slots: list[Slot] = []
     position = 0
     for match in _SLOT.finditer(text):
         role, low, low_fraction, high, high_fraction, comma = match.groups(default="")
         if len(low_fraction) != len(high_fraction):
             raise ValueError(f"{where}: {match[0]} needs the same number of decimals at both ends")
-        slot = _Slot(_ROLES[role], int(low + low_fraction), int(high + high_fraction), len(low_fraction), bool(comma))
+        slot = Slot(_ROLES[role], int(low + low_fraction), int(high + high_fraction), len(low_fraction), bool(comma))
         if not 0 < slot.low <= slot.high:
             raise ValueError(f"{where}: {match[0]} needs 0 < LOW <= HIGH; write a sign before the slot")
         carriers.append(text[position : match.start()])
@@ -141,35 +166,38 @@ def _capacities(split: Split) -> dict[_Template, int]:
     return {
         template: min(
             SENTENCES_PER_TEMPLATE,
-            math.ceil(math.prod(_count_values(slot, split) for slot in template.slots) / 2),
+            math.ceil(math.prod(count_values(slot, split) for slot in template.slots) / 2),
         )
         for template in _parse_templates(document)[split]
     }
 
 
-def _count_values(slot: _Slot, split: Split) -> int:
-    # A range is counted as far as its first 4,000 values: many more than a template ever needs.
+def count_values(slot: Slot, split: Split) -> int:
+    """How many values of the split a slot can take, counted as far as its first 4,000: more than is ever needed."""
     steps = range(slot.low, min(slot.high, slot.low + 3_999) + 1)
     return sum(_split_of(step, slot.places) == split for step in steps)
 
 
 @lru_cache(maxsize=1 << 16)
 def _split_of(steps: int, places: int) -> Split:
-    """The split in which the value steps * 10^-places may stand; 5 and 5.0 are one value."""
-    value = format(Decimal(steps).scaleb(-places).normalize(), "f")
-    digest = hashlib.blake2s(value.encode(), digest_size=4).digest()
+    return value_split(Decimal(steps).scaleb(-places))
+
+
+def value_split(value: Decimal) -> Split:
+    """The split in which a number of this value, not negative, may stand; 5 and 5.0 are one value."""
+    digest = hashlib.blake2s(format(value.normalize(), "f").encode(), digest_size=4).digest()
     return "test" if int.from_bytes(digest, "big") % _TEST_ONE_IN == 0 else "train"
 
 
 def _renderings(template: _Template, split: Split, rng: random.Random) -> Iterator[str]:
     """Endlessly many sentences of a template, with repetitions."""
     while True:
-        numbers = (_draw(slot, split, rng) for slot in template.slots)
+        numbers = (draw(slot, split, rng) for slot in template.slots)
         first, *rest = template.carriers
         yield first + "".join(number + carrier for number, carrier in zip(numbers, rest, strict=True))
 
 
-def _draw(slot: _Slot, split: Split, rng: random.Random) -> str:
+def draw(slot: Slot, split: Split, rng: random.Random) -> str:
     """A number of the split; its length is drawn first, as a uniform value would be long nearly always."""
     while True:
         length = rng.randint(len(str(slot.low)), len(str(slot.high)))

@@ -6,8 +6,10 @@ what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.diagnostic import DiagnosticSentence, Role
@@ -48,17 +50,7 @@ def read_jsonl(path: str | Path) -> list[Example]:
     Raises:
         InputError: If the file is missing or empty, or a line is malformed (file and line are named).
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"data file {path} does not exist")
-    examples: list[Example] = []
-    with path.open(encoding="utf-8-sig") as lines:
-        try:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    examples += _parse(line, f"{path}, line {number}")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    examples = [example for where, record in json_lines(path) for example in record_examples(record, where)]
     if not examples:
         raise InputError(f"data file {path} holds no examples")
     return examples
@@ -70,29 +62,69 @@ def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
     Raises:
         InputError: If it can't be reached or a record is malformed.
     """
-    from datasets import load_dataset
+    with hub_errors(name, split, "a local JSONL file with kind: jsonl"):
+        from datasets import load_dataset
 
+        records = list(islice(load_dataset(name, split=split, streaming=True), limit))
+    return [example for i, record in enumerate(records) for example in record_examples(record, f"{name}[{i}]")]
+
+
+def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
+    """Each line's place ("file, line 3") and its JSON value, read as they are wanted; blank lines are left out.
+
+    Raises:
+        InputError: If the file is missing or not UTF-8, or a line is no JSON.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"data file {path} does not exist")
+    with path.open(encoding="utf-8-sig") as lines:
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    where = f"{path}, line {number}"
+                    try:
+                        value = json.loads(line)
+                    except (ValueError, RecursionError) as error:
+                        raise InputError(f"{where}: not valid JSON ({error})") from error
+                    yield where, value
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+@contextmanager
+def hub_errors(name: str, split: str, instead: str) -> Iterator[None]:
+    """Whatever `datasets` raises in the block becomes an `InputError` that says what to give `instead`."""
     try:
-        dataset = load_dataset(name, split=split, streaming=True)
-        records = list(dataset if limit is None else dataset.take(limit))
+        yield
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"dataset {name!r} (split {split!r}) can't be read from the hub: {reason}; give a local JSONL file with "
-            "kind: jsonl instead"
+            f"dataset {name!r} (split {split!r}) can't be read from the hub: {reason}; give {instead} instead"
         ) from error
-    return [example for i, record in enumerate(records) for example in _examples(record, f"{name}[{i}]")]
 
 
-def _parse(line: str, where: str) -> list[Example]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON ({error})") from error
-    return list(_examples(record, where))
+def checked_roles(roles: Any, text: str, where: str, of: str = "the text") -> tuple[Role, ...]:
+    """One role for each number of `text`, from a single role or a list of them.
+
+    Raises:
+        InputError: If a role is unknown, or the list is longer or shorter than the numbers are many.
+    """
+    count = len(find_numbers(text))
+    named = roles if isinstance(roles, list) else [roles]
+    if any(role not in get_args(Role) for role in named):
+        raise InputError(f"{where}: 'roles' must be 'nominal' or 'quantitative', or a list of them")
+    if isinstance(roles, list) and len(roles) != count:
+        raise InputError(f"{where}: 'roles' names {len(roles)} numbers, {of} holds {count}")
+    return tuple(roles) if isinstance(roles, list) else (roles,) * count
 
 
-def _examples(record: Any, where: str) -> Iterator[Example]:
+def record_examples(record: Any, where: str) -> Iterator[Example]:
+    """The examples of one record; `where` names it in errors.
+
+    Raises:
+        InputError: If it is malformed.
+    """
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected an object, found {type(record).__name__}")
     if "messages" in record:
@@ -137,10 +169,4 @@ def _example(prompt: str | list[Message], completion: str, roles: Any, where: st
     if roles is None:
         return Example(prompt, completion)
     text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    count = len(find_numbers(text))
-    named = roles if isinstance(roles, list) else [roles]
-    if any(role not in ("nominal", "quantitative") for role in named):
-        raise InputError(f"{where}: 'roles' must be 'nominal' or 'quantitative', or a list of them")
-    if isinstance(roles, list) and len(roles) != count:
-        raise InputError(f"{where}: 'roles' names {len(roles)} numbers, the prompt holds {count}")
-    return Example(prompt, completion, tuple(roles) if isinstance(roles, list) else (roles,) * count)
+    return Example(prompt, completion, checked_roles(roles, text, where, of="the prompt"))

@@ -4,7 +4,6 @@ Knows nothing about tokens, models or where a number came from.
 """
 
 import math
-import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Literal, NamedTuple
@@ -13,13 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ani.encoders.base import as_text, as_texts, read_number
 from ani.errors import InputError
-
-_NUMBER = re.compile(
-    r"(?P<sign>[+-]?)(?=\.?\d)(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?:\.(?P<fraction>\d*))?"
-    r"(?:[eE](?P<exponent_sign>[+-]?)0*(?P<exponent>\d+))?",
-    re.ASCII,
-)
 
 
 class _Rounded(NamedTuple):
@@ -107,7 +101,7 @@ class FourierNumberEncoder:
         Raises:
             TypeError, InputError: as `encode`.
         """
-        return self._round(_text(value)).in_range
+        return self._round(as_text(value)).in_range
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:
         """Features of exact numbers.
@@ -123,9 +117,7 @@ class FourierNumberEncoder:
             TypeError: a value is a float or of another inexact or unknown type.
             InputError: a value is not a finite decimal number, or out of range under overflow="error".
         """
-        if isinstance(values, str):
-            raise TypeError(f"encode takes a sequence of numbers: write [{values!r:.60}]")
-        texts = [value if type(value) is str else _text(value) for value in values]
+        texts = as_texts(values)
         integer_digits, fraction_digits = self.integer_digits, self.fraction_digits
         unread = "?" * self._digits
         rows = []
@@ -214,10 +206,7 @@ class FourierNumberEncoder:
 
     def _round(self, text: str) -> _Rounded:
         """Half-even to fraction_digits, on the digits as text: no exponent is ever written out in full."""
-        match = _NUMBER.fullmatch(text)
-        if match is None:
-            raise InputError(f"{text!r:.60} is not a finite decimal number such as -1,234.5 or 1e-5")
-        sign, whole, fraction, exponent_sign, exponent = match.groups("")
+        sign, whole, fraction, exponent_sign, exponent = read_number(text).groups("")
         coefficient = (whole.replace(",", "") + fraction).lstrip("0")
         # Nineteen digits of an exponent already outdo the length of any text.
         places = int(exponent_sign + (exponent[:19] or "0")) - len(fraction) + self.fraction_digits
@@ -244,13 +233,3 @@ class FourierNumberEncoder:
         whole, fraction = divmod(abs(units), 10**self.fraction_digits)
         text = f"{whole}.{fraction:0{self.fraction_digits}d}".rstrip("0").rstrip(".")
         return Decimal(f"-{text}" if units and (negative or units < 0) else text)
-
-
-def _text(value: str | int | Decimal) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return str(Decimal(value))  # without the limit that str(int) has on its length
-    if isinstance(value, Decimal):
-        return str(value)
-    raise TypeError(f"{value!r:.60} is a {type(value).__name__}: pass text, int or Decimal, which are exact")

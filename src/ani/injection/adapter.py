@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
-from ani.injection.config import FORMAT_VERSION, AniConfig
+from ani.injection.config import FORMAT_VERSION, LATER_SETTINGS, AniConfig
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
@@ -174,7 +174,7 @@ def _read_config(directory: Path) -> tuple[AniConfig, str, str | None]:
         first = error.errors()[0]
         raise InputError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     for key in AniConfig.model_fields:
-        if key not in raw or raw[key] is None:
+        if key not in LATER_SETTINGS and raw.get(key) is None:
             raise InputError(f"{file} is damaged: {key} is missing")
     return config, str(digest), lora_digest if lora_digest is None else str(lora_digest)
 
@@ -201,7 +201,7 @@ def _card(config: AniConfig) -> str:
         "---\nlibrary_name: ani\ntags: [ani, numeracy]\n---\n\n# ANI adapter\n\n"
         f"Adaptive Numerical Injection for a `{config.model_type}` model with {config.num_hidden_layers} layers "
         f"of width {config.hidden_size}: layer {config.layer}, policy `{config.policy}`, {config.integer_digits} "
-        f"integer and {config.fraction_digits} fraction digits. Load it with "
+        f"integer and {config.fraction_digits} fraction digits, encoders `{', '.join(config.encoders)}`. Load it with "
         "`ani.load_adapter(model, tokenizer, path)`.\n"
     )
 

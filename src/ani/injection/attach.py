@@ -30,6 +30,7 @@ from ani.errors import InputError
 from ani.injection.config import AniConfig
 from ani.injection.locate import PADDING, NumberBatch, NumberLocator
 from ani.injection.module import AniModule, Injection
+from ani.models import evaluating
 
 CALIBRATION_TEXT = (
     "Room 505 has a capacity of 10 people. The bill came to $23.50, and 8 guests paid 188 in total. "
@@ -279,21 +280,10 @@ def _measure_scale(
     A median, because the first token of many models is a hundred times larger than all others.
     """
     encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
-    training = model.training
-    # On some CPUs bitsandbytes repacks 4-bit weights at the first forward in evaluation mode, for a kernel without
-    # gradients; what is attached now may be trained next.
-    packing = [module for module in model.modules() if getattr(module, "support_avx512bf16_for_cpu", False)]
-    model.eval()
-    for module in packing:
-        module.support_avx512bf16_for_cpu = cast(Any, False)
-    try:
+    with evaluating(model):
         hidden = model(
             input_ids=encoded["input_ids"], output_hidden_states=True, use_cache=False, return_dict=True
         ).hidden_states[layer]
-    finally:
-        model.train(training)
-        for module in packing:
-            module.support_avx512bf16_for_cpu = cast(Any, True)
     positions = [number.last_token for number in locator.scanner.scan(encoded["input_ids"][0].tolist())]
     scale = float(hidden[0, positions].float().square().mean(dim=-1).sqrt().median())
     if not 0 < scale < float("inf"):
@@ -398,23 +388,23 @@ def _find_numbers(model: AttachedModel, rows: list[list[int]], start: int, label
     if prompt is not None and prompt.model is model:
         return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // prompt.batch_size)
     response: list[list[bool]] | None = None
-    if locator.policy == "terminal" and locator.scope == "prompt":
-        response = _response(labels, start)
+    if locator.prompt_only:
+        response = _response(labels, start, locator.policy)
         if response is None and model.training and torch.is_grad_enabled():
             raise InputError(
-                "policy='terminal' injects into prompts only and can't tell prompt from response without labels; "
-                "pass labels (−100 on the prompt), numbers=..., or use policy='running'"
+                f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without "
+                "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running'"
             )
     return locator.batch(rows, start=start, response=response)
 
 
-def _response(labels: torch.Tensor | None, start: int) -> list[list[bool]] | None:
+def _response(labels: torch.Tensor | None, start: int, policy: str) -> list[list[bool]] | None:
     if labels is None:
         return None
     response = labels != -100
     if bool(response.all()):
         warnings.warn(
-            "policy='terminal' injects into prompts only, and these labels leave no prompt (no −100): ANI does "
+            f"policy={policy!r} injects into prompts only, and these labels leave no prompt (no −100): ANI does "
             "nothing here; mask the prompt's labels, or use policy='running'",
             stacklevel=4,
         )
@@ -491,9 +481,9 @@ def _share(labels: torch.Tensor, num_items: Any) -> Any:
 
 @contextmanager
 def _prompting(model: AttachedModel, input_ids: Any, attention_mask: Any, cache: Any) -> Iterator[None]:
-    """Under `terminal`, find the prompt's numbers once; what is generated after it gets nothing."""
+    """Unless `running`, find the prompt's numbers once; what is generated after it gets nothing."""
     locator = number_locator(model)
-    if locator.policy != "terminal":
+    if not locator.whole_numbers:
         yield
         return
     rows = _text_ids(input_ids, attention_mask) if input_ids is not None else [[]]  # none: generation from BOS alone

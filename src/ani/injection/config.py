@@ -2,34 +2,30 @@
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from ani.encoders import EncoderSettings
 
 FORMAT_VERSION = 1
 """Version of the adapter format on disk; raised when an older reader would misread a newer file."""
 
+LATER_SETTINGS = frozenset({"encoders", "magnitude_scaling", "bits_reciprocal", "gate", "combine"})
+"""Settings that the first adapters were written without; their defaults say what those adapters do."""
 
-class AniConfig(BaseModel):
-    """Settings of one ANI module (paper Section 3, "Hyperparameters" for the defaults).
 
-    `embedding_scale`, `hidden_size`, `model_type` and `num_hidden_layers` are facts about the model that `attach`
-    fills in; it refuses a model of another type, width or depth.
-    """
+class InjectionSettings(EncoderSettings):
+    """Every setting but the layer, which a recipe may leave to be found."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    layer: int = Field(ge=0)
-    """Injection layer l: the edited hidden state is `hidden_states[l]` of transformers; 0 is the embedding output."""
-    policy: Literal["terminal", "running"] = "terminal"
-    """`terminal`: a prompt number's last token. `running`: every digit token, with the value of the digits so far."""
+    policy: Literal["terminal", "digitwise", "running"] = "terminal"
+    """`terminal`: a prompt number's last token. `digitwise`: every token of a prompt's number, with its whole value
+    (paper Section "Semantic Probing and Adaptive Integration"). `running`: every digit token, with the value of the
+    digits so far."""
     scope: Literal["prompt", "all"] = "prompt"
-    """Only with `terminal`: `all` also injects into the response while training (Algorithm 1 read literally)."""
-    integer_digits: int = Field(default=10, ge=1, le=400)
-    fraction_digits: int = Field(default=6, ge=0, le=400)
-    bases: tuple[Literal[2, 5, 10], ...] = (10,)
-    """Bases b of the Fourier periods b·10^k."""
-    sign: Literal["phase", "feature", "none"] = "phase"
-    overflow: Literal["wrap", "skip"] = "wrap"
-    """Numbers with more than `integer_digits` integer digits: keep the low digits, or leave the number alone."""
+    """Not with `running`: `all` also injects into the response while training (Algorithm 1 read literally)."""
+    combine: Literal["add", "replace"] = "add"
+    """h ← h + α·e, or h ← h + α·(e − h), which is e where the gate is open: substitution."""
+    gate: Literal["learned", "open"] = "learned"
+    """`open`: no gate, α = 1 (the paper's static injection)."""
     gate_hidden_size: int = Field(default=128, ge=1)
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
     penalty: float = Field(default=0.1, ge=0)
@@ -49,5 +45,16 @@ class AniConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.policy == "running" and self.scope == "all":
-            raise ValueError("scope='all' belongs to policy='terminal'; policy='running' always covers all text")
+            raise ValueError("policy='running' always covers all text; scope='all' is for the other policies")
         return self
+
+
+class AniConfig(InjectionSettings):
+    """Settings of one ANI module (paper Section 3, "Hyperparameters" for the defaults).
+
+    `embedding_scale`, `hidden_size`, `model_type` and `num_hidden_layers` are facts about the model that `attach`
+    fills in; it refuses a model of another type, width or depth.
+    """
+
+    layer: int = Field(ge=0)
+    """Injection layer l: the edited hidden state is `hidden_states[l]` of transformers; 0 is the embedding output."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ani.encoders import FourierNumberEncoder
+from ani.encoders import build_encoder
 from ani.injection.config import AniConfig
 from ani.numbers import Number, NumberScanner
 
@@ -31,7 +31,7 @@ class NumberBatch:
     positions: torch.Tensor
     """Token of the row that carries it, int64 (N,)."""
     features: torch.Tensor
-    """φ of its value, float32 (N, d_fourier)."""
+    """φ of its value, float32 (N, the encoder's width)."""
     roles: torch.Tensor
     """Known role, int64 (N,): `NOMINAL`, `QUANTITATIVE` or `UNKNOWN_ROLE`. For statistics and gate supervision."""
 
@@ -56,23 +56,27 @@ class NumberBatch:
 
 
 class NumberLocator:
-    """Finds and encodes the numbers of token rows by a config's policy, digits and overflow rule."""
+    """Finds and encodes the numbers of token rows by a config's policy, encoders and overflow rule."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, config: AniConfig) -> None:
         self.scanner = NumberScanner(tokenizer)
-        self.encoder = FourierNumberEncoder(
-            config.integer_digits,
-            config.fraction_digits,
-            bases=config.bases,
-            sign=config.sign,
-            overflow=config.overflow,
-        )
+        self.encoder = build_encoder(config)
         self.policy = config.policy
         self.scope = config.scope
         self.overflow = config.overflow
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # immutable, and its token table is large
+
+    @property
+    def whole_numbers(self) -> bool:
+        """Whether a number is injected with its whole value, once it is known to have ended."""
+        return self.policy != "running"
+
+    @property
+    def prompt_only(self) -> bool:
+        """Whether numbers of the response get nothing, in training as in generation."""
+        return self.whole_numbers and self.scope == "prompt"
 
     def find(self, token_ids: Sequence[int], *, start: int = 0) -> list[Number]:
         """Numbers that inject at tokens ≥ `start` of one row; `PADDING` where there is no text."""
@@ -99,12 +103,12 @@ class NumberLocator:
         Args:
             rows: Token ids, `PADDING` where there is no text.
             start: Tokens before it are context only (their hidden states are already computed).
-            response: True for tokens of the response, per row. `terminal` leaves them alone unless `scope="all"`:
-                during generation nobody knows that a number has ended.
+            response: True for tokens of the response, per row. They are left alone if `prompt_only`: during generation
+                nobody knows that a number has ended.
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
         """
         found: list[tuple[int, int, str, int]] = []
-        hide_response = response is not None and self.policy == "terminal" and self.scope == "prompt"
+        hide_response = response is not None and self.prompt_only
         for row, token_ids in enumerate(rows):
             if hide_response:
                 assert response is not None
@@ -112,7 +116,8 @@ class NumberLocator:
             known = roles[row] if roles is not None else ()
             for number in self.find(token_ids, start=start):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
-                found.append((row, number.last_token - start, number.text, role))
+                first = max(number.first_token, start) if self.policy == "digitwise" else number.last_token
+                found += [(row, token - start, number.text, role) for token in range(first, number.last_token + 1)]
         return self._encode(found)
 
     def _encode(self, found: list[tuple[int, int, str, int]]) -> NumberBatch:

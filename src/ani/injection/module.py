@@ -15,7 +15,7 @@ class Injection(NamedTuple):
     hidden_states: torch.Tensor
     """h + α·e, shape (N, d_model), in the dtype of the input."""
     logits: torch.Tensor
-    """Gate logits z, shape (N,)."""
+    """Gate logits z, shape (N,); infinite without a gate."""
     alpha: torch.Tensor
     """α as applied: σ(z) while training, 1[σ(z) > 0.5] at inference; shape (N,)."""
     embedding_rms: torch.Tensor
@@ -35,6 +35,9 @@ class AniModule(nn.Module):
     is so large that an embedding learnt from zero at an adapter's learning rate would be lost in it. W_P starts at
     zero, so an untrained module changes nothing, exactly; the gate starts half open, so W_P has a gradient.
 
+    The paper's ablations differ in two settings: `gate="open"` is α = 1 without a gate, and `combine="replace"` is
+    h ← h + α·(e − h). A state that is replaced by zero is lost, so W_P then starts at random, with RMS(e) near s.
+
     Args:
         config: With `hidden_size` and `embedding_scale` filled in.
         feature_size: Width of the number features, `d_fourier`.
@@ -46,8 +49,13 @@ class AniModule(nn.Module):
         self.config = config
         self.scale = config.embedding_scale
         self.projection = nn.Linear(feature_size, config.hidden_size, bias=False)
-        nn.init.zeros_(self.projection.weight)
-        self.gate = Gate(config.hidden_size, config.gate_hidden_size, config.gate_dropout)
+        if config.combine == "add":
+            nn.init.zeros_(self.projection.weight)
+        else:
+            nn.init.normal_(self.projection.weight, std=feature_size**-0.5)
+        self.gate = (
+            Gate(config.hidden_size, config.gate_hidden_size, config.gate_dropout) if config.gate == "learned" else None
+        )
 
     def forward(self, hidden_states: torch.Tensor, features: torch.Tensor) -> Injection:
         """Inject into the hidden states of N numbers.
@@ -61,14 +69,17 @@ class AniModule(nn.Module):
         # Autocast would round the features to 8 bits, in training only.
         with torch.autocast(hidden.device.type, enabled=False):
             embeddings = self.projection(features.to(dtype))
-            logits = self.gate(hidden, embeddings)
-        if self.training:
+            logits = hidden.new_full(hidden.shape[:1], torch.inf)
+            if self.gate is not None:
+                logits = self.gate(hidden, embeddings)
+        change = self.scale * embeddings if self.config.combine == "add" else self.scale * embeddings - hidden
+        if self.training and self.gate is not None:
             alpha = torch.sigmoid(logits)
-            updated = hidden + (self.scale * alpha).unsqueeze(-1) * embeddings
+            updated = hidden + alpha.unsqueeze(-1) * change
         else:
             alpha = (logits > 0).to(dtype)  # σ(z) > 0.5
             # A closed gate returns h itself: bit for bit, also where h + 0·e would not be (−0, overflowing e).
-            updated = torch.where(alpha.unsqueeze(-1) > 0, hidden + self.scale * embeddings, hidden)
+            updated = torch.where(alpha.unsqueeze(-1) > 0, hidden + change, hidden)
         with torch.no_grad():
             embedding_rms = embeddings.float().square().mean(dim=-1).sqrt()
             hidden_rms = hidden.float().square().mean(dim=-1).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
@@ -89,6 +100,8 @@ class AniModule(nn.Module):
             roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown.
         """
         alpha = injection.alpha.float()
+        if self.gate is None:
+            return alpha.new_zeros(())
         if len(alpha) == 0:
             return alpha.sum()
         weight: torch.Tensor | float = self.config.penalty

@@ -4,7 +4,7 @@ Knows nothing about files, tables or the page around them; no text of a user get
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import pairwise
 from math import isfinite, nan
@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ani.report.records import GateDecision, TrainingStep
-from ani.report.summaries import Accuracy
+from ani.report.records import GateDecision, SelectedLayer, TrainingStep
+from ani.report.summaries import Accuracy, Estimate, LayerEffect, LayerProbe
 
 # matplotlib writes hexadecimal colours; these stand for the page's CSS variables, which follow its light or
 # dark mode, and are replaced in the finished SVG.
@@ -102,6 +102,13 @@ def _figure(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
     return figure, list(grid.flat)
 
 
+def _bars(estimates: Iterable[Estimate]) -> list[tuple[float, ...]]:
+    """The lengths of error bars, down and up."""
+    # Rounding can put a limit a hair inside the estimate at 0% and 100%.
+    lengths = [(max(0.0, value - low), max(0.0, high - value)) for value, low, high in estimates]
+    return list(zip(*lengths, strict=True))
+
+
 @matplotlib.rc_context(STYLE)
 def accuracy_chart(rows: Sequence[Accuracy], name: str) -> Chart:
     """Accuracy over digits for the runs of one operation, with Wilson 95% intervals as bars."""
@@ -111,28 +118,24 @@ def accuracy_chart(rows: Sequence[Accuracy], name: str) -> Chart:
     said = []
     for index, row in enumerate(rows):
         estimates = [share.estimate for share in row.by_digits.values()]
-        values = [100 * estimate.value for estimate in estimates]
+        values = [estimate.value for estimate in estimates]
         # Shifted a little, so that bars at the same digits can be told apart.
         shift = (index - (len(rows) - 1) / 2) * min(0.09, 0.5 / len(rows)) * step
         axes.errorbar(
             [digit + shift for digit in row.by_digits],
             values,
-            # Rounding can put a limit a hair inside the estimate at 0% and 100%.
-            yerr=[
-                [max(0.0, 100 * (estimate.value - estimate.low)) for estimate in estimates],
-                [max(0.0, 100 * (estimate.high - estimate.value)) for estimate in estimates],
-            ],
+            yerr=_bars(estimates),
             color=SERIES[index % len(SERIES)],
             marker=MARKERS[index % len(MARKERS)][0],
             linestyle=LINES[index % len(LINES)],
             capsize=2.5,
             elinewidth=1,
         )
-        shares = ", ".join(f"{d}: {value:.1f}%" for d, value in zip(row.by_digits, values, strict=True))
+        shares = ", ".join(f"{d}: {value:.1%}" for d, value in zip(row.by_digits, values, strict=True))
         said.append(f"{row.run}: {shares}")
-    axes.set(xlabel="digits", ylim=(-3, 103), xticks=digits)
+    axes.set(xlabel="digits", ylim=(-0.03, 1.03), xticks=digits)
     axes.set_xlim(digits[0] - 0.5 * step, digits[-1] + 0.5 * step)
-    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     return Chart(
         _svg(figure, name),
         f"Share of exact answers by number of digits. {'; '.join(said)}.",
@@ -276,3 +279,147 @@ def alpha_chart(decisions: Sequence[GateDecision], name: str) -> Chart | None:
     axes.set(xlabel="α", ylabel="share of the role's numbers", xlim=(0, 1))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     return Chart(_svg(figure, name), f"Histogram of α by role. {'; '.join(said)}.", tuple(legend))
+
+
+# The probes' colours, markers and lines: held out looks the same in every figure.
+RANDOM_SPLIT, HELD_OUT, TASK = 0, 1, 2
+RULE_MARK, PEAK_MARK = 3, 5
+BOTTOM = 0.45
+"""Of the axis of probe accuracy, a little below chance; lower only where something is."""
+
+
+def _probe_line(axes: Axes, layers: Sequence[int], estimates: Sequence[Estimate], style: int) -> None:
+    """A curve over layers in its 95% band."""
+    axes.fill_between(
+        layers,
+        [estimate.low for estimate in estimates],
+        [estimate.high for estimate in estimates],
+        color=SERIES[style],
+        alpha=0.18,
+        linewidth=0,
+    )
+    axes.plot(
+        layers,
+        [estimate.value for estimate in estimates],
+        color=SERIES[style],
+        marker=MARKERS[style][0],
+        markevery=max(1, len(layers) // 8),
+        linestyle=LINES[style],
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def layers_chart(curve: Sequence[LayerProbe], selection: SelectedLayer | None, name: str) -> Chart:
+    """Accuracy of linear probes over layers in 95% bands, and the layers of the selection (paper, Figure 3)."""
+    figure, (axes,) = _figure()
+    layers = [probe.layer for probe in curve]
+    random_split, held_out = [probe.random_split for probe in curve], [probe.held_out for probe in curve]
+    control = [probe.control for probe in curve]
+    axes.plot(layers, control, color=SERIES[NEUTRAL], linestyle=(0, (3, 2)), linewidth=0.9)
+    legend = [_key(RANDOM_SPLIT, "random split (the paper's measure)"), _key(HELD_OUT, "held out")]
+    legend.append(Key("╌", NEUTRAL, "control task"))
+    said = []
+    for style, label, estimates in (
+        (RANDOM_SPLIT, "random split", random_split),
+        (HELD_OUT, "held out", held_out),
+    ):
+        _probe_line(axes, layers, estimates, style)
+        peak, at = max((estimate.value, -layer) for layer, estimate in zip(layers, estimates, strict=True))
+        said.append(
+            f"{label}: {estimates[0].value:.1%} at layer {layers[0]}, {estimates[-1].value:.1%} at layer "
+            f"{layers[-1]}, highest {peak:.1%} at layer {-at}"
+        )
+    said.append(f"control task: {min(control):.1%} to {max(control):.1%}")
+    if selection is not None:
+        axes.axvline(selection.layer, color=INK, linewidth=1.2, zorder=1)
+        legend.append(Key("│", NEUTRAL, f"chosen: layer {selection.layer}"))
+        said.append(f"chosen: layer {selection.layer}")
+        for colour, marker, character, what, layer in (
+            (RULE_MARK, "D", "◆", "the paper's rule", selection.argmax),
+            (PEAK_MARK, "v", "▼", "early peak", selection.early_peak),
+        ):
+            if layer is None:
+                continue
+            axes.plot(
+                layer,
+                random_split[layers.index(layer)].value,
+                color=SERIES[colour],
+                marker=marker,
+                markersize=8,
+                markeredgecolor=PAPER,
+                linestyle="none",
+            )
+            legend.append(Key(character, colour, f"{what}: layer {layer}"))
+            said.append(f"{what}: layer {layer}")
+    lowest = min(BOTTOM, *control, *(estimate.low for estimate in (*random_split, *held_out)))
+    axes.set(xlabel="layer", ylim=(lowest - 0.005, 1.01))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    return Chart(_svg(figure, name), f"Accuracy of linear probes by layer. {'; '.join(said)}.", tuple(legend))
+
+
+@matplotlib.rc_context(STYLE)
+def layer_effects_chart(effects: Sequence[LayerEffect], curve: Sequence[LayerProbe], name: str) -> Chart:
+    """Exact answers by layer of injection, above the probes' curve (paper, Figure "Layer Sensitivity Analysis")."""
+    figure, (axes,) = _figure()
+    _probe_line(axes, [probe.layer for probe in curve], [probe.held_out for probe in curve], HELD_OUT)
+    tasks = [effect.task.estimate for effect in effects]
+    axes.errorbar(
+        [effect.layer for effect in effects],
+        [task.value for task in tasks],
+        yerr=_bars(tasks),
+        color=SERIES[TASK],
+        marker=MARKERS[TASK][0],
+        linestyle=LINES[TASK],
+        capsize=2.5,
+        elinewidth=1,
+    )
+    axes.set(xlabel="layer")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    said = "; ".join(
+        f"layer {effect.layer}: {task.value:.1%} exact, probe {effect.probe.value:.1%}"
+        for effect, task in zip(effects, tasks, strict=True)
+    )
+    return Chart(
+        _svg(figure, name),
+        f"Exact answers and held-out probe accuracy by layer. {said}.",
+        (_key(TASK, "exact answers"), _key(HELD_OUT, "probe, held out")),
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def task_over_probe_chart(effects: Sequence[LayerEffect], name: str) -> Chart:
+    """Exact answers over held-out probe accuracy, a point a layer with its 95% intervals."""
+    figure, (axes,) = _figure()
+    tasks, probes = [effect.task.estimate for effect in effects], [effect.probe for effect in effects]
+    axes.errorbar(
+        [probe.value for probe in probes],
+        [task.value for task in tasks],
+        xerr=_bars(probes),
+        yerr=_bars(tasks),
+        color=SERIES[TASK],
+        marker=MARKERS[TASK][0],
+        linestyle="none",
+        elinewidth=0.8,
+    )
+    for effect, task in zip(effects, tasks, strict=True):
+        axes.annotate(
+            str(effect.layer),
+            (effect.probe.value, task.value),
+            xytext=(4, 4),
+            textcoords="offset points",
+            color=INK,
+        )
+    axes.set(xlabel="held-out probe accuracy", ylabel="exact answers")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(xmax=1))
+    said = "; ".join(
+        f"layer {effect.layer}: {task.value:.1%} at {effect.probe.value:.1%}"
+        for effect, task in zip(effects, tasks, strict=True)
+    )
+    return Chart(
+        _svg(figure, name),
+        f"Exact answers over held-out probe accuracy. {said}.",
+        (_key(TASK, "a run, with the layer that it injects at"),),
+    )

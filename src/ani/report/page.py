@@ -14,25 +14,83 @@ from typing import Any, NamedTuple, TypeVar
 from jinja2 import Environment, StrictUndefined, Template
 
 from ani.errors import InputError
-from ani.report.figures import Chart, accuracy_chart, alpha_chart, gate_chart, loss_chart, signals_chart
+from ani.report.figures import (
+    Chart,
+    accuracy_chart,
+    alpha_chart,
+    gate_chart,
+    layer_effects_chart,
+    layers_chart,
+    loss_chart,
+    signals_chart,
+    task_over_probe_chart,
+)
 from ani.report.records import (
     Answer,
     GateDecision,
     InspectedSentence,
+    ProbedLayer,
     Record,
     Run,
+    SelectedLayer,
     TrainingStep,
     read_lines,
-    read_run,
+    read_object,
 )
-from ani.report.summaries import accuracies, gating, gating_by_domain
-from ani.report.tables import Table, accuracy_cells, gating_cells, gating_domain_cells, percent
+from ani.report.summaries import (
+    Correlation,
+    LayerProbe,
+    accuracies,
+    correlation,
+    differences,
+    gating,
+    gating_by_domain,
+    gating_by_run,
+    layer_effects,
+    layer_probes,
+)
+from ani.report.tables import (
+    Table,
+    accuracy_cells,
+    difference_cells,
+    gating_cells,
+    gating_domain_cells,
+    gating_run_cells,
+    layer_effects_cells,
+    layers_cells,
+    percent,
+)
 
 RUN = "run.json"
 ARITHMETIC = "arithmetic.jsonl"
 TRAINING = "training_log.jsonl"
 GATING = "gating.jsonl"
 INSPECTED = "inspected.jsonl"
+LAYERS = "layers.jsonl"
+SELECTION = "selection.json"
+
+HEADLINES = 4
+"""More accuracies than these are left to the table."""
+GATING_NOTE = (
+    "Held-out sentences: a quantitative number (an operand) should open the gate, a nominal one (a name) should leave "
+    "it closed. Intervals take numbers as independent, which numbers of one sentence are not quite."
+)
+
+PROBES_NOTE = (
+    "A linear probe tells from the hidden state after a layer (0: the embedding output) whether a number is a quantity "
+    "or a name. Random split: the paper's measure; sentences like those it learnt from. Held out: domains, templates "
+    "and number values that it has not seen. Control task: roles shuffled among number values, so what a probe learns "
+    "by heart; selectivity: the random split's accuracy on the same numbers minus that, in percentage points. Bands "
+    "and brackets: 95% intervals, bootstrapped over templates."
+)
+EFFECTS_NOTE = (
+    "Exact answers of all operations by the layer that numbers are injected at, and the held-out accuracy of a linear "
+    "probe of the untrained model there. Bars, band and small print: 95% intervals."
+)
+FEWEST_LAYERS = 3
+"""That task and probe accuracy are compared over."""
+WIDE = 0.5
+"""Of a correlation's interval, out of 2: worth a warning."""
 
 R = TypeVar("R", bound=Record)
 
@@ -72,13 +130,16 @@ def _template() -> Template:
     return environment.from_string(source)
 
 
-def _arithmetic(answers: Sequence[Answer]) -> tuple[Section, list[Headline]]:
+def _arithmetic(answers: Sequence[Answer], baseline: str | None) -> tuple[Section, list[Headline]]:
     rows = accuracies(answers)
     operations = list(dict.fromkeys(row.operation for row in rows))
     notes = ["An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals."]
+    if any(len(row.by_seed) > 1 for row in rows):
+        notes.append("Shares are means over training seeds; intervals are for other problems, not for other seeds.")
     notes += [
-        f"{row.run}, {row.operation}: {row.unreadable} of {row.overall.total} answers held no number."
+        f"{row.run}, {row.operation}: {row.unreadable} of {asked} answers held no number."
         for row in rows
+        for asked in [row.overall.total * len(row.by_seed)]
         if row.unreadable
     ]
     section = Section(
@@ -92,35 +153,38 @@ def _arithmetic(answers: Sequence[Answer]) -> tuple[Section, list[Headline]]:
             )
             for index, operation in enumerate(operations)
         ),
-        (accuracy_cells(rows),),
+        (
+            accuracy_cells(rows),
+            *([difference_cells(differences(answers, baseline), baseline)] if baseline is not None else []),
+        ),
     )
-    headlines = []
+    headlines: list[Headline] = []
+    if len(rows) > HEADLINES:
+        return section, headlines
     for row in rows:
-        value, (interval,) = percent(row.overall.estimate)
+        value, (interval,), _ = percent(row.overall.estimate)
         detail = f"{interval}, n = {row.overall.total}"
         headlines.append(Headline(f"Exact answers, {row.operation}, {row.run}", value, detail))
     return section, headlines
 
 
 def _gating(decisions: Sequence[GateDecision]) -> tuple[Section, list[Headline]]:
+    if runs := gating_by_run(decisions):
+        return Section("gating", "Gates and roles", (GATING_NOTE,), tables=(gating_run_cells(runs),)), []
     summary = gating(decisions)
     domains = gating_by_domain(decisions)
     chart = alpha_chart(decisions, "alpha")
     section = Section(
         "gating",
         "Gate and roles",
-        (
-            "Held-out sentences: a quantitative number (an operand) should open the gate, a nominal one "
-            "(a name) should leave it closed. Intervals take numbers as independent, which numbers of one "
-            "sentence are not quite.",
-        ),
+        (GATING_NOTE,),
         (Figure("α by role", chart),) if chart else (),
         (gating_cells(summary),),
         (gating_domain_cells(domains),) if domains else (),
     )
     headlines = []
     if summary.balanced_accuracy is not None:
-        value, (interval,) = percent(summary.balanced_accuracy)
+        value, (interval,), _ = percent(summary.balanced_accuracy)
         headlines.append(Headline("Roles told apart, balanced accuracy", value, interval))
     return section, headlines
 
@@ -154,6 +218,58 @@ def _inspected(sentences: Sequence[InspectedSentence]) -> Section:
     )
 
 
+def _layers(curve: Sequence[LayerProbe], selection: SelectedLayer | None) -> tuple[Section, list[Headline]]:
+    section = Section(
+        "layers",
+        "Which layer",
+        (PROBES_NOTE,) if selection is None else (selection.reason, PROBES_NOTE),
+        (Figure("Roles read by linear probes", layers_chart(curve, selection, "layers")),),
+        folded=(layers_cells(curve, selection),),
+    )
+    if selection is None:
+        return section, []
+    held_out = next(probe.held_out for probe in curve if probe.layer == selection.layer)
+    value, (interval,), _ = percent(held_out)
+    return section, [Headline("Injection layer", str(selection.layer), f"roles read held out: {value}, {interval}")]
+
+
+def _layer_effects(answers: Sequence[Answer], run: Run, curve: Sequence[LayerProbe]) -> Section | None:
+    """None where fewer than three layers can be compared."""
+    layers = {cell.variant: cell.layer for cell in run.cells if cell.layer is not None}
+    effects = layer_effects(answers, layers, curve)
+    if len(effects) < FEWEST_LAYERS:
+        return None
+    unprobed = sorted(set(layers.values()) - {probe.layer for probe in curve})
+    left_out = [f"Not probed, so left out: layer {layer}." for layer in unprobed]
+    found = correlation([effect.probe.value for effect in effects], [effect.task.estimate.value for effect in effects])
+    return Section(
+        "layer-effects",
+        "Layer sensitivity",
+        (EFFECTS_NOTE, _correlation_note(found), *left_out),
+        (
+            Figure("By layer", layer_effects_chart(effects, curve, "layer-effects")),
+            Figure("Task over probe", task_over_probe_chart(effects, "task-over-probe")),
+        ),
+        (layer_effects_cells(effects),),
+    )
+
+
+def _correlation_note(found: Correlation | None) -> str:
+    if found is None:
+        return "Task and probe accuracy have no correlation: one of them is the same at all layers."
+    note = (
+        f"Over {found.points} layers: Pearson's r = {found.pearson:+.2f} (95% interval {found.low:+.2f} to "
+        f"{found.high:+.2f}, p = {found.pearson_p:.3f}), Spearman's ρ = {found.spearman:+.2f} "
+        f"(p = {found.spearman_p:.3f}); p two-sided, by permutation."
+    )
+    if found.high - found.low > WIDE:
+        note += (
+            f" {found.points} layers say little: the interval is wide, {found.high - found.low:.2f} of the 2 that a "
+            "correlation can span."
+        )
+    return f"{note} Both take the points as exact, which they are not."
+
+
 def _setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -181,6 +297,26 @@ def _read(folder: Path, name: str, kind: type[R]) -> list[R]:
     return read_lines(path, kind) if path.exists() else []
 
 
+def _read_curve(folder: Path) -> list[LayerProbe]:
+    records = _read(folder, LAYERS, ProbedLayer)
+    try:
+        return layer_probes(records)
+    except InputError as error:
+        raise InputError(f"{folder / LAYERS}: {error}") from error
+
+
+def _read_selection(folder: Path, curve: Sequence[LayerProbe]) -> SelectedLayer | None:
+    path = folder / SELECTION
+    if not path.exists():
+        return None
+    selection = read_object(path, SelectedLayer)
+    known = {probe.layer for probe in curve}
+    for layer in (selection.layer, selection.best, selection.argmax, selection.early_peak):
+        if layer is not None and layer not in known:
+            raise InputError(f"{path}: layer {layer} is not in {LAYERS}; `ani probe` writes both")
+    return selection
+
+
 def _write_whole(path: Path, text: str) -> None:
     """Writes the file whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -194,9 +330,10 @@ def _write_whole(path: Path, text: str) -> None:
 def build_report(folder: Path) -> Path:
     """Writes `report.html` in `folder` from the result files found there.
 
-    Reads `run.json`, `arithmetic.jsonl`, `training_log.jsonl`, `gating.jsonl` and `inspected.jsonl`, all
-    optional; a section appears only if its file exists and holds a record. The page loads nothing, runs no
-    script, and replaces an older one in one step.
+    Reads `run.json`, `arithmetic.jsonl`, `training_log.jsonl`, `gating.jsonl`, `inspected.jsonl` and `layers.jsonl`
+    (with `selection.json` beside it), all optional; a section appears only if its file exists and holds a record, and
+    that on layer sensitivity if a comparison's runs inject at three of the probed layers or more. The page loads
+    nothing, runs no script, and replaces an older one in one step.
 
     Returns:
         The path of the page.
@@ -208,11 +345,11 @@ def build_report(folder: Path) -> Path:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder that `ani train` or `ani eval` wrote to")
     has_run = (folder / RUN).exists()
-    run = read_run(folder / RUN) if has_run else Run()
+    run = read_object(folder / RUN, Run) if has_run else Run()
     sections: list[Section] = []
     headlines: list[Headline] = []
     if answers := _read(folder, ARITHMETIC, Answer):
-        section, found = _arithmetic(answers)
+        section, found = _arithmetic(answers, run.baseline)
         sections.append(section)
         headlines += found
     if decisions := _read(folder, GATING, GateDecision):
@@ -221,12 +358,18 @@ def build_report(folder: Path) -> Path:
         headlines += found
     if sentences := _read(folder, INSPECTED, InspectedSentence):
         sections.append(_inspected(sentences))
+    if curve := _read_curve(folder):
+        section, found = _layers(curve, _read_selection(folder, curve))
+        sections.append(section)
+        headlines += found
+        if effects := _layer_effects(answers, run, curve):
+            sections.append(effects)
     if log := _read(folder, TRAINING, TrainingStep):
         sections.append(_training(log))
     if not sections and not has_run:
         raise InputError(
-            f"{folder} holds no results (none of {RUN}, {ARITHMETIC}, {GATING}, {INSPECTED}, {TRAINING}, or "
-            "only empty ones); `ani demo`, `ani train` and `ani eval --out` write them"
+            f"{folder} holds no results (none of {RUN}, {ARITHMETIC}, {GATING}, {INSPECTED}, {LAYERS}, {TRAINING}, "
+            "or only empty ones); `ani demo`, `ani train`, `ani eval --out` and `ani probe --out` write them"
         )
     page = folder / "report.html"
     _write_whole(

@@ -12,12 +12,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ani.errors import InputError
 
 Probability = Annotated[float, Field(ge=0, le=1)]
+Gain = Annotated[float, Field(ge=-1, le=1)]
 
 
 class Record(BaseModel):
     """Base of all records: unknown keys are ignored, values are never coerced from another type."""
 
     model_config = ConfigDict(frozen=True, strict=True)
+
+
+class TrainedCell(Record):
+    """A cell of a comparison: a variant trained with a seed, and the layer that it injects at."""
+
+    variant: str
+    seed: int | None = None
+    layer: int | None = None
+    """None: a model without ANI."""
 
 
 class Run(Record):
@@ -31,6 +41,10 @@ class Run(Record):
     commit: str | None = None
     command: str | None = None
     date: str | None = None
+    baseline: str | None = None
+    """The run that a comparison's other runs are compared to."""
+    cells: tuple[TrainedCell, ...] = ()
+    """Of a comparison."""
     packages: dict[str, str] = {}
     settings: dict[str, Any] = {}
 
@@ -41,8 +55,11 @@ class Answer(Record):
     run: str
     operation: str
     digits: int = Field(ge=1)
+    prompt: str | None = None
     prediction: str | None = None
     correct: bool
+    seed: int | None = None
+    """Of the training run that made the model, in a comparison."""
 
 
 class TrainingStep(Record):
@@ -68,6 +85,9 @@ class GateDecision(Record):
     alpha: Probability | None = None
     injected: bool
     domain: str | None = None
+    run: str | None = None
+    """Only in a comparison, as `seed`."""
+    seed: int | None = None
 
     @property
     def right(self) -> bool:
@@ -106,6 +126,34 @@ class InspectedSentence(Record):
         return self
 
 
+class ProbedLayer(Record):
+    """One line of `layers.jsonl`: what linear probes read of numbers' roles after a layer, with 95% intervals."""
+
+    layer: int = Field(ge=0)
+    random_split: Probability
+    random_split_low: Probability
+    random_split_high: Probability
+    held_out: Probability
+    held_out_low: Probability
+    held_out_high: Probability
+    control: Probability
+    selectivity: Gain
+    selectivity_low: Gain
+    selectivity_high: Gain
+
+
+class SelectedLayer(Record):
+    """`selection.json`: the layer to inject at, and why; the other layers are those that it is compared to."""
+
+    layer: int
+    best: int
+    """Of the greatest held-out accuracy, smoothed."""
+    argmax: int
+    """The paper's rule."""
+    early_peak: int | None
+    reason: str
+
+
 R = TypeVar("R", bound=Record)
 
 
@@ -115,10 +163,10 @@ def _first_problem(error: ValidationError) -> str:
     return f"{key}: {problem['msg']}" if key else problem["msg"]
 
 
-def read_run(path: Path) -> Run:
-    """Reads `run.json`. Raises InputError, naming the file, if it is malformed."""
+def read_object(path: Path, kind: type[R]) -> R:
+    """Reads a file of one JSON object. Raises InputError, naming the file and the key, if it is malformed."""
     try:
-        return Run.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise InputError(f"{path}: {_first_problem(error)}; correct the file or delete it") from error
 

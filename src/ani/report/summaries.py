@@ -3,18 +3,24 @@
 Knows nothing about files or how anything is displayed.
 """
 
-from collections.abc import Iterable, Sequence
-from math import hypot
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import ceil, floor, hypot
+from typing import NamedTuple, TypeVar
 
-from scipy.stats import rankdata
+import numpy as np
+from scipy.stats import PermutationMethod, pearsonr, rankdata
 
-from ani.evaluation.statistics import wilson_interval
-from ani.report.records import Answer, GateDecision
+from ani.errors import InputError
+from ani.evaluation.statistics import PairedDifference, paired_bootstrap, wilson_interval
+from ani.report.records import Answer, GateDecision, ProbedLayer
+
+T = TypeVar("T", Answer, GateDecision)
 
 
 class Estimate(NamedTuple):
-    """A share in [0, 1] with its 95% interval [low, high]."""
+    """A share in [0, 1], or a difference of two, with its 95% interval [low, high]."""
 
     value: float
     low: float
@@ -22,15 +28,21 @@ class Estimate(NamedTuple):
 
 
 class Share(NamedTuple):
-    """`successes` of `total` cases, total > 0."""
+    """`successes` of `total` cases, total > 0; a mean over seeds, so `successes` may be a fraction."""
 
-    successes: int
+    successes: float
     total: int
 
     @property
     def estimate(self) -> Estimate:
-        """The share with its Wilson 95% interval."""
-        return Estimate(self.successes / self.total, *wilson_interval(self.successes, self.total))
+        """The share with its Wilson 95% interval, a fraction of a success rounded outward.
+
+        The interval is for other cases, not for other seeds. With several seeds it is rather too wide: a case's mean
+        over seeds varies no more than a single answer, for which the interval is made.
+        """
+        low, _ = wilson_interval(floor(self.successes), self.total)
+        _, high = wilson_interval(ceil(self.successes), self.total)
+        return Estimate(self.successes / self.total, low, high)
 
 
 def _share(cases: Iterable[bool]) -> Share | None:
@@ -38,35 +50,119 @@ def _share(cases: Iterable[bool]) -> Share | None:
     return Share(sum(cases), len(cases)) if cases else None
 
 
+def _by_seed(run: str, records: Sequence[T]) -> list[list[T]]:
+    """The records of each seed of a run. Raises InputError if seeds were asked different problems."""
+    seeds: dict[int | None, list[T]] = {}
+    for record in records:
+        seeds.setdefault(record.seed, []).append(record)
+    groups = list(seeds.values())
+    asked = [Counter(map(_question, group)) for group in groups]
+    if any(questions != asked[0] for questions in asked):
+        raise InputError(f"run {run!r}: its seeds {', '.join(map(str, seeds))} were not asked the same problems")
+    return groups
+
+
+def _question(record: Answer | GateDecision) -> tuple[object, ...]:
+    if isinstance(record, Answer):
+        return record.digits, record.prompt
+    return record.role, record.domain
+
+
+def _mean_share(seeds: Iterable[Share]) -> Share:
+    seeds = list(seeds)
+    return Share(sum(share.successes for share in seeds) / len(seeds), seeds[0].total)
+
+
 class Accuracy(NamedTuple):
-    """Exact-match accuracy of one run on one operation."""
+    """Exact-match accuracy of one run on one operation, the mean over its seeds."""
 
     operation: str
     run: str
     by_digits: dict[int, Share]
     overall: Share
     unreadable: int
-    """Answers that held no number (`prediction` null); they count as wrong or right as recorded."""
+    """Answers of all seeds that held no number (`prediction` null); they count as wrong or right as recorded."""
+    by_seed: tuple[Share, ...]
+    """`overall` of each seed; one entry where answers have no seed."""
 
 
 def accuracies(answers: Sequence[Answer]) -> list[Accuracy]:
-    """One entry an operation and run, both in order of appearance; digits ascending."""
-    groups: dict[str, dict[str, list[Answer]]] = {}
-    for answer in answers:
-        groups.setdefault(answer.operation, {}).setdefault(answer.run, []).append(answer)
+    """One entry an operation and run, both in order of appearance; digits ascending.
+
+    Raises:
+        InputError: the seeds of a run were asked different problems.
+    """
     result = []
-    for operation, runs in groups.items():
+    for operation, runs in _by_operation(answers).items():
         for run, group in runs.items():
             correct: dict[int, list[bool]] = {}
             for answer in group:
                 correct.setdefault(answer.digits, []).append(answer.correct)
+            seeds = _by_seed(run, group)
+            by_seed = tuple(Share(sum(answer.correct for answer in answers), len(answers)) for answers in seeds)
             result.append(
                 Accuracy(
                     operation,
                     run,
-                    {digits: Share(sum(correct[digits]), len(correct[digits])) for digits in sorted(correct)},
-                    Share(sum(answer.correct for answer in group), len(group)),
+                    {
+                        digits: Share(sum(correct[digits]) / len(seeds), len(correct[digits]) // len(seeds))
+                        for digits in sorted(correct)
+                    },
+                    _mean_share(by_seed),
                     sum(answer.prediction is None for answer in group),
+                    by_seed,
+                )
+            )
+    return result
+
+
+def _by_operation(answers: Iterable[Answer]) -> dict[str, dict[str, list[Answer]]]:
+    groups: dict[str, dict[str, list[Answer]]] = {}
+    for answer in answers:
+        groups.setdefault(answer.operation, {}).setdefault(answer.run, []).append(answer)
+    return groups
+
+
+class Difference(NamedTuple):
+    """How much more accurate a run is than the baseline on one operation, both on the same problems."""
+
+    operation: str
+    run: str
+    by_digits: dict[int, PairedDifference]
+    overall: PairedDifference
+
+
+def differences(answers: Sequence[Answer], baseline: str) -> list[Difference]:
+    """One entry an operation and run but the baseline, in order of appearance; digits ascending.
+
+    Raises:
+        InputError: a run, or a seed of it, was asked other problems than the baseline, or answers lack their prompt.
+    """
+    result = []
+    for operation, runs in _by_operation(answers).items():
+        scores: dict[str, dict[tuple[int, str], list[bool]]] = {run: {} for run in (baseline, *runs)}
+        for run, group in runs.items():
+            for answer in (answer for seed in _by_seed(run, group) for answer in seed):
+                if answer.prompt is None:
+                    raise InputError(f"run {run!r}: an answer lacks its prompt, so runs can't be compared in pairs")
+                scores[run].setdefault((answer.digits, answer.prompt), []).append(answer.correct)
+        problems = list(scores[baseline])
+        lengths = np.array([digits for digits, _ in problems])
+        for run in runs:
+            if run == baseline:
+                continue
+            if scores[run].keys() != scores[baseline].keys():
+                raise InputError(f"{operation}: runs {run!r} and {baseline!r} were asked different problems")
+            pair = [np.array([scores[of][problem] for problem in problems], dtype=float) for of in (run, baseline)]
+            result.append(
+                Difference(
+                    operation,
+                    run,
+                    {
+                        int(digits): paired_bootstrap(*(run_scores[lengths == digits] for run_scores in pair))
+                        for digits in np.unique(lengths)
+                    },
+                    paired_bootstrap(*pair),
                 )
             )
     return result
@@ -121,6 +217,30 @@ def gating(decisions: Sequence[GateDecision]) -> Gating:
     )
 
 
+def gating_by_run(decisions: Sequence[GateDecision]) -> dict[str, Gating]:
+    """The same a run of a comparison, in order of appearance: means over seeds; decisions without a run are left out.
+
+    Raises:
+        InputError: the seeds of a run were shown different numbers.
+    """
+    groups: dict[str, list[GateDecision]] = {}
+    for decision in decisions:
+        if decision.run is not None:
+            groups.setdefault(decision.run, []).append(decision)
+    result = {}
+    for run, group in groups.items():
+        seeds = [gating(seed) for seed in _by_seed(run, group)]
+        nominal = [seed.nominal_closed for seed in seeds if seed.nominal_closed is not None]
+        quantitative = [seed.quantitative_open for seed in seeds if seed.quantitative_open is not None]
+        aucs = [seed.auc for seed in seeds if seed.auc is not None]
+        result[run] = Gating(
+            _mean_share(nominal) if nominal else None,
+            _mean_share(quantitative) if quantitative else None,
+            sum(aucs) / len(aucs) if len(aucs) == len(seeds) else None,
+        )
+    return result
+
+
 def gating_by_domain(decisions: Sequence[GateDecision]) -> dict[str, Gating]:
     """The same a domain, in alphabetical order; decisions without a domain are left out."""
     groups: dict[str, list[GateDecision]] = {}
@@ -128,3 +248,109 @@ def gating_by_domain(decisions: Sequence[GateDecision]) -> dict[str, Gating]:
         if decision.domain is not None:
             groups.setdefault(decision.domain, []).append(decision)
     return {domain: gating(groups[domain]) for domain in sorted(groups)}
+
+
+class LayerProbe(NamedTuple):
+    """How well linear probes read numbers' roles after a layer (paper, Section "Optimal Layer Selection")."""
+
+    layer: int
+    random_split: Estimate
+    held_out: Estimate
+    control: float
+    selectivity: Estimate
+
+
+def layer_probes(records: Iterable[ProbedLayer]) -> list[LayerProbe]:
+    """One entry a layer, ascending. Raises InputError if a layer is there twice."""
+    curve = [
+        LayerProbe(
+            record.layer,
+            Estimate(record.random_split, record.random_split_low, record.random_split_high),
+            Estimate(record.held_out, record.held_out_low, record.held_out_high),
+            record.control,
+            Estimate(record.selectivity, record.selectivity_low, record.selectivity_high),
+        )
+        for record in sorted(records, key=lambda record: record.layer)
+    ]
+    for before, after in pairwise(curve):
+        if before.layer == after.layer:
+            raise InputError(f"layer {after.layer} was probed twice; keep one of its records")
+    return curve
+
+
+class LayerEffect(NamedTuple):
+    """What a run gains from the layer that it injects at, beside what a probe reads there."""
+
+    layer: int
+    run: str
+    task: Share
+    """Exact answers of all operations, the mean over seeds."""
+    probe: Estimate
+    """Held-out accuracy."""
+
+
+def layer_effects(
+    answers: Sequence[Answer], layers: Mapping[str, int], curve: Sequence[LayerProbe]
+) -> list[LayerEffect]:
+    """One entry a run whose layer was probed, by layer; empty where two runs share a layer, so differ in more.
+
+    Args:
+        answers: Of a comparison.
+        layers: Run: the layer it injects at. Other runs are left out.
+        curve: Of the model before training.
+
+    Raises:
+        InputError: the seeds of a run were asked different problems.
+    """
+    probes = {probe.layer: probe.held_out for probe in curve}
+    shares: dict[str, list[Share]] = {}
+    for row in accuracies(answers):
+        if layers.get(row.run) in probes:
+            shares.setdefault(row.run, []).append(row.overall)
+    effects = [
+        LayerEffect(
+            layers[run],
+            run,
+            Share(sum(share.successes for share in found), sum(share.total for share in found)),
+            probes[layers[run]],
+        )
+        for run, found in shares.items()
+    ]
+    if len({effect.layer for effect in effects}) < len(effects):
+        return []
+    return sorted(effects, key=lambda effect: effect.layer)
+
+
+class Correlation(NamedTuple):
+    """Of two measures over the same points, taken as exact; p two-sided, by permutation."""
+
+    pearson: float
+    low: float
+    high: float
+    """Of `pearson`: Fisher's 95% interval; all of [-1, 1] for three points."""
+    pearson_p: float
+    spearman: float
+    spearman_p: float
+    points: int
+
+
+def correlation(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
+    """Pearson's and Spearman's; None where one of the measures is the same at all points.
+
+    p counts all orders of the points up to eight of them, and 50,000 orders by chance beyond.
+    """
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return None
+    values = pearsonr(x, y, method=PermutationMethod(n_resamples=50_000, rng=0))
+    # Spearman's is Pearson's of the ranks.
+    ranks = pearsonr(rankdata(x), rankdata(y), method=PermutationMethod(n_resamples=50_000, rng=0))
+    low, high = values.confidence_interval(0.95)
+    return Correlation(
+        float(values.statistic),
+        float(low),
+        float(high),
+        float(values.pvalue),
+        float(ranks.statistic),
+        float(ranks.pvalue),
+        len(x),
+    )

@@ -4,22 +4,41 @@ Knows nothing about files or HTML.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ani.report.records import Answer, GateDecision, as_records
-from ani.report.summaries import Accuracy, Estimate, Gating, Share, accuracies, gating
+from ani.evaluation.statistics import PairedDifference
+from ani.report.records import Answer, GateDecision, ProbedLayer, SelectedLayer, as_records
+from ani.report.summaries import (
+    Accuracy,
+    Difference,
+    Estimate,
+    Gating,
+    LayerEffect,
+    LayerProbe,
+    Share,
+    accuracies,
+    differences,
+    gating,
+    gating_by_run,
+    layer_probes,
+)
+
+if TYPE_CHECKING:
+    from ani.probing.selection import LayerSelection
 
 MISSING = "–"
 
 
 class Cell(NamedTuple):
-    """A table's cell: what it says, and lines of small print (an interval, a count) beneath."""
+    """A table's cell: what it says, and lines of small print (an interval, a count) beneath; `bold`: the best."""
 
     text: str
     details: tuple[str, ...] = ()
+    bold: bool = False
 
 
 class Table(NamedTuple):
@@ -37,7 +56,7 @@ def percent(estimate: Estimate) -> Cell:
 
 
 def _counted(estimate: Estimate, total: int) -> Cell:
-    text, details = percent(estimate)
+    text, details, _ = percent(estimate)
     return Cell(text, (*details, f"n = {total}"))
 
 
@@ -46,22 +65,76 @@ def _share(share: Share | None) -> Cell:
 
 
 def accuracy_cells(rows: Sequence[Accuracy]) -> Table:
-    """One row an operation and run, one column a digit count, and all of them together."""
-    digits = sorted({digit for row in rows for digit in row.by_digits})
+    """One row an operation and run, one column a digit count, and all of them together; an operation's best is bold."""
+    digits = _digits(rows)
+    lines: list[tuple[Cell, ...]] = []
+    for _, group in groupby(rows, key=lambda row: row.operation):
+        runs = list(group)
+        columns = [[row.by_digits.get(digit) for row in runs] for digit in digits] + [[row.overall for row in runs]]
+        leaders = [_leader(column) for column in columns]
+        for row, shares in zip(runs, zip(*columns, strict=True), strict=True):
+            cells = [
+                _seeds_share(share, len(row.by_seed), leader) for share, leader in zip(shares, leaders, strict=True)
+            ]
+            if len(row.by_seed) > 1:
+                found = [100 * share.successes / share.total for share in row.by_seed]
+                cells[-1] = cells[-1]._replace(details=(*cells[-1].details, f"seeds {min(found):.1f}–{max(found):.1f}"))
+            lines.append((Cell(row.operation), Cell(row.run), *cells))
     return Table(
         "Exact answers by number of digits, with Wilson 95% intervals",
-        ("Operation", "Run", *(f"{d} digit{'s' if d > 1 else ''}" for d in digits), "All"),
+        ("Operation", "Run", *_digit_names(digits), "All"),
+        tuple(lines),
+        label_columns=2,
+    )
+
+
+def _digits(rows: Sequence[Accuracy] | Sequence[Difference]) -> list[int]:
+    return sorted({digit for row in rows for digit in row.by_digits})
+
+
+def _digit_names(digits: Iterable[int]) -> Iterable[str]:
+    return (f"{d} digit{'s' if d > 1 else ''}" for d in digits)
+
+
+def _leader(shares: Iterable[Share | None]) -> float | None:
+    """The highest share of several; None where all are equal."""
+    values = {share.successes / share.total for share in shares if share is not None}
+    return max(values) if len(values) > 1 else None
+
+
+def _seeds_share(share: Share | None, seeds: int, leader: float | None) -> Cell:
+    if share is None:
+        return Cell(MISSING)
+    text, details, _ = percent(share.estimate)
+    count = f"n = {share.total}" if seeds == 1 else f"n = {share.total} × {seeds} seeds"
+    return Cell(text, (*details, count), share.successes / share.total == leader)
+
+
+def difference_cells(rows: Sequence[Difference], baseline: str) -> Table:
+    """One row an operation and run: its accuracy minus the baseline's, by digit count and in all."""
+    digits = _digits(rows)
+    return Table(
+        f"Exact answers compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
+        "intervals and the one-sided p of no gain",
+        ("Operation", "Run", *_digit_names(digits), "All"),
         tuple(
             (
                 Cell(row.operation),
                 Cell(row.run),
-                *(_share(row.by_digits.get(digit)) for digit in digits),
-                _share(row.overall),
+                *(_difference(row.by_digits.get(digit)) for digit in digits),
+                _difference(row.overall),
             )
             for row in rows
         ),
         label_columns=2,
     )
+
+
+def _difference(found: PairedDifference | None) -> Cell:
+    if found is None:
+        return Cell(MISSING)
+    text, details, _ = _points(Estimate(found.value, found.low, found.high))
+    return Cell(text, (*details, f"p = {found.p:.3f}"))
 
 
 def gating_cells(summary: Gating) -> Table:
@@ -97,14 +170,58 @@ def gating_domain_cells(summaries: Mapping[str, Gating]) -> Table:
     )
 
 
+def gating_run_cells(summaries: Mapping[str, Gating]) -> Table:
+    """One row a run of a comparison."""
+    return Table(
+        "How well the gates tell the roles apart, with 95% intervals",
+        ("Run", "Nominal closed", "Quantitative open", "Balanced accuracy", "AUC of α"),
+        tuple(
+            (
+                Cell(run),
+                _share(summary.nominal_closed),
+                _share(summary.quantitative_open),
+                Cell(MISSING) if summary.balanced_accuracy is None else percent(summary.balanced_accuracy),
+                Cell(MISSING if summary.auc is None else f"{summary.auc:.3f}"),
+            )
+            for run, summary in summaries.items()
+        ),
+        label_columns=1,
+    )
+
+
+def comparison_cells(
+    answers: Sequence[Answer], decisions: Sequence[GateDecision], baseline: str | None = None
+) -> tuple[Table, ...]:
+    """Whichever there is reason for: accuracy, differences to the baseline, gating; one row a run."""
+    rows = accuracies(answers)
+    tables = [accuracy_cells(rows)] if rows else []
+    if baseline is not None and (compared := differences(answers, baseline)):
+        tables.append(difference_cells(compared, baseline))
+    if gates := gating_by_run(decisions):
+        tables.append(gating_run_cells(gates))
+    return tuple(tables)
+
+
 def _rich(table: Table) -> RichTable:
-    rich = RichTable(title=table.caption, title_justify="left", show_lines=len(table.rows) > 1)
+    rich = RichTable(title=table.caption, title_justify="left", show_lines=_tall(table))
     for index, name in enumerate(table.header):
         rich.add_column(Text(name), justify="left" if index < table.label_columns else "right")
     for row in table.rows:
         # Text, not str: a run's name may look like rich's markup.
-        rich.add_row(*(Text("\n".join((cell.text, *cell.details))) for cell in row))
+        rich.add_row(*(_rich_cell(cell) for cell in row))
     return rich
+
+
+def _tall(table: Table) -> bool:
+    """Whether rows need rules between them."""
+    return len(table.rows) > 1 and any(cell.details for row in table.rows for cell in row)
+
+
+def _rich_cell(cell: Cell) -> Text:
+    text = Text("\n".join((cell.text, *cell.details)))
+    if cell.bold:
+        text.stylize("bold", 0, len(cell.text))
+    return text
 
 
 def _markdown(table: Table) -> str:
@@ -112,7 +229,12 @@ def _markdown(table: Table) -> str:
         return "| " + " | ".join(cells) + " |"
 
     def plain(cell: Cell) -> str:
-        text = f"{cell.text} ({', '.join(cell.details)})" if cell.details else cell.text
+        text = escaped(cell.text)
+        if cell.bold:
+            text = f"**{text}**"
+        return f"{text} ({escaped(', '.join(cell.details))})" if cell.details else text
+
+    def escaped(text: str) -> str:
         text = " ".join(text.split())
         for character in "\\|<&`*_[":
             text = text.replace(character, "\\" + character)
@@ -154,3 +276,90 @@ def gating_table(records: Iterable[Mapping[str, Any]]) -> RichTable:
 def gating_markdown(records: Iterable[Mapping[str, Any]]) -> str:
     """The same table in Markdown."""
     return _markdown(gating_cells(gating(as_records(records, GateDecision))))
+
+
+def comparison_tables(
+    answers: Iterable[Mapping[str, Any]], decisions: Iterable[Mapping[str, Any]], baseline: str | None = None
+) -> list[RichTable]:
+    """A comparison's tables for the terminal: accuracy, differences to the baseline, gating; each if there are results.
+
+    Args:
+        answers: as in the `arithmetic.jsonl` of a comparison, with prompt and seed.
+        decisions: as in its `gating.jsonl`, with run and seed.
+        baseline: the run to which the others are compared.
+
+    Raises:
+        InputError: a record lacks a key or holds a wrong type, or runs were asked different problems.
+    """
+    tables = comparison_cells(as_records(answers, Answer), as_records(decisions, GateDecision), baseline)
+    return [_rich(table) for table in tables]
+
+
+def comparison_markdown(
+    answers: Iterable[Mapping[str, Any]], decisions: Iterable[Mapping[str, Any]], baseline: str | None = None
+) -> str:
+    """The same tables in Markdown, each under its caption."""
+    tables = comparison_cells(as_records(answers, Answer), as_records(decisions, GateDecision), baseline)
+    return "\n".join(f"{table.caption}:\n\n{_markdown(table)}" for table in tables)
+
+
+def layers_cells(curve: Sequence[LayerProbe], selection: SelectedLayer | None) -> Table:
+    """One row a layer; with a selection, a last column that marks its layers."""
+    caption = "Accuracy of linear probes for numbers' roles by layer, with 95% intervals"
+    header = ("Layer", "Random split", "Held out", "Control", "Selectivity")
+    rows = [
+        (
+            Cell(str(probe.layer)),
+            _inline(percent(probe.random_split)),
+            _inline(percent(probe.held_out)),
+            Cell(f"{probe.control:.1%}"),
+            _inline(_points(probe.selectivity)),
+        )
+        for probe in curve
+    ]
+    if selection is None:
+        return Table(caption, header, tuple(rows), label_columns=1)
+    marks = {
+        "chosen": selection.layer,
+        "paper's rule": selection.argmax,
+        "best held out": selection.best,
+        "early peak": selection.early_peak,
+    }
+    return Table(
+        f"{caption}; best held out: smoothed over neighbours",
+        (*header, "Mark"),
+        tuple(
+            (*row, Cell(", ".join(mark for mark, layer in marks.items() if layer == probe.layer)))
+            for row, probe in zip(rows, curve, strict=True)
+        ),
+        label_columns=1,
+    )
+
+
+def _points(estimate: Estimate) -> Cell:
+    value, low, high = (f"{100 * number:+.1f}" for number in estimate)
+    return Cell(value, (f"{low}…{high}",))
+
+
+def _inline(cell: Cell) -> Cell:
+    """Details in brackets: a table of many rows stays short."""
+    return Cell(f"{cell.text} ({', '.join(cell.details)})")
+
+
+def layer_effects_cells(effects: Sequence[LayerEffect]) -> Table:
+    """One row a layer."""
+    return Table(
+        "Exact answers by layer of injection, and the held-out accuracy of a linear probe there, with 95% intervals",
+        ("Layer", "Run", "Exact answers", "Probe, held out"),
+        tuple(
+            (Cell(str(effect.layer)), Cell(effect.run), _share(effect.task), percent(effect.probe))
+            for effect in effects
+        ),
+        label_columns=2,
+    )
+
+
+def layers_table(selection: "LayerSelection") -> RichTable:
+    """The curve over layers, with what was chosen, for the terminal."""
+    curve = layer_probes(as_records((point._asdict() for point in selection.curve), ProbedLayer))
+    return _rich(layers_cells(curve, SelectedLayer.model_validate(selection._asdict())))

@@ -3,22 +3,24 @@
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ani.errors import InputError
 from ani.files import replacing_file
-from ani.injection.config import AniConfig
+from ani.injection.config import AniConfig, InjectionSettings
 from ani.models import DTypeName, Quantization
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A part of a recipe: it can't be changed, and has no other keys than its own."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class LoraSettings(_Section):
+class LoraSettings(Section):
     """PEFT's LoRA (paper, "Hyperparameters")."""
 
     r: int = Field(default=64, ge=1)
@@ -27,7 +29,30 @@ class LoraSettings(_Section):
     target_modules: str | list[str] = "all-linear"
 
 
-class ArithmeticData(_Section):
+class AniSettings(InjectionSettings):
+    """Settings of the ANI module; its layer may be left to be found."""
+
+    layer: Annotated[int, Field(ge=0)] | Literal["auto", "paper"]
+    """As in AniConfig; `auto`: probe the model first (`probe` says how); `paper`: what the paper takes for a model of
+    this shape."""
+
+    def config(self) -> AniConfig:
+        """The module's settings, once the layer is known (`ani.training.trainer.with_layer`)."""
+        return AniConfig(**self.model_dump())
+
+
+class ProbeSettings(Section):
+    """What `ani.layer: auto` probes with (`ani.probing`)."""
+
+    data: str = "contrastive"
+    """Labelled sentences: a file, a directory, or our own set."""
+    held_out: str | None = None
+    """Likewise, to test on; null: `data` itself, domain by domain."""
+    sentences: int | None = Field(default=None, ge=1)
+    """How many at most; null: all of a file, 4,000 of our own set."""
+
+
+class ArithmeticData(Section):
     """N-digit arithmetic from our generator; lengths and operations in equal parts."""
 
     kind: Literal["arithmetic"]
@@ -36,14 +61,14 @@ class ArithmeticData(_Section):
     operations: list[Literal["addition", "subtraction", "multiplication"]] = ["addition"]
 
 
-class DiagnosticData(_Section):
+class DiagnosticData(Section):
     """Sentences with names and quantities from our generator, with their roles."""
 
     kind: Literal["diagnostic"]
     count: int = Field(ge=1)
 
 
-class JsonlData(_Section):
+class JsonlData(Section):
     """The user's own examples (`ani.data.sources`)."""
 
     kind: Literal["jsonl"]
@@ -51,7 +76,7 @@ class JsonlData(_Section):
     limit: int | None = Field(default=None, ge=1)
 
 
-class HubData(_Section):
+class HubData(Section):
     """A dataset on the hub with prompt and completion, or messages."""
 
     kind: Literal["hub"]
@@ -63,7 +88,7 @@ class HubData(_Section):
 DataSource = Annotated[ArithmeticData | DiagnosticData | JsonlData | HubData, Field(discriminator="kind")]
 
 
-class TrainingSettings(_Section):
+class TrainingSettings(Section):
     """Optimization (paper, "Hyperparameters", for the defaults)."""
 
     learning_rate: float = Field(default=5e-5, gt=0)
@@ -83,7 +108,7 @@ class TrainingSettings(_Section):
     save_every: int = Field(default=100, ge=1)
 
 
-class Recipe(_Section):
+class Recipe(Section):
     """Everything that a training run depends on. Keys that are left out have the paper's values."""
 
     model: str = "smollm2"
@@ -91,17 +116,29 @@ class Recipe(_Section):
     output: str
     """Directory for adapter, checkpoints and logs."""
     seed: int = 0
+    """Of initialization, dropout and the order of examples."""
+    data_seed: int | None = None
+    """Of the generated examples: runs whose `seed` alone differs then learn from the same ones. None: `seed`."""
     dtype: DTypeName = "auto"
     quantization: Quantization = "nf4"
-    ani: AniConfig
+    ani: AniSettings
+    probe: ProbeSettings = ProbeSettings()
     lora: LoraSettings | None = LoraSettings()
     """`null`: train the module alone."""
     data: list[DataSource] = Field(min_length=1)
     training: TrainingSettings = TrainingSettings()
 
 
+S = TypeVar("S", bound=Section)
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe and apply dotted overrides such as `training.steps=100` or `data.0.count=10`.
+    """Read a training recipe; see `load_settings`."""
+    return load_settings(path, Recipe, overrides)
+
+
+def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()) -> S:
+    """Read a recipe of a kind and apply dotted overrides such as `training.steps=100` or `data.0.count=10`.
 
     Raises:
         InputError: If the file is missing or no YAML, a key is unknown (the nearest right one is named), or a value
@@ -119,12 +156,12 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         _override(raw, override)
     try:
-        return Recipe.model_validate(raw)
+        return kind.model_validate(raw)
     except ValidationError as error:
-        raise InputError(f"recipe {path}: {_explain(error)}") from error
+        raise InputError(f"recipe {path}: {_explain(error, kind)}") from error
 
 
-def save_recipe(recipe: Recipe, path: Path) -> None:
+def save_recipe(recipe: Section, path: Path) -> None:
     """Write a recipe as YAML, every default spelled out."""
     with replacing_file(path) as file:
         yaml.safe_dump(recipe.model_dump(mode="json"), file, sort_keys=False, allow_unicode=True)
@@ -162,13 +199,13 @@ def _item(items: list[Any], name: str, override: str) -> Any:
     return items[int(name)]
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, kind: type[Section]) -> str:
     first = error.errors()[0]
-    # Under data.<index> pydantic names the kind too, which is no key.
-    location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] == "data")]
+    # Under data.<index> and ani.layer pydantic names the kind too, which is no key.
+    location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] in ("ani", "data"))]
     where = ".".join(map(str, location))
     if first["type"] == "extra_forbidden":
-        known = _known_keys(first["loc"][:-1])
+        known = _known_keys(kind, first["loc"][:-1])
         nearest = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.0)
         return f"unknown key {where!r}; did you mean {nearest[0]!r}?" if nearest else f"unknown key {where!r}"
     if first["type"] == "missing":
@@ -178,9 +215,9 @@ def _explain(error: ValidationError) -> str:
     return f"{where}: {first['msg']} (got {first['input']!r})"
 
 
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    section: Any = Recipe
-    kinds: dict[str, type[_Section]] = {
+def _known_keys(kind: type[Section], location: tuple[int | str, ...]) -> list[str]:
+    section: Any = kind
+    kinds: dict[str, type[Section]] = {
         "arithmetic": ArithmeticData,
         "diagnostic": DiagnosticData,
         "jsonl": JsonlData,
@@ -189,9 +226,7 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         if isinstance(part, int):
             continue
-        if part in kinds:
-            section = kinds[part]
-        elif part in section.model_fields:
+        if part in section.model_fields:
             annotation = section.model_fields[part].annotation
             options = [
                 option
@@ -199,4 +234,6 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
                 if isinstance(option, type) and issubclass(option, BaseModel)
             ]
             section = options[0] if options else section
+        elif part in kinds:
+            section = kinds[part]
     return list(section.model_fields)

@@ -25,6 +25,7 @@ from peft import (
     set_peft_model_state_dict,
 )
 from peft.utils import load_peft_weights
+from rich.console import Console
 from safetensors.torch import load_file
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
@@ -39,10 +40,13 @@ from ani.files import replacing_file
 from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
 from ani.injection.attach import ani_module, attach, base_model, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, NumberLocator
-from ani.models import load_model, load_tokenizer
+from ani.models import load_config, load_model, load_tokenizer
+from ani.probing.run import SELECTION, probe
+from ani.probing.selection import PAPER_LAYERS, preset_for
 from ani.training.recipe import Recipe, load_recipe, save_recipe
 
 ADAPTER = "adapter"
+PROBE = "probe"
 RECIPE_FILE = "recipe.yaml"
 LOG_FILE = "training_log.jsonl"
 COMPLETE = "complete"
@@ -162,6 +166,8 @@ class AniTrainer(Trainer):
 
     def _stop_if_dead(self, logs: dict[str, float]) -> None:
         # Over all numbers: data of the user's own seldom tells their roles.
+        if ani_module(self.model).gate is None:
+            return
         one_sided = logs.get("gate_open") in (0, 1)
         if one_sided and logs["gate_saturated"] == 1 and logs["embedding_rms"] < UNMOVED:
             raise TrainingFailed(
@@ -268,6 +274,7 @@ class _Examples(Dataset[TokenizedExample]):
 
 def load_examples(recipe: Recipe) -> list[Example]:
     """The recipe's training examples, source after source; all from training splits."""
+    seed = recipe.seed if recipe.data_seed is None else recipe.data_seed
     examples: list[Example] = []
     for source in recipe.data:
         match source.kind:
@@ -277,12 +284,12 @@ def load_examples(recipe: Recipe) -> list[Example]:
                     digits=source.digits,
                     operations=source.operations,
                     split="train",
-                    seed=recipe.seed,
+                    seed=seed,
                 )
                 examples += map(arithmetic_example, problems)
             case "diagnostic":
                 # Sentences that end with a number have no completion and are left out: ask for more than needed.
-                sentences = diagnostic_sentences(2 * source.count, split="train", seed=recipe.seed)
+                sentences = diagnostic_sentences(2 * source.count, split="train", seed=seed)
                 examples += list(sentence_examples(sentences))[: source.count]
             case "jsonl":
                 examples += read_jsonl(source.path)[: source.limit]
@@ -313,6 +320,44 @@ def _tokenized(
     return kept
 
 
+def with_layer(recipe: Recipe, console: Console | None = None) -> Recipe:
+    """The recipe with its layer as a number.
+
+    `auto` probes the base model, in the recipe's precision and quantization, and leaves the results in `probe` of the
+    output directory; where they are already, they are read.
+
+    Raises:
+        InputError: `paper`, but the paper has no model of this shape; or the model can't be probed.
+    """
+    layer = recipe.ani.layer
+    if layer == "paper":
+        config = load_config(recipe.model)
+        preset = preset_for(config)
+        if preset is None:
+            raise InputError(
+                f"ani.layer: paper is for the models of the paper ({', '.join(PAPER_LAYERS)}), and {recipe.model} has "
+                "the shape of none of them; write a number, or auto"
+            )
+        layer = preset.layer
+    elif layer == "auto":
+        folder = Path(recipe.output) / PROBE
+        if (folder / SELECTION).is_file():
+            layer = int(json.loads((folder / SELECTION).read_text(encoding="utf-8"))["layer"])
+        else:
+            selection = probe(
+                load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization),
+                load_tokenizer(recipe.model),
+                folder,
+                **recipe.probe.model_dump(),
+                console=console,
+                facts={"model": recipe.model},
+            )
+            layer = selection.layer
+            if console is not None:
+                console.print(selection.reason, highlight=False)
+    return recipe.model_copy(update={"ani": recipe.ani.model_copy(update={"layer": layer})})
+
+
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     """Load the recipe's model, wrap it in LoRA if it says so, and attach an untrained ANI module."""
     if recipe.quantization != "none" and recipe.lora is None:
@@ -332,12 +377,16 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
             task_type="CAUSAL_LM",
         )
         model = get_peft_model(cast(Any, model), config)
-    attach(model, tokenizer, recipe.ani)
+    attach(model, tokenizer, recipe.ani.config())
     return model, tokenizer
 
 
 def train(
-    recipe: Recipe, *, resume: bool = False, on_log: Callable[[dict[str, Any]], None] | None = None
+    recipe: Recipe,
+    *,
+    resume: bool = False,
+    on_log: Callable[[dict[str, Any]], None] | None = None,
+    console: Console | None = None,
 ) -> torch.nn.Module:
     """Carry out a recipe; the adapter lies in `<output>/adapter` when it returns.
 
@@ -345,6 +394,7 @@ def train(
         recipe: Validated.
         resume: Go on from the last complete checkpoint in `recipe.output` (from the start if there is none).
         on_log: Called with each log line: loss, gate statistics, tokens/s, step and steps.
+        console: For the progress of probing, and the layer that it finds; None: silent.
 
     Returns:
         The trained model, in evaluation mode.
@@ -359,7 +409,7 @@ def train(
     if output.exists() and any(output.iterdir()) and not resume:
         raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
     examples = load_examples(recipe)
-    model, tokenizer = prepare(recipe)
+    model, tokenizer = prepare(with_layer(recipe, console))
     locator = number_locator(model)
     dataset = _Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length))
     output.mkdir(parents=True, exist_ok=True)

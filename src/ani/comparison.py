@@ -1,0 +1,355 @@
+"""`ani compare`: variants of a training recipe × seeds, trained and evaluated alike; knows nothing of the command line.
+
+Each step of a cell (a variant with a seed) leaves its result when it is done and is skipped where that exists, so an
+interrupted comparison goes on.
+"""
+
+import gc
+import json
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from filelock import FileLock, Timeout
+from pydantic import Field, model_validator
+from rich.console import Console
+from transformers import PreTrainedTokenizerBase
+
+from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problems
+from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
+from ani.errors import InputError, TrainingFailed
+from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic
+from ani.evaluation.gating import evaluate_gating
+from ani.evaluation.results import read_records, write_json, write_records
+from ani.files import replacing_file
+from ani.injection.adapter import CONFIG_FILE, load_adapter
+from ani.models import load_model, load_tokenizer
+from ani.probing.run import LAYERS, SELECTION, probe
+from ani.progress import counting, training_lines
+from ani.provenance import provenance
+from ani.report import build_report, comparison_markdown, comparison_tables
+from ani.training.recipe import Recipe, Section, load_recipe, load_settings, save_recipe
+from ani.training.trainer import ADAPTER, PROBE, train
+
+PLAN_FILE = "comparison.yaml"
+ARITHMETIC = "arithmetic.jsonl"
+GATING = "gating.jsonl"
+REFERENCE = "reference"
+COMMON = ("model", "output", "seed", "data_seed")
+"""Keys of the training recipe that no variant may set."""
+
+
+class ArithmeticTask(Section):
+    """N-digit arithmetic, answered by generation."""
+
+    count: int = Field(ge=1)
+    """Problems for each length and operation; the paper has 100."""
+    digits: list[int] = Field(default=list(PAPER_DIGITS))
+    operations: list[Operation] = Field(default=["addition"])
+
+
+class GatingTask(Section):
+    """Held-out sentences whose numbers have known roles; for models with a gate."""
+
+    count: int = Field(ge=1)
+    """Sentences."""
+
+
+class Evaluation(Section):
+    """What every cell is asked. A task that is `null` or missing is left out."""
+
+    arithmetic: ArithmeticTask | None = None
+    gating: GatingTask | None = None
+
+
+class _Design(Section):
+    seeds: list[int] = Field(default=[0], min_length=1)
+    """Of initialization, dropout and order of examples. Training data and problems are the same for all."""
+    reference: bool = True
+    """Also evaluate the model as it is before training."""
+    baseline: str | None = None
+    """The variant (or `reference`) whose answers the others' are compared to in pairs."""
+    probe: bool = False
+    """Also probe the untrained model's layers, as the training recipe's `probe` says, for the plot of accuracy over
+    probe accuracy (paper, Figure "Layer Sensitivity Analysis")."""
+    evaluation: Evaluation
+
+
+class Comparison(_Design):
+    """What the user writes: one training recipe, and what each variant changes in it."""
+
+    output: str
+    """Directory for everything it makes."""
+    recipe: str
+    """The training recipe; relative to the comparison's file."""
+    overrides: list[str] = Field(default=[])
+    """Changes to the recipe for all variants, `key=value`."""
+    variants: dict[str, list[str]] = Field(min_length=1)
+    """Name: its further changes."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in self.variants:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name == REFERENCE:
+                raise ValueError(
+                    f"variant {name!r} needs another name: a directory is called by it, so letters, digits, '.', '_' "
+                    f"and '-'; {REFERENCE!r} is the untrained model"
+                )
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must be distinct, not {self.seeds}")
+        if self.evaluation.arithmetic is None and self.evaluation.gating is None:
+            raise ValueError("evaluation needs a task, such as arithmetic: {count: 100}")
+        if self.reference and self.evaluation.arithmetic is None:
+            raise ValueError("the untrained model has no gate to evaluate; set reference: false")
+        if self.baseline is not None:
+            known = [*([REFERENCE] if self.reference else []), *self.variants]
+            if self.evaluation.arithmetic is None or self.baseline not in known:
+                raise ValueError(f"baseline {self.baseline!r} must be one of {known}, with evaluation.arithmetic")
+        return self
+
+
+class Plan(_Design):
+    """A comparison with every recipe spelled out, `comparison.yaml` in its folder."""
+
+    base: Recipe
+    variants: dict[str, Recipe]
+
+
+class _Cell(NamedTuple):
+    """One model to evaluate: a variant trained with a seed, or the reference (seed None)."""
+
+    variant: str
+    seed: int | None
+    recipe: Recipe
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.variant if self.seed is None else f"{self.variant}, seed {self.seed}"
+
+    @property
+    def training(self) -> Path:
+        return self.folder / "training"
+
+
+class _Tasks(NamedTuple):
+    """What every cell is asked; None: left out."""
+
+    problems: list[ArithmeticProblem] | None
+    sentences: list[DiagnosticSentence] | None
+
+    def files(self, cell: _Cell) -> list[Path]:
+        """The results that a finished cell has."""
+        gated = cell.seed is not None
+        wanted = {ARITHMETIC: self.problems is not None, GATING: self.sentences is not None and gated}
+        return [cell.folder / name for name, asked in wanted.items() if asked]
+
+
+def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] = ()) -> Path:
+    """Carry out a comparison, or go on with it.
+
+    Args:
+        path: Of the comparison, a YAML file (`Comparison`).
+        console: Where progress and tables go.
+        overrides: Changes to the comparison, `key=value`.
+
+    Returns:
+        The report, one HTML file. Beside it lie the results of all cells, `arithmetic.jsonl` and `gating.jsonl`, and
+        the tables, `comparison.md`.
+
+    Raises:
+        InputError: If the comparison is not valid, its folder holds another one, or another process is at it.
+        TrainingFailed: If a cell can't be trained; what is finished stays.
+    """
+    comparison = load_settings(path, Comparison, overrides)
+    plan = _plan(comparison, Path(path).parent)
+    # All bad input is met before the first file is touched.
+    tasks = _tasks(plan)
+    tokenizer = load_tokenizer(plan.base.model)
+    folder = Path(comparison.output)
+    cells = _cells(plan, folder)
+    with _alone(folder):
+        _claim(plan, folder)
+        if plan.probe:
+            _probe(plan, folder, tokenizer, console)
+        for number, cell in enumerate(cells, start=1):
+            console.rule(f"{number}/{len(cells)} {cell.name}")
+            if all(file.is_file() for file in tasks.files(cell)):
+                console.print("finished already")
+                continue
+            _run_cell(cell, tasks, tokenizer, console)
+            if number < len(cells):
+                _print_tables(*_merge(folder, cells), plan, console)
+        answers, decisions = _merge(folder, cells)
+        _print_tables(answers, decisions, plan, console)
+        title = f"Comparison {folder.resolve().name}"
+        with replacing_file(folder / "comparison.md") as file:
+            file.write(f"# {title}\n\n{comparison_markdown(answers, decisions, plan.baseline)}")
+        write_json(
+            folder / "run.json",
+            {
+                "title": title,
+                "model": plan.base.model,
+                "baseline": plan.baseline,
+                "cells": [_facts(cell) for cell in cells],
+                "settings": comparison.model_dump(mode="json"),
+                **provenance(),
+            },
+        )
+        return build_report(folder)
+
+
+def _plan(comparison: Comparison, directory: Path) -> Plan:
+    file = directory / comparison.recipe
+    base = load_recipe(file, comparison.overrides)
+    common = {"data_seed": base.seed if base.data_seed is None else base.data_seed}
+    variants: dict[str, Recipe] = {}
+    for name, overrides in comparison.variants.items():
+        try:
+            recipe = load_recipe(file, [*comparison.overrides, *overrides])
+        except InputError as error:
+            raise InputError(f"variant {name!r}: {error}") from error
+        for key in COMMON:
+            if getattr(recipe, key) != getattr(base, key):
+                raise InputError(
+                    f"variant {name!r} must not set {key}: it is the same for all, or the comparison's own"
+                )
+        variants[name] = recipe.model_copy(update={**common, "output": f"cells/{name}"})
+    return Plan(
+        base=base.model_copy(update={**common, "output": f"cells/{REFERENCE}"}),
+        variants=variants,
+        **{key: getattr(comparison, key) for key in _Design.model_fields},
+    )
+
+
+def _tasks(plan: Plan) -> _Tasks:
+    seed = plan.base.data_seed
+    assert seed is not None  # `_plan` set it
+    arithmetic, gating = plan.evaluation.arithmetic, plan.evaluation.gating
+    return _Tasks(
+        None
+        if arithmetic is None
+        else arithmetic_problems(
+            arithmetic.count * len(arithmetic.digits) * len(arithmetic.operations),
+            digits=arithmetic.digits,
+            operations=arithmetic.operations,
+            split="test",
+            seed=seed,
+        ),
+        None if gating is None else diagnostic_sentences(gating.count, split="test", seed=seed),
+    )
+
+
+def _cells(plan: Plan, folder: Path) -> list[_Cell]:
+    """Seed after seed, so that all variants can be compared as early as possible."""
+    cells = [_Cell(REFERENCE, None, plan.base, folder / plan.base.output)] if plan.reference else []
+    for seed in plan.seeds:
+        for name, recipe in plan.variants.items():
+            place = folder / recipe.output / f"seed-{seed}"
+            changes = {"seed": seed, "output": str(place / "training")}
+            cells.append(_Cell(name, seed, recipe.model_copy(update=changes), place))
+    return cells
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from the folder; raises InputError if one is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(f"another process works on {folder}; wait for it, or name another output") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _claim(plan: Plan, folder: Path) -> None:
+    """Write the plan before anything else is made, so that nothing of another comparison is ever reused."""
+    file = folder / PLAN_FILE
+    if not file.is_file():
+        if any(not entry.name.startswith(".") for entry in folder.iterdir()):
+            raise InputError(f"{folder} is not empty and holds no {PLAN_FILE}; name another output")
+        save_recipe(plan, file)
+        return
+    found = load_settings(file, Plan)
+    changed = [key for key in Plan.model_fields if getattr(found, key) != getattr(plan, key)]
+    if changed:
+        raise InputError(
+            f"{folder} holds another comparison, with other {' and '.join(changed)}; remove it, or name another output"
+        )
+
+
+def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
+    if (folder / LAYERS).is_file():
+        return
+    console.rule("The layers of the untrained model")
+    model = load_model(plan.base.model, dtype=plan.base.dtype, quantization=plan.base.quantization)
+    selection = probe(model, tokenizer, folder / PROBE, **plan.base.probe.model_dump(), console=console)
+    console.print(selection.reason, highlight=False)
+    for name in (SELECTION, LAYERS):  # the report looks for them beside the answers
+        with replacing_file(folder / name) as file:
+            file.write((folder / PROBE / name).read_text(encoding="utf-8"))
+
+
+def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
+    if cell.seed is not None:
+        if not (cell.training / ADAPTER).is_dir():
+            try:
+                train(cell.recipe, resume=True, on_log=training_lines(console), console=console)
+            except TrainingFailed as error:
+                raise TrainingFailed(f"{cell.name}: {error}") from error
+            gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
+        for checkpoint in cell.training.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
+    model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
+    if cell.seed is not None:
+        load_adapter(model, tokenizer, cell.training / ADAPTER)
+    for file in tasks.files(cell):
+        if file.is_file():
+            continue
+        if file.name == ARITHMETIC:
+            assert tasks.problems is not None
+            with counting(console, f"problems, {cell.name}", len(tasks.problems)) as count:
+                write_records(
+                    file, evaluate_arithmetic(model, tokenizer, tasks.problems, run=cell.variant, on_batch=count)
+                )
+        else:
+            assert tasks.sentences is not None
+            with counting(console, f"sentences, {cell.name}", len(tasks.sentences)) as count:
+                write_records(file, evaluate_gating(model, tokenizer, tasks.sentences, count))
+
+
+def _merge(folder: Path, cells: Sequence[_Cell]) -> tuple[list[Any], list[Any]]:
+    """Write the results of the finished cells into the folder, with run and seed; returns answers and decisions."""
+    merged = []
+    for name in (ARITHMETIC, GATING):
+        records = [
+            {**record, "run": cell.variant, "seed": cell.seed}
+            for cell in cells
+            if (cell.folder / name).is_file()
+            for record in read_records(cell.folder / name)
+        ]
+        merged.append(write_records(folder / name, records) if records else [])
+    return merged[0], merged[1]
+
+
+def _print_tables(answers: list[Any], decisions: list[Any], plan: Plan, console: Console) -> None:
+    baseline = plan.baseline if any(answer["run"] == plan.baseline for answer in answers) else None
+    for table in comparison_tables(answers, decisions, baseline):
+        console.print(table)
+
+
+def _facts(cell: _Cell) -> dict[str, Any]:
+    """For figures: which cell, and the layer and policy of its adapter."""
+    facts: dict[str, Any] = {"variant": cell.variant, "seed": cell.seed}
+    if cell.seed is not None:
+        config = json.loads((cell.training / ADAPTER / CONFIG_FILE).read_text())
+        facts |= {"layer": config["layer"], "policy": config["policy"]}
+    return facts

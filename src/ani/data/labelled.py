@@ -1,0 +1,64 @@
+"""Labelled sentences in a JSON-lines file; knows nothing about where they come from or what they are for.
+
+A record is `{"text": …, "roles": …}`: `roles` is `"nominal"` or `"quantitative"` for every number of the text, or a
+list with one of them for each. It may also hold `domain` (default: the file's name without its suffix) and `template`
+(default: the text), both texts.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ani.data.diagnostic import DiagnosticSentence
+from ani.data.sources import checked_roles, json_lines
+from ani.errors import InputError
+from ani.files import replacing_file
+from ani.numbers import find_numbers
+
+LABELLED_FILE = "diagnostic.jsonl"
+"""The file of labelled sentences in a directory that `ani diagnostic` wrote."""
+
+
+def read_labelled(path: str | Path) -> list[DiagnosticSentence]:
+    """Read labelled sentences from a JSON-lines file, or from the `LABELLED_FILE` of a directory, in order.
+
+    Raises:
+        InputError: If the file is missing or empty, or a line is malformed (file and line are named).
+    """
+    path = Path(path)
+    if path.is_dir():
+        path /= LABELLED_FILE
+    sentences = [_sentence(record, where, path.stem) for where, record in json_lines(path)]
+    if not sentences:
+        raise InputError(f"data file {path} holds no labelled sentences")
+    return sentences
+
+
+def write_labelled(path: str | Path, sentences: Iterable[DiagnosticSentence]) -> None:
+    """Write sentences so that `read_labelled` gives them back as they are."""
+    with replacing_file(Path(path)) as file:
+        for text, roles, _, domain, template in sentences:
+            record = {"text": text, "roles": roles[0] if len(set(roles)) == 1 else roles, "domain": domain}
+            if template != text:
+                record["template"] = template
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _sentence(record: Any, where: str, domain: str) -> DiagnosticSentence:
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
+    for key in ("text", "roles"):
+        if key not in record:
+            raise InputError(f"{where}: no {key!r}; a labelled sentence has 'text' and 'roles'")
+    text = record["text"]
+    named = {"text": text, "domain": record.get("domain", domain), "template": record.get("template", text)}
+    for key, value in named.items():
+        if not isinstance(value, str):
+            raise InputError(f"{where}: {key!r} must be a text, not {type(value).__name__}")
+    spans = tuple((number.start, number.end) for number in find_numbers(text))
+    if not spans:
+        raise InputError(f"{where}: the text holds no number, so there is nothing to label; remove the line")
+    return DiagnosticSentence(
+        text, checked_roles(record["roles"], text, where), spans, named["domain"], named["template"]
+    )

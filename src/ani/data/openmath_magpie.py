@@ -1,0 +1,382 @@
+"""The paper's diagnostic set: maths texts whose numbers are operands beside chat texts whose numbers are names.
+
+Knows nothing about tokens, models, probes or gates. The paper: appendix "Diagnostic Dataset Construction". A text is a
+question with its answer, the first turn of a conversation with its reply, or a record's plain text. What the paper
+leaves open is decided so:
+
+- A label is its source's: nobody has judged single numbers, so that a date in a maths problem counts as a quantity.
+- A conversation is left out if any of its turns holds a term of `MATHS_TERMS` or `PROGRAMMING_TERMS`. A term is found
+  as a whole word in any case, a plural s or digits after it (`python3`); hyphens and underscores end words.
+- Numbers that begin a line to count the items of a list are taken out on both sides: a chat may hold few others, and a
+  probe would learn the line break instead of the role.
+- Of GSM8K the answers are used too, as of the other maths sets, because operands stand there; its calculator
+  annotations (`<<48/2=24>>`) and the line `#### 24`, which other texts do not have, are taken out.
+- Long texts end with a sentence or a line. A question occurs once, whatever its answers: a data set with many answers
+  to one question would put nearly the same text into both parts of a split.
+"""
+
+import importlib.metadata
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
+from ani.data.labelled import LABELLED_FILE, write_labelled
+from ani.data.sources import hub_errors, json_lines, record_examples
+from ani.errors import InputError
+from ani.files import replacing_directory
+from ani.numbers import find_numbers
+
+OPENMATH = "nvidia/OpenMathInstruct-2"
+MAGPIE = "Magpie-Align/Magpie-Pro-MT-300K-v0.1"
+DIAGNOSTIC = "diagnostic"
+"""The nominal source that stands for our own generator: training sentences that hold nominal numbers only."""
+CARD_FILE = "README.md"
+
+SHUFFLE_BUFFER = 10_000
+"""So many records are held in memory, and the next one is drawn from them."""
+
+MATHS_TERMS = (
+    "math, maths, mathematics, mathematical, mathematically, mathematician, arithmetic, arithmetical, algebra, "
+    "algebraic, geometry, geometric, geometrical, trigonometry, trigonometric, calculus, precalculus, "
+    "combinatorics, number theory, set theory, graph theory, game theory, calculate, calculated, calculating, "
+    "calculation, calculator, computation, computational, equation, formula, formulae, theorem, lemma, corollary, "
+    "conjecture, axiom, polynomial, monomial, binomial, quadratic, cubic, linear, nonlinear, exponent, "
+    "exponential, exponentially, logarithm, logarithmic, derivative, differential, integral, integrand, "
+    "antiderivative, asymptote, probability, probabilities, probabilistic, statistic, statistical, statistically, "
+    "statistician, standard deviation, variance, covariance, correlation, regression, median, quartile, "
+    "percentile, percentage, average, arithmetic mean, weighted mean, sum, summation, total, subtotal, subtract, "
+    "subtracted, subtracting, subtraction, multiply, multiplied, multiplying, multiplication, multiplier, divided "
+    "by, long division, divisor, divisible, divisibility, dividend, quotient, modulo, modulus, remainder, "
+    "fraction, numerator, denominator, ratio, proportional, proportionality, decimal, integer, whole number, "
+    "prime number, even number, odd number, rational number, irrational number, real number, complex number, "
+    "natural number, square root, cube root, squared, cubed, factorial, permutation, factorization, factorize, "
+    "greatest common, least common, arithmetic progression, arithmetic sequence, fibonacci, matrix, matrices, "
+    "vector, scalar, tensor, determinant, eigenvalue, eigenvector, vertex, vertices, hypotenuse, perimeter, "
+    "circumference, diameter, radius, radii, perpendicular, parallelogram, trapezoid, rhombus, polygon, parabola, "
+    "hyperbola, ellipse, pythagorean, pythagoras, euclidean, cartesian, coordinate, coefficient, variable, "
+    "x-axis, y-axis, sine, cosine, arctan, inequalities, solve for, word problem, numerical, numerically, "
+    "quantitative, estimate, estimated, estimation"
+)
+"""What keeps a text out of the nominal side, a comma and a blank between terms. Everyday words that nearly
+always come with a quantity (average, total) are among them; words that rarely do (function, degree) are not."""
+
+PROGRAMMING_TERMS = (
+    "python, numpy, scipy, dataframe, jupyter, matplotlib, tensorflow, pytorch, keras, scikit-learn, sklearn, "
+    "java, javascript, typescript, node.js, nodejs, jquery, reactjs, react native, next.js, vue.js, angularjs, "
+    "c++, c#, asp.net, objective-c, golang, rustc, ruby on rails, kotlin, swiftui, php, laravel, perl, haskell, "
+    "matlab, fortran, cobol, vba, visual basic, html, css, xml, json, yaml, csv, sql, mysql, nosql, "
+    "postgresql, postgres, sqlite, mongodb, redis, oracle database, database, data structure, dataset, data "
+    "science, data scientist, data analysis, algorithm, algorithmic, programming, programmer, coding, source "
+    "code, code snippet, code block, line of code, lines of code, codebase, pseudocode, open source, compiler, "
+    "debug, debugger, debugging, refactor, refactoring, regex, regexp, regular expression, api, sdk, ide, url, "
+    "http, https, localhost, web server, web development, web developer, web app, backend, front-end, back-end, "
+    "frontend, full-stack, github, gitlab, git, docker, kubernetes, linux, unix, ubuntu, bash, powershell, shell "
+    "script, command line, terminal command, boolean, bitwise, linked list, hash table, hashmap, binary tree, "
+    "binary search, recursion, recursive, iterator, for loop, while loop, if statement, function call, lambda "
+    "function, stdin, stdout, println, printf, console.log, import statement, unit test, object-oriented, machine "
+    "learning, deep learning, neural network, computer science, spreadsheet, arduino, raspberry pi, software "
+    "engineer, software development, software developer"
+)
+"""What keeps a text out of the nominal side because it is about programs."""
+
+# A letter or digit may not touch a term; \b would not do, as it sees none between the + of C++ and a blank.
+_TERMS = f"{MATHS_TERMS}, {PROGRAMMING_TERMS}".split(", ")
+_TERM = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, _TERMS))})(?:s|[0-9]+)?(?![^\W_])", re.IGNORECASE)
+_LIST_MARK = re.compile(r"^([ \t*_#>]*)[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
+_GSM8K_MARK = re.compile(r"<<[^<>\n]*>>|^####.*$", re.MULTILINE)
+_SENTENCE_END = re.compile(r"[.!?](?=\s)|(?=\n)")
+
+_QUESTION_AND_ANSWER = (("problem", "generated_solution"), ("problem", "solution"), ("question", "answer"))
+_SPEAKERS = {"human": "user", "gpt": "assistant"}
+_REASONS = ("maths or programming term", "duplicate", "too long", "no number")
+
+
+def build_openmath_magpie(
+    out: str | Path,
+    *,
+    quantitative: str = OPENMATH,
+    nominal: str = MAGPIE,
+    count: int = 10_000,
+    seed: int = 0,
+    max_characters: int = 2_000,
+    on_kept: Callable[[int], None] = lambda amount: None,
+) -> None:
+    """Write the directory `out` with `LABELLED_FILE`, `count` texts of each role by turns, and a data card.
+
+    A source is a dataset's name on the hub (its `train` split), a JSON-lines or parquet file, or a directory of those
+    (the files named `train…` if there are any); the nominal one may be `DIAGNOSTIC`. Known records are those of
+    OpenMathInstruct-2, GSM8K, MATH and Magpie, `messages`, `prompt` with `completion`, and `text`. Sources are read as
+    a stream in an order shuffled by `seed`, until `count` texts were kept; the same arguments write the same bytes.
+    `max_characters` bounds a text, and `on_kept` is called with 1 for every text kept.
+
+    Raises:
+        InputError: If a source can't be read, a record is of no known kind, a source gives fewer than `count` texts, or
+            `out` is something else than a diagnostic set.
+    """
+    out = Path(out)
+    if count < 1:
+        raise InputError(f"count is {count}, but a set needs at least 1 text of each role")
+    if out.exists() and not (out / LABELLED_FILE).is_file() and not (out.is_dir() and not any(out.iterdir())):
+        raise InputError(f"{out} exists and is no diagnostic set; name another directory")
+    if quantitative == DIAGNOSTIC:
+        raise InputError(f"{DIAGNOSTIC} gives nominal numbers only; name another quantitative source")
+
+    sides = [_Side(quantitative, "quantitative"), _Side(nominal, "nominal")]
+    seen: set[str] = set()
+    for side in sides:
+        _fill(side, _entries(side.source, seed), count, max_characters, seen, on_kept)
+    with replacing_directory(out) as work:
+        pairs = zip(*(side.kept for side in sides), strict=True)
+        write_labelled(work / LABELLED_FILE, (sentence for pair in pairs for sentence in pair))
+        (work / CARD_FILE).write_text(_card(sides, seed, max_characters), encoding="utf-8", newline="\n")
+
+
+class _Entry(NamedTuple):
+    text: str
+    question: str
+    """What a duplicate is known by."""
+    everything: str
+    """All that the source's record says: where terms are looked for."""
+    template: str | None = None
+
+
+@dataclass
+class _Side:
+    """The texts of one role, and what became of the others."""
+
+    source: str
+    role: Role
+    kept: list[DiagnosticSentence] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    terms: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def name(self) -> str:
+        """The source without the folders of this machine."""
+        path = Path(self.source)
+        return path.resolve().name if path.exists() else self.source
+
+
+def _fill(
+    side: _Side,
+    entries: Iterable[_Entry],
+    count: int,
+    max_characters: int,
+    seen: set[str],
+    on_kept: Callable[[int], None],
+) -> None:
+    """Keep the first `count` entries that are fit; `seen` holds the questions kept so far, of both sides."""
+    for entry in entries:
+        if side.role == "nominal" and (term := _TERM.search(entry.everything)):
+            side.dropped["maths or programming term"] += 1
+            side.terms[term[0].lower()] += 1
+            continue
+        question = " ".join(entry.question.casefold().split())
+        text = _cut(_LIST_MARK.sub(r"\1", entry.text).strip(), max_characters)
+        if question in seen:
+            side.dropped["duplicate"] += 1
+        elif text is None:
+            side.dropped["too long"] += 1
+        elif not (numbers := find_numbers(text)):
+            side.dropped["no number"] += 1
+        else:
+            seen.add(question)
+            spans = tuple((number.start, number.end) for number in numbers)
+            roles = (side.role,) * len(spans)
+            side.kept.append(DiagnosticSentence(text, roles, spans, side.name, entry.template or text))
+            on_kept(1)
+            if len(side.kept) == count:
+                return
+    dropped = ", ".join(f"{side.dropped[reason]} {reason}" for reason in _REASONS if side.dropped[reason])
+    raise InputError(
+        f"{side.source} gives {len(side.kept)} {side.role} texts, {count} are wanted (dropped: {dropped or 'none'}); "
+        f"name another source or ask for at most {len(side.kept)}"
+    )
+
+
+def _cut(text: str, limit: int) -> str | None:
+    """The text up to the last end of a sentence or line within the limit; None if there is none."""
+    if len(text) <= limit:
+        return text
+    ends = [end.end() for end in _SENTENCE_END.finditer(text, 0, limit + 1)]
+    return text[: ends[-1]].rstrip() if ends else None
+
+
+def _entries(source: str, seed: int) -> Iterator[_Entry]:
+    if source == DIAGNOSTIC:
+        for sentence in diagnostic_sentences(sentence_limit("train"), split="train", seed=seed):
+            if set(sentence.roles) == {"nominal"}:
+                yield _Entry(sentence.text, sentence.text, sentence.text, sentence.template)
+        return
+    path = Path(source)
+    if path.exists():
+        records = _shuffled(_local_records(path), random.Random(seed))
+    elif path.is_absolute() or source.startswith(".") or path.suffix in (".jsonl", ".parquet"):
+        raise InputError(f"data file {path} does not exist")
+    else:
+        records = _hub_records(source, seed)
+    for where, record in records:
+        yield _entry(record, where)
+
+
+def _hub_records(name: str, seed: int) -> Iterator[tuple[str, Any]]:
+    from datasets import load_dataset
+
+    with hub_errors(name, "train", "a local JSONL or parquet file"):
+        dataset = load_dataset(name, split="train", streaming=True)
+        for i, record in enumerate(dataset.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER)):
+            yield f"{name}, record {i} as shuffled", record
+
+
+def _local_records(path: Path) -> Iterator[tuple[str, Any]]:
+    files = sorted(path.rglob("*.*")) if path.is_dir() else [path]
+    known = [file for file in files if file.suffix in (".jsonl", ".parquet")]
+    if not known:
+        raise InputError(f"{path} is no .jsonl or .parquet file, nor a directory that holds one")
+    # Beside a train split other splits are for evaluation.
+    for file in [file for file in known if file.name.startswith("train")] or known:
+        yield from json_lines(file) if file.suffix == ".jsonl" else _parquet_rows(file)
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[str, Any]]:
+    from datasets import load_dataset
+
+    try:
+        for i, row in enumerate(load_dataset("parquet", data_files=str(file), split="train", streaming=True)):
+            yield f"{file}, row {i}", row
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{file} can't be read as parquet: {' '.join(str(error).split())[:200]}") from error
+
+
+def _shuffled(records: Iterable[tuple[str, Any]], rng: random.Random) -> Iterator[tuple[str, Any]]:
+    buffer: list[tuple[str, Any]] = []
+    for record in records:
+        if len(buffer) < SHUFFLE_BUFFER:
+            buffer.append(record)
+            continue
+        place = rng.randrange(SHUFFLE_BUFFER)
+        yield buffer[place]
+        buffer[place] = record
+    rng.shuffle(buffer)
+    yield from buffer
+
+
+def _entry(record: Any, where: str) -> _Entry:
+    """Read a record by its fields."""
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
+    for keys in _QUESTION_AND_ANSWER:
+        if record.keys() >= set(keys):
+            question, answer = (_text(record, key, where) for key in keys)
+            text = f"{question}\n\n{_GSM8K_MARK.sub('', answer)}"
+            return _Entry(text, question, text)
+    if "conversations" in record:
+        record = {"messages": _messages(record["conversations"], where)}
+    if "messages" in record:
+        # The first reply; the rest of the conversation counts where terms are looked for.
+        first = next(record_examples({"messages": record["messages"]}, where))
+        question = str(first.prompt[-1]["content"]) if isinstance(first.prompt, list) else first.prompt
+        everything = "\n".join(message["content"] for message in record["messages"])
+        return _Entry(f"{question}\n\n{first.completion}", question, everything)
+    if record.keys() >= {"prompt", "completion"}:
+        (example,) = record_examples({key: record[key] for key in ("prompt", "completion")}, where)
+        if isinstance(example.prompt, str):
+            text = example.prompt + example.completion
+            return _Entry(text, example.prompt, text)
+        return _entry({"messages": [*example.prompt, {"role": "assistant", "content": example.completion}]}, where)
+    if "text" in record:
+        text = _text(record, "text", where)
+        return _Entry(text, text, text)
+    raise InputError(
+        f"{where}: no known kind of record, its fields are {', '.join(map(str, record)) or 'none'}; known are problem "
+        "with solution or generated_solution, question with answer, conversations, messages, prompt with completion, "
+        "and text"
+    )
+
+
+def _text(record: dict[str, Any], key: str, where: str) -> str:
+    if not isinstance(record[key], str):
+        raise InputError(f"{where}: {key!r} must be a text, not {type(record[key]).__name__}")
+    return str(record[key])
+
+
+def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
+    """Turns of the form of ShareGPT, which Magpie uses, as chat messages."""
+    if not isinstance(turns, list) or not all(
+        isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)
+        for turn in turns
+    ):
+        raise InputError(f"{where}: every turn of 'conversations' needs a text 'from' and a text 'value'")
+    return [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in turns]
+
+
+def _card(sides: list[_Side], seed: int, max_characters: int) -> str:
+    """The data card, Markdown."""
+    count = len(sides[0].kept)
+    sources = [
+        (
+            side.role,
+            side.name,
+            f"{len(side.kept) + side.dropped.total():,}",
+            f"{len(side.kept):,}",
+            f"{sum(len(sentence.roles) for sentence in side.kept):,}",
+        )
+        for side in sides
+    ]
+    dropped = [(reason, *(f"{side.dropped[reason]:,}" for side in sides)) for reason in _REASONS]
+    terms = [(term, f"{times:,}") for term, times in sides[1].terms.most_common(10)] or [("none", "0")]
+    return f"""# Diagnostic set: numbers as quantities and as names
+
+{count:,} quantitative and {count:,} nominal texts by turns in `{LABELLED_FILE}`, one JSON object a line: `text`,
+`roles` (the role of every number in it), `domain` (its source) and, where it was made from one, `template`. Built with
+`ani diagnostic` {importlib.metadata.version("ani")} after the appendix "Diagnostic Dataset Construction" of the ANI
+paper; seed {seed}, at most {max_characters:,} characters a text.
+
+## Sources
+
+{_table(("role", "source", "records read", "texts kept", "numbers kept"), sources)}
+
+A source was read in a shuffled order until it had given enough texts; "read" counts the records up to there.
+
+## Dropped
+
+{_table(("why", *(side.role for side in sides)), dropped)}
+
+The reasons are tried in this order. Terms keep texts from the nominal side only. A duplicate has the question (or the
+text, where there is no question) of a text kept before, apart from case and blanks. A text is too long if no sentence
+or line ends within the limit; others were cut there.
+
+The terms that were found first in most of the dropped texts:
+
+{_table(("term", "texts"), terms)}
+
+## How far to trust the labels
+
+The role is the source's, and nobody judged single numbers: a date or a page in a maths problem is labelled
+quantitative, an amount in a chat nominal. The two sides differ in subject and style too, which a probe may learn
+instead of the role. Numbers that count the items of a list at the beginning of a line were taken out of all texts, and
+so were the calculator annotations and the last line `#### …` of GSM8K's answers.
+
+## Licences
+
+They are the sources' own and not known here. Look at each source's page (`https://huggingface.co/datasets/` and the
+name of a dataset on the hub; for a file, the place that it came from) before you pass this set on.
+
+## Terms that keep a text from the nominal side
+
+As whole words in any case, also with a plural s or digits after them, anywhere in the record's text or conversation.
+
+Maths: {MATHS_TERMS}.
+
+Programming: {PROGRAMMING_TERMS}.
+"""
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,163 @@
+"""`ani.select_layer` and `ani probe`: labelled sentences in, a layer and its result files out.
+
+Knows nothing about the command line.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from ani.data.contrastive import contrastive_sentences
+from ani.data.diagnostic import DiagnosticSentence
+from ani.data.labelled import read_labelled
+from ani.errors import InputError
+from ani.evaluation.results import write_json, write_records
+from ani.injection.attach import base_model, decoder_layers
+from ani.probing.probes import Bools, ProbeResults, probe_layers
+from ani.probing.selection import LayerSelection, choose_layer, preset_for
+from ani.probing.states import ProbedNumber, number_states
+from ani.progress import counting
+from ani.provenance import provenance
+
+CONTRASTIVE = "contrastive"
+"""Names our own minimal pairs where a file of labelled sentences could stand."""
+SENTENCES = 4000
+"""How many of them."""
+
+LAYERS = "layers.jsonl"
+RANDOM_SPLIT = "probe_random_split.jsonl"
+HELD_OUT = "probe_held_out.jsonl"
+SELECTION = "selection.json"
+
+
+def select_layer(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    diagnostic: Sequence[DiagnosticSentence] | None = None,
+    *,
+    held_out: Sequence[DiagnosticSentence] | None = None,
+    layers: Sequence[int] | None = None,
+    seed: int = 0,
+    directory: Path | None = None,
+    console: Console | None = None,
+) -> LayerSelection:
+    """Probe every layer for the roles of numbers and choose the one to inject at (`choose_layer` says how).
+
+    Args:
+        model: A causal language model without ANI attached; left as it is.
+        tokenizer: The model's.
+        diagnostic: Sentences with the roles of their numbers; None: `contrastive_sentences(4000)`.
+        held_out: Sentences to test on; None: `diagnostic` itself, domain by domain. Needed where a domain's numbers
+            all have one role.
+        layers: Layers to probe, 0 (the embedding output) to the number of decoder layers; None: all.
+        seed: Of sentences, folds, shuffled roles and bootstrap.
+        directory: On its disk the hidden states lie meanwhile, unnamed (2 bytes × numbers × hidden size × layers for
+            bfloat16); None: the system's temporary directory.
+        console: For progress; None: silent.
+
+    Raises:
+        InputError: If ANI is attached, a layer does not exist, there are too few numbers, or a role is missing where
+            it is needed.
+    """
+    return _probe(model, tokenizer, diagnostic, held_out, layers, seed, directory, console)[0]
+
+
+def probe(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    out: Path,
+    *,
+    data: str = CONTRASTIVE,
+    held_out: str | None = None,
+    sentences: int | None = None,
+    layers: Sequence[int] | None = None,
+    seed: int = 0,
+    console: Console | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> LayerSelection:
+    """`select_layer` with data from files, and with its results in files.
+
+    Args:
+        model: As for `select_layer`; so are `tokenizer`, `layers`, `seed` and `console`.
+        out: Directory for the curve (`layers.jsonl`), one record a number (`probe_random_split.jsonl`,
+            `probe_held_out.jsonl`), the choice (`selection.json`) and `run.json`; files of an earlier run are replaced.
+        data: A file or directory of labelled sentences, or `contrastive`.
+        held_out: Likewise, to test on.
+        sentences: How many of each at most; None: all of a file, 4,000 of the contrastive set.
+        facts: What `run.json` says of the model.
+
+    Raises:
+        InputError: As for `select_layer`; or a file is missing or malformed, or `out` is one.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"output {out} is a file; name a directory")
+    diagnostic = _sentences(data, sentences, seed)
+    other = _sentences(held_out, sentences, seed) if held_out is not None else None
+    selection, results = _probe(model, tokenizer, diagnostic, other, layers, seed, out, console)
+    # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
+    for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"):
+        (out / name).unlink(missing_ok=True)
+    write_records(out / LAYERS, (point._asdict() for point in selection.curve))
+    shares = (("random_split", results.random_split), ("control", results.control))
+    write_records(out / RANDOM_SPLIT, _records(results.numbers, shares, results.seen))
+    write_records(out / HELD_OUT, _records(results.held_out_numbers, (("held_out", results.held_out),)))
+    settings = {"data": data, "held_out": held_out, "sentences": len(diagnostic), "seed": seed}
+    write_json(
+        out / SELECTION,
+        {
+            **{key: value for key, value in selection._asdict().items() if key != "curve"},
+            "preset": selection.preset and selection.preset._asdict(),
+            "numbers": len(results.numbers),
+            "held_out_numbers": len(results.held_out_numbers),
+            **settings,
+        },
+    )
+    write_json(out / "run.json", {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
+    return selection
+
+
+def _sentences(name: str, count: int | None, seed: int) -> list[DiagnosticSentence]:
+    if name == CONTRASTIVE:
+        return contrastive_sentences(count or SENTENCES, seed=seed)
+    return read_labelled(name)[:count]
+
+
+def _probe(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    diagnostic: Sequence[DiagnosticSentence] | None,
+    held_out: Sequence[DiagnosticSentence] | None,
+    layers: Sequence[int] | None,
+    seed: int,
+    directory: Path | None,
+    console: Console | None,
+) -> tuple[LayerSelection, ProbeResults]:
+    console = console or Console(quiet=True)
+    base = base_model(model)
+    if diagnostic is None:
+        diagnostic = contrastive_sentences(SENTENCES, seed=seed)
+    sets = [diagnostic] if held_out is None else [diagnostic, held_out]
+    with counting(console, "sentences read", sum(map(len, sets))) as count:
+        states = [
+            number_states(base, tokenizer, sentences, layers=layers, seed=seed, directory=directory, on_sentence=count)
+            for sentences in sets
+        ]
+    with counting(console, "layers probed", len(states[0].layers)) as count:
+        results = probe_layers(*states, seed=seed, on_layer=count)
+    layer_count = len(decoder_layers(base))
+    return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
+
+
+def _records(
+    numbers: Sequence[ProbedNumber], right: Sequence[tuple[str, Bools]], seen: Bools | None = None
+) -> Iterator[dict[str, Any]]:
+    """A number, and for each layer in order 1 where the probe was right."""
+    for index, number in enumerate(numbers):
+        record = {**number._asdict(), "value": str(number.value)}
+        if seen is not None:
+            record["seen"] = bool(seen[index])
+        yield record | {name: values[index].astype(int).tolist() for name, values in right}

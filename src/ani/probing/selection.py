@@ -1,0 +1,241 @@
+"""Which layer to inject at, from what the probes of every layer got right; knows nothing about models."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedConfig
+
+from ani.errors import InputError
+from ani.evaluation.statistics import bootstrap_means
+from ani.probing.probes import ProbeResults
+
+MARGIN = 0.05
+"""Accuracy that a layer may lack to the best one and still count as good as it."""
+_CONFIDENCE = 95
+_FALL = 0.01  # of accuracy on the random split, after a peak that is worth a word
+
+
+class LayerPoint(NamedTuple):
+    """One layer of the curve, a line of `layers.jsonl`. Intervals are 95%, bootstrapped over templates."""
+
+    layer: int
+    random_split: float
+    """Accuracy on a random split of the sentences: the paper's measure."""
+    random_split_low: float
+    random_split_high: float
+    held_out: float
+    """Accuracy on domains, templates and numbers that the probe has not seen."""
+    held_out_low: float
+    held_out_high: float
+    control: float
+    """Accuracy in the control task, on the numbers where it can be learnt."""
+    selectivity: float
+    """Accuracy of the random split on the same numbers, minus `control`."""
+    selectivity_low: float
+    selectivity_high: float
+    deficit_high: float
+    """With 95% confidence (one-sided) the held-out accuracy, smoothed, is at most this far below the best layer's."""
+    strength: float
+    """C of the logistic regression."""
+
+
+class LayerSelection(NamedTuple):
+    """The layer chosen, and why."""
+
+    layer: int
+    stretch: tuple[int, int]
+    """First and last layer of the stretch that `layer` is the first of."""
+    best: int
+    """Layer of the greatest held-out accuracy, smoothed."""
+    argmax: int
+    """The paper's rule: the layer of the greatest accuracy on a random split."""
+    early_peak: int | None
+    """A layer before `layer` after which the accuracy on the random split falls again, if there is one: the mark of
+    a lexical shortcut (paper Section "Optimal Injection Depth and Contextual Maturity")."""
+    preset: "Preset | None"
+    """What the paper takes for a model of this shape."""
+    curve: tuple[LayerPoint, ...]
+    reason: str
+
+
+class Preset(NamedTuple):
+    """The paper's layer for a model ("Hyperparameters")."""
+
+    model: str
+    layer: int
+
+
+_PRESETS = {
+    # model type, decoder layers, hidden size, vocabulary
+    ("qwen3", 36, 4096, 151_936): Preset("Qwen3-8B", 24),
+    ("qwen3", 36, 2560, 151_936): Preset("Qwen3-4B", 21),
+    ("qwen3", 64, 5120, 151_936): Preset("Qwen3-32B", 37),
+    ("llama", 32, 4096, 128_256): Preset("Llama-3.1-8B", 14),
+    ("mistral", 32, 4096, 32_768): Preset("Mistral-7B-v0.3", 30),
+}
+PAPER_LAYERS = {preset.model: preset.layer for preset in _PRESETS.values()}
+"""The paper's injection layers by model."""
+
+
+def preset_for(config: PreTrainedConfig) -> Preset | None:
+    """The paper's layer for a model of this shape, whatever the name it was loaded by (fine-tunes included)."""
+    text = config.get_text_config()
+    return _PRESETS.get((text.model_type, text.num_hidden_layers, text.hidden_size, text.vocab_size))
+
+
+def choose_layer(
+    results: ProbeResults, candidates: Sequence[int], *, preset: Preset | None = None, seed: int = 0
+) -> LayerSelection:
+    """Choose a layer by held-out accuracy, smoothed over each layer and its neighbours.
+
+    A layer is *mature* if, with 95% confidence, it is at most `MARGIN` below the best one (a non-inferiority test on
+    the paired bootstrap: too few sentences make the choice later rather than earlier). Chosen is the first layer of
+    the longest stretch of mature layers. So an early peak that a word gives does not count, as it does not hold on
+    sentences without the word; nor does one that does not last; and every layer after the chosen one can use the
+    number.
+
+    Args:
+        results: Of the probes.
+        candidates: Layers that may be chosen, of `results.layers`: not the last layer's output, after which nothing
+            reads what is added.
+        preset: The paper's layer for the model, to compare with.
+        seed: Of the bootstrap.
+    """
+    templates = [number.template for number in results.numbers]
+    held_out_templates = [number.template for number in results.held_out_numbers]
+    random_split = bootstrap_means(results.random_split.astype(np.float64), templates, seed=seed)
+    held_out = bootstrap_means(results.held_out.astype(np.float64), held_out_templates, seed=seed)
+    gain = (results.random_split.astype(np.float64) - results.control)[results.seen]
+    seen_templates = [template for template, seen in zip(templates, results.seen, strict=True) if seen]
+    selectivity = bootstrap_means(gain, seen_templates, seed=seed)
+
+    columns = [index for index, layer in enumerate(results.layers) if layer in set(candidates)]
+    if not columns:
+        raise InputError("no probed layer can be injected at: name layers before the last one's output")
+    smoothing = _smoothing(results.layers, columns)
+    smooth = results.held_out.mean(axis=0) @ smoothing
+    best = max(columns, key=lambda column: smooth[column])
+    smooth_held_out = held_out @ smoothing
+    deficit_high = np.percentile(smooth_held_out[:, [best]] - smooth_held_out, _CONFIDENCE, axis=0)
+    curve = tuple(
+        LayerPoint(
+            layer,
+            *_estimate(results.random_split[:, column], random_split[:, column]),
+            *_estimate(results.held_out[:, column], held_out[:, column]),
+            float(results.control[results.seen, column].mean()),
+            *_estimate(gain[:, column], selectivity[:, column]),
+            float(deficit_high[column]),
+            results.strengths[column],
+        )
+        for column, layer in enumerate(results.layers)
+    )
+    stretch = _longest([column for column in columns if deficit_high[column] <= MARGIN])
+    chosen, last = stretch[0], stretch[-1]
+    argmax = max(columns, key=lambda column: curve[column].random_split)
+    selection = LayerSelection(
+        results.layers[chosen],
+        (results.layers[chosen], results.layers[last]),
+        results.layers[best],
+        results.layers[argmax],
+        _early_peak(random_split @ smoothing, chosen, results.layers),
+        preset,
+        curve,
+        "",
+    )
+    return selection._replace(reason=_reason(selection, len(results.held_out_numbers)))
+
+
+def _smoothing(layers: tuple[int, ...], columns: list[int]) -> NDArray[np.float64]:
+    """(K, K): column by column the weights of the mean over a layer and those of `columns` right before and after."""
+    weights = np.zeros((len(layers), len(layers)))
+    for column, layer in enumerate(layers):
+        near = [other for other in columns if abs(layers[other] - layer) <= 1] or [column]
+        weights[near, column] = 1 / len(near)
+    return weights
+
+
+def _estimate(right: NDArray[np.generic], resampled: NDArray[np.float64]) -> tuple[float, float, float]:
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    return float(right.mean()), float(low), float(high)
+
+
+def _longest(columns: list[int]) -> list[int]:
+    """The longest run of neighbouring columns; of equals the last, which has read more of the context."""
+    runs = [[columns[0]]]
+    for before, column in pairwise(columns):
+        if column == before + 1:
+            runs[-1].append(column)
+        else:
+            runs.append([column])
+    return max(reversed(runs), key=len)
+
+
+def _early_peak(random_split: NDArray[np.float64], chosen: int, layers: tuple[int, ...]) -> int | None:
+    """The layer before the chosen one after which accuracy falls most, if by a point or more, with 95% confidence.
+
+    Args:
+        random_split: (resamples, K), smoothed.
+    """
+    falls: dict[int, float] = {}
+    for column in range(chosen - 1):
+        fall = random_split[:, [column]] - random_split[:, column + 1 : chosen]
+        sure = np.percentile(fall, 100 - _CONFIDENCE, axis=0) > 0
+        falls[column] = max(fall.mean(axis=0)[sure], default=0.0)
+    peak = max(falls, key=lambda column: falls[column], default=None)
+    return layers[peak] if peak is not None and falls[peak] >= _FALL else None
+
+
+def _reason(selection: LayerSelection, tested: int) -> str:
+    points = {point.layer: point for point in selection.curve}
+    layer, best, argmax = points[selection.layer], points[selection.best], points[selection.argmax]
+    first, last = selection.stretch
+    within = f"with 95% confidence at most {100 * MARGIN:.0f} points below it"
+    unseen = f"on {tested:,} numbers in domains and templates, and of values, that the probe has not seen"
+    if selection.layer == selection.best:
+        parts = [f"Layer {layer.layer} reads a number's role best {unseen}: {layer.held_out:.1%}"]
+        if last > first:
+            parts[0] += f"; layers {first} to {last} are {within}"
+    else:
+        parts = [
+            f"{unseen[0].upper()}{unseen[1:]}, layer {best.layer} and its neighbours read roles best "
+            f"({best.held_out:.1%}); layer {layer.layer} ({layer.held_out:.1%}) is the first of the longest stretch, "
+            f"{first} to {last}, that is {within}"
+        ]
+    earlier = [point for point in selection.curve if point.layer < selection.layer]
+    if earlier:
+        before = earlier[-1]
+        parts[0] += (
+            f"; layer {before.layer} ({before.held_out:.1%}) may be {100 * before.deficit_high:.1f} points below it"
+        )
+    if selection.early_peak is not None:
+        peak = points[selection.early_peak]
+        parts.append(
+            f"The early peak at layer {peak.layer} ({peak.random_split:.1%} on a random split, before a fall) is "
+            f"passed over: held out it has {peak.held_out:.1%}"
+        )
+    if selection.argmax == selection.layer:
+        parts.append("The paper's rule, the peak on a random split, takes the same layer")
+    else:
+        parts.append(
+            f"The paper's rule, the peak on a random split, takes layer {argmax.layer} ({argmax.random_split:.1%}; "
+            f"held out {argmax.held_out:.1%})"
+        )
+    if selection.preset is not None:
+        parts.append(_about_preset(selection))
+    return ". ".join(parts) + "."
+
+
+def _about_preset(selection: LayerSelection) -> str:
+    assert selection.preset is not None
+    model, layer = selection.preset
+    if layer == selection.layer:
+        return f"The paper's layer for {model} is the same"
+    first, last = selection.stretch
+    if first <= layer <= last:
+        return f"The paper's layer for {model}, {layer}, lies in the same stretch"
+    points = {point.layer: point for point in selection.curve}
+    measured = f" ({points[layer].held_out:.1%})" if layer in points else ""
+    return f"This disagrees with the paper's layer for {model}, which is {layer}{measured}"

@@ -1,0 +1,207 @@
+"""Hidden states of every layer at the numbers of labelled sentences, from one pass; knows nothing about probes."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from ani.data.diagnostic import DiagnosticSentence, Role
+from ani.errors import InputError
+from ani.injection.attach import base_model, decoder_layers, is_attached
+from ani.models import evaluating
+from ani.numbers import NumberScanner
+
+MAX_NUMBERS = 20_000
+"""Numbers probed at most: with an 8B model of 36 layers their hidden states fill 6 GB on disk, 330 MB a layer."""
+MAX_TOKENS = 4096
+"""Tokens of a sentence that are read; numbers after them are left out."""
+BATCH_TOKENS = 2048
+"""Tokens of a batch, padding included."""
+
+
+class ProbedNumber(NamedTuple):
+    """A number of a labelled sentence."""
+
+    sentence: int
+    """Index of the sentence."""
+    position: int
+    """Its terminal token."""
+    value: Decimal
+    """Without its sign."""
+    role: Role
+    domain: str
+    template: str
+
+
+class NumberStates(NamedTuple):
+    """N numbers and what each layer holds at their terminal tokens."""
+
+    numbers: list[ProbedNumber]
+    layers: tuple[int, ...]
+    """Which `hidden_states[l]` of transformers were read, ascending; 0 is the embedding output."""
+    states: torch.Tensor
+    """(layers, N, hidden size) in the model's dtype; lies in a file that vanishes with it, not in memory."""
+
+
+def all_layers(model: nn.Module) -> tuple[int, ...]:
+    """Every index of transformers' `hidden_states`: the embedding output, then each decoder layer's."""
+    return tuple(range(len(decoder_layers(base_model(model))) + 1))
+
+
+def number_states(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[DiagnosticSentence],
+    *,
+    layers: Sequence[int] | None = None,
+    max_numbers: int = MAX_NUMBERS,
+    seed: int = 0,
+    directory: Path | None = None,
+    on_sentence: Callable[[int], None] | None = None,
+) -> NumberStates:
+    """Read the hidden states at equally many names and quantities (paper Section "Optimal Layer Selection").
+
+    Args:
+        model: A causal language model without ANI attached.
+        tokenizer: The model's.
+        sentences: With the roles of their numbers.
+        layers: Which of `all_layers(model)`, in any order; all if None.
+        max_numbers: Numbers of the more frequent role, and numbers above this count, are left out by chance.
+        seed: Of that chance.
+        directory: On its disk lies the file of states, unnamed; it need not exist. None: the system's temporary
+            directory.
+        on_sentence: Called with the number of sentences that are done.
+
+    Raises:
+        InputError: If the model has ANI attached or lacks a layer, or the sentences hold fewer than two roles.
+        OSError: If the disk has no room for the states.
+    """
+    if is_attached(model):
+        raise InputError("probe the base model: ANI is attached to this one; call ani.detach first")
+    known = all_layers(model)
+    layers = tuple(sorted(layers)) if layers is not None else known
+    if unknown := [layer for layer in layers if layer not in known]:
+        raise InputError(f"layer {unknown[0]} is outside the model: its layers are 0 to {known[-1]}")
+    if len(set(layers)) < len(layers) or not layers:
+        raise InputError(f"the list of layers {list(layers)} must name at least one layer, and none twice")
+    if not sentences:
+        raise InputError("there are no sentences to probe; give some with numbers of both roles")
+    token_ids = [list(ids)[:MAX_TOKENS] for ids in tokenizer([s.text for s in sentences])["input_ids"]]
+    numbers = _balanced(list(_numbers(tokenizer, sentences, token_ids)), max_numbers, seed)
+    base = base_model(model)
+    width = int(base.config.get_text_config().hidden_size)
+    states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
+    with torch.inference_mode(), evaluating(base):
+        for batch in _batches(numbers, token_ids):
+            _read(base, layers, numbers, batch, token_ids, states)
+            if on_sentence is not None:
+                on_sentence(len({numbers[i].sentence for i in batch}))
+    return NumberStates(numbers, layers, states)
+
+
+def _numbers(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[DiagnosticSentence], token_ids: list[list[int]]
+) -> Iterator[ProbedNumber]:
+    """The numbers of the sentences whose terminal token is among the tokens.
+
+    A tokenizer that rewrites the text (or a cut) may change what its numbers are: those are left out.
+    """
+    scanner = NumberScanner(tokenizer)
+    for index, (sentence, ids) in enumerate(zip(sentences, token_ids, strict=True)):
+        for number, role, (start, end) in zip(scanner.scan(ids), sentence.roles, sentence.spans, strict=False):
+            if number.text != sentence.text[start:end]:
+                break
+            yield ProbedNumber(index, number.last_token, abs(number.value), role, sentence.domain, sentence.template)
+
+
+def _balanced(numbers: list[ProbedNumber], max_numbers: int, seed: int) -> list[ProbedNumber]:
+    if not numbers:
+        raise InputError("the sentences hold no number to probe")
+    by_role: dict[str, list[int]] = {}
+    for index, number in enumerate(numbers):
+        by_role.setdefault(number.role, []).append(index)
+    if len(by_role) < 2:
+        raise InputError(f"every number of the sentences is {next(iter(by_role))}: a probe needs both roles")
+    count = min(max_numbers // 2, *map(len, by_role.values()))
+    random = Random(f"numbers {seed}")
+    kept = sorted(index for indices in by_role.values() for index in random.sample(indices, count))
+    return [numbers[index] for index in kept]
+
+
+def _on_disk(shape: tuple[int, int, int], dtype: torch.dtype, directory: Path | None) -> torch.Tensor:
+    """A tensor in a file without a name: it needs no memory, and the disk gets its room back in any case."""
+    count = shape[0] * shape[1] * shape[2]
+    if directory is not None and not directory.is_dir():
+        # Not made here: sentences that turn out not to do must leave nothing.
+        directory = next(parent for parent in directory.absolute().parents if parent.is_dir())
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".states-") as file:
+        if hasattr(os, "posix_fallocate"):
+            # A disk that is full says so here; a write into the mapping would kill the process.
+            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
+        return torch.from_file(file.name, shared=True, size=count, dtype=dtype).view(shape)
+
+
+def _batches(numbers: Sequence[ProbedNumber], token_ids: list[list[int]]) -> Iterator[list[int]]:
+    """Indices of numbers, batch by batch: whole sentences, of similar lengths."""
+    by_sentence: dict[int, list[int]] = {}
+    for index, number in enumerate(numbers):
+        by_sentence.setdefault(number.sentence, []).append(index)
+    batch: list[int] = []
+    rows = 0
+    for sentence in sorted(by_sentence, key=lambda s: len(token_ids[s])):
+        if rows and (rows + 1) * len(token_ids[sentence]) > BATCH_TOKENS:
+            yield batch
+            batch, rows = [], 0
+        batch += by_sentence[sentence]
+        rows += 1
+    yield batch
+
+
+def _read(
+    model: Any,
+    layers: tuple[int, ...],
+    numbers: Sequence[ProbedNumber],
+    batch: list[int],
+    token_ids: list[list[int]],
+    states: torch.Tensor,
+) -> None:
+    """One forward pass without the head; writes what each layer is given at the batch's terminal tokens."""
+    row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(numbers[i].sentence for i in batch))}
+    texts = [torch.tensor(token_ids[sentence]) for sentence in row_of]
+    # Not the tokenizer's padding: many have no padding token, and none is read.
+    input_ids = pad_sequence(texts, batch_first=True).to(model.device)
+    attention_mask = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True).to(model.device)
+    rows = torch.tensor([row_of[numbers[i].sentence] for i in batch])
+    positions = torch.tensor([numbers[i].position for i in batch])
+    columns = torch.tensor(batch)
+
+    def write(index: int, hidden_states: torch.Tensor) -> None:
+        device = hidden_states.device
+        states[index, columns] = hidden_states[rows.to(device), positions.to(device)].to("cpu", states.dtype)
+
+    decoder_stack = decoder_layers(model)
+    hooks = []
+    for index, layer in enumerate(layers):
+        if layer < len(decoder_stack):
+            # What a layer is given, not what it returns: that is a tuple in some families and a tensor in others.
+            def before(_: nn.Module, args: Any, kwargs: Any, index: int = index) -> None:
+                write(index, args[0] if args else kwargs["hidden_states"])
+
+            hooks.append(decoder_stack[layer].register_forward_pre_hook(before, with_kwargs=True))
+    try:
+        last = model.get_decoder()(
+            input_ids=input_ids, attention_mask=attention_mask, use_cache=False
+        ).last_hidden_state
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(decoder_stack) in layers:
+        write(layers.index(len(decoder_stack)), last)

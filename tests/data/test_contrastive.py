@@ -1,0 +1,149 @@
+"""The contrastive set: minimal pairs, held-out splits, and that nothing around the number gives its role away."""
+
+import re
+from collections import Counter, defaultdict
+from decimal import Decimal
+from importlib import resources
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from ani.data.contrastive import PAIRS_PER_FRAME, SHARED_WORDS, _parse_frames, contrastive_sentences
+from ani.data.diagnostic import DiagnosticSentence, Split, value_split
+from ani.errors import InputError
+from ani.numbers import find_numbers
+
+DOCUMENT = resources.files("ani.data").joinpath("contrastive_pairs.yaml").read_text("utf-8")
+DOMAINS: dict[str, dict[str, list[str]]] = yaml.safe_load(DOCUMENT)
+SPLITS: tuple[Split, ...] = ("train", "test")
+COUNT = 2000  # every frame several times
+
+
+@pytest.fixture(scope="module")
+def sentences() -> dict[Split | None, list[DiagnosticSentence]]:
+    return {split: contrastive_sentences(COUNT, split=split) for split in (*SPLITS, None)}
+
+
+def number(sentence: DiagnosticSentence) -> str:
+    ((start, end),) = sentence.spans
+    return sentence.text[start:end]
+
+
+def value(sentence: DiagnosticSentence) -> Decimal:
+    return Decimal(number(sentence).replace(",", ""))
+
+
+def test_the_set_is_as_large_as_it_is_said_to_be() -> None:
+    frames = [frame for splits in DOMAINS.values() for texts in splits.values() for frame in texts]
+    assert len(DOMAINS) >= 20
+    assert len(frames) >= 300
+    assert sum("train" not in splits for splits in DOMAINS.values()) >= 4
+    assert len({sentence.text for sentence in contrastive_sentences(20_000, split="train")}) == 20_000
+
+
+@pytest.mark.parametrize("split", [*SPLITS, None])
+def test_a_pair_differs_only_before_the_shared_words(
+    sentences: dict[Split | None, list[DiagnosticSentence]], split: Split | None
+) -> None:
+    for name, quantity in zip(sentences[split][::2], sentences[split][1::2], strict=True):
+        assert (name.roles, quantity.roles) == (("nominal",), ("quantitative",))
+        assert number(name) == number(quantity)
+        assert name.template == quantity.template
+        assert name.text != quantity.text
+        before, after = zip(
+            *((s.text[: s.spans[0][0]].split(), s.text[s.spans[0][1] :]) for s in (name, quantity)), strict=True
+        )
+        assert before[0][-SHARED_WORDS + 1 :] == before[1][-SHARED_WORDS + 1 :]
+        assert after[0] == after[1]
+        # Independent of the module: the frame with one wording and the number is the sentence.
+        for sentence, wording in ((name, r"\1"), (quantity, r"\2")):
+            text = re.sub(r"\[([^|]*)\|([^]]*)\]", wording, sentence.template)
+            assert re.sub(r"\{[^}]*\}", number(sentence), text) == sentence.text
+            assert [(n.start, n.end) for n in find_numbers(sentence.text)] == list(sentence.spans)
+
+
+def test_splits_share_no_frame_and_no_value(sentences: dict[Split | None, list[DiagnosticSentence]]) -> None:
+    train, test = sentences["train"], sentences["test"]
+    assert not {s.template for s in train} & {s.template for s in test}
+    assert not {value(s) for s in train} & {value(s) for s in test}
+    assert {s.domain for s in test} - {s.domain for s in train} == {d for d, s in DOMAINS.items() if "train" not in s}
+    assert {s.template for s in train} == {f for s in DOMAINS.values() for f in s.get("train", [])}
+
+
+def test_without_a_split_every_frame_has_values_of_both(
+    sentences: dict[Split | None, list[DiagnosticSentence]],
+) -> None:
+    splits_of_frame = defaultdict(set)
+    for sentence in sentences[None]:
+        splits_of_frame[sentence.template].add(value_split(value(sentence)))
+    assert len(splits_of_frame) == len({f for s in DOMAINS.values() for texts in s.values() for f in texts})
+    assert all(splits == set(SPLITS) for splits in splits_of_frame.values())
+
+
+def test_no_frame_dominates(sentences: dict[Split | None, list[DiagnosticSentence]]) -> None:
+    for split in SPLITS:
+        counts = Counter(sentence.template for sentence in sentences[split])
+        assert max(counts.values()) - min(counts.values()) <= 2
+    counts = Counter(sentence.template for sentence in contrastive_sentences(38_000, split="train"))
+    # Without the limit, frames with slots up to 99999 would give far more.
+    assert 1.9 * PAIRS_PER_FRAME < max(counts.values()) <= 2 * PAIRS_PER_FRAME
+
+
+@pytest.mark.parametrize("feature", ["three words before", "rest of the sentence", "number"])
+def test_what_stands_at_the_number_tells_nothing(
+    sentences: dict[Split | None, list[DiagnosticSentence]], feature: str
+) -> None:
+    def look(sentence: DiagnosticSentence) -> str:
+        ((start, end),) = sentence.spans
+        return {
+            "three words before": " ".join(sentence.text[:start].split()[-3:]),
+            "rest of the sentence": sentence.text[end:],
+            "number": " ".join(sentence.text[start:end]),
+        }[feature]
+
+    words = CountVectorizer(token_pattern=r"\S+")
+    probe = LogisticRegression(max_iter=1000)
+    probe.fit(words.fit_transform(map(look, sentences["train"])), [s.roles[0] for s in sentences["train"]])
+    # Exactly: the two sentences of a pair look the same, so one of them is taken for the other.
+    accuracy = probe.score(words.transform(map(look, sentences["test"])), [s.roles[0] for s in sentences["test"]])
+    assert accuracy == 0.5
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 300), st.sampled_from([*SPLITS, None]))
+def test_the_seed_decides_and_a_larger_count_appends(seed: int, count: int, split: Split | None) -> None:
+    few = contrastive_sentences(count, split=split, seed=seed)
+    more = contrastive_sentences(count + 7, split=split, seed=seed)
+    assert len(few) == count
+    assert few == more[:count]
+
+
+@pytest.mark.parametrize("count", [-1, 10**6])
+def test_a_count_that_cannot_be_had_is_refused(count: int) -> None:
+    with pytest.raises(InputError, match=f"count is {count}, but the test split gives from 0 to"):
+        contrastive_sentences(count, split="test")
+
+
+def test_an_unknown_split_is_refused() -> None:
+    with pytest.raises(InputError, match="split must be one of train, test, not 'dev'"):
+        contrastive_sentences(1, split="dev")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("frame", "complaint"),
+    [
+        ("No choice before the number {2-9}", "write one"),
+        ("[a|b] one two three four five", "write one"),
+        ("[a|b] only three words {2-90}", "5 words or more"),
+        ("[a|b] in 1998 they said it was {2-90}", "a digit stands outside"),
+        ("[a|b] one two three four five {9-2}", "0 < LOW < HIGH"),
+    ],
+)
+def test_a_wrong_frame_is_named(frame: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)) as error:
+        _parse_frames(yaml.safe_dump({"rooms": {"train": [frame]}}))
+    assert "rooms" in str(error.value)

@@ -1,0 +1,385 @@
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ani import InputError
+from ani.data import openmath_magpie
+from ani.data.diagnostic import DiagnosticSentence
+from ani.data.labelled import LABELLED_FILE, read_labelled
+from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, MAGPIE, OPENMATH, build_openmath_magpie
+from ani.numbers import find_numbers
+
+USER = {"role": "user", "content": "Room 505?"}
+ASSISTANT = {"role": "assistant", "content": "Upstairs."}
+GSM8K = Path(__file__).parents[2] / ".." / "shared" / "data" / "gsm8k" / "train.jsonl"
+
+
+def problem(i: int) -> dict[str, Any]:
+    """A record of OpenMathInstruct-2."""
+    return {
+        "problem": f"What is {i} + 1?",
+        "generated_solution": f"It is \\boxed{{{i + 1}}}.",
+        "expected_answer": str(i + 1),
+        "problem_source": "augmented_gsm8k",
+    }
+
+
+def chat(question: str, answer: str, *more: str) -> dict[str, Any]:
+    """A record of Magpie."""
+    turns = [{"from": "gpt" if i % 2 else "human", "value": value} for i, value in enumerate((question, answer, *more))]
+    return {"uuid": "x", "conversations": turns, "difficulty": None}
+
+
+def write(path: Path, *records: Any) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def maths(tmp_path: Path) -> str:
+    return write(tmp_path / "openmath.jsonl", *map(problem, range(30)))
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> str:
+    return write(tmp_path / "magpie.jsonl", *(chat(f"Where is room {i}?", "Upstairs.") for i in range(30)))
+
+
+def nominal_texts(tmp_path: Path, maths: str, *records: Any, count: int = 1, **options: Any) -> list[str]:
+    """What becomes of records on the nominal side, sorted."""
+    source = write(tmp_path / "nominal.jsonl", *records)
+    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=source, count=count, **options)
+    return sorted(s.text for s in read_labelled(tmp_path / "set") if s.domain == "nominal.jsonl")
+
+
+def table(card: str, header: str) -> dict[str, list[str]]:
+    """The rows of the card's table with this first column, by their first cell."""
+    rows = card[card.index(f"| {header} |") :].split("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+    return {first: rest for first, *rest in cells}
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (problem(41), "What is 41 + 1?\n\nIt is \\boxed{42}."),
+        (
+            {"question": "48 and half of it?", "answer": "48/2 = <<48/2=24>>24 more.\nSo $<<48+24=72>>72.\n#### 72"},
+            "48 and half of it?\n\n48/2 = 24 more.\nSo $72.",
+        ),
+        (
+            {"problem": "Find $x^2$.", "level": "Level 5", "type": "Algebra", "solution": "It is $4$."},
+            "Find $x^2$.\n\nIt is $4$.",
+        ),
+        (
+            chat("Who was Louis XIV?", "King until 1715.", "And then?", "Louis XV."),
+            "Who was Louis XIV?\n\nKing until 1715.",
+        ),
+        ({"messages": [{"role": "system", "content": "Be kind."}, USER, ASSISTANT]}, "Room 505?\n\nUpstairs."),
+        ({"prompt": "Calculate 1 + 1 =", "completion": " 2"}, "Calculate 1 + 1 = 2"),
+        ({"prompt": [USER], "completion": [ASSISTANT]}, "Room 505?\n\nUpstairs."),
+        ({"text": "  Take bus 7.  "}, "Take bus 7."),
+    ],
+)
+def test_records_are_known_by_their_fields(tmp_path: Path, names: str, record: Any, text: str) -> None:
+    source = write(tmp_path / "source.jsonl", record)
+    build_openmath_magpie(tmp_path / "set", quantitative=source, nominal=names, count=1)
+    first = read_labelled(tmp_path / "set")[0]
+    assert first.text == text == first.template
+    assert first.domain == "source.jsonl"
+    assert set(first.roles) == {"quantitative"}
+    assert len(first.roles) == len(find_numbers(text))
+
+
+def test_sides_take_turns_and_are_equally_many(tmp_path: Path, maths: str, names: str) -> None:
+    amounts: list[int] = []
+    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=names, count=20, on_kept=amounts.append)
+    sentences = read_labelled(tmp_path / "set")
+    assert [sentence.roles[0] for sentence in sentences] == ["quantitative", "nominal"] * 20
+    assert [sentence.domain for sentence in sentences] == ["openmath.jsonl", "magpie.jsonl"] * 20
+    assert len({sentence.text for sentence in sentences}) == 40
+    assert sum(amounts) == 40
+    assert sorted(path.name for path in (tmp_path / "set").iterdir()) == [CARD_FILE, LABELLED_FILE]
+
+
+def test_our_own_sentences_hold_names_only(tmp_path: Path, maths: str) -> None:
+    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=DIAGNOSTIC, count=30)
+    ours = [sentence for sentence in read_labelled(tmp_path / "set") if sentence.domain == DIAGNOSTIC]
+    assert len(ours) == 30
+    assert all("{N:" in sentence.template and "{Q:" not in sentence.template for sentence in ours)
+    with pytest.raises(InputError, match="diagnostic gives nominal numbers only"):
+        build_openmath_magpie(tmp_path / "other", quantitative=DIAGNOSTIC, nominal=DIAGNOSTIC)
+
+
+@pytest.mark.parametrize("buffer", [10_000, 7])
+def test_the_seed_decides(tmp_path: Path, maths: str, names: str, monkeypatch: pytest.MonkeyPatch, buffer: int) -> None:
+    monkeypatch.setattr(openmath_magpie, "SHUFFLE_BUFFER", buffer)
+
+    def files(name: str, seed: int, count: int) -> dict[str, bytes]:
+        build_openmath_magpie(tmp_path / name, quantitative=maths, nominal=names, count=count, seed=seed)
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    assert files("a", 1, 30) == files("b", 1, 30)  # all that there is: a shuffle loses nothing
+    assert files("a", 1, 10) == files("b", 1, 10)
+    files("b", 2, 10)
+    assert {s.text for s in read_labelled(tmp_path / "a")} != {s.text for s in read_labelled(tmp_path / "b")}
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("math", "Mathematics", "after-math", "pre-algebra", "MATH's", "equations", "sum", "linear algebra"),
+        *("SQL", "SQLite", "sql_query", "Python", "python3", "HTML5", "C++", "c#", "Node.js", "machine learning"),
+    ],
+)
+def test_a_term_is_found(tmp_path: Path, maths: str, word: str) -> None:
+    with pytest.raises(InputError, match=r"gives 0 nominal texts, .*\(dropped: 1 maths or programming term\)"):
+        nominal_texts(tmp_path, maths, {"text": f"Room 505: {word} club"})
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["aftermath", "Mathilda", "summer", "sequel", "javanese", "pythonic", "digital", "rapid", "C", "geometer", "nodes"],
+)
+def test_a_term_inside_a_word_is_none(tmp_path: Path, maths: str, word: str) -> None:
+    assert nominal_texts(tmp_path, maths, {"text": f"Room 505: {word} club"}) == [f"Room 505: {word} club"]
+
+
+def test_a_term_in_any_turn_counts_and_only_on_the_nominal_side(tmp_path: Path, maths: str, names: str) -> None:
+    late = chat("Where is room 505?", "Upstairs.", "And now?", "Now some algebra.")
+    with pytest.raises(InputError, match="gives 0 nominal texts"):
+        nominal_texts(tmp_path, maths, late)
+    assert nominal_texts(tmp_path, maths, late, chat("Where is room 7?", "Here.")) == ["Where is room 7?\n\nHere."]
+    source = write(tmp_path / "late.jsonl", late)
+    build_openmath_magpie(tmp_path / "set", quantitative=source, nominal=names, count=1)
+
+
+def test_the_card_counts_what_was_read_and_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openmath_magpie, "SHUFFLE_BUFFER", 1)  # the order of the file
+    maths = ["1 + 1", " 1  +\n1 ", "no number", "2 + 2", "algebra 3", "4 is left over"]
+    quantitative = write(tmp_path / "maths.jsonl", *({"text": text} for text in maths))
+    chats = ["Algebra in room 12", "ALGEBRA in room 13", "Python in room 14", "ROOM 5", "room 5", "room 6"]
+    chats += ["room 7 " + "x" * 40, "1 + 1", "room", "room 8", "room 9 is left over"]
+    nominal = write(tmp_path / "chat.jsonl", *({"text": text} for text in chats))
+    out = tmp_path / "set"
+    build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=3, max_characters=40)
+    assert [sentence.text for sentence in read_labelled(out)] == [
+        "1 + 1",
+        "ROOM 5",
+        "2 + 2",
+        "room 6",
+        "algebra 3",
+        "room 8",
+    ]
+
+    card = (out / CARD_FILE).read_text(encoding="utf-8")
+    assert table(card, "role") == {
+        "quantitative": ["maths.jsonl", "5", "3", "5"],
+        "nominal": ["chat.jsonl", "10", "3", "3"],
+    }
+    assert table(card, "why") == {
+        "maths or programming term": ["0", "3"],
+        "duplicate": ["1", "2"],
+        "too long": ["0", "1"],
+        "no number": ["1", "1"],
+    }
+    assert table(card, "term") == {"algebra": ["2"], "python": ["1"]}
+    assert str(tmp_path) not in card
+    assert "## Licences" in card
+
+
+def test_a_source_that_gives_too_few_texts_is_refused(tmp_path: Path, maths: str, names: str) -> None:
+    out = tmp_path / "set"
+    build_openmath_magpie(out, quantitative=maths, nominal=names, count=3)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    poor = write(tmp_path / "poor.jsonl", {"text": "1 + 1"}, {"text": "1 + 1"}, {"text": "one"})
+    with pytest.raises(InputError) as caught:
+        build_openmath_magpie(out, quantitative=poor, nominal=names, count=2)
+    assert "gives 1 quantitative texts, 2 are wanted (dropped: 1 duplicate, 1 no number)" in str(caught.value)
+    assert "ask for at most 1" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_question_occurs_once_whatever_its_answers(tmp_path: Path, maths: str) -> None:
+    chats = [chat("Which bus?", "Bus 7."), chat("which  BUS?", "Bus 8.")]
+    assert len(nominal_texts(tmp_path, maths, *chats)) == 1
+    with pytest.raises(InputError, match="gives 1 nominal texts, 2 are wanted"):
+        nominal_texts(tmp_path, maths, *chats, count=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("Take bus 7. It leaves at 3.", "Take bus 7."),
+        ("Take bus 7! It leaves.", "Take bus 7!"),
+        ("Version 1.2345678", None),
+        ("Pay 1,234,567,890", None),
+        ("Line 1\nof a long list", "Line 1"),
+        ("Take bus 77.", "Take bus 77."),
+        ("Take bus 77. It left.", "Take bus 77."),
+        ("Stop. Take bus 777 now", None),
+        ("Take bus 777 so", None),
+    ],
+)
+def test_a_long_text_ends_with_a_sentence(tmp_path: Path, text: str, cut: str | None) -> None:
+    short = write(tmp_path / "short.jsonl", {"text": "1 + 1"})
+    if cut is None:
+        with pytest.raises(InputError, match=r"dropped: 1 (too long|no number)\)"):
+            nominal_texts(tmp_path, short, {"text": text}, max_characters=12)
+    else:
+        assert nominal_texts(tmp_path, short, {"text": text}, max_characters=12) == [cut]
+
+
+def test_numbers_that_count_items_are_taken_out(tmp_path: Path, maths: str) -> None:
+    listed = "Try:\n1. Bus 7\n 2) Tram 8\n**3. Boat**\n1984. A year"
+    assert nominal_texts(tmp_path, maths, {"text": listed}) == ["Try:\nBus 7\n Tram 8\n**Boat**\n1984. A year"]
+    with pytest.raises(InputError, match="1 no number"):
+        nominal_texts(tmp_path, maths, {"text": "1. Tea\n2. Cake"})
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"premise": "a", "label": 1}, "its fields are premise, label"),
+        ({}, "its fields are none"),
+        ([1], "expected an object, found list"),
+        ({"question": "What?", "choices": ["1"], "answer": 0}, "'answer' must be a text, not int"),
+        ({"text": None}, "'text' must be a text, not NoneType"),
+        ({"conversations": "hi"}, "every turn of 'conversations' needs"),
+        ({"conversations": [{"from": "human", "value": 1}]}, "every turn of 'conversations' needs"),
+        ({"conversations": [{"from": "human", "value": "Room 5?"}]}, "holds no assistant message"),
+        ({"messages": [{"role": "user"}]}, "every chat message needs"),
+        ({"prompt": "1", "completion": 2}, "must be texts"),
+    ],
+)
+def test_other_records_are_refused(tmp_path: Path, maths: str, record: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        nominal_texts(tmp_path, maths, record)
+    assert "nominal.jsonl, line 1: " in str(caught.value)
+    assert message in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nominal.jsonl", "openmath.jsonl"]
+
+
+def test_sources_that_are_not_there(tmp_path: Path, maths: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("1")
+    (tmp_path / "bad.parquet").write_text("1")
+    for source, message in [
+        (tmp_path / "gone.jsonl", "does not exist"),
+        (tmp_path / "gone", "does not exist"),
+        (tmp_path / "empty", "nor a directory that holds one"),
+        (tmp_path / "notes.txt", "is no .jsonl or .parquet file"),
+        (tmp_path / "bad.parquet", "can't be read as parquet"),
+    ]:
+        with pytest.raises(InputError, match=re.escape(source.name)) as caught:
+            build_openmath_magpie(tmp_path / "set", quantitative=str(source), nominal=DIAGNOSTIC, count=1)
+        assert message in str(caught.value)
+
+
+def test_what_stands_in_the_way_is_kept(tmp_path: Path, maths: str, names: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("x")
+    for out in (tmp_path / "full", Path(maths)):
+        with pytest.raises(InputError, match="exists and is no diagnostic set"):
+            build_openmath_magpie(out, quantitative=maths, nominal=names, count=1)
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "x"
+    (tmp_path / "empty").mkdir()
+    for count in (1, 2):  # the second replaces the first
+        build_openmath_magpie(tmp_path / "empty", quantitative=maths, nominal=names, count=count)
+        assert len(read_labelled(tmp_path / "empty")) == 2 * count
+    with pytest.raises(InputError, match="count is 0"):
+        build_openmath_magpie(tmp_path / "none", quantitative=maths, nominal=names, count=0)
+
+
+def test_a_directory_gives_its_train_files_jsonl_and_parquet(tmp_path: Path, names: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path / "set" / "data"
+    folder.mkdir(parents=True)
+    write(folder / "train-0.jsonl", problem(1), problem(2))
+    parquet.write_table(pa.Table.from_pylist([problem(3), problem(4)]), folder / "train-1.parquet")
+    write(folder / "test.jsonl", problem(5))
+    build_openmath_magpie(tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names, count=4)
+    texts = {sentence.text for sentence in read_labelled(tmp_path / "out") if sentence.domain == "set"}
+    assert {text.split()[2] for text in texts} == {"1", "2", "3", "4"}
+    with pytest.raises(InputError, match="gives 4 quantitative texts, 5 are wanted"):
+        build_openmath_magpie(tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names, count=5)
+
+
+class _Stream:
+    """Stands for a streamed dataset: it tells how it was shuffled, and how much of it was read."""
+
+    def __init__(self, records: Iterator[Any]) -> None:
+        self.records, self.read, self.shuffled = records, 0, {}  # type: ignore[var-annotated]
+
+    def shuffle(self, **options: int) -> "_Stream":
+        self.shuffled = options
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        for record in self.records:
+            self.read += 1
+            yield record
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
+    def install(streams: dict[str, Any]) -> None:
+        def load_dataset(name: str, *, split: str, streaming: bool) -> Any:
+            assert streaming and split == "train"
+            if isinstance(streams[name], Exception):
+                raise streams[name]
+            return streams[name]
+
+        module = ModuleType("datasets")
+        module.load_dataset = load_dataset  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "datasets", module)
+
+    return install
+
+
+def test_the_hub_is_read_as_a_stream(tmp_path: Path, hub: Any) -> None:
+    endless = _Stream(problem(i) for i in range(10**9))
+    chats = _Stream(chat(f"Where is room {i}?", "Here.") for i in range(10**9))
+    hub({OPENMATH: endless, MAGPIE: chats})
+    build_openmath_magpie(tmp_path / "set", count=50, seed=3)
+    assert {sentence.domain for sentence in read_labelled(tmp_path / "set")} == {OPENMATH, MAGPIE}
+    for stream in (endless, chats):
+        assert stream.read == 50
+        assert stream.shuffled == {"seed": 3, "buffer_size": openmath_magpie.SHUFFLE_BUFFER}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_unreachable_hub_is_bad_input(tmp_path: Path, maths: str, hub: Any, late: bool) -> None:
+    def breaking() -> Iterator[Any]:
+        yield chat("Where is room 1?", "Here.")
+        raise ConnectionError("no\nroute")
+
+    hub({MAGPIE: _Stream(breaking()) if late else ConnectionError("no\nroute")})
+    with pytest.raises(InputError) as caught:
+        build_openmath_magpie(tmp_path / "set", quantitative=maths, count=2)
+    assert f"dataset '{MAGPIE}' (split 'train') can't be read from the hub: no route" in str(caught.value)
+    assert "give a local JSONL or parquet file instead" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["openmath.jsonl"]
+
+
+def test_a_strange_hub_record_is_named(tmp_path: Path, maths: str, hub: Any) -> None:
+    hub({"a/b": _Stream(iter([{"text": "Room 1"}, {"label": 1}]))})
+    with pytest.raises(InputError, match=r"a/b, record 1 as shuffled: .* its fields are label"):
+        build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal="a/b", count=2)
+
+
+@pytest.mark.skipif(not GSM8K.is_file(), reason="the shared data are not here: ../shared/data/gsm8k/train.jsonl")
+def test_the_whole_of_gsm8k(tmp_path: Path) -> None:
+    build_openmath_magpie(tmp_path / "set", quantitative=str(GSM8K), nominal=DIAGNOSTIC, count=7_000)
+    sentences: list[DiagnosticSentence] = read_labelled(tmp_path / "set")
+    assert len(sentences) == 14_000
+    maths = [sentence.text for sentence in sentences if sentence.roles[0] == "quantitative"]
+    assert len(set(maths)) == 7_000
+    assert not [text for text in maths if "<<" in text or "####" in text or len(text) > 2_000]

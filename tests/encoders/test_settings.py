@@ -1,0 +1,224 @@
+"""Every choice of encoders: what all of them promise, what a config may name, and ANI with each of them."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from ani import (
+    AniConfig,
+    BitsNumberEncoder,
+    FourierNumberEncoder,
+    InputError,
+    MagnitudeNumberEncoder,
+    load_adapter,
+    save_adapter,
+)
+from ani.encoders import EncoderSettings, NumberEncoder, build_encoder
+from ani.injection.attach import ani_module, last_decision, number_locator
+from tests.encoders.test_fourier import NO_NUMBERS
+from tests.invariants.test_injection import POLICIES, assert_parity, encode, generate, logits_of
+from tests.tiny import MIXED_TEXT, attached, pair
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "fourier": {},
+    "magnitude": {"encoders": ("magnitude",)},
+    "linear magnitude": {"encoders": ("magnitude",), "magnitude_scaling": "linear", "integer_digits": 5},
+    "bits": {"encoders": ("bits",)},
+    "reciprocal": {"encoders": ("bits",), "bits_reciprocal": True},
+    "all": {"encoders": ("bits", "magnitude", "fourier"), "bits_reciprocal": True, "sign": "feature"},
+}
+WIDTHS = {"fourier": 32, "magnitude": 1, "linear magnitude": 1, "bits": 64, "reciprocal": 128, "all": 128 + 1 + 33}
+EXTREMES = [
+    "0",
+    "-0",
+    "1e999",
+    "-1e999",
+    "1e-999",
+    "9" * 400,
+    "0." + "0" * 400 + "1",
+    10**5000,
+    Decimal("1e-999999999"),
+]
+choices = pytest.mark.parametrize("choice", CHOICES)
+
+
+def encoder_of(choice: str) -> NumberEncoder:
+    return build_encoder(EncoderSettings(**CHOICES[choice]))
+
+
+# --- what every encoder promises --------------------------------------------------------------------------------------
+
+
+@choices
+def test_shape_and_type(choice: str) -> None:
+    encoder = encoder_of(choice)
+    assert encoder.width == WIDTHS[choice]
+    for values in ([], ["505"], EXTREMES):
+        features = encoder.encode(values)
+        assert features.shape == (len(values), encoder.width)
+        assert features.dtype == torch.float32 and features.is_contiguous() and features.isfinite().all()
+        assert features.abs().max().item() <= 5 if values else True
+    assert encoder.in_range("505") and not encoder.in_range("-1e999")
+
+
+@choices
+@settings(max_examples=30, deadline=None)
+@given(
+    values=st.lists(
+        st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**8), max_value=10**8, places=4),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_a_row_depends_on_its_number_alone(choice: str, values: list[Decimal]) -> None:
+    encoder = encoder_of(choice)
+    features = encoder.encode(values)
+    for value, row in zip(values, features, strict=True):
+        spellings: list[str | Decimal] = [value, f"{value:f}", f"{value:,f}", f"{value:E}", f"{value:f}00"]
+        assert (encoder.encode(spellings) == row).all()
+        assert len({encoder.in_range(spelling) for spelling in spellings}) == 1
+
+
+@choices
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=ascii)
+def test_what_is_no_number_is_named(choice: str, value: str | Decimal) -> None:
+    encoder = encoder_of(choice)
+    for refuse in (lambda: encoder.encode(["1", value]), lambda: encoder.in_range(value)):
+        with pytest.raises(InputError, match="not a finite decimal number"):
+            refuse()
+
+
+@choices
+def test_inexact_types_and_single_texts_are_refused(choice: str) -> None:
+    encoder = encoder_of(choice)
+    inexact: Any = 1.5
+    with pytest.raises(TypeError, match="float"):
+        encoder.encode(["1", inexact])
+    with pytest.raises(TypeError, match="float"):
+        encoder.in_range(inexact)
+    with pytest.raises(TypeError, match=r"\['505'\]"):
+        encoder.encode("505")
+
+
+# --- what a config names ----------------------------------------------------------------------------------------------
+
+
+def test_settings_reach_their_encoder() -> None:
+    values = ["505", "-3.25", "12345.678"]
+    settings = EncoderSettings(
+        encoders=["magnitude", "fourier", "bits"],
+        integer_digits=4,
+        fraction_digits=2,
+        bases=(2, 5),
+        sign="none",
+        magnitude_scaling="linear",
+        bits_reciprocal=True,
+    )
+    parts = [
+        MagnitudeNumberEncoder("linear", 4).encode(values),
+        FourierNumberEncoder(4, 2, bases=(2, 5), sign="none").encode(values),
+        BitsNumberEncoder(reciprocal=True).encode(values),
+    ]
+    encoder = build_encoder(settings)
+    assert encoder.width == 1 + 24 + 128
+    assert torch.equal(encoder.encode(values), torch.cat(parts, dim=1))
+    assert [encoder.in_range(value) for value in values] == [True, True, False]
+
+
+def test_the_default_is_the_papers() -> None:
+    encoder = build_encoder(AniConfig(layer=1))
+    assert torch.equal(encoder.encode(["505", "-0.1"]), FourierNumberEncoder(10, 6).encode(["505", "-0.1"]))
+
+
+def test_a_number_is_in_range_where_it_is_for_all() -> None:
+    both = build_encoder(EncoderSettings(encoders=("bits", "magnitude"), integer_digits=2))
+    assert [both.in_range(value) for value in ("99", "100", "1e999")] == [True, False, False]
+    bits = build_encoder(EncoderSettings(encoders=("bits",), integer_digits=2))
+    assert [bits.in_range(value) for value in ("99", "100", "1e999")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"encoders": ()}, ["encoders", "at least one"]),
+        ({"encoders": ("fourier", "fourier")}, ["encoders", "'fourier' is named more than once"]),
+        ({"encoders": ("furrier",)}, ["encoders", "'furrier'", "fourier, magnitude, bits", "ENCODERS"]),
+        ({"encoders": "bits"}, ["encoders"]),
+        ({"magnitude_scaling": "root"}, ["magnitude_scaling"]),
+        ({"encoders": ("magnitude",), "integer_digits": 400}, ["308", "400"]),
+        ({"bases": (10, 10)}, ["bases", "distinct"]),
+    ],
+)
+def test_bad_choices_are_named(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        AniConfig(layer=1, **changes)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_only_a_named_encoder_is_built() -> None:
+    assert build_encoder(EncoderSettings(integer_digits=400)).width == 812  # too wide a range for magnitude
+
+
+# --- ANI with each choice ---------------------------------------------------------------------------------------------
+
+
+@choices
+@pytest.mark.parametrize("policy", POLICIES)
+def test_generation_with_a_cache_equals_the_full_forward(choice: str, policy: str) -> None:
+    model, tokenizer = attached("gemma", policy=policy, **CHOICES[choice])
+    assert ani_module(model).projection.in_features == number_locator(model).encoder.width
+    ids = encode(tokenizer, MIXED_TEXT)
+    assert_parity(model, ids, torch.ones_like(ids), generate(model, tokenizer, ids))
+
+
+@choices
+def test_save_and_load_change_no_bit(choice: str, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", **CHOICES[choice])
+    ids = encode(tokenizer, MIXED_TEXT)
+    save_adapter(model, tmp_path / "adapter")
+    loaded = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
+    assert ani_module(loaded).config == ani_module(model).config
+    assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
+    assert not torch.equal(logits_of(loaded, ids), logits_of(pair("llama")[0], ids))
+
+
+def test_an_adapter_from_before_the_choice_loads_as_before(tmp_path: Path) -> None:
+    model, tokenizer = attached("llama")
+    ids = encode(tokenizer, MIXED_TEXT)
+    save_adapter(model, tmp_path / "adapter")
+    file = tmp_path / "adapter" / "ani_config.json"
+    config = json.loads(file.read_text())
+    for key in ("encoders", "magnitude_scaling", "bits_reciprocal"):
+        del config[key]
+    file.write_text(json.dumps(config))
+    loaded = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
+    assert ani_module(loaded).config == ani_module(model).config
+    assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
+
+
+def test_an_adapter_with_an_unknown_encoder_is_refused(tmp_path: Path) -> None:
+    model, tokenizer = attached("llama")
+    save_adapter(model, tmp_path / "adapter")
+    file = tmp_path / "adapter" / "ani_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "encoders": ["mine"]}))
+    with pytest.raises(InputError, match=r"ani_config\.json: encoders: .*'mine'.*ENCODERS"):
+        load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
+
+
+def test_skip_asks_the_chosen_encoder() -> None:
+    text = "He owes 123 and 4567 and 89."
+    numbers = {}
+    for encoders in [("magnitude",), ("bits",)]:
+        model, tokenizer = attached("gemma", encoders=encoders, integer_digits=3, overflow="skip")
+        logits_of(model, encode(tokenizer, text))
+        decision = last_decision(model)
+        assert decision is not None
+        numbers[encoders] = len(decision.numbers)
+    assert numbers == {("magnitude",): 2, ("bits",): 3}

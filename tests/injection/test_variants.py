@@ -1,0 +1,147 @@
+"""The paper's ablations as settings: no gate, replacing instead of adding, and every token of a number."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani import AniConfig, inspect, load_adapter, save_adapter
+from ani.injection.attach import ani_module, last_decision, number_locator
+from ani.injection.module import AniModule
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "static": {"gate": "open", "combine": "replace"},
+    "static-additive": {"gate": "open"},
+    "digitwise": {"layer": 0, "policy": "digitwise", "gate": "open"},
+    "digitwise-gated": {"policy": "digitwise"},
+    "replace-gated": {"combine": "replace"},
+}
+variants = pytest.mark.parametrize("variant", VARIANTS)
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> torch.Tensor:
+    return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
+
+
+def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, layer: int) -> torch.Tensor:
+    with torch.no_grad():
+        output = model(input_ids=input_ids, output_hidden_states=True)
+    return torch.as_tensor(output.hidden_states[layer][0])
+
+
+@families
+@variants
+def test_the_hidden_state_is_what_the_settings_say(family: str, variant: str) -> None:
+    model, tokenizer = attached(family, **VARIANTS[variant])
+    module, scanner = ani_module(model), number_locator(model).scanner
+    ids = encode(tokenizer, MIXED_TEXT)
+    before = hidden_states(pair(family)[0], ids, module.config.layer)
+    after = hidden_states(model, ids, module.config.layer)
+
+    decision = last_decision(model)
+    assert decision is not None
+    every_token = module.config.policy == "digitwise"
+    expected = before.clone()
+    place = 0
+    opened = []
+    for number in scanner.scan(ids[0].tolist()):
+        features = number_locator(model).encoder.encode([number.text])
+        embedding = module.scale * (features @ module.projection.weight.detach().T)[0]
+        for token in range(number.first_token if every_token else number.last_token, number.last_token + 1):
+            assert int(decision.numbers.positions[place]) == token
+            opened.append(bool(decision.injection.logits[place] > 0))
+            if opened[-1]:
+                expected[token] = embedding if module.config.combine == "replace" else before[token] + embedding
+            place += 1
+    assert place == len(decision.numbers)
+    assert all(opened) if module.config.gate == "open" else any(opened) and not all(opened)
+    torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-5)
+
+
+@families
+@variants
+def test_generating_with_a_cache_equals_a_full_forward(family: str, variant: str) -> None:
+    model, tokenizer = attached(family, **VARIANTS[variant])
+    ids = encode(tokenizer, "Room 505 holds 12 people; 3.5 kg cost $1,234,567 and")
+    output = model.generate(
+        ids, max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True, eos_token_id=None
+    )
+    numbers = number_locator(model).batch(ids.tolist())
+    with torch.no_grad():
+        logits = model(input_ids=output.sequences, numbers=numbers).logits[:, ids.shape[1] - 1 : -1]
+    assert (torch.stack(output.logits, dim=1) - logits).abs().max() <= 1e-4
+
+
+@families
+@variants
+def test_a_row_gives_the_same_alone_and_in_a_batch(family: str, variant: str) -> None:
+    model, tokenizer = attached(family, **VARIANTS[variant])
+    texts = [MIXED_TEXT, "no number here", "7 of 1999"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right")
+    with torch.no_grad():
+        together = model(**batch).logits
+        for row, text in enumerate(texts):
+            alone = model(input_ids=encode(tokenizer, text)).logits[0]
+            assert (together[row, : len(alone)] - alone).abs().max() <= 1e-4
+
+
+@variants
+def test_save_and_load(variant: str, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", **VARIANTS[variant])
+    ids = encode(tokenizer, MIXED_TEXT)
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+    save_adapter(model, tmp_path / "adapter")
+    other, _ = pair("llama")
+    load_adapter(other, tokenizer, tmp_path / "adapter")
+    with torch.no_grad():
+        assert torch.equal(other(input_ids=ids).logits, expected)
+
+
+def module_of(**settings: Any) -> AniModule:
+    return AniModule(AniConfig(layer=1, hidden_size=32, embedding_scale=3.0, **settings), 16)
+
+
+def test_without_a_gate_there_is_nothing_to_decide() -> None:
+    module = module_of(gate="open", role_weight=1.0)
+    assert [name for name, _ in module.named_parameters()] == ["projection.weight"]
+    injection = module.train()(torch.randn(5, 32), torch.randn(5, 16))
+    assert injection.alpha.tolist() == [1.0] * 5
+    assert float(module.auxiliary_loss(injection, torch.tensor([0, 1, 0, 1, -1]))) == 0
+
+
+@pytest.mark.parametrize("gate", ["open", "learned"])
+def test_adding_starts_as_a_no_op_and_replacing_does_not(gate: str) -> None:
+    hidden, features = torch.randn(64, 32), torch.randn(64, 16).sign()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        adding, replacing = module_of(gate=gate), module_of(gate=gate, combine="replace")
+    assert torch.equal(adding.train()(hidden, features).hidden_states, hidden)
+    injection = replacing.train()(hidden, features)
+    assert not torch.allclose(injection.hidden_states, hidden)
+    assert 0.5 < float(injection.embedding_rms.mean()) < 1.5  # in units of the layer's own states
+
+
+def test_a_half_open_gate_replaces_half() -> None:
+    module = module_of(combine="replace").train()
+    hidden, features = torch.randn(4, 32), torch.randn(4, 16)
+    injection = module(hidden, features)
+    embedding = 3.0 * module.projection(features)
+    torch.testing.assert_close(injection.hidden_states, (hidden + embedding) / 2)
+
+
+def test_gradients_reach_the_projection() -> None:
+    for settings in VARIANTS.values():
+        module = module_of(**{key: value for key, value in settings.items() if key != "layer"}).train()
+        module(torch.randn(4, 32), torch.randn(4, 16)).hidden_states.square().sum().backward()
+        assert module.projection.weight.grad is not None
+        assert float(module.projection.weight.grad.abs().sum()) > 0
+
+
+def test_inspection_shows_numbers_without_a_gate_as_injected() -> None:
+    model, tokenizer = attached("qwen3", gate="open")
+    assert {(decision.alpha, decision.injected) for decision in inspect(model, tokenizer, MIXED_TEXT)} == {(1.0, True)}

@@ -1,0 +1,317 @@
+import warnings
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from ani import InputError
+from ani.data.diagnostic import value_split
+from ani.probing import probes as probes_module
+from ani.probing.probes import FOLDS, MIN_TESTED, STRENGTHS, ProbeResults, probe_layers
+from ani.probing.states import NumberStates, ProbedNumber
+from tests.probing.planted import ROLES, VALUES, WIDTH, cue, identity, noise, numbers, role, states
+
+KNOWN = numbers()
+
+
+@pytest.fixture(scope="module")
+def results() -> ProbeResults:
+    """Layers: noise, the role, a word that tells it in its domain, the number's value."""
+    return probe_layers(states(KNOWN, noise, role(30), cue, identity))
+
+
+def test_the_shapes(results: ProbeResults) -> None:
+    held_out = [number for number in KNOWN if value_split(number.value) == "test"]
+    assert results.layers == (0, 1, 2, 3)
+    assert results.numbers == KNOWN
+    assert results.held_out_numbers == held_out
+    assert results.random_split.shape == results.control.shape == (len(KNOWN), 4)
+    assert results.held_out.shape == (len(held_out), 4)
+    assert results.seen.all()
+    assert set(results.strengths) <= {low + (high - low) / 2 for low in _scaled() for high in _scaled()}
+
+
+def _scaled() -> list[float]:
+    return [strength / WIDTH for strength in STRENGTHS]
+
+
+def test_noise_tells_nothing(results: ProbeResults) -> None:
+    for right in (results.random_split, results.control, results.held_out):
+        assert right[:, 0].mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_the_role_is_read_everywhere(results: ProbeResults) -> None:
+    assert results.random_split[:, 1].mean() > 0.99
+    assert results.held_out[:, 1].mean() > 0.99
+    assert results.control[:, 1].mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_word_of_the_domain_is_found_out(results: ProbeResults) -> None:
+    assert results.random_split[:, 2].mean() > 0.99
+    assert results.held_out[:, 2].mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_number_learnt_by_heart_is_found_out(results: ProbeResults) -> None:
+    assert results.control[:, 3].mean() > 0.95
+    assert results.random_split[:, 3].mean() == pytest.approx(0.5, abs=0.1)
+    assert results.held_out[:, 3].mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_numbers_that_give_their_role_away_have_no_selectivity() -> None:
+    """Each value has one role: a probe that knows the number is right on a random split, and in the control task."""
+    telling = [number._replace(role=ROLES[int(number.value) % 2]) for number in KNOWN]
+    found = probe_layers(states(telling, identity, role(30)))
+    assert found.random_split[:, 0].mean() > 0.99
+    assert (found.random_split[:, 0] * 1.0 - found.control[:, 0]).mean() == pytest.approx(0, abs=0.02)
+    assert found.held_out[:, 0].mean() == pytest.approx(0.5, abs=0.15)
+    assert (found.random_split[:, 1] * 1.0 - found.control[:, 1]).mean() > 0.3
+    assert found.held_out[:, 1].mean() > 0.99
+
+
+def test_values_that_were_not_seen_are_told_apart() -> None:
+    """In the control task a value that only the tested sentence holds is a guess."""
+    rare = [number._replace(value=Decimal(1000 + i)) if i < 200 else number for i, number in enumerate(KNOWN)]
+    found = probe_layers(states(rare, identity))
+    assert not found.seen[:200].any()
+    assert found.seen[200:].mean() > 0.98  # of a few values all sentences are in one fold
+    assert found.control[found.seen].mean() > 0.95
+    assert found.control[:200].mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_the_same_seed_gives_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = numbers(400, domains=8)
+    planted = states(known, noise, role(3), cue)
+
+    def found(seed: int = 0, workers: int = 1) -> ProbeResults:
+        monkeypatch.setattr("os.cpu_count", lambda: workers)
+        return probe_layers(planted, seed=seed)
+
+    first = found()
+    for other in (found(), found(workers=3)):
+        assert np.array_equal(other.random_split, first.random_split)
+        assert np.array_equal(other.control, first.control)
+        assert np.array_equal(other.held_out, first.held_out)
+        assert other.strengths == first.strengths
+    assert not np.array_equal(found(seed=1).random_split, first.random_split)
+
+
+def test_the_predictions_are_scikit_learns_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fold of the held-out test at one strength, done again by the test itself."""
+    monkeypatch.setattr(probes_module, "STRENGTHS", (3.0,))
+    known = numbers(480, domains=6)
+    planted = states(known, role(1.5))
+    found = probe_layers(planted)
+    assert found.strengths == (3.0 / WIDTH,)
+    x = planted.states[0].numpy()
+    y = np.array([number.role == "quantitative" for number in known])
+    new = np.array([value_split(number.value) == "test" for number in known])
+    right = np.zeros(len(known), dtype=np.bool_)
+    folds = _held_out_folds(known, monkeypatch)
+    assert len(folds) == FOLDS
+    for domains in folds:
+        inside = np.array([number.domain in domains for number in known])
+        probe = make_pipeline(StandardScaler(), LogisticRegression(C=3.0 / WIDTH, max_iter=1000))
+        probe.fit(x[~inside & ~new], y[~inside & ~new])
+        right[inside & new] = probe.predict(x[inside & new]) == y[inside & new]
+    assert 0.6 < right[new].mean() < 0.95  # hard enough that probes differ
+    assert np.array_equal(found.held_out[:, 0], right[new])
+
+
+def _held_out_folds(known: list[ProbedNumber], monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The domains of each fold, read off what is asked."""
+    return [{known[i].domain for i in asked} for learnt, asked in _fits(known, monkeypatch) if _held_out(known, asked)]
+
+
+def _fits(
+    known: list[ProbedNumber], monkeypatch: pytest.MonkeyPatch, seed: int = 0
+) -> list[tuple[list[int], list[int]]]:
+    """For every probe that is fitted, the indices of the numbers it learns from and is asked about."""
+    fits: list[tuple[list[int], list[int]]] = []
+
+    def record(x: Any, y: Any, asked: Any, asked_y: Any, strengths: Any) -> NDArray[np.bool_]:
+        fits.append(([int(i) for i in x[:, 0]], [int(i) for i in asked[:, 0]]))
+        return np.ones((len(strengths), len(asked)), dtype=np.bool_)
+
+    indices = torch.arange(len(known), dtype=torch.float32)[None, :, None]
+    with monkeypatch.context() as patch:
+        patch.setattr(probes_module, "_fit", record)
+        probe_layers(NumberStates(known, (0,), indices), seed=seed)
+    return fits
+
+
+def _held_out(known: list[ProbedNumber], asked: list[int]) -> bool:
+    """Whether a probe was asked as held out: about no value of the training split."""
+    return all(value_split(known[i].value) == "test" for i in asked)
+
+
+KINDS = st.tuples(st.integers(0, 5), st.integers(0, 8), st.integers(100, 140), st.sampled_from(ROLES))
+
+
+@given(kinds=st.lists(KINDS, min_size=1, max_size=12), seed=st.integers(0, 3))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_that_is_held_out_is_learnt(
+    monkeypatch: pytest.MonkeyPatch, kinds: list[tuple[int, int, int, Any]], seed: int
+) -> None:
+    """No value, domain or template of what a probe is asked; and what is asked is asked once."""
+    drawn = [
+        ProbedNumber(i, 0, Decimal(value), role, f"domain {domain}", f"template {template}")
+        for i, (domain, template, value, role) in enumerate(kinds * 3)
+    ]
+    # Templates of one domain each, beside the drawn ones that may stand in several.
+    known = numbers(300, domains=6) + [number._replace(sentence=300 + number.sentence) for number in drawn]
+    fits = _fits(known, monkeypatch, seed)
+    held_out = [fit for fit in fits if _held_out(known, fit[1])]
+    others = [fit for fit in fits if not _held_out(known, fit[1])]
+    assert 2 <= len(held_out) <= FOLDS
+    for learnt, asked in held_out:
+        assert learnt
+        for field in ("value", "domain", "template"):
+            assert {getattr(known[i], field) for i in learnt}.isdisjoint(getattr(known[i], field) for i in asked)
+    tested = [i for _, asked in held_out for i in asked]
+    assert sorted(tested) == [i for i, n in enumerate(known) if value_split(n.value) == "test"]
+    assert len(others) == 2 * FOLDS  # roles and shuffled roles, on the same folds
+    for learnt, asked in others:
+        assert {known[i].sentence for i in learnt}.isdisjoint(known[i].sentence for i in asked)
+        assert sorted(learnt + asked) == list(range(len(known)))
+
+
+def test_the_strength_is_chosen_on_the_other_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fold's own answers have no say: here each strength is right on one fold alone."""
+    folds = np.repeat(np.arange(4), 10)
+
+    def right_on_one(x: Any, y: Any, asked: Any, asked_y: Any, strengths: Any) -> NDArray[np.bool_]:
+        return np.array([asked[:, 0] == fold for fold in range(len(strengths))])
+
+    monkeypatch.setattr(probes_module, "_fit", right_on_one)
+    x, y = folds[:, None].astype(np.float32), np.zeros(40, dtype=np.bool_)
+    known = [folds != fold for fold in range(4)]
+    right, chosen = probes_module._cross_fit(x, y, known, x, y, folds, (1.0, 2.0, 3.0, 4.0))
+    assert not right.any()
+    assert chosen == [2.0, 1.0, 1.0, 1.0]
+
+
+def test_progress_and_silence() -> None:
+    """Separable layers do not converge at the weakest penalty; nobody has to read that."""
+    known = numbers(320, domains=4)
+    done: list[int] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("always", ConvergenceWarning)
+        with warnings.catch_warnings(record=True) as caught:
+            probe_layers(states(known, role(30), cue, noise), on_layer=done.append)
+        filters = list(warnings.filters)
+    assert done == [1, 1, 1]
+    assert caught == []
+    assert filters[0][2] is ConvergenceWarning and filters[0][0] == "always"
+
+
+# --- two sets ---
+
+
+def test_a_second_set_is_asked_instead() -> None:
+    """It alone is asked as held out, and what it shares with the first is not learnt."""
+    one_role = [number._replace(role=ROLES[int(number.domain.split()[1]) % 2]) for number in KNOWN]
+    asked = [
+        number._replace(domain=f"other {number.domain}", template=number.template + "'") for number in numbers(400)
+    ]
+    planted, second = states(one_role, role(30), cue), states(asked, role(30), cue, seed=1)
+    found = probe_layers(planted, second)
+    assert found.numbers == one_role
+    assert found.held_out_numbers == [number for number in asked if value_split(number.value) == "test"]
+    assert found.random_split[:, 0].mean() > 0.99
+    assert found.held_out[:, 0].mean() > 0.99
+    assert found.held_out[:, 1].mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_minimal_pair_stays_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences of one template with the same numbers: one tells the other's role, wrongly, by heart."""
+    known = numbers(600, domains=6)
+    random_split = [fit for fit in _fits(known, monkeypatch) if not _held_out(known, fit[1])]
+    assert len(random_split) == 2 * FOLDS
+    for learnt, asked in random_split:
+        known_pairs = {(known[i].template, known[i].value) for i in learnt}
+        assert known_pairs.isdisjoint((known[i].template, known[i].value) for i in asked)
+
+
+def test_two_sets_of_other_layers_are_refused() -> None:
+    with pytest.raises(InputError, match="held-out states are of other layers"):
+        probe_layers(states(KNOWN, noise), states(KNOWN, noise, noise))
+
+
+# --- bad input ---
+
+
+def test_too_few_numbers_to_be_tested_on() -> None:
+    few = numbers(120)
+    tested = [number.role for number in few if value_split(number.value) == "test"]
+    counts = f"{tested.count('quantitative')} quantities and {tested.count('nominal')} names"
+    with pytest.raises(InputError, match=f"has {counts} .* needs {MIN_TESTED} of each; give more sentences"):
+        probe_layers(states(few, noise))
+
+
+def test_domains_of_one_role_each() -> None:
+    one_role = [n._replace(domain=n.role) for n in KNOWN]
+    with pytest.raises(InputError, match=r"holding out domains leaves only .* to learn from; name a second, held-out"):
+        probe_layers(states(one_role, noise))
+    one_domain = [n._replace(domain="all") for n in KNOWN]
+    with pytest.raises(InputError, match="leaves no number to learn from; name a second"):
+        probe_layers(states(one_domain, noise))
+    asked = [n._replace(domain="nominal") for n in KNOWN]
+    with pytest.raises(InputError, match="leaves only quantities to learn from; give sentences to learn from of more"):
+        probe_layers(states(one_role, noise), states(asked, noise))
+
+
+def test_templates_in_every_domain() -> None:
+    same = [number._replace(template=str(i % 3)) for i, number in enumerate(KNOWN)]
+    with pytest.raises(InputError, match="leaves no number to learn from"):
+        probe_layers(states(same, noise))
+
+
+def test_a_fold_with_one_role() -> None:
+    """Every quantity stands in one sentence, so the fold of that sentence leaves names alone."""
+    lopsided = [n._replace(sentence=0, template="") if n.role == "quantitative" else n for n in KNOWN]
+    with pytest.raises(InputError, match="a random split leaves only names to learn from; give more sentences"):
+        probe_layers(states(lopsided, noise))
+
+
+def test_fewer_sentences_than_folds() -> None:
+    two = [
+        n._replace(sentence=half, domain=str(half), template=str(half))
+        for n, half in zip(KNOWN, [0, 0, 1, 1] * 240, strict=True)
+    ]
+    found = probe_layers(states(two, role(30)))
+    assert found.random_split.mean() > 0.99
+    assert found.held_out.mean() > 0.99
+
+
+def test_values_that_never_return() -> None:
+    once = [n._replace(value=Decimal(i + 1)) for i, n in enumerate(KNOWN)]
+    with pytest.raises(InputError, match="no number value returns in other sentences"):
+        probe_layers(states(once, noise))
+
+
+def test_a_control_task_of_one_role() -> None:
+    """One value stands in a single sentence, and there is only one other."""
+    new, old = (next(n.value for n in KNOWN if value_split(n.value) == split) for split in ("test", "train"))
+    one = [n._replace(value=new, sentence=0, template="", domain="list") for n in KNOWN[:100]]
+    others = [n._replace(value=old) for n in KNOWN[100:]]
+    with pytest.raises(InputError, match=r"the control task leaves only .*; give sentences with more number values"):
+        probe_layers(states(one + others, noise))
+
+
+def test_the_planted_numbers_are_balanced() -> None:
+    """What the tests above rely on."""
+    assert len({n.value for n in KNOWN}) == VALUES
+    for field in ("domain", "value"):
+        for kind in {getattr(n, field) for n in KNOWN}:
+            roles = [n.role for n in KNOWN if getattr(n, field) == kind]
+            assert 0.1 < roles.count("nominal") / len(roles) < 0.9

@@ -1,0 +1,179 @@
+import io
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+import ani
+from ani import InputError, LayerSelection
+from ani.data.contrastive import contrastive_sentences
+from ani.data.diagnostic import DiagnosticSentence, value_split
+from ani.data.labelled import LABELLED_FILE, write_labelled
+from ani.evaluation.results import read_records
+from ani.injection.attach import is_attached
+from ani.probing.run import HELD_OUT, LAYERS, RANDOM_SPLIT, SELECTION, probe
+from ani.probing.selection import LayerPoint
+from tests.tokenizers import gemma_like
+
+FILES = sorted([LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"])
+SENTENCES = 240
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> PreTrainedModel:
+    return LlamaForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return gemma_like()
+
+
+@pytest.fixture(scope="module")
+def probed(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LayerSelection, Path]:
+    out = tmp_path_factory.mktemp("probed") / "[new] folder"
+    return probe(model, tokenizer, out, sentences=SENTENCES, facts={"model": "tiny"}), out
+
+
+def accuracy(records: list[dict[str, Any]], key: str) -> list[float]:
+    return [float(share) for share in np.mean([record[key] for record in records], axis=0)]
+
+
+def number_text(sentence: DiagnosticSentence) -> str:
+    start, end = sentence.spans[0]
+    return sentence.text[start:end].replace(",", "")
+
+
+def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
+    selection, out = probed
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    run = json.loads((out / "run.json").read_text())
+    assert (run["title"], run["model"]) == ("ani probe", "tiny")
+    assert run["settings"] == {"data": "contrastive", "held_out": None, "sentences": SENTENCES, "seed": 0}
+    assert run["packages"]["transformers"]
+
+    chosen = json.loads((out / SELECTION).read_text())
+    assert (chosen["layer"], tuple(chosen["stretch"]), chosen["reason"]) == (
+        selection.layer,
+        selection.stretch,
+        selection.reason,
+    )
+    assert (chosen["best"], chosen["argmax"]) == (selection.best, selection.argmax)
+    assert chosen["preset"] is None
+    assert "curve" not in chosen
+    assert chosen["numbers"] == SENTENCES
+    assert [LayerPoint(**point) for point in read_records(out / LAYERS)] == list(selection.curve)
+    assert [point.layer for point in selection.curve] == [0, 1, 2, 3]
+    assert selection.layer in (0, 1, 2)
+
+
+def test_the_records_give_the_curve(probed: tuple[LayerSelection, Path]) -> None:
+    selection, out = probed
+    random_split, held_out = read_records(out / RANDOM_SPLIT), read_records(out / HELD_OUT)
+    assert len(random_split) == SENTENCES
+    assert len(held_out) == json.loads((out / SELECTION).read_text())["held_out_numbers"]
+    assert accuracy(held_out, "held_out") == pytest.approx([point.held_out for point in selection.curve])
+    assert accuracy(random_split, "random_split") == pytest.approx([point.random_split for point in selection.curve])
+    seen = [record for record in random_split if record["seen"]]
+    assert 0 < len(seen) < SENTENCES
+    control = accuracy(seen, "control")
+    assert control == pytest.approx([point.control for point in selection.curve])
+    gain = np.subtract(accuracy(seen, "random_split"), control)
+    assert gain == pytest.approx([point.selectivity for point in selection.curve])
+
+
+def test_the_records_name_their_numbers(probed: tuple[LayerSelection, Path]) -> None:
+    _, out = probed
+    sentences = contrastive_sentences(SENTENCES)
+    for record in (*read_records(out / RANDOM_SPLIT), *read_records(out / HELD_OUT)):
+        sentence = sentences[record["sentence"]]
+        assert record["value"] == number_text(sentence)
+        assert record["role"] == sentence.roles[0]
+        assert (record["domain"], record["template"]) == (sentence.domain, sentence.template)
+
+
+def test_select_layer_says_the_same(
+    probed: tuple[LayerSelection, Path], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    console = Console(file=io.StringIO(), width=100)
+    found = ani.select_layer(
+        model, tokenizer, contrastive_sentences(SENTENCES), directory=tmp_path / "states", console=console
+    )
+    assert found == probed[0]
+    assert list(tmp_path.iterdir()) == []
+    assert console.file.getvalue().startswith("sentences read: 240 in ")  # type: ignore[attr-defined]
+    assert "layers probed: 4 in " in console.file.getvalue()  # type: ignore[attr-defined]
+    assert not is_attached(model)
+
+
+def test_the_seed_and_the_layers_count(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, probed: tuple[LayerSelection, Path]
+) -> None:
+    other = probe(model, tokenizer, tmp_path / "other", sentences=SENTENCES, layers=[2, 0], seed=5)
+    assert [point.layer for point in other.curve] == [0, 2]
+    assert read_records(tmp_path / "other" / RANDOM_SPLIT)[0] != read_records(probed[1] / RANDOM_SPLIT)[0]
+
+
+def test_an_earlier_run_is_replaced_and_kept_if_this_one_is_refused(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    for name in (*FILES, "own.txt"):
+        (tmp_path / name).write_text("earlier")
+    for settings in ({"layers": [9]}, {"sentences": 20}, {"held_out": "gone.jsonl"}):
+        with pytest.raises(InputError):
+            probe(model, tokenizer, tmp_path, **settings)  # type: ignore[arg-type]
+        assert {path.read_text() for path in tmp_path.iterdir()} == {"earlier"}
+    probe(model, tokenizer, tmp_path, sentences=SENTENCES, layers=[1])
+    assert [path.name for path in tmp_path.iterdir() if path.read_text() == "earlier"] == ["own.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*FILES, "own.txt"])
+
+
+def one_role_a_file(folder: Path) -> Path:
+    """Labelled sentences as of the paper's set: a domain of names and a domain of quantities."""
+    folder.mkdir()
+    sentences = contrastive_sentences(SENTENCES, split="train", seed=3)
+    write_labelled(folder / LABELLED_FILE, [s._replace(domain=s.roles[0], template=s.text) for s in sentences])
+    return folder
+
+
+def test_domains_of_one_role_need_a_second_set(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    data = str(one_role_a_file(tmp_path / "data"))
+    with pytest.raises(InputError, match="the held-out test has 0 quantities and 0 names"):
+        probe(model, tokenizer, tmp_path / "out", data=data)  # values of the training split only
+    # With values of both splits it is the domains that are missing.
+    both = [s._replace(domain=s.roles[0]) for s in contrastive_sentences(SENTENCES)]
+    write_labelled(tmp_path / "both.jsonl", both)
+    with pytest.raises(InputError, match=r"name a second, held-out set .* \(such as contrastive\)"):
+        probe(model, tokenizer, tmp_path / "out", data=str(tmp_path / "both.jsonl"))
+
+    selection = probe(model, tokenizer, tmp_path / "out", data=data, held_out="contrastive", sentences=SENTENCES)
+    written = json.loads((tmp_path / "out" / SELECTION).read_text())
+    assert (written["data"], written["held_out"]) == (data, "contrastive")
+    held_out = read_records(tmp_path / "out" / HELD_OUT)
+    assert {record["domain"] for record in held_out} == {
+        s.domain for s in contrastive_sentences(SENTENCES) if value_split(Decimal(number_text(s))) == "test"
+    }
+    assert accuracy(held_out, "held_out") == pytest.approx([point.held_out for point in selection.curve])
+    assert {record["domain"] for record in read_records(tmp_path / "out" / RANDOM_SPLIT)} == {"nominal", "quantitative"}
+
+
+def test_the_states_lie_beside_the_results_meanwhile(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in the system's temporary directory, which may be in memory."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))
+    probe(model, tokenizer, tmp_path / "out", sentences=SENTENCES, layers=[1])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES

@@ -1,0 +1,311 @@
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from transformers import (
+    Gemma3Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+)
+
+import ani
+from ani import InputError
+from ani.data.contrastive import contrastive_sentences
+from ani.data.diagnostic import DiagnosticSentence
+from ani.probing.probes import ProbeResults, probe_layers
+from ani.probing.selection import MARGIN, PAPER_LAYERS, LayerSelection, Preset, choose_layer, preset_for
+from tests.probing import planted
+from tests.probing.planted import answers, cue, noise, numbers, role, states
+from tests.tiny import smollm2
+
+EARLY = 10
+"""A layer before this one is early in SmolLM2's 30."""
+
+# --- an early layer wins by a word alone: the paper's rule is fooled, ours is not ---
+
+
+def test_a_planted_word_fools_the_paper_rule_and_not_ours() -> None:
+    """Layers 1 and 2 hold a word that tells the role in its domain; from layer 6 the role itself is read, less well."""
+    layers = [noise, cue, cue, *map(role, (0.3, 0.3, 0.7, 1.3, 1.5, 1.5, 1.5, 1.5, 1.5))]
+    chosen = choose_layer(probe_layers(states(numbers(), *layers)), range(11))
+    assert chosen.argmax in (1, 2)
+    assert chosen.layer >= 6
+    assert chosen.stretch[1] == 10
+    assert chosen.early_peak in (1, 2)
+    words = chosen.curve[chosen.argmax]
+    assert words.random_split > max(point.random_split for point in chosen.curve[3:]) + 0.01
+    assert words.held_out_low < 0.5 < words.held_out_high
+    assert f"The early peak at layer {chosen.early_peak}" in chosen.reason
+    assert "is passed over: held out it has" in chosen.reason
+    assert f"The paper's rule, the peak on a random split, takes layer {chosen.argmax} (" in chosen.reason
+
+
+def with_words(sentences: Sequence[DiagnosticSentence], tokenizer: PreTrainedTokenizerBase) -> list[DiagnosticSentence]:
+    """Before each number a word, four times, that depends on its domain and role and on nothing else."""
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    unused = (token[1:] for token, _ in vocabulary if re.fullmatch("Ġ[a-z]{6,8}", token))  # one token each
+    words: dict[tuple[str, str], str] = {}
+    found = []
+    for sentence in sentences:
+        key = (sentence.domain, sentence.roles[0])
+        if key not in words:
+            words[key] = next(unused)
+        start, _ = sentence.spans[0]
+        text = sentence.text[:start] + 4 * f"{words[key]} " + sentence.text[start:]
+        found.append(planted.sentence(text, *sentence.roles, domain=sentence.domain, template=sentence.template))
+    return found
+
+
+def test_a_planted_word_in_a_real_model() -> None:
+    """Early layers of SmolLM2 read the role off the word, better than later ones do off word and sentence."""
+    model, tokenizer = smollm2()
+    many = contrastive_sentences(8000)
+    pairs = zip(many[::2], many[1::2], strict=True)
+    # One digit: the state is the one right after the word. Short: for the time's sake.
+    short = [pair for pair in pairs if all(len(s.text) < 115 and s.spans[0][1] - s.spans[0][0] == 1 for s in pair)]
+    sentences = with_words([sentence for pair in short[:210] for sentence in pair], tokenizer)
+    chosen = ani.select_layer(model, tokenizer, sentences, layers=[2, 3, 4, 5, 14, 20, 23, 24, 25])
+    points = {point.layer: point for point in chosen.curve}
+    assert chosen.argmax < EARLY
+    assert chosen.layer > EARLY
+    assert points[chosen.argmax].random_split > 0.95
+    assert points[chosen.argmax].deficit_high > 2 * MARGIN
+    assert points[chosen.layer].held_out > points[chosen.argmax].held_out + 0.05
+    assert f"takes layer {chosen.argmax} (" in chosen.reason
+
+
+# --- the rule ---
+
+ACCURACIES = st.lists(st.tuples(st.floats(0.5, 1), st.floats(0.5, 1)), min_size=2, max_size=12)
+
+
+@given(accuracies=ACCURACIES, flip=st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_what_always_holds(accuracies: list[tuple[float, float]], flip: object) -> None:
+    random_split, held_out = zip(*accuracies, strict=True)
+    results = answers(random_split, held_out, count=200)
+    candidates = range(len(accuracies) - 1)
+    chosen = choose_layer(results, candidates)
+    deficits = [chosen.curve[layer].deficit_high for layer in candidates]
+    mature = [layer for layer in candidates if deficits[layer] <= MARGIN]
+    first, last = chosen.stretch
+    assert chosen.layer == first
+    assert set(range(first, last + 1)) <= set(mature)
+    assert first - 1 not in mature
+    assert last + 1 not in mature
+    assert chosen.best in mature
+    assert deficits[chosen.best] == 0
+    # No longer run of mature layers, and after this one none as long.
+    for start in mature:
+        run = next(n for n in range(1, len(candidates) + 2) if start + n not in mature)
+        assert run <= last - first + 1
+        assert run <= last - first or start <= first
+    assert {chosen.layer, chosen.best, chosen.argmax} <= set(candidates)
+    assert chosen.argmax == max(candidates, key=lambda layer: chosen.curve[layer].random_split)
+    assert chosen.early_peak is None or chosen.early_peak < chosen.layer
+    assert [point.layer for point in chosen.curve] == list(range(len(accuracies)))
+    for point, right in zip(chosen.curve, results.held_out.T, strict=True):
+        assert point.held_out == pytest.approx(right.mean())
+        assert point.held_out_low <= point.held_out <= point.held_out_high
+        assert point.random_split_low <= point.random_split <= point.random_split_high
+        assert point.selectivity_low <= point.selectivity <= point.selectivity_high
+
+
+@given(accuracies=ACCURACIES, seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_the_order_of_the_numbers_does_not_matter(accuracies: list[tuple[float, float]], seed: int) -> None:
+    """But for the bootstrap's luck, which decides where a deficit is as large as the margin."""
+    results = answers(*zip(*accuracies, strict=True), count=200)
+    chosen = choose_layer(results, range(len(accuracies)))
+    assume(all(abs(point.deficit_high - MARGIN) > 0.01 for point in chosen.curve))
+    order = np.random.default_rng(seed).permutation(200)
+    known = [results.numbers[i] for i in order]
+    shuffled = ProbeResults(
+        results.layers,
+        known,
+        results.random_split[order],
+        results.seen,
+        results.control[order],
+        known,
+        results.held_out[order],
+        results.strengths,
+    )
+    other = choose_layer(shuffled, range(len(accuracies)))
+    assert (other.layer, other.stretch, other.best, other.argmax) == (
+        chosen.layer,
+        chosen.stretch,
+        chosen.best,
+        chosen.argmax,
+    )
+
+
+def chosen(held_out: Sequence[float], random_split: Sequence[float] | None = None, **settings: int) -> LayerSelection:
+    results = answers(random_split or held_out, held_out, **settings)
+    return choose_layer(results, range(len(held_out) - 1))
+
+
+def test_an_isolated_early_spike_is_not_chosen() -> None:
+    """It is as high as the plateau, so the plateau's first layer is."""
+    curve = [0.5, 0.6, 0.9, 0.6, 0.7, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9]
+    found = chosen(curve)
+    assert found.argmax == 2  # the first of equals
+    assert found.layer in (6, 7)
+    # Higher than the plateau by less than the margin, and as long as two layers: it still does not last.
+    assert chosen([0.5, 0.91, 0.92, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]).layer in (6, 7)
+
+
+def test_the_first_layer_of_a_plateau() -> None:
+    assert chosen([0.5, 0.6, 0.7, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]).stretch == (4, 7)  # 3 is drawn down by 2
+    assert chosen([0.9] * 6).stretch == (0, 4)
+
+
+def test_of_equal_stretches_the_last() -> None:
+    assert chosen([0.9, 0.9, 0.9, 0.5, 0.5, 0.9, 0.9, 0.9, 0.5]).stretch[0] >= 5
+
+
+def test_fewer_numbers_choose_later() -> None:
+    """With little evidence a layer that seems as good may be worse than the margin."""
+    rising = [0.5, 0.7, 0.8, 0.84, 0.85, 0.86, 0.87, 0.88, 0.88]
+    layers = [chosen(rising, count=count).layer for count in (160, 600, 20_000)]
+    assert layers == sorted(layers, reverse=True)
+    assert layers[0] > layers[-1]
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1])
+def test_the_margin_is_what_is_said(margin: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ani.probing.selection.MARGIN", margin)
+    found = chosen([0.5, 0.85, 0.85, 0.85, 0.85, 0.88, 0.9, 0.9, 0.9, 0.9, 0.9], count=4000)
+    assert found.layer == (2 if margin else 7)
+    assert f"at most {100 * margin:.0f} points below it" in found.reason
+
+
+def test_the_last_layer_output_is_never_chosen() -> None:
+    """Nothing reads what is added there, however well it tells the roles."""
+    rising = [0.5, 0.6, 0.7, 0.8, 1.0]
+    found = chosen(rising)
+    assert (found.layer, found.best, found.argmax) == (3, 3, 3)
+    assert len(found.curve) == 5
+    # It does not lend its neighbour any accuracy either.
+    assert found == chosen([*rising[:4], 0.5])._replace(curve=found.curve)
+    with pytest.raises(InputError, match="no probed layer can be injected at"):
+        choose_layer(answers([0.9], [0.9], layers=[4]), range(4))
+
+
+def test_layers_left_out() -> None:
+    """Neighbours in the list are a stretch; only neighbours in the model are smoothed over."""
+    found = choose_layer(answers([0.9] * 5, [0.5, 0.9, 0.9, 0.9, 0.9], layers=[0, 4, 9, 14, 20]), range(24))
+    assert (found.layer, found.stretch) == (4, (4, 20))
+    assert "layer 0 (50.0%) may be" in found.reason
+
+
+def test_an_early_peak() -> None:
+    held_out = [0.5, 0.6, 0.6, 0.6, 0.7, 0.8, 0.9, 0.9, 0.9, 0.9]
+    peak = chosen(held_out, [0.6, 0.93, 0.94, 0.93, 0.88, 0.88, 0.92, 0.93, 0.93, 0.93])
+    assert peak.early_peak == 2
+    assert peak.argmax == 2
+    assert (
+        "The early peak at layer 2 (94.0% on a random split, before a fall) is passed over: held out it has 60.0%"
+        in peak.reason
+    )
+    for rising in ([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.93, 0.93, 0.93], [0.93] * 10):
+        flat = chosen(held_out, rising)
+        assert flat.early_peak is None
+        assert "early peak" not in flat.reason
+    # A fall that a resample may undo is none.
+    assert chosen(held_out, [0.6, 0.9, 0.905, 0.9, 0.895, 0.9, 0.93, 0.93, 0.93, 0.93]).early_peak is None
+
+
+def test_selectivity_counts_what_can_be_learnt_by_heart() -> None:
+    results = answers([0.9, 0.8], [0.9, 0.8])
+    seen = np.arange(len(results.seen)) % 2 == 0
+    control = results.control & seen[:, None]
+    found = choose_layer(results._replace(seen=seen, control=control), range(2))
+    for column, point in enumerate(found.curve):
+        assert point.control == control[seen, column].mean()
+        expected = results.random_split[seen, column].mean() - control[seen, column].mean()
+        assert point.selectivity == pytest.approx(expected)
+
+
+def test_the_same_seed_gives_the_same_choice() -> None:
+    results = answers([0.5, 0.8, 0.9], [0.5, 0.8, 0.9])
+    assert choose_layer(results, range(3)) == choose_layer(results, range(3), seed=0)
+    assert choose_layer(results, range(3)).curve != choose_layer(results, range(3), seed=1).curve
+
+
+# --- the reason ---
+
+
+def test_a_reason_of_agreement() -> None:
+    reason = chosen([0.5, 0.6, 0.7, 0.95, 0.5]).reason
+    assert reason.startswith(
+        "Layer 3 reads a number's role best on 600 numbers in domains and templates, and of values,"
+    )
+    assert "The paper's rule, the peak on a random split, takes the same layer" in reason
+    assert "layer 2 (70.0%) may be " in reason
+    assert "\n" not in reason
+    assert reason.endswith(".")
+
+
+def test_a_reason_of_disagreement() -> None:
+    found = chosen([0.5, 0.6, 0.9, 0.9, 0.9, 0.91, 0.91, 0.5], [0.9, 0.6, 0.8, 0.8, 0.8, 0.8, 0.8, 0.5])
+    assert found.layer != found.best
+    assert found.reason.startswith(
+        "On 600 numbers in domains and templates, and of values, that the probe has not seen,"
+    )
+    assert f"layer {found.best} and its neighbours read roles best (91" in found.reason
+    assert (
+        f"layer {found.layer} (90.0%) is the first of the longest stretch, {found.layer} to {found.stretch[1]}"
+        in found.reason
+    )
+    assert "The paper's rule, the peak on a random split, takes layer 0 (90.0%; held out 50.0%)" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        (4, "The paper's layer for Some-8B is the same"),
+        (6, "The paper's layer for Some-8B, 6, lies in the same stretch"),
+        (1, r"This disagrees with the paper's layer for Some-8B, which is 1 \(60.0%\)"),
+        (30, r"This disagrees with the paper's layer for Some-8B, which is 30\."),
+    ],
+)
+def test_a_reason_beside_the_paper(layer: int, text: str) -> None:
+    results = answers([0.9] * 9, [0.5, 0.6, 0.7, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
+    found = choose_layer(results, range(8), preset=Preset("Some-8B", layer))
+    assert found.layer == 4
+    assert found.preset == ("Some-8B", layer)
+    assert re.search(text, found.reason)
+
+
+# --- the paper's layers ---
+
+
+@pytest.mark.parametrize(
+    ("config", "preset"),
+    [
+        (Qwen3Config(num_hidden_layers=36, hidden_size=4096, vocab_size=151_936), ("Qwen3-8B", 24)),
+        (Qwen3Config(num_hidden_layers=36, hidden_size=2560, vocab_size=151_936), ("Qwen3-4B", 21)),
+        (Qwen3Config(num_hidden_layers=64, hidden_size=5120, vocab_size=151_936), ("Qwen3-32B", 37)),
+        (LlamaConfig(num_hidden_layers=32, hidden_size=4096, vocab_size=128_256), ("Llama-3.1-8B", 14)),
+        (MistralConfig(num_hidden_layers=32, hidden_size=4096, vocab_size=32_768), ("Mistral-7B-v0.3", 30)),
+        (Qwen3Config(num_hidden_layers=28, hidden_size=2048, vocab_size=151_936), None),  # Qwen3-1.7B
+        (LlamaConfig(num_hidden_layers=32, hidden_size=4096, vocab_size=32_000), None),  # Llama 2
+        (MistralConfig(num_hidden_layers=32, hidden_size=4096, vocab_size=32_000), None),  # v0.1
+        (Gemma3Config(), None),
+    ],
+)
+def test_presets_go_by_shape(config: PreTrainedConfig, preset: tuple[str, int] | None) -> None:
+    assert config.name_or_path == ""
+    assert preset_for(config) == preset
+    if preset is not None:
+        assert ani.PAPER_LAYERS[preset[0]] == preset[1]
+
+
+def test_there_are_five_presets() -> None:
+    assert len(PAPER_LAYERS) == 5

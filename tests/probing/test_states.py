@@ -1,0 +1,254 @@
+import sys
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani import AniConfig, InputError, attach
+from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
+from ani.injection.attach import decoder_layers
+from ani.numbers import NumberScanner
+from ani.probing import states as states_module
+from ani.probing.states import NumberStates, all_layers, number_states
+from tests.probing.planted import sentence
+from tests.tiny import FAMILIES, LAYERS, pair, tiny
+from tests.tokenizers import llama3
+
+MIXED = [
+    sentence("12 passed the ball", "nominal"),
+    sentence(
+        "Room 505 holds 10 people, and the 3.5 kg of bus 66 cost 1,234", *["nominal", "quantitative"] * 2, "nominal"
+    ),
+    sentence("It fell by -7.25 to 40", "quantitative", "quantitative"),
+    sentence("In room 12 they sold 12 of it", "nominal", "quantitative"),
+    sentence("No number, no state"),
+]
+
+
+def one_by_one(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[DiagnosticSentence],
+    found: NumberStates,
+) -> torch.Tensor:
+    """The same states from transformers' own record, a sentence a pass."""
+    expected = torch.empty(found.states.shape)
+    for column, number in enumerate(found.numbers):
+        ids = torch.tensor([tokenizer(sentences[number.sentence].text)["input_ids"]])
+        with torch.inference_mode():
+            hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+        for row, layer in enumerate(found.layers):
+            expected[row, column] = hidden[layer][0, number.position]
+    return expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_layer_is_transformers_own(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states_module, "BATCH_TOKENS", 96)  # several batches, with padding in them
+    model, tokenizer = pair(family)
+    sentences = [*MIXED, *diagnostic_sentences(12, split="train")]
+    found = number_states(model, tokenizer, sentences)
+    assert found.layers == tuple(range(LAYERS + 1)) == all_layers(model)
+    assert found.states.dtype == torch.float32
+    assert found.states.shape == (LAYERS + 1, len(found.numbers), 32)
+    torch.testing.assert_close(found.states, one_by_one(model, tokenizer, sentences, found), atol=1e-4, rtol=1e-4)
+    some = number_states(model, tokenizer, sentences, layers=[LAYERS, 1])
+    assert some.layers == (1, LAYERS)
+    assert torch.equal(some.states, found.states[[1, LAYERS]])
+
+
+def test_the_numbers_are_those_of_the_labels() -> None:
+    model, tokenizer = pair("gemma")
+    found = number_states(model, tokenizer, MIXED, layers=[0])
+    assert {number.sentence for number in found.numbers} <= set(range(4))
+    scanner = NumberScanner(tokenizer)
+    for number in found.numbers:
+        labelled = MIXED[number.sentence]
+        scanned = scanner.scan(tokenizer(labelled.text)["input_ids"])
+        index = [other.last_token for other in scanned].index(number.position)
+        start, end = labelled.spans[index]
+        assert number.value == abs(Decimal(labelled.text[start:end].replace(",", "")))
+        assert (number.role, number.domain, number.template) == (labelled.roles[index], "rooms", labelled.text)
+
+
+def test_roles_are_balanced_by_chance() -> None:
+    model, tokenizer = pair("gemma")
+    many = [sentence(f"Room {i}", "nominal") for i in range(30)] + [
+        sentence(f"{i} m", "quantitative") for i in range(9)
+    ]
+
+    def kept(**settings: int) -> list[tuple[int, str]]:
+        found = number_states(model, tokenizer, many, layers=[0], **settings)
+        return [(number.sentence, number.role) for number in found.numbers]
+
+    roles = [role for _, role in kept()]
+    assert (roles.count("nominal"), roles.count("quantitative")) == (9, 9)
+    assert [index for index, role in kept() if role == "quantitative"] == list(range(30, 39))
+    assert kept() == kept(seed=0) == sorted(kept())
+    assert kept(seed=1) != kept()
+    fewer = kept(max_numbers=7)
+    assert [role for _, role in fewer] == ["nominal"] * 3 + ["quantitative"] * 3
+    assert len(set(fewer)) == 6
+
+
+def test_order_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = pair("qwen3")
+    balanced = [
+        sentence(f"Room {i} of {'many ' * (i % 5)}holds {i + 7} people", "nominal", "quantitative") for i in range(24)
+    ]
+    found = number_states(model, tokenizer, balanced)
+    order = list(range(len(balanced)))
+    Random(0).shuffle(order)
+    monkeypatch.setattr(states_module, "BATCH_TOKENS", 1)  # each sentence alone
+    shuffled = number_states(model, tokenizer, [balanced[i] for i in order])
+    where = {(order[number.sentence], number.position): i for i, number in enumerate(shuffled.numbers)}
+    columns = [where[number.sentence, number.position] for number in found.numbers]
+    torch.testing.assert_close(shuffled.states[:, columns], found.states, atol=1e-4, rtol=1e-4)
+
+
+def test_the_numbers_after_a_cut_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = pair("gemma")
+    text = "Room 505 holds 10 of 98765 and 3.25 m"
+    cut = [sentence(text, "nominal", "quantitative", "nominal", "quantitative")]
+    ids = tokenizer(text)["input_ids"]
+    ends = {str(n.value): n.last_token for n in NumberScanner(tokenizer).scan(ids)}
+
+    def values(limit: int) -> list[str]:
+        monkeypatch.setattr(states_module, "MAX_TOKENS", limit)
+        found = number_states(model, tokenizer, cut, layers=[0, 4])
+        torch.testing.assert_close(found.states, one_by_one(model, tokenizer, cut, found), atol=1e-4, rtol=1e-4)
+        return [str(number.value) for number in found.numbers]
+
+    assert values(len(ids)) == ["505", "10", "98765", "3.25"]
+    assert values(ends["3.25"] + 1) == ["505", "10", "98765", "3.25"]
+    # Of 3.25 only "3.2" or "3" is left, of 98765 only "98": those are other numbers.
+    for limit in (ends["3.25"], ends["3.25"] - 1, ends["98765"] + 1, ends["98765"] - 2, ends["10"] + 1):
+        assert set(values(limit)) <= {"505", "10", "98765"}
+        assert {"505", "10"} & set(values(limit))
+    assert values(ends["98765"] - 2) == ["505", "10"]
+    with pytest.raises(InputError, match="every number of the sentences is nominal"):
+        values(ends["10"])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(training: bool) -> None:
+    model = tiny("llama", attention_dropout=0.5).train(training)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = number_states(model, llama3(), MIXED)
+    assert model.training is training
+    assert all(module.training is training for module in model.modules())
+    assert_no_hooks(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    expected = one_by_one(model.eval(), llama3(), MIXED, found)  # without dropout
+    torch.testing.assert_close(found.states, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_model_is_left_as_it_was_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = pair("gemma")
+    model.train()
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(decoder_layers(model)[2], "forward", fail)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        number_states(model, tokenizer, MIXED, directory=tmp_path)
+    assert all(module.training for module in model.modules())
+    assert_no_hooks(model)
+    assert list(tmp_path.iterdir()) == []
+
+
+def assert_no_hooks(model: nn.Module) -> None:
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+def test_the_states_lie_in_a_file_without_a_name(tmp_path: Path) -> None:
+    model, tokenizer = pair("gemma")
+    found = number_states(model, tokenizer, MIXED, directory=tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+    if sys.platform != "linux":
+        pytest.skip("/proc/self/maps tells what the memory is backed by")
+    address = found.states.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, permissions, *_, name = line.split(maxsplit=5)
+        first, last = (int(end, 16) for end in span.split("-"))
+        if first <= address < last:
+            assert name.startswith(str(tmp_path / ".states-"))
+            assert name.endswith("(deleted)")
+            assert permissions == "rw-s"  # shared: written to the file, not copied
+            return
+    pytest.fail("the states are in no mapping of this process")
+
+
+def test_a_disk_without_room_is_an_error_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        number_states(*pair("gemma"), MIXED, directory=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_counts_the_sentences_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states_module, "BATCH_TOKENS", 30)
+    seen: list[int] = []
+    found = number_states(*pair("gemma"), MIXED, layers=[0], on_sentence=seen.append)
+    assert sum(seen) == len({number.sentence for number in found.numbers})
+    assert len(seen) > 1
+
+
+def test_a_tokenizer_without_padding_will_do() -> None:
+    tokenizer = llama3()
+    padding = tokenizer.pad_token
+    model = tiny("llama")
+    expected = number_states(model, tokenizer, MIXED).states
+    try:
+        tokenizer.pad_token = None
+        assert torch.equal(number_states(model, tokenizer, MIXED).states, expected)
+    finally:
+        tokenizer.pad_token = padding
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([0, 5], "layer 5 is outside the model: its layers are 0 to 4"),
+        ([-1], "layer -1 is outside the model"),
+        ([1, 2, 1], r"\[1, 1, 2\] must name at least one layer, and none twice"),
+        ([], "must name at least one layer"),
+    ],
+)
+def test_layers_that_are_not_there(layers: list[int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        number_states(*pair("gemma"), MIXED, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        ([], "no sentences to probe"),
+        ([sentence("None at all")], "hold no number"),
+        (MIXED[:1] * 3, "every number of the sentences is nominal: a probe needs both roles"),
+        (MIXED[2:3], "is quantitative"),
+    ],
+)
+def test_sentences_that_cannot_be_probed(sentences: list[DiagnosticSentence], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        number_states(*pair("gemma"), sentences, directory=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_attached_model_is_refused() -> None:
+    model, tokenizer = pair("gemma")
+    attach(model, tokenizer, AniConfig(layer=1, gate_hidden_size=8))
+    with pytest.raises(InputError, match=r"call ani\.detach first"):
+        number_states(model, tokenizer, MIXED)

@@ -1,0 +1,253 @@
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from filelock import FileLock
+from rich.console import Console
+
+import ani
+from ani import InputError, comparison
+from ani.errors import TrainingFailed
+from ani.evaluation.results import read_records
+from ani.training.recipe import load_recipe, load_settings
+from ani.training.trainer import ADAPTER, LOG_FILE, load_examples
+
+SHIPPED = [
+    path
+    for path in sorted((Path(ani.__file__).parent / "recipes").rglob("*.yaml"))
+    if "variants" in yaml.safe_load(path.read_text())
+]
+CELLS = [("early", 0), ("late", 0), ("early", 1), ("late", 1)]
+
+Write = Callable[..., Path]
+Compare = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tiny_recipe: Write, tmp_path: Path) -> Write:
+    """Write a comparison of two layers of the tiny model with two seeds, with results in `tmp_path/results`."""
+
+    def write(**changes: Any) -> Path:
+        tiny_recipe(training={"log_every": 1, "save_every": 2, "steps": 4, "gradient_accumulation": 1})
+        settings = {
+            "output": str(tmp_path / "results"),
+            "recipe": "recipe.yaml",
+            "overrides": ["lora.dropout=0"],
+            "variants": {"early": ["ani.layer=1"], "late": ["ani.layer=2"]},
+            "seeds": [0, 1],
+            "baseline": "reference",
+            "evaluation": {"arithmetic": {"count": 3, "digits": [1, 3]}, "gating": {"count": 5}},
+            **changes,
+        }
+        path = tmp_path / "comparison.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def compare(write: Write) -> Compare:
+    """Carry it out; keyword arguments are changes to it, `console` apart."""
+
+    def compare(*overrides: str, console: Console | None = None, **changes: Any) -> Path:
+        return comparison.run_comparison(write(**changes), console or Console(file=StringIO()), overrides)
+
+    return compare
+
+
+def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    return {
+        path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def interrupted(*args: Any, **kwargs: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
+    printed = StringIO()
+    page = compare(console=Console(file=printed, width=140))
+    folder = tmp_path / "results"
+    assert page == folder / "report.html"
+    names = {"arithmetic.jsonl", "gating.jsonl", "comparison.md", "comparison.yaml", "report.html", "run.json", "cells"}
+    assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
+
+    answers = read_records(folder / "arithmetic.jsonl")
+    cells = list(dict.fromkeys((record["run"], record["seed"]) for record in answers))
+    assert cells == [("reference", None), *CELLS]
+    asked = {cell: [r["prompt"] for r in answers if (r["run"], r["seed"]) == cell] for cell in cells}
+    assert all(prompts == asked["reference", None] for prompts in asked.values())
+    assert len(set(asked["reference", None])) == 6
+    decisions = read_records(folder / "gating.jsonl")
+    assert list(dict.fromkeys((record["run"], record["seed"]) for record in decisions)) == CELLS
+    assert len({record["text"] for record in decisions}) == 5
+
+    run = json.loads((folder / "run.json").read_text())
+    layers = {(cell["variant"], cell["seed"]): cell.get("layer") for cell in run["cells"]}
+    assert layers == {("reference", None): None} | {(v, s): {"early": 1, "late": 2}[v] for v, s in CELLS}
+
+    adapters, examples = set(), []
+    for variant, seed in CELLS:
+        training = folder / "cells" / variant / f"seed-{seed}" / "training"
+        assert not list(training.glob("checkpoint-*"))
+        assert len(read_records(training / LOG_FILE)) == 4
+        adapters.add((training / ADAPTER / "ani.safetensors").read_bytes())
+        recipe = load_recipe(training / "recipe.yaml")
+        assert recipe.seed == seed
+        examples.append(load_examples(recipe))
+    assert len(adapters) == 4
+    assert all(found == examples[0] for found in examples)
+    assert load_examples(recipe.model_copy(update={"data_seed": None})) != examples[0]
+
+    markdown = (folder / "comparison.md").read_text()
+    assert "| + | late | " in markdown
+    assert "n = 3 × 2 seeds" in markdown and "Exact answers compared to reference" in markdown
+    html = page.read_text(encoding="utf-8")
+    assert "Exact answers compared to reference" in html and "Gates and roles" in html
+    output = printed.getvalue()
+    assert "1/5 reference" in output and "5/5 late, seed 1" in output and "step    4/4" in output
+    assert output.count("Exact answers by number of digits") == 5
+
+
+def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unbroken, folder = tmp_path / "unbroken", tmp_path / "results"
+    compare(output=str(unbroken))
+    original = comparison.evaluate_gating
+
+    def in_the_second_cell(*args: Any, **kwargs: Any) -> Any:
+        if "late" in {path.parts[-2] for path in folder.glob("cells/*/seed-*")}:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "evaluate_gating", in_the_second_cell)
+        with pytest.raises(KeyboardInterrupt):
+            compare()
+    late = folder / "cells" / "late" / "seed-0"
+    assert {path.name for path in late.iterdir()} == {"training", "arithmetic.jsonl"}
+
+    def until_step_3(console: Console) -> Callable[[dict[str, Any]], None]:
+        return lambda line: interrupted() if line["step"] == 3 else None
+
+    finished = files_of(folder / "cells")
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "training_lines", until_step_3)
+        with pytest.raises(KeyboardInterrupt):
+            compare()
+    assert (folder / "cells" / "early" / "seed-1" / "training" / "checkpoint-2").is_dir()
+    assert finished.items() <= files_of(folder / "cells").items()
+    assert (late / "gating.jsonl").is_file()
+
+    compare()
+    assert finished.items() <= files_of(folder / "cells").items()
+    for name in ("arithmetic.jsonl", "gating.jsonl", "comparison.md"):
+        assert (folder / name).read_text().replace("results", "unbroken") == (unbroken / name).read_text()
+    assert [line["step"] for line in read_records(folder / "cells/early/seed-1/training" / LOG_FILE)] == [1, 2, 3, 4]
+
+    with monkeypatch.context() as patch:
+        for step in ("train", "load_model", "evaluate_arithmetic", "evaluate_gating"):
+            patch.setattr(comparison, step, interrupted)
+        compare()
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("seeds=[0]", "seeds"),
+        ("evaluation.gating.count=6", "evaluation"),
+        ("variants.late=[ani.layer=0]", "variants"),
+        ("overrides=[seed=3]", "base and variants"),
+    ],
+)
+def test_another_comparison_in_the_same_folder_is_refused(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, key: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compare()
+    before = files_of(tmp_path / "results")
+    assert Path("cells/reference/arithmetic.jsonl") in before
+    with pytest.raises(InputError, match=f"holds another comparison, with other {key};") as caught:
+        compare(override)
+    assert str(tmp_path / "results") in str(caught.value)
+    assert files_of(tmp_path / "results") == before
+
+
+def test_a_folder_of_something_else_is_refused(compare: Compare, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "arithmetic.jsonl").write_text("mine")
+    with pytest.raises(InputError, match="is not empty and holds no comparison"):
+        compare()
+    assert files_of(tmp_path / "results").keys() == {Path("arithmetic.jsonl")}
+
+
+def test_two_processes_at_one_folder(compare: Compare, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    with FileLock(tmp_path / "results" / ".lock"), pytest.raises(InputError, match="another process works on"):
+        compare()
+    assert not files_of(tmp_path / "results")
+
+
+def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise TrainingFailed("the loss is nan")
+
+    monkeypatch.setattr(comparison, "train", fail)
+    with pytest.raises(TrainingFailed, match="early, seed 0: the loss is nan"):
+        compare(reference=False, baseline=None)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sed=1", "unknown key 'sed'; did you mean 'seeds'?"),
+        ("evaluation.arithmetic.digit=[2]", "unknown key 'evaluation.arithmetic.digit'; did you mean 'digits'?"),
+        ("evaluation.gating.count=0", "evaluation.gating.count"),
+        ("evaluation={}", "evaluation needs a task"),
+        ("evaluation.arithmetic=null", "set reference: false"),
+        ("evaluation.arithmetic.count=1000000", "the test split has"),
+        ("seeds=[]", "seeds"),
+        ("seeds=[1, 1]", "seeds must be distinct"),
+        ("baseline=later", "baseline 'later' must be one of"),
+        ("variants={}", "variants"),
+        ("variants={a/b: []}", "variant 'a/b' needs another name"),
+        ("variants={reference: []}", "variant 'reference' needs another name"),
+        ("variants.late=[ani.layers=2]", "variant 'late': recipe"),
+        ("variants.late=[ani.layers=2]", "unknown key 'ani.layers'; did you mean 'layer'?"),
+        ("variants.late=[ani.layer]", "override 'ani.layer' must have the form key=value"),
+        ("variants.late=[seed=7]", "variant 'late' must not set seed"),
+        ("variants.late=[data_seed=7]", "variant 'late' must not set data_seed"),
+        ("variants.late=[model=smollm2]", "variant 'late' must not set model"),
+        ("overrides=[training.steps=none]", "training.steps"),
+        ("recipe=gone.yaml", "gone.yaml does not exist"),
+        ("overrides=[model=gone/model]", "no tokenizer 'gone/model'"),
+    ],
+)
+def test_bad_comparisons_leave_nothing(compare: Compare, tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        compare(override)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_comparisons_are_valid(path: Path, tmp_path: Path) -> None:
+    found = load_settings(path, comparison.Comparison)
+    plan = comparison._plan(found, path.parent)
+    assert list(plan.variants) == list(found.variants)
+    comparison.save_recipe(plan, tmp_path / "plan.yaml")
+    assert load_settings(tmp_path / "plan.yaml", comparison.Plan) == plan
+
+
+def test_some_comparison_ships() -> None:
+    assert SHIPPED
