@@ -13,6 +13,7 @@ import ani
 from ani import InputError, comparison
 from ani.errors import TrainingFailed
 from ani.evaluation.results import read_records
+from ani.training import trainer as trainer_module
 from ani.training.recipe import load_recipe, load_settings
 from ani.training.trainer import ADAPTER, LOG_FILE, load_examples
 
@@ -156,6 +157,34 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
         for step in ("train", "load_model", "evaluate_arithmetic", "evaluate_gating"):
             patch.setattr(comparison, step, interrupted)
         compare()
+
+
+def test_cells_that_find_their_layer_probe_once(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        probed.append(1)
+        return real(*args, **kwargs)
+
+    probed: list[int] = []
+    real = trainer_module.probe
+    monkeypatch.setattr(trainer_module, "probe", counted)
+    auto = {"overrides": ["ani.layer=auto", "probe.sentences=240"], "variants": {"a": [], "b": ["ani.penalty=0"]}}
+    compare(seeds=[0], **auto)
+    assert probed == [1]
+    cells = [tmp_path / "results" / "cells" / name / "seed-0" / "training" for name in "ab"]
+    found = [json.loads((cell / "probe" / "selection.json").read_text())["layer"] for cell in cells]
+    used = [json.loads((cell / ADAPTER / "ani_config.json").read_text())["layer"] for cell in cells]
+    assert len({*found, *used}) == 1
+
+
+def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:
+    variants = {f"layer-{layer}": [f"ani.layer={layer}"] for layer in range(3)}
+    page = compare(seeds=[0], probe=True, overrides=["lora.dropout=0", "probe.sentences=240"], variants=variants)
+    text = page.read_text(encoding="utf-8")
+    assert "Which layer" in text
+    assert "Layer sensitivity" in text
+    assert {"layers.jsonl", "selection.json", "probe"} <= {path.name for path in (tmp_path / "results").iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,16 @@ def test_the_demo_leaves_every_result_and_a_report(run_demo: RunDemo, tmp_path: 
     assert "step    4/4" in printed.getvalue()
 
 
+def test_the_demo_finds_its_layer(run_demo: RunDemo, tmp_path: Path) -> None:
+    printed = StringIO()
+    report = run_demo("ani.layer=auto", "probe.sentences=240", console=Console(file=printed, width=400))
+    selection = json.loads((tmp_path / "demo" / "selection.json").read_text())
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == RESULTS | {"layers.jsonl", "selection.json"}
+    assert json.loads((tmp_path / "demo" / "run.json").read_text())["layer"] == selection["layer"]
+    assert "".join(selection["reason"].split()) in "".join(printed.getvalue().split())
+    assert "Which layer" in report.read_text(encoding="utf-8")
+
+
 def test_a_second_run_reuses_what_is_there(run_demo: RunDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_demo()
     folder = tmp_path / "demo"

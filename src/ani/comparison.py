@@ -24,7 +24,7 @@ from ani.errors import InputError, TrainingFailed
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic
 from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.results import read_records, write_json, write_records
-from ani.files import replacing_file
+from ani.files import replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.models import load_model, load_tokenizer
 from ani.probing.run import LAYERS, SELECTION, probe
@@ -180,6 +180,7 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             if all(file.is_file() for file in tasks.files(cell)):
                 console.print("finished already")
                 continue
+            _reuse_probe(cell, cells)
             _run_cell(cell, tasks, tokenizer, console)
             if number < len(cells):
                 _print_tables(*_merge(folder, cells), plan, console)
@@ -295,6 +296,19 @@ def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console
     for name in (SELECTION, LAYERS):  # the report looks for them beside the answers
         with replacing_file(folder / name) as file:
             file.write((folder / PROBE / name).read_text(encoding="utf-8"))
+
+
+def _reuse_probe(cell: _Cell, cells: Sequence[_Cell]) -> None:
+    """Cells that probe the same model alike find the same layer: give this one what another one found."""
+    if cell.seed is None or cell.recipe.ani.layer != "auto" or (cell.training / PROBE).exists():
+        return
+    what = ("dtype", "quantization", "probe")
+    for other in cells:
+        alike = all(getattr(other.recipe, key) == getattr(cell.recipe, key) for key in what)
+        if alike and (other.training / PROBE / SELECTION).is_file():
+            with replacing_directory(cell.training / PROBE) as copy:
+                shutil.copytree(other.training / PROBE, copy, dirs_exist_ok=True)
+            return
 
 
 def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:

@@ -182,7 +182,7 @@ def test_the_margin_is_what_is_said(margin: float, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ani.probing.selection.MARGIN", margin)
     found = chosen([0.5, 0.85, 0.85, 0.85, 0.85, 0.88, 0.9, 0.9, 0.9, 0.9, 0.9], count=4000)
     assert found.layer == (2 if margin else 7)
-    assert f"at most {100 * margin:.0f} points below it" in found.reason
+    assert f"at most {100 * margin:.0f} points below" in found.reason
 
 
 def test_the_last_layer_output_is_never_chosen() -> None:
@@ -202,6 +202,11 @@ def test_layers_left_out() -> None:
     found = choose_layer(answers([0.9] * 5, [0.5, 0.9, 0.9, 0.9, 0.9], layers=[0, 4, 9, 14, 20]), range(24))
     assert (found.layer, found.stretch) == (4, (4, 20))
     assert "layer 0 (50.0%) may be" in found.reason
+
+
+def test_a_choice_at_chance_says_that_it_means_nothing() -> None:
+    assert chosen([0.5] * 6).reason.startswith("No layer reads roles above chance on sentences that the probe has not")
+    assert "above chance" not in chosen([0.5, 0.5, 0.5, 0.7, 0.7, 0.7]).reason
 
 
 def test_an_early_peak() -> None:
@@ -244,7 +249,7 @@ def test_the_same_seed_gives_the_same_choice() -> None:
 def test_a_reason_of_agreement() -> None:
     reason = chosen([0.5, 0.6, 0.7, 0.95, 0.5]).reason
     assert reason.startswith(
-        "Layer 3 reads a number's role best on 600 numbers in domains and templates, and of values,"
+        "Layer 3 and its neighbours read roles best on 600 numbers in domains and templates, and of values,"
     )
     assert "The paper's rule, the peak on a random split, takes the same layer" in reason
     assert "layer 2 (70.0%) may be " in reason

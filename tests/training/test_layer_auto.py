@@ -84,6 +84,21 @@ def test_a_resumed_run_does_not_probe_again(
     assert json.loads((run / ADAPTER / "ani_config.json").read_text())["layer"] == layer
 
 
+def test_a_run_killed_while_it_probes_can_be_resumed(
+    auto_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: Any, **settings: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer_module, "probe", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(load_recipe(auto_recipe(), ["training.steps=1"]))
+    train(resume_recipe(tmp_path / "run"), resume=True)
+    assert (tmp_path / "run" / ADAPTER).is_dir()
+    assert (tmp_path / "run" / PROBE / SELECTION).is_file()
+
+
 def test_results_that_are_there_are_read(auto_recipe: Write, tmp_path: Path) -> None:
     recipe = load_recipe(auto_recipe())
     folder = tmp_path / "run" / PROBE
@@ -110,6 +125,22 @@ def test_a_layer_that_cannot_be_found_leaves_nothing(
     with pytest.raises(InputError, match=message):
         train(load_recipe(auto_recipe(), settings))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_probe_that_fails_on_resume_leaves_the_run(
+    auto_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: Any, **settings: Any) -> None:
+        raise KeyboardInterrupt
+
+    def unreadable(*args: Any, **settings: Any) -> None:
+        raise InputError("gone")
+
+    for error, stop in ((KeyboardInterrupt, killed), (InputError, unreadable)):
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(trainer_module, "probe", stop)
+            train(load_recipe(auto_recipe(), ["training.steps=1"]), resume=True)
+        assert (tmp_path / "run" / RECIPE_FILE).is_file()
 
 
 # --- the paper's layer ---

@@ -108,7 +108,7 @@ def test_missing_keys_are_named(write: Callable[..., Path], tmp_path: Path, key:
 
 
 def test_conflicting_settings_are_refused(write: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match="scope='all' belongs to policy='terminal'"):
+    with pytest.raises(InputError, match="policy='running' always covers all text"):
         load_recipe(write(), ["ani.policy=running", "ani.scope=all"])
 
 

@@ -6,6 +6,10 @@ Knows nothing about the models and probes that are asked about it.
 free, and the tired porter answered 214": what stands right before the number, what follows it and the number itself are
 the same in both, so neither the neighbouring words nor the value tell the role, only what was read before. A model
 can know at the number: nothing after it decides. Labels follow the rules of `ani.data.diagnostic`.
+
+Words further back do tell: logistic regression on the bag of all words before the number, trained on 4,000 `train`
+sentences, is right on 78% of 4,000 `test` sentences (76% in the domains that `train` lacks), by "how many", "which" or
+units. Read a probe's held-out accuracy beside that: a layer that only mixes words by attention reaches it too.
 """
 
 import random

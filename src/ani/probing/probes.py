@@ -5,7 +5,7 @@ Every layer is asked three things about the same numbers:
 - *random split*, the paper's question (Section "Optimal Layer Selection"): sentences of the same domains and
   templates, and often the same numbers, stand on both sides;
 - *held out*: the probe is tested on domains, templates and number values that it has never seen, so that one that
-  learnt a word, a sentence or a number cannot pass;
+  learnt a sentence, a number or the words of a domain cannot pass;
 - *control task* (Hewitt & Liang, EMNLP 2019, "Designing and Interpreting Probes with Control Tasks"): the random
   split again, with roles that were shuffled among the number values. What a probe gets right there it has learnt by
   heart. Selectivity is the first accuracy minus this one.
@@ -97,8 +97,8 @@ def probe_layers(
     found = []
     # Layers are many and their fits small: threads over layers, and one thread a fit.
     with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
-        # A probe that separates its training set has no finite optimum to converge to. (The filter is the process's:
-        # the threads must not set it one by one.)
+        # A weak penalty may want more iterations; its predictions have settled long before. (The filter is the
+        # process's: the threads must not set it one by one.)
         warnings.simplefilter("ignore", ConvergenceWarning)
         jobs = (delayed(probe)(index) for index in range(len(states.layers)))
         for result in Parallel(n_jobs=workers, prefer="threads", return_as="generator")(jobs):

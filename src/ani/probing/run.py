@@ -5,6 +5,7 @@ Knows nothing about the command line.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from rich.console import Console
@@ -123,7 +124,11 @@ def probe(
 def _sentences(name: str, count: int | None, seed: int) -> list[DiagnosticSentence]:
     if name == CONTRASTIVE:
         return contrastive_sentences(count or SENTENCES, seed=seed)
-    return read_labelled(name)[:count]
+    sentences = read_labelled(name)
+    if count is None or count >= len(sentences):
+        return sentences
+    kept = sorted(Random(f"sentences {seed}").sample(range(len(sentences)), count))
+    return [sentences[index] for index in kept]
 
 
 def _probe(

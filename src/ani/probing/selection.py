@@ -135,6 +135,7 @@ def choose_layer(
     stretch = _longest([column for column in columns if deficit_high[column] <= MARGIN])
     chosen, last = stretch[0], stretch[-1]
     argmax = max(columns, key=lambda column: curve[column].random_split)
+    above_chance = float(np.percentile(smooth_held_out[:, best], 100 - _CONFIDENCE)) > 0.5
     selection = LayerSelection(
         results.layers[chosen],
         (results.layers[chosen], results.layers[last]),
@@ -145,14 +146,21 @@ def choose_layer(
         curve,
         "",
     )
-    return selection._replace(reason=_reason(selection, len(results.held_out_numbers)))
+    reason = _reason(selection, len(results.held_out_numbers))
+    if not above_chance:
+        reason = (
+            f"No layer reads roles above chance on sentences that the probe has not seen (at best layer "
+            f"{selection.best}, {curve[best].held_out:.1%}), so this choice means nothing: give more sentences, or a "
+            f"model that was trained. {reason}"
+        )
+    return selection._replace(reason=reason)
 
 
 def _smoothing(layers: tuple[int, ...], columns: list[int]) -> NDArray[np.float64]:
     """(K, K): column by column the weights of the mean over a layer and those of `columns` right before and after."""
     weights = np.zeros((len(layers), len(layers)))
     for column, layer in enumerate(layers):
-        near = [other for other in columns if abs(layers[other] - layer) <= 1] or [column]
+        near = sorted({column} | {other for other in columns if abs(layers[other] - layer) <= 1})
         weights[near, column] = 1 / len(near)
     return weights
 
@@ -192,10 +200,10 @@ def _reason(selection: LayerSelection, tested: int) -> str:
     points = {point.layer: point for point in selection.curve}
     layer, best, argmax = points[selection.layer], points[selection.best], points[selection.argmax]
     first, last = selection.stretch
-    within = f"with 95% confidence at most {100 * MARGIN:.0f} points below it"
+    within = f"with 95% confidence at most {100 * MARGIN:.0f} points below"
     unseen = f"on {tested:,} numbers in domains and templates, and of values, that the probe has not seen"
     if selection.layer == selection.best:
-        parts = [f"Layer {layer.layer} reads a number's role best {unseen}: {layer.held_out:.1%}"]
+        parts = [f"Layer {layer.layer} and its neighbours read roles best {unseen} ({layer.held_out:.1%})"]
         if last > first:
             parts[0] += f"; layers {first} to {last} are {within}"
     else:
@@ -208,7 +216,8 @@ def _reason(selection: LayerSelection, tested: int) -> str:
     if earlier:
         before = earlier[-1]
         parts[0] += (
-            f"; layer {before.layer} ({before.held_out:.1%}) may be {100 * before.deficit_high:.1f} points below it"
+            f"; layer {before.layer} ({before.held_out:.1%}) may be {100 * before.deficit_high:.1f} points below layer "
+            f"{best.layer}"
         )
     if selection.early_peak is not None:
         peak = points[selection.early_peak]

@@ -11,6 +11,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -344,14 +345,27 @@ def with_layer(recipe: Recipe, console: Console | None = None) -> Recipe:
         if (folder / SELECTION).is_file():
             layer = int(json.loads((folder / SELECTION).read_text(encoding="utf-8"))["layer"])
         else:
-            selection = probe(
-                load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization),
-                load_tokenizer(recipe.model),
-                folder,
-                **recipe.probe.model_dump(),
-                console=console,
-                facts={"model": recipe.model},
-            )
+            model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
+            # First, so that a run that is killed while it probes, or right after, can be resumed.
+            file = folder.parent / RECIPE_FILE
+            new = not file.exists()
+            if new:
+                save_recipe(recipe, file)
+            try:
+                selection = probe(
+                    model,
+                    load_tokenizer(recipe.model),
+                    folder,
+                    **recipe.probe.model_dump(),
+                    console=console,
+                    facts={"model": recipe.model},
+                )
+            except InputError:
+                if new:
+                    file.unlink()
+                    with suppress(OSError):
+                        folder.parent.rmdir()
+                raise
             layer = selection.layer
             if console is not None:
                 console.print(selection.reason, highlight=False)
@@ -360,8 +374,6 @@ def with_layer(recipe: Recipe, console: Console | None = None) -> Recipe:
 
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     """Load the recipe's model, wrap it in LoRA if it says so, and attach an untrained ANI module."""
-    if recipe.quantization != "none" and recipe.lora is None:
-        raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
     tokenizer = load_tokenizer(recipe.model)
     model: torch.nn.Module = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
     set_seed(recipe.seed)
@@ -408,6 +420,8 @@ def train(
         raise InputError(f"output {output} is a file; name a directory")
     if output.exists() and any(output.iterdir()) and not resume:
         raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
+    if recipe.quantization != "none" and recipe.lora is None:
+        raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
     examples = load_examples(recipe)
     model, tokenizer = prepare(with_layer(recipe, console))
     locator = number_locator(model)
