@@ -143,6 +143,7 @@ def _plan(numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_se
         raise InputError(
             f"the held-out test has {int(tested_roles.sum())} quantities and {int((~tested_roles).sum())} names (a "
             f"third of all number values is kept for it): it needs {MIN_TESTED} of each; give more sentences"
+            + ("" if two_sets else ", or a second, held-out set (such as contrastive)")
         )
 
     # The two sentences of a minimal pair stay together: one without the other would teach the wrong role by heart.
