@@ -163,9 +163,6 @@ class _Hub:
             raise self.error
         return self
 
-    def take(self, count: int) -> list[Any]:
-        return self.records[:count]
-
     def __iter__(self) -> Any:
         return iter(self.records)
 

@@ -293,7 +293,7 @@ def test_an_interrupted_write_leaves_the_older_page(tmp_path: Path, monkeypatch:
     def fail(source: object, target: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("ani.report.page.os.replace", fail)
+    monkeypatch.setattr("ani.files.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         build_report(tmp_path)
     assert (tmp_path / "report.html").read_text() == "old"

@@ -19,9 +19,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple, get_args
 
-import yaml
-
-from ani.data.diagnostic import DiagnosticSentence, Role, Slot, Split, count_values, draw
+from ani.data.diagnostic import DiagnosticSentence, Role, Slot, Split, count_values, draw, parse_splits
 from ani.errors import InputError
 from ani.numbers import find_numbers
 
@@ -99,18 +97,7 @@ def _capacities(split: Split | None) -> dict[_Source, int]:
 
 def _parse_frames(document: str) -> dict[Split, list[_Frame]]:
     """Read and check the YAML of frames, whose header states its syntax."""
-    frames: dict[Split, list[_Frame]] = {split: [] for split in get_args(Split)}
-    seen: set[str] = set()
-    for domain, splits in yaml.safe_load(document).items():
-        for split, texts in splits.items():
-            if split not in frames:
-                raise ValueError(f"domain {domain!r}: {split!r} is no split, write train or test")
-            for text in texts:
-                if text in seen:
-                    raise ValueError(f"domain {domain!r}, frame {text!r}: it occurs twice, remove one")
-                seen.add(text)
-                frames[split].append(_parse_frame(domain, text))
-    return frames
+    return parse_splits(document, "frame", _parse_frame)
 
 
 def _parse_frame(domain: str, text: str) -> _Frame:

@@ -26,11 +26,11 @@ import hashlib
 import math
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import yaml
 
@@ -39,6 +39,7 @@ from ani.numbers import find_numbers
 
 Role = Literal["nominal", "quantitative"]
 Split = Literal["train", "test"]
+T = TypeVar("T")
 
 SENTENCES_PER_TEMPLATE = 200
 """No template gives more sentences than this, so that none dominates a large set."""
@@ -120,18 +121,32 @@ class _Template(NamedTuple):
 
 def _parse_templates(document: str) -> dict[Split, list[_Template]]:
     """Read and check the YAML of templates, whose header states its syntax."""
-    templates: dict[Split, list[_Template]] = {split: [] for split in get_args(Split)}
+    return parse_splits(document, "template", _parse_template)
+
+
+def parse_splits(document: str, what: str, parse: Callable[[str, str], T]) -> dict[Split, list[T]]:
+    """Read YAML of the form domain → split → texts.
+
+    Args:
+        document: The YAML.
+        what: A text is called so in errors.
+        parse: Makes an entry of a domain and a text.
+
+    Raises:
+        ValueError: a split is unknown, or a text occurs twice.
+    """
+    found: dict[Split, list[T]] = {split: [] for split in get_args(Split)}
     seen: set[str] = set()
     for domain, splits in yaml.safe_load(document).items():
         for split, texts in splits.items():
-            if split not in templates:
+            if split not in found:
                 raise ValueError(f"domain {domain!r}: {split!r} is no split, write train or test")
             for text in texts:
                 if text in seen:
-                    raise ValueError(f"domain {domain!r}, template {text!r}: it occurs twice, remove one")
+                    raise ValueError(f"domain {domain!r}, {what} {text!r}: it occurs twice, remove one")
                 seen.add(text)
-                templates[split].append(_parse_template(domain, text))
-    return templates
+                found[split].append(parse(domain, text))
+    return found
 
 
 def _parse_template(domain: str, text: str) -> _Template:

@@ -4,7 +4,6 @@ Knows nothing about how results are computed or drawn (summaries, tables, figure
 """
 
 import json
-import os
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from jinja2 import Environment, StrictUndefined, Template
 
 from ani.errors import InputError
+from ani.files import replacing_file
 from ani.report.figures import (
     Chart,
     accuracy_chart,
@@ -317,16 +317,6 @@ def _read_selection(folder: Path, curve: Sequence[LayerProbe]) -> SelectedLayer 
     return selection
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Writes the file whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def build_report(folder: Path) -> Path:
     """Writes `report.html` in `folder` from the result files found there.
 
@@ -372,10 +362,9 @@ def build_report(folder: Path) -> Path:
             "or only empty ones); `ani demo`, `ani train`, `ani eval --out` and `ani probe --out` write them"
         )
     page = folder / "report.html"
-    _write_whole(
-        page,
-        _template().render(
-            run=run, sections=sections, headlines=headlines, provenance=_provenance(run) if has_run else {}
-        ),
+    text = _template().render(
+        run=run, sections=sections, headlines=headlines, provenance=_provenance(run) if has_run else {}
     )
+    with replacing_file(page) as file:
+        file.write(text)
     return page

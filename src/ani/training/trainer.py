@@ -341,35 +341,40 @@ def with_layer(recipe: Recipe, console: Console | None = None) -> Recipe:
             )
         layer = preset.layer
     elif layer == "auto":
-        folder = Path(recipe.output) / PROBE
-        if (folder / SELECTION).is_file():
-            layer = int(json.loads((folder / SELECTION).read_text(encoding="utf-8"))["layer"])
-        else:
-            model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
-            # First, so that a run that is killed while it probes, or right after, can be resumed.
-            file = folder.parent / RECIPE_FILE
-            new = not file.exists()
-            if new:
-                save_recipe(recipe, file)
-            try:
-                selection = probe(
-                    model,
-                    load_tokenizer(recipe.model),
-                    folder,
-                    **recipe.probe.model_dump(),
-                    console=console,
-                    facts={"model": recipe.model},
-                )
-            except InputError:
-                if new:
-                    file.unlink()
-                    with suppress(OSError):
-                        folder.parent.rmdir()
-                raise
-            layer = selection.layer
-            if console is not None:
-                console.print(selection.reason, highlight=False)
+        layer = _probed_layer(recipe, console)
     return recipe.model_copy(update={"ani": recipe.ani.model_copy(update={"layer": layer})})
+
+
+def _probed_layer(recipe: Recipe, console: Console | None) -> int:
+    """The layer that probing chooses, or chose when this run began."""
+    output = Path(recipe.output)
+    selected = output / PROBE / SELECTION
+    if selected.is_file():
+        return int(json.loads(selected.read_text(encoding="utf-8"))["layer"])
+    model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
+    # First, so that a run that is killed while it probes, or right after, can be resumed.
+    file = output / RECIPE_FILE
+    new = not file.exists()
+    if new:
+        save_recipe(recipe, file)
+    try:
+        selection = probe(
+            model,
+            load_tokenizer(recipe.model),
+            output / PROBE,
+            **recipe.probe.model_dump(),
+            console=console,
+            facts={"model": recipe.model},
+        )
+    except InputError:
+        if new:
+            file.unlink()
+            with suppress(OSError):
+                output.rmdir()
+        raise
+    if console is not None:
+        console.print(selection.reason, highlight=False)
+    return selection.layer
 
 
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
