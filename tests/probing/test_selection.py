@@ -218,6 +218,9 @@ def test_an_early_peak() -> None:
         "The early peak at layer 2 (94.0% on a random split, before a fall) is passed over: held out it has 60.0%"
         in peak.reason
     )
+    # The highest of the layers that were averaged, not the middle one.
+    lopsided = chosen(held_out, [0.6, 0.94, 0.90, 0.90, 0.84, 0.84, 0.92, 0.93, 0.93, 0.93])
+    assert lopsided.early_peak == 1
     for rising in ([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.93, 0.93, 0.93], [0.93] * 10):
         flat = chosen(held_out, rising)
         assert flat.early_peak is None

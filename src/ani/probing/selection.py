@@ -141,7 +141,7 @@ def choose_layer(
         (results.layers[chosen], results.layers[last]),
         results.layers[best],
         results.layers[argmax],
-        _early_peak(random_split @ smoothing, chosen, results.layers),
+        _early_peak(random_split, smoothing, chosen, results.layers),
         preset,
         curve,
         "",
@@ -181,19 +181,29 @@ def _longest(columns: list[int]) -> list[int]:
     return max(reversed(runs), key=len)
 
 
-def _early_peak(random_split: NDArray[np.float64], chosen: int, layers: tuple[int, ...]) -> int | None:
+def _early_peak(
+    random_split: NDArray[np.float64], smoothing: NDArray[np.float64], chosen: int, layers: tuple[int, ...]
+) -> int | None:
     """The layer before the chosen one after which accuracy falls most, if by a point or more, with 95% confidence.
 
+    The fall is of the smoothed accuracy; of the layers that it averages, the peak is the highest.
+
     Args:
-        random_split: (resamples, K), smoothed.
+        random_split: (resamples, K).
+        smoothing: (K, K), as `_smoothing` gives it.
     """
+    smooth = random_split @ smoothing
     falls: dict[int, float] = {}
     for column in range(chosen - 1):
-        fall = random_split[:, [column]] - random_split[:, column + 1 : chosen]
+        fall = smooth[:, [column]] - smooth[:, column + 1 : chosen]
         sure = np.percentile(fall, 100 - _CONFIDENCE, axis=0) > 0
         falls[column] = max(fall.mean(axis=0)[sure], default=0.0)
     peak = max(falls, key=lambda column: falls[column], default=None)
-    return layers[peak] if peak is not None and falls[peak] >= _FALL else None
+    if peak is None or falls[peak] < _FALL:
+        return None
+    means = random_split.mean(axis=0)
+    near = [column for column in range(chosen) if smoothing[column, peak]]
+    return layers[max(near, key=lambda column: means[column])]
 
 
 def _reason(selection: LayerSelection, tested: int) -> str:
