@@ -138,6 +138,18 @@ def test_train_evaluate_report(run: Callable[..., Done], tiny_recipe: Write, tin
     assert "ani eval: gating" in page
 
 
+def test_a_dry_run_writes_nothing(run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path) -> None:
+    recipe = tiny_recipe(data=[{"kind": "jsonl", "path": "[gone].jsonl"}])
+    done = run("train", "--dry-run", recipe, "training.steps=5")
+    assert done.code == 0, done
+    assert "layer 1" in done.out and "[gone].jsonl" in done.out and "missing" in done.out
+    assert "5 optimizer steps, 2,560 tokens at most" in done.out
+    done = run("train", "--dry-run", recipe, "training.steps=5", "--json")
+    assert json.loads(done.out)["memory"]["optimizer"] == 2 * json.loads(done.out)["memory"]["gradients"]
+    assert not (tmp_path / "run").exists()
+    assert_refused(run("train", "--dry-run", recipe, "ani.layer=9"), "layer=9 does not exist")
+
+
 def test_an_interrupted_training_says_how_to_go_on(
     run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +183,8 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["eval"], ["--out"]),
         (["train"], ["either a recipe or --resume"]),
         (["train", "r.yaml", "--resume", "x"], ["either a recipe or --resume"]),
+        (["train", "--dry-run", "--resume", "x"], ["--dry-run takes a recipe"]),
+        (["train", "r.yaml", "--json"], ["--json is for --dry-run only"]),
         (["train", "[gone]/recipe.yaml"], ["[gone]/recipe.yaml does not exist"]),
         (["train", "--resume", "[gone]"], ["[gone] holds no recipe.yaml"]),
         (["inspect", "5", "--model", "other"], ["--adapter is missing"]),
@@ -323,4 +337,4 @@ def test_an_installed_command_says_one_line(tmp_path: Path) -> None:
         [sys.executable, "-m", "ani.cli", "train", str(recipe)], capture_output=True, text=True, env=environment
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: recipe {recipe}: key 'ani' is missing\n"
+    assert done.stderr == f"error: recipe {recipe}: key 'data' is missing\n"

@@ -22,6 +22,7 @@ SHIPPED = [
     for path in sorted((Path(ani.__file__).parent / "recipes").rglob("*.yaml"))
     if "variants" in yaml.safe_load(path.read_text())
 ]
+TEXTS = ["Ann", "Bob", "Cid"]
 CELLS = [("early", 0), ("late", 0), ("early", 1), ("late", 1)]
 
 Write = Callable[..., Path]
@@ -34,6 +35,9 @@ def write(tiny_recipe: Write, tmp_path: Path) -> Write:
 
     def write(**changes: Any) -> Path:
         tiny_recipe(training={"log_every": 1, "save_every": 2, "steps": 4, "gradient_accumulation": 1})
+        texts = tmp_path / "texts.jsonl"
+        words = "the tired porter of the old hotel had not slept"
+        texts.write_text("".join(json.dumps({"body": f"{name}, {words}"}) + "\n" for name in TEXTS))
         settings = {
             "output": str(tmp_path / "results"),
             "recipe": "recipe.yaml",
@@ -41,7 +45,11 @@ def write(tiny_recipe: Write, tmp_path: Path) -> Write:
             "variants": {"early": ["ani.layer=1"], "late": ["ani.layer=2"]},
             "seeds": [0, 1],
             "baseline": "reference",
-            "evaluation": {"arithmetic": {"count": 3, "digits": [1, 3]}, "gating": {"count": 5}},
+            "evaluation": {
+                "arithmetic": {"count": 3, "digits": [1, 3]},
+                "gating": {"count": 5},
+                "language": {"texts": str(texts), "field": "body", "count": 3},
+            },
             **changes,
         }
         path = tmp_path / "comparison.yaml"
@@ -78,7 +86,8 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     page = compare(console=Console(file=printed, width=140))
     folder = tmp_path / "results"
     assert page == folder / "report.html"
-    names = {"arithmetic.jsonl", "gating.jsonl", "comparison.md", "comparison.yaml", "report.html", "run.json", "cells"}
+    results = {"arithmetic.jsonl", "gating.jsonl", "language.jsonl"}
+    names = {*results, "comparison.md", "comparison.yaml", "report.html", "run.json", "cells"}
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
 
     answers = read_records(folder / "arithmetic.jsonl")
@@ -90,6 +99,12 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     decisions = read_records(folder / "gating.jsonl")
     assert list(dict.fromkeys((record["run"], record["seed"]) for record in decisions)) == CELLS
     assert len({record["text"] for record in decisions}) == 5
+
+    losses = read_records(folder / "language.jsonl")
+    scored = {cell: [(r["text"], r["tokens"]) for r in losses if (r["run"], r["seed"]) == cell] for cell in cells}
+    assert all(texts == scored["reference", None] for texts in scored.values())
+    assert len(scored["reference", None]) == 6 and len(losses) == 6 * len(cells)
+    assert len({record["loss"] for record in losses}) == len(losses)
 
     run = json.loads((folder / "run.json").read_text())
     layers = {(cell["variant"], cell["seed"]): cell.get("layer") for cell in run["cells"]}
@@ -111,8 +126,11 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     markdown = (folder / "comparison.md").read_text()
     assert "| + | late | " in markdown
     assert "n = 3 × 2 seeds" in markdown and "Exact answers compared to reference" in markdown
+    language = markdown[markdown.index("Perplexity of word tokens") :]
+    assert "minus that of reference" in language and language.count("n = 3 × 2 seeds") == 4
     html = page.read_text(encoding="utf-8")
     assert "Exact answers compared to reference" in html and "Gates and roles" in html
+    assert "Perplexity of word tokens" in html
     output = printed.getvalue()
     assert "1/5 reference" in output and "5/5 late, seed 1" in output and "step    4/4" in output
     assert output.count("Exact answers by number of digits") == 5
@@ -149,12 +167,12 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
 
     compare()
     assert finished.items() <= files_of(folder / "cells").items()
-    for name in ("arithmetic.jsonl", "gating.jsonl", "comparison.md"):
+    for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl", "comparison.md"):
         assert (folder / name).read_text().replace("results", "unbroken") == (unbroken / name).read_text()
     assert [line["step"] for line in read_records(folder / "cells/early/seed-1/training" / LOG_FILE)] == [1, 2, 3, 4]
 
     with monkeypatch.context() as patch:
-        for step in ("train", "load_model", "evaluate_arithmetic", "evaluate_gating"):
+        for step in ("train", "load_model", "evaluate_arithmetic", "evaluate_gating", "evaluate_language"):
             patch.setattr(comparison, step, interrupted)
         compare()
 
@@ -190,10 +208,9 @@ def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path:
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("seeds=[0]", "seeds"),
         ("evaluation.gating.count=6", "evaluation"),
-        ("variants.late=[ani.layer=0]", "variants"),
-        ("overrides=[seed=3]", "base and variants"),
+        ("variants.late=[ani.layer=0]", "variant late"),
+        ("overrides=[seed=3]", "base and variant early and variant late"),
     ],
 )
 def test_another_comparison_in_the_same_folder_is_refused(
@@ -209,6 +226,40 @@ def test_another_comparison_in_the_same_folder_is_refused(
         compare(override)
     assert str(tmp_path / "results") in str(caught.value)
     assert files_of(tmp_path / "results") == before
+
+
+def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "results"
+    compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
+    before = files_of(folder / "cells")
+    methods = {"sft": ["method=sft"], "early": ["ani.layer=1"], "numerologic": ["method=numerologic"]}
+    compare(seeds=[0], variants=methods, more_seeds={"sft": [3]}, baseline="sft")
+    assert {path: file for path, file in files_of(folder / "cells").items() if path in before} == before
+    cells = {(record["run"], record["seed"]) for record in read_records(folder / "arithmetic.jsonl")}
+    assert cells == {("reference", None), ("early", 0), ("sft", 0), ("sft", 3), ("numerologic", 0)}
+    gated = {record["run"] for record in read_records(folder / "gating.jsonl")}
+    assert gated == {"early"}  # the others have no gate
+    monkeypatch.setattr(comparison, "train", interrupted)  # nothing is left to do
+    compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
+    with pytest.raises(InputError, match="other variant sft;"):
+        compare(seeds=[0], variants={"sft": ["ani.layer=1"]}, baseline=None)
+
+
+def test_operations_may_have_lengths_of_their_own(compare: Compare, tmp_path: Path) -> None:
+    tasks = [{"count": 2, "digits": [2]}, {"count": 1, "digits": [1, 3], "operations": ["subtraction"]}]
+    compare(seeds=[0], variants={"sft": ["method=sft"]}, evaluation={"arithmetic": tasks})
+    answers = read_records(tmp_path / "results" / "arithmetic.jsonl")
+    asked = [(record["operation"], record["digits"]) for record in answers if record["run"] == "sft"]
+    assert sorted(asked) == [("+", 2), ("+", 2), ("-", 1), ("-", 3)]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"sft": [0]}, "there is no variant 'sft'"), ({"early": [1]}, "seeds must be distinct")],
+)
+def test_more_seeds_are_checked(compare: Compare, more: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compare(more_seeds=more)
 
 
 def test_a_folder_of_something_else_is_refused(compare: Compare, tmp_path: Path) -> None:
@@ -239,11 +290,15 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
     ("override", "message"),
     [
         ("sed=1", "unknown key 'sed'; did you mean 'seeds'?"),
-        ("evaluation.arithmetic.digit=[2]", "unknown key 'evaluation.arithmetic.digit'; did you mean 'digits'?"),
+        ("evaluation.arithmetic.digit=[2]", "unknown key 'evaluation.arithmetic.0.digit'; did you mean 'digits'?"),
         ("evaluation.gating.count=0", "evaluation.gating.count"),
         ("evaluation={}", "evaluation needs a task"),
-        ("evaluation.arithmetic=null", "set reference: false"),
+        ("evaluation={gating: {count: 5}}", "set reference: false"),
         ("evaluation.arithmetic.count=1000000", "the test split has"),
+        ("evaluation.language.texts=gone.jsonl", "data file gone.jsonl does not exist"),
+        ("evaluation.language.texts=no/such-set", "dataset 'no/such-set' (split 'test') can't be read from the hub"),
+        ("evaluation.language.field=text", "texts.jsonl, line 1: no text under 'text'"),
+        ("evaluation.language.count=4", "holds 3 texts without numbers"),
         ("seeds=[]", "seeds"),
         ("seeds=[1, 1]", "seeds must be distinct"),
         ("baseline=later", "baseline 'later' must be one of"),

@@ -111,6 +111,10 @@ def train(
     recipe: Annotated[Path | None, typer.Argument(help="Recipe, a YAML file.")] = None,
     overrides: Overrides = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory.")] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Only print parameters, memory and data; loads no weights.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON for scripts.")] = False,
 ) -> None:
     """Train an adapter as a recipe says."""
     from ani.progress import training_lines
@@ -120,7 +124,19 @@ def train(
 
     if (recipe is None) == (resume is None):
         raise InputError("give either a recipe or --resume DIR")
+    if (dry and resume is not None) or (as_json and not dry):
+        raise InputError("--dry-run takes a recipe, not --resume; and --json is for --dry-run only")
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
+    if dry:
+        from ani.training.dry_run import dry_run, dry_run_record, dry_run_view
+
+        needs = dry_run(plan)
+        if as_json:
+            print(json.dumps(dry_run_record(needs)))
+            return
+        for part in dry_run_view(needs):
+            console.print(part, highlight=False)
+        return
     try:
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
     except KeyboardInterrupt:
@@ -162,14 +178,28 @@ def evaluate(
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table."""
     from ani.evaluation.run import evaluate as run
+    from ani.injection.adapter import adapter_method
+    from ani.injection.methods import METHODS
 
     wanted = _names("task", tasks, ("arithmetic", "gating"))
     kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
     if "gating" in wanted and adapter is None:
         raise InputError("the task gating needs --adapter: a model without ANI has no gate")
-    attached, tokenizer = _load(model, adapter)
+    method = METHODS["ani"] if adapter is None else adapter_method(adapter)
+    if "gating" in wanted and method.settings is None:
+        raise InputError(f"the task gating needs an adapter with a gate, and {adapter} is LoRA weights alone")
+    loaded, tokenizer = _load(model, adapter)
     results = run(
-        attached, tokenizer, wanted, cast(Any, kinds), out, limit=limit, seed=seed, console=console, quiet=as_json
+        loaded,
+        tokenizer,
+        wanted,
+        cast(Any, kinds),
+        out,
+        limit=limit,
+        seed=seed,
+        console=console,
+        method=method,
+        quiet=as_json,
     )
     if as_json:
         print(json.dumps(results))

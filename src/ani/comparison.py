@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from filelock import FileLock, Timeout
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
@@ -23,9 +23,11 @@ from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic
 from ani.evaluation.gating import evaluate_gating
+from ani.evaluation.language import LanguageText, evaluate_language, language_texts
 from ani.evaluation.results import read_records, write_json, write_records
 from ani.files import replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE, load_adapter
+from ani.injection.methods import METHODS, Method
 from ani.models import load_model, load_tokenizer
 from ani.probing.run import LAYERS, SELECTION, probe
 from ani.progress import counting, training_lines
@@ -37,6 +39,7 @@ from ani.training.trainer import ADAPTER, PROBE, train
 PLAN_FILE = "comparison.yaml"
 ARITHMETIC = "arithmetic.jsonl"
 GATING = "gating.jsonl"
+LANGUAGE = "language.jsonl"
 REFERENCE = "reference"
 COMMON = ("model", "output", "seed", "data_seed")
 """Keys of the training recipe that no variant may set."""
@@ -58,16 +61,36 @@ class GatingTask(Section):
     """Sentences."""
 
 
+class LanguageTask(Section):
+    """Perplexity on texts without numbers and on sentences whose numbers are names: shows damage."""
+
+    texts: str
+    """A JSONL file, or a data set on the hub; no text of it should stand in the training data."""
+    field: str = "text"
+    """The key of the text in each record."""
+    count: int = Field(ge=1)
+    """Texts without numbers, and as many sentences."""
+
+
 class Evaluation(Section):
     """What every cell is asked. A task that is `null` or missing is left out."""
 
-    arithmetic: ArithmeticTask | None = None
+    arithmetic: list[ArithmeticTask] | None = Field(default=None, min_length=1)
+    """One, or several where operations have other lengths or counts."""
     gating: GatingTask | None = None
+    language: LanguageTask | None = None
+
+    @field_validator("arithmetic", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
 
 
 class _Design(Section):
     seeds: list[int] = Field(default=[0], min_length=1)
     """Of initialization, dropout and order of examples. Training data and problems are the same for all."""
+    more_seeds: dict[str, list[int]] = Field(default={})
+    """Variant: its further seeds, where the seeds of all are too dear."""
     reference: bool = True
     """Also evaluate the model as it is before training."""
     baseline: str | None = None
@@ -98,16 +121,24 @@ class Comparison(_Design):
                     f"variant {name!r} needs another name: a directory is called by it, so letters, digits, '.', '_' "
                     f"and '-'; {REFERENCE!r} is the untrained model"
                 )
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds must be distinct, not {self.seeds}")
-        if self.evaluation.arithmetic is None and self.evaluation.gating is None:
+        for name, more in {"": [], **self.more_seeds}.items():
+            if name and name not in self.variants:
+                raise ValueError(f"more_seeds: there is no variant {name!r}")
+            if len({*self.seeds, *more}) < len(self.seeds) + len(more):
+                raise ValueError(f"seeds must be distinct, not {[*self.seeds, *more]}")
+        # Gating is for models with a gate alone, and has no pairs.
+        for_all = self.evaluation.arithmetic is not None or self.evaluation.language is not None
+        if not for_all and self.evaluation.gating is None:
             raise ValueError("evaluation needs a task, such as arithmetic: {count: 100}")
-        if self.reference and self.evaluation.arithmetic is None:
+        if self.reference and not for_all:
             raise ValueError("the untrained model has no gate to evaluate; set reference: false")
         if self.baseline is not None:
             known = [*([REFERENCE] if self.reference else []), *self.variants]
-            if self.evaluation.arithmetic is None or self.baseline not in known:
-                raise ValueError(f"baseline {self.baseline!r} must be one of {known}, with evaluation.arithmetic")
+            if not for_all or self.baseline not in known:
+                raise ValueError(
+                    f"baseline {self.baseline!r} must be one of {known}, with evaluation.arithmetic or "
+                    "evaluation.language"
+                )
         return self
 
 
@@ -131,6 +162,10 @@ class _Cell(NamedTuple):
         return self.variant if self.seed is None else f"{self.variant}, seed {self.seed}"
 
     @property
+    def method(self) -> Method:
+        return METHODS["ani" if self.seed is None else self.recipe.method]
+
+    @property
     def training(self) -> Path:
         return self.folder / "training"
 
@@ -140,11 +175,16 @@ class _Tasks(NamedTuple):
 
     problems: list[ArithmeticProblem] | None
     sentences: list[DiagnosticSentence] | None
+    texts: list[LanguageText] | None
 
     def files(self, cell: _Cell) -> list[Path]:
         """The results that a finished cell has."""
-        gated = cell.seed is not None
-        wanted = {ARITHMETIC: self.problems is not None, GATING: self.sentences is not None and gated}
+        gated = cell.seed is not None and cell.recipe.ani is not None and cell.recipe.ani.gate == "learned"
+        wanted = {
+            ARITHMETIC: self.problems is not None,
+            GATING: self.sentences is not None and gated,
+            LANGUAGE: self.texts is not None,
+        }
         return [cell.folder / name for name, asked in wanted.items() if asked]
 
 
@@ -157,8 +197,8 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
         overrides: Changes to the comparison, `key=value`.
 
     Returns:
-        The report, one HTML file. Beside it lie the results of all cells, `arithmetic.jsonl` and `gating.jsonl`, and
-        the tables, `comparison.md`.
+        The report, one HTML file. Beside it lie the results of all cells, `arithmetic.jsonl`, `gating.jsonl` and
+        `language.jsonl`, and the tables, `comparison.md`.
 
     Raises:
         InputError: If the comparison is not valid, its folder holds another one, or another process is at it.
@@ -184,11 +224,11 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             _run_cell(cell, tasks, tokenizer, console)
             if number < len(cells):
                 _print_tables(*_merge(folder, cells), plan, console)
-        answers, decisions = _merge(folder, cells)
-        _print_tables(answers, decisions, plan, console)
+        results = _merge(folder, cells)
+        _print_tables(*results, plan, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
-            file.write(f"# {title}\n\n{comparison_markdown(answers, decisions, plan.baseline)}")
+            file.write(f"# {title}\n\n{comparison_markdown(*results, plan.baseline)}")
         write_json(
             folder / "run.json",
             {
@@ -229,29 +269,35 @@ def _plan(comparison: Comparison, directory: Path) -> Plan:
 def _tasks(plan: Plan) -> _Tasks:
     seed = plan.base.data_seed
     assert seed is not None  # `_plan` set it
-    arithmetic, gating = plan.evaluation.arithmetic, plan.evaluation.gating
-    return _Tasks(
-        None
-        if arithmetic is None
-        else arithmetic_problems(
-            arithmetic.count * len(arithmetic.digits) * len(arithmetic.operations),
-            digits=arithmetic.digits,
-            operations=arithmetic.operations,
+    arithmetic, gating, language = plan.evaluation.arithmetic, plan.evaluation.gating, plan.evaluation.language
+    problems = [
+        problem
+        for task in arithmetic or []
+        for problem in arithmetic_problems(
+            task.count * len(task.digits) * len(task.operations),
+            digits=task.digits,
+            operations=task.operations,
             split="test",
             seed=seed,
-        ),
+        )
+    ]
+    return _Tasks(
+        problems or None,
         None if gating is None else diagnostic_sentences(gating.count, split="test", seed=seed),
+        None if language is None else language_texts(language.texts, language.field, language.count, seed),
     )
 
 
 def _cells(plan: Plan, folder: Path) -> list[_Cell]:
     """Seed after seed, so that all variants can be compared as early as possible."""
     cells = [_Cell(REFERENCE, None, plan.base, folder / plan.base.output)] if plan.reference else []
-    for seed in plan.seeds:
-        for name, recipe in plan.variants.items():
-            place = folder / recipe.output / f"seed-{seed}"
-            changes = {"seed": seed, "output": str(place / "training")}
-            cells.append(_Cell(name, seed, recipe.model_copy(update=changes), place))
+    order = [(name, seed) for seed in plan.seeds for name in plan.variants]
+    order += [(name, seed) for name, more in plan.more_seeds.items() for seed in more]
+    for name, seed in order:
+        recipe = plan.variants[name]
+        place = folder / recipe.output / f"seed-{seed}"
+        changes = {"seed": seed, "output": str(place / "training")}
+        cells.append(_Cell(name, seed, recipe.model_copy(update=changes), place))
     return cells
 
 
@@ -270,8 +316,14 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+_MAY_GROW = ("variants", "seeds", "more_seeds", "baseline")
+
+
 def _claim(plan: Plan, folder: Path) -> None:
-    """Write the plan before anything else is made, so that nothing of another comparison is ever reused."""
+    """Write the plan before anything else is made, so that nothing of another comparison is ever reused.
+
+    A comparison may be given further variants and seeds, or less of them; what is the same keeps its cells.
+    """
     file = folder / PLAN_FILE
     if not file.is_file():
         if any(not entry.name.startswith(".") for entry in folder.iterdir()):
@@ -279,11 +331,18 @@ def _claim(plan: Plan, folder: Path) -> None:
         save_recipe(plan, file)
         return
     found = load_settings(file, Plan)
-    changed = [key for key in Plan.model_fields if getattr(found, key) != getattr(plan, key)]
+    changed = [key for key in Plan.model_fields if key not in _MAY_GROW and getattr(found, key) != getattr(plan, key)]
+    changed += [
+        f"variant {name}"
+        for name in plan.variants
+        if found.variants.get(name, plan.variants[name]) != plan.variants[name]
+    ]
     if changed:
         raise InputError(
             f"{folder} holds another comparison, with other {' and '.join(changed)}; remove it, or name another output"
         )
+    # Left out variants stay in the plan: should they come back, their cells must be theirs.
+    save_recipe(plan.model_copy(update={"variants": {**found.variants, **plan.variants}}), file)
 
 
 def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
@@ -300,7 +359,8 @@ def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console
 
 def _reuse_probe(cell: _Cell, cells: Sequence[_Cell]) -> None:
     """Cells that probe the same model alike find the same layer: give this one what another one found."""
-    if cell.seed is None or cell.recipe.ani.layer != "auto" or (cell.training / PROBE).exists():
+    ani = cell.recipe.ani
+    if cell.seed is None or ani is None or ani.layer != "auto" or (cell.training / PROBE).exists():
         return
     what = ("dtype", "quantization", "probe")
     for other in cells:
@@ -332,7 +392,17 @@ def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, co
             assert tasks.problems is not None
             with counting(console, f"problems, {cell.name}", len(tasks.problems)) as count:
                 write_records(
-                    file, evaluate_arithmetic(model, tokenizer, tasks.problems, run=cell.variant, on_batch=count)
+                    file,
+                    evaluate_arithmetic(
+                        model, tokenizer, tasks.problems, run=cell.variant, method=cell.method, on_batch=count
+                    ),
+                )
+        elif file.name == LANGUAGE:
+            assert tasks.texts is not None
+            with counting(console, f"texts, {cell.name}", len(tasks.texts)) as count:
+                write_records(
+                    file,
+                    evaluate_language(model, tokenizer, tasks.texts, rewrite=cell.method.pieces, on_text=count),
                 )
         else:
             assert tasks.sentences is not None
@@ -340,10 +410,11 @@ def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, co
                 write_records(file, evaluate_gating(model, tokenizer, tasks.sentences, count))
 
 
-def _merge(folder: Path, cells: Sequence[_Cell]) -> tuple[list[Any], list[Any]]:
-    """Write the results of the finished cells into the folder, with run and seed; returns answers and decisions."""
+def _merge(folder: Path, cells: Sequence[_Cell]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Write the results of the finished cells into the folder, with run and seed; returns answers, decisions and
+    losses."""
     merged = []
-    for name in (ARITHMETIC, GATING):
+    for name in (ARITHMETIC, GATING, LANGUAGE):
         records = [
             {**record, "run": cell.variant, "seed": cell.seed}
             for cell in cells
@@ -351,19 +422,19 @@ def _merge(folder: Path, cells: Sequence[_Cell]) -> tuple[list[Any], list[Any]]:
             for record in read_records(cell.folder / name)
         ]
         merged.append(write_records(folder / name, records) if records else [])
-    return merged[0], merged[1]
+    return merged[0], merged[1], merged[2]
 
 
-def _print_tables(answers: list[Any], decisions: list[Any], plan: Plan, console: Console) -> None:
-    baseline = plan.baseline if any(answer["run"] == plan.baseline for answer in answers) else None
-    for table in comparison_tables(answers, decisions, baseline):
+def _print_tables(answers: list[Any], decisions: list[Any], losses: list[Any], plan: Plan, console: Console) -> None:
+    baseline = plan.baseline if any(record["run"] == plan.baseline for record in (*answers, *losses)) else None
+    for table in comparison_tables(answers, decisions, losses, baseline):
         console.print(table)
 
 
 def _facts(cell: _Cell) -> dict[str, Any]:
-    """For figures: which cell, and the layer and policy of its adapter."""
+    """For figures: which cell, and the layer and policy of its adapter if it has a module."""
     facts: dict[str, Any] = {"variant": cell.variant, "seed": cell.seed}
     if cell.seed is not None:
         config = json.loads((cell.training / ADAPTER / CONFIG_FILE).read_text())
-        facts |= {"layer": config["layer"], "policy": config["policy"]}
+        facts |= {key: config[key] for key in ("layer", "policy") if key in config}
     return facts

@@ -12,7 +12,8 @@ from ani import InputError
 from ani.data import openmath_magpie
 from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled import LABELLED_FILE, read_labelled
-from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, MAGPIE, OPENMATH, build_openmath_magpie
+from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, MAGPIE, OPENMATH, TRAINING_FILE, build_openmath_magpie
+from ani.data.sources import read_jsonl
 from ani.numbers import find_numbers
 
 USER = {"role": "user", "content": "Room 505?"}
@@ -105,7 +106,20 @@ def test_sides_take_turns_and_are_equally_many(tmp_path: Path, maths: str, names
     assert [sentence.domain for sentence in sentences] == ["openmath.jsonl", "magpie.jsonl"] * 20
     assert len({sentence.text for sentence in sentences}) == 40
     assert sum(amounts) == 40
-    assert sorted(path.name for path in (tmp_path / "set").iterdir()) == [CARD_FILE, LABELLED_FILE]
+    assert sorted(path.name for path in (tmp_path / "set").iterdir()) == [CARD_FILE, LABELLED_FILE, TRAINING_FILE]
+
+
+def test_the_kept_records_can_be_trained_on(tmp_path: Path, maths: str) -> None:
+    source = write(
+        tmp_path / "nominal.jsonl", chat("Where is room 7?", "Upstairs. " * 300, "And 8?", "Too."), {"text": "Bus 12."}
+    )
+    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=source, count=2)
+    examples = read_jsonl(tmp_path / "set" / TRAINING_FILE)
+    assert len(examples) == 3  # a text alone has no answer
+    (name,) = [example for example in examples if example.roles == ("nominal",)]
+    assert name.prompt == [{"role": "user", "content": "Where is room 7?"}]
+    assert name.completion == "Upstairs. " * 300  # not cut
+    assert [example.roles for example in examples if example != name] == [("quantitative",) * 2] * 2
 
 
 def test_our_own_sentences_hold_names_only(tmp_path: Path, maths: str) -> None:

@@ -1,5 +1,6 @@
-"""The paper's ablations as settings: no gate, replacing instead of adding, and every token of a number."""
+"""What methods are made of: no gate, replacing instead of adding, and every token of a number."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani import AniConfig, inspect, load_adapter, save_adapter
 from ani.injection.attach import ani_module, last_decision, number_locator
+from ani.injection.methods import METHODS
 from ani.injection.module import AniModule
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "static": {"gate": "open", "combine": "replace"},
-    "static-additive": {"gate": "open"},
-    "digitwise": {"layer": 0, "policy": "digitwise", "gate": "open"},
-    "digitwise-gated": {"policy": "digitwise"},
+    **{name: dict(METHODS[name].settings or {}) for name in ("digitwise", "static", "static-additive")},
+    "digitwise-gated": dict(METHODS["digitwise-gated"].settings or {}),
     "replace-gated": {"combine": "replace"},
+    "placewise": {"policy": "placewise"},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -33,6 +34,10 @@ def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, layer: int) -
     return torch.as_tensor(output.hidden_states[layer][0])
 
 
+def digits_of(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> int:
+    return sum(character.isdigit() for character in str(tokenizer.decode(ids)))
+
+
 @families
 @variants
 def test_the_hidden_state_is_what_the_settings_say(family: str, variant: str) -> None:
@@ -44,14 +49,20 @@ def test_the_hidden_state_is_what_the_settings_say(family: str, variant: str) ->
 
     decision = last_decision(model)
     assert decision is not None
-    every_token = module.config.policy == "digitwise"
+    policy = module.config.policy
     expected = before.clone()
     place = 0
     opened = []
     for number in scanner.scan(ids[0].tolist()):
-        features = number_locator(model).encoder.encode([number.text])
-        embedding = module.scale * (features @ module.projection.weight.detach().T)[0]
-        for token in range(number.first_token if every_token else number.last_token, number.last_token + 1):
+        for token in range(number.last_token if policy == "terminal" else number.first_token, number.last_token + 1):
+            value: str | Decimal = number.text
+            if policy == "placewise":
+                digits_after = digits_of(tokenizer, ids[0, token + 1 : number.last_token + 1])
+                if not digits_of(tokenizer, ids[0, token : token + 1]):
+                    continue
+                value = number.value.scaleb(-digits_after - number.value.as_tuple().exponent)
+            features = number_locator(model).encoder.encode([value])
+            embedding = module.scale * (features @ module.projection.weight.detach().T)[0]
             assert int(decision.numbers.positions[place]) == token
             opened.append(bool(decision.injection.logits[place] > 0))
             if opened[-1]:

@@ -35,11 +35,16 @@ def sentence(text: str, number: str, injected: bool = True) -> dict[str, Any]:
     return {"text": text, "numbers": [{**place, "alpha": 0.75, "injected": injected}]}
 
 
+def text_loss(run: str, kind: str, loss: float, **more: Any) -> dict[str, Any]:
+    return {"run": run, "seed": None, "kind": kind, "text": "some words", "tokens": 2, "loss": loss, **more}
+
+
 def everything(folder: Path, text: str = "plain") -> None:
     run = {"title": text, "model": text, "policy": text, "settings": {text: [text]}, "packages": {text: text}}
     (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
     write(folder, "arithmetic.jsonl", [answer(text, 2, True, operation=text), answer("after", 2, False)])
     write(folder, "gating.jsonl", [decision("nominal", 0.2, False, text), decision("quantitative", 0.9, True)])
+    write(folder, "language.jsonl", [text_loss(text, "plain", 1.0, text=text)])
     write(folder, "inspected.jsonl", [sentence(f"{text} 12 {text}", "12")])
     log = [{"step": step, "loss": 1.0, "gate_open_nominal": 0.5, "embedding_ratio": 0.1} for step in (1, 2)]
     write(folder, "training_log.jsonl", log)
@@ -117,6 +122,19 @@ def test_gating_shown(tmp_path: Path) -> None:
     assert rows["dates"][0].startswith("0.0%") and rows["dates"][1] == "–"
 
 
+def test_language_shown(tmp_path: Path) -> None:
+    losses = [("base", "plain", 2.0), ("ours", "plain", 2.5), ("base", "nominal", 2.0), ("ours", "nominal", 30.0)]
+    write(tmp_path, "language.jsonl", [text_loss(*loss) for loss in losses])
+    rows = build(tmp_path).rows
+    assert rows[0] == ["Run", "Without numbers", "Nominal numbers"]
+    assert rows[2] == ["ours", "3.49 3.49–3.49 n = 1", "3.3e+06 3.3e+06–3.3e+06 n = 1"]
+    (tmp_path / "run.json").write_text(json.dumps({"baseline": "base"}))
+    rows = build(tmp_path).rows
+    assert rows[0][3:] == ["Without numbers: loss", "Nominal numbers: loss"]
+    assert rows[1][3:] == ["–", "–"]
+    assert rows[2][3:] == ["+0.250 +0.250…+0.250", "+14.000 +14.000…+14.000"]
+
+
 @pytest.mark.parametrize("role", ["nominal", "quantitative"])
 @pytest.mark.parametrize("alpha", [None, 1.0])
 def test_gating_of_one_role(tmp_path: Path, role: str, alpha: float | None) -> None:
@@ -142,11 +160,12 @@ def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
 
 def test_a_section_a_file(tmp_path: Path) -> None:
     everything(tmp_path)
-    assert build(tmp_path).sections == ["arithmetic", "gating", "inspected", "training", "provenance"]
+    assert build(tmp_path).sections == ["arithmetic", "gating", "language", "inspected", "training", "provenance"]
     for name, section in (
         ("run.json", "provenance"),
         ("arithmetic.jsonl", "arithmetic"),
         ("gating.jsonl", "gating"),
+        ("language.jsonl", "language"),
         ("inspected.jsonl", "inspected"),
         ("training_log.jsonl", "training"),
     ):

@@ -20,8 +20,8 @@ from ani.report import (
     gating_markdown,
     gating_table,
 )
-from ani.report.records import Answer, GateDecision
-from ani.report.summaries import accuracies, differences, gating, gating_by_run
+from ani.report.records import Answer, GateDecision, TextLoss
+from ani.report.summaries import accuracies, differences, gating, gating_by_run, perplexities
 from ani.report.tables import accuracy_cells
 
 ANSWERS = st.lists(
@@ -155,6 +155,22 @@ def compared() -> list[dict[str, object]]:
     ]
 
 
+LOSSES: list[dict[str, object]] = [
+    {"run": run, "seed": seed, "kind": "plain", "text": text, "tokens": tokens, "loss": loss}
+    for run, seed, texts in (
+        ("base", None, {"short": (1, 2.0), "long": (10, 30.0)}),
+        ("ours", 0, {"short": (1, 1.5), "long": (10, 28.0)}),
+        ("ours", 1, {"long": (10, 30.0), "short": (1, 2.5)}),
+        ("other", 0, {"short": (2, 5.0), "long": (10, 31.0)}),
+    )
+    for text, (tokens, loss) in texts.items()
+]
+
+
+def losses_of(records: list[dict[str, object]]) -> list[TextLoss]:
+    return [TextLoss.model_validate(record) for record in records]
+
+
 def answers_of(records: list[dict[str, object]]) -> list[Answer]:
     return [Answer.model_validate(record) for record in records]
 
@@ -200,14 +216,24 @@ def test_comparison_in_terminal_and_markdown() -> None:
         for run, seed, shift in (("ours", 0, 0.0), ("ours", 1, 0.4), ("other", 0, 0.0), ("other", 1, 0.0))
         for role, alpha in (("nominal", 0.2 + shift), ("quantitative", 0.4 + shift))
     ]
-    terminal = "".join(shown(table) for table in comparison_tables(compared(), decisions, "base"))
-    markdown = comparison_markdown(compared(), decisions, "base")
-    for text in ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "Quantitative open", "1.000"):
+    terminal = "".join(shown(table) for table in comparison_tables(compared(), decisions, LOSSES, "base"))
+    markdown = comparison_markdown(compared(), decisions, LOSSES, "base")
+    for text in (
+        "62.5%",
+        "n = 4 × 2 seeds",
+        "seeds 50.0–75.0",
+        "+37.5",
+        "p = 0.",
+        "Quantitative open",
+        "1.000",
+        "18.34",
+        "–20.09",
+    ):
         assert text in terminal and text in markdown, text
     assert "| + | ours | **100.0%** (" in markdown
     assert "compared to base" in terminal
-    assert "compared to" not in comparison_markdown(compared(), decisions)
-    assert comparison_markdown([], decisions).count("| --- |") == 1
+    assert "compared to" not in comparison_markdown(compared(), decisions, LOSSES)
+    assert comparison_markdown([], decisions, []).count("| --- |") == 1
     page_bold = [cell for cell in markdown.split("|") if "**" in cell]
     assert len(page_bold) == 3
 
@@ -230,6 +256,34 @@ def test_runs_that_were_asked_different_problems_are_refused() -> None:
     with pytest.raises(InputError, match="run 'other': its seeds 0, 1 were not asked the same problems"):
         accuracy_table(records[:-1])
     with pytest.raises(InputError, match="runs 'ours' and 'base' were asked different problems"):
-        comparison_tables(records[1:], [], "base")
+        comparison_tables(records[1:], [], [], "base")
     with pytest.raises(InputError, match="lacks its prompt"):
-        comparison_tables([{key: record[key] for key in record if key != "prompt"} for record in records], [], "base")
+        comparison_tables(
+            [{key: record[key] for key in record if key != "prompt"} for record in records], [], [], "base"
+        )
+
+
+def test_perplexity_weighs_tokens_and_pairs_texts() -> None:
+    # Another order of the records is the same comparison, but for which text is drawn when.
+    for records in (LOSSES, LOSSES[::-1]):
+        found = {run: kinds["plain"] for run, kinds in perplexities(losses_of(records), "base").items()}
+        base, ours, other = (found[run] for run in ("base", "ours", "other"))
+        assert (base.texts, base.seeds, ours.texts, ours.seeds) == (2, 1, 2, 2)
+        # Of two texts, a quarter of the resamples hold the first alone and a quarter the second: the interval's ends.
+        assert base.value == pytest.approx(np.exp([32 / 11, 2, 3]))
+        assert ours.value == pytest.approx(np.exp([31 / 11, 2, 2.9]))
+        assert base.difference is None
+        # The same resamples for both runs: 2 - 2 with the short text alone, 2.9 - 3 with the long one alone.
+        assert ours.difference == pytest.approx((-1 / 11, -0.1, 0), abs=1e-12)
+        # Each run has its own tokens: 36/12 - 32/11 with both texts, 2.5 - 2 and 3.1 - 3 with one alone.
+        assert other.difference == pytest.approx((1 / 11, 1 / 11, 0.5), abs=1e-12)
+    assert all(kinds["plain"].difference is None for kinds in perplexities(losses_of(LOSSES)).values())
+
+
+def test_losses_on_different_texts_are_refused() -> None:
+    with pytest.raises(InputError, match="run 'ours': its seeds 0, 1 were not asked the same problems"):
+        perplexities(losses_of([record for record in LOSSES if record["loss"] != 2.5]))
+    with pytest.raises(InputError, match="plain texts: runs 'other' and 'base' were given different ones"):
+        perplexities(losses_of(LOSSES[:-1]), "base")
+    with pytest.raises(InputError, match="plain texts: runs 'base' and 'gone' were given different ones"):
+        perplexities(losses_of(LOSSES), "gone")

@@ -88,7 +88,6 @@ def test_unknown_keys_name_the_nearest(
         ("data=[]", "data", "[]"),
         ("quantization=nf5", "quantization", "'nf5'"),
         ("dtype=float8", "dtype", "'float8'"),
-        ("ani=null", "ani", "None"),
     ],
 )
 def test_wrong_values_name_key_and_value(write: Callable[..., Path], override: str, key: str, value: str) -> None:
@@ -219,3 +218,46 @@ def test_recipes_can_not_be_changed(write: Callable[..., Path]) -> None:
     recipe: Recipe = load_recipe(write())
     with pytest.raises(ValueError, match="frozen"):
         recipe.seed = 3  # type: ignore[misc]
+
+
+METHOD_SECTIONS = {
+    "sft": None,
+    "numerologic": None,
+    "xval": {"layer": 0, "combine": "substitute", "gate": "open", "encoders": ("magnitude",)},
+    "static": {"layer": 2, "combine": "replace", "gate": "open"},
+    "digitwise": {"layer": 0, "policy": "digitwise", "gate": "open", "combine": "add"},
+    "ani": {"layer": 2, "combine": "add", "gate": "learned"},
+}
+
+
+@pytest.mark.parametrize("method", METHOD_SECTIONS)
+def test_a_method_fixes_its_settings(write: Callable[..., Path], tmp_path: Path, method: str) -> None:
+    recipe = load_recipe(write(), [f"method={method}", "ani.layer=2", "ani.penalty=0.5"])
+    wanted = METHOD_SECTIONS[method]
+    if wanted is None:
+        assert recipe.ani is None
+    else:
+        assert recipe.ani is not None
+        assert {key: getattr(recipe.ani, key) for key in wanted} == wanted
+        assert recipe.ani.penalty == 0.5
+    save_recipe(recipe, tmp_path / "saved.yaml")
+    assert load_recipe(tmp_path / "saved.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["method=telepathy"], "method: Input should be 'ani', 'sft'"),
+        (["method=sft", "lora=null"], "method 'sft' trains LoRA weights only"),
+        (["ani=null"], "key 'ani' is missing: method 'ani' needs it"),
+        (["method=static", "ani=null"], "key 'ani' is missing: method 'static' needs it"),
+    ],
+)
+def test_what_no_method_can_do(write: Callable[..., Path], overrides: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_recipe(write(), overrides)
+
+
+def test_methods_whose_layer_is_fixed_need_no_section(write: Callable[..., Path]) -> None:
+    recipe = load_recipe(write(), ["method=fone", "ani=null"])
+    assert recipe.ani is not None and recipe.ani.layer == 0

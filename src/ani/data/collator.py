@@ -1,14 +1,14 @@
 """Examples → padded token batches with their numbers; knows nothing about models."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.sources import Example, Message
 from ani.errors import InputError
-from ani.injection.locate import NOMINAL, PADDING, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.numbers import find_numbers
 
 IGNORED = -100
@@ -27,13 +27,23 @@ class TokenizedExample(NamedTuple):
     roles: list[int]
     """Role of the number that each token belongs to, `UNKNOWN_ROLE` elsewhere."""
 
+    def only(self, kept: Sequence[int]) -> Self:
+        """The example with the tokens at these positions alone; all of the response must be among them."""
+        dropped = len(self.input_ids) - len(kept)
+        return self._replace(
+            input_ids=[self.input_ids[i] for i in kept],
+            prompt_length=self.prompt_length - dropped,
+            roles=[self.roles[i] for i in kept],
+        )
+
 
 def tokenize(
-    example: Example, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator, max_length: int
+    example: Example, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, max_length: int
 ) -> TokenizedExample:
     """Tokenize an example as it will stand at inference: the prompt by itself, then the completion and EOS.
 
     A chat prompt goes through the tokenizer's chat template. Examples longer than `max_length` are cut at the right.
+    Without a locator (a model without ANI) roles stay unknown: nobody asks for them.
 
     Raises:
         InputError: If a chat prompt meets a tokenizer without a chat template.
@@ -47,7 +57,7 @@ def tokenize(
         completion_ids = [*completion_ids, tokenizer.eos_token_id]
     input_ids = [*prompt_ids, *completion_ids]
     roles = [UNKNOWN_ROLE] * len(input_ids)
-    if example.roles is not None:
+    if example.roles is not None and locator is not None:
         _mark_roles(example, prompt, prompt_ids, roles, tokenizer, locator)
     return TokenizedExample(input_ids[:max_length], min(len(prompt_ids), max_length), roles[:max_length])
 
@@ -106,7 +116,20 @@ class NumberCollator:
         self.locator = locator
 
     def __call__(self, examples: Sequence[TokenizedExample]) -> dict[str, Any]:
-        """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch."""
+        """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch.
+
+        Where numbers are substituted, the rows are the shortened ones, and `numbers` stand at their places there.
+        """
+        batch: dict[str, Any] = {}
+        if self.locator is not None:
+            rows = [example.input_ids for example in examples]
+            response = [[i >= example.prompt_length for i in range(len(example.input_ids))] for example in examples]
+            numbers = self.locator.batch(rows, response=response, roles=[example.roles for example in examples])
+            if self.locator.substitutes:
+                kept = self.locator.kept(rows, response)
+                numbers = numbers.within(kept)
+                examples = [example.only(row) for example, row in zip(examples, kept, strict=True)]
+            batch["numbers"] = numbers
         width = max(len(example.input_ids) for example in examples)
         input_ids = torch.full((len(examples), width), self.pad_id)
         attention_mask = torch.zeros((len(examples), width), dtype=torch.long)
@@ -116,15 +139,4 @@ class NumberCollator:
             input_ids[row, :length] = torch.tensor(example.input_ids)
             attention_mask[row, :length] = 1
             labels[row, example.prompt_length : length] = input_ids[row, example.prompt_length : length]
-        batch: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-        if self.locator is not None:
-            batch["numbers"] = self.locator.batch(
-                [_padded(example.input_ids, width, PADDING) for example in examples],
-                response=(labels != IGNORED).tolist(),
-                roles=[_padded(example.roles, width, UNKNOWN_ROLE) for example in examples],
-            )
-        return batch
-
-
-def _padded(values: list[int], width: int, padding: int) -> list[int]:
-    return [*values, *[padding] * (width - len(values))]
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels, **batch}

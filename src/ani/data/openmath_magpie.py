@@ -16,6 +16,7 @@ leaves open is decided so:
 """
 
 import importlib.metadata
+import json
 import random
 import re
 from collections import Counter
@@ -36,6 +37,7 @@ MAGPIE = "Magpie-Align/Magpie-Pro-MT-300K-v0.1"
 DIAGNOSTIC = "diagnostic"
 """The nominal source that stands for our own generator: training sentences that hold nominal numbers only."""
 CARD_FILE = "README.md"
+TRAINING_FILE = "train.jsonl"
 
 SHUFFLE_BUFFER = 10_000
 """So many records are held in memory, and the next one is drawn from them."""
@@ -108,6 +110,9 @@ def build_openmath_magpie(
 ) -> None:
     """Write the directory `out` with `LABELLED_FILE`, `count` texts of each role by turns, and a data card.
 
+    Beside it `TRAINING_FILE` has the same records to train on, questions with whole answers as chat messages
+    (`ani.data.sources`), without those of a source that has texts only.
+
     A source is a dataset's name on the hub (its `train` split), a JSON-lines or parquet file, or a directory of those
     (the files named `train…` if there are any); the nominal one may be `DIAGNOSTIC`. Known records are those of
     OpenMathInstruct-2, GSM8K, MATH and Magpie, `messages`, `prompt` with `completion`, and `text`. Sources are read as
@@ -133,6 +138,9 @@ def build_openmath_magpie(
     with replacing_directory(out) as work:
         pairs = zip(*(side.kept for side in sides), strict=True)
         write_labelled(work / LABELLED_FILE, (sentence for pair in pairs for sentence in pair))
+        examples = [example for pair in zip(*(side.examples for side in sides), strict=True) for example in pair]
+        lines = (json.dumps(example, ensure_ascii=False) + "\n" for example in examples if example is not None)
+        (work / TRAINING_FILE).write_text("".join(lines), encoding="utf-8", newline="\n")
         (work / CARD_FILE).write_text(_card(sides, seed, max_characters), encoding="utf-8", newline="\n")
 
 
@@ -142,6 +150,8 @@ class _Entry(NamedTuple):
     """What a duplicate is known by."""
     everything: str
     """All that the source's record says: where terms are looked for."""
+    answer: str | None = None
+    """What is learnt in training; None: the source has no questions."""
     template: str | None = None
 
 
@@ -152,6 +162,8 @@ class _Side:
     source: str
     role: Role
     kept: list[DiagnosticSentence] = field(default_factory=list)
+    examples: list[dict[str, Any] | None] = field(default_factory=list)
+    """A training record for each of the kept; None: it has no answer."""
     dropped: Counter[str] = field(default_factory=Counter)
     terms: Counter[str] = field(default_factory=Counter)
 
@@ -189,6 +201,7 @@ def _fill(
             spans = tuple((number.start, number.end) for number in numbers)
             roles = (side.role,) * len(spans)
             side.kept.append(DiagnosticSentence(text, roles, spans, side.name, entry.template or text))
+            side.examples.append(_training_record(entry, side.role))
             on_kept(1)
             if len(side.kept) == count:
                 return
@@ -197,6 +210,13 @@ def _fill(
         f"{side.source} gives {len(side.kept)} {side.role} texts, {count} are wanted (dropped: {dropped or 'none'}); "
         f"name another source or ask for at most {len(side.kept)}"
     )
+
+
+def _training_record(entry: _Entry, role: Role) -> dict[str, Any] | None:
+    if entry.answer is None:
+        return None
+    contents = {"user": entry.question, "assistant": entry.answer}
+    return {"messages": [{"role": who, "content": text} for who, text in contents.items()], "roles": role}
 
 
 def _cut(text: str, limit: int) -> str | None:
@@ -211,7 +231,7 @@ def _entries(source: str, seed: int) -> Iterator[_Entry]:
     if source == DIAGNOSTIC:
         for sentence in diagnostic_sentences(sentence_limit("train"), split="train", seed=seed):
             if set(sentence.roles) == {"nominal"}:
-                yield _Entry(sentence.text, sentence.text, sentence.text, sentence.template)
+                yield _Entry(sentence.text, sentence.text, sentence.text, template=sentence.template)
         return
     path = Path(source)
     if path.exists():
@@ -273,8 +293,9 @@ def _entry(record: Any, where: str) -> _Entry:
     for keys in _QUESTION_AND_ANSWER:
         if record.keys() >= set(keys):
             question, answer = (_text(record, key, where) for key in keys)
-            text = f"{question}\n\n{_GSM8K_MARK.sub('', answer)}"
-            return _Entry(text, question, text)
+            answer = _GSM8K_MARK.sub("", answer)
+            text = f"{question}\n\n{answer}"
+            return _Entry(text, question, text, answer)
     if "conversations" in record:
         record = {"messages": _messages(record["conversations"], where)}
     if "messages" in record:
@@ -282,12 +303,12 @@ def _entry(record: Any, where: str) -> _Entry:
         first = next(record_examples({"messages": record["messages"]}, where))
         question = str(first.prompt[-1]["content"]) if isinstance(first.prompt, list) else first.prompt
         everything = "\n".join(message["content"] for message in record["messages"])
-        return _Entry(f"{question}\n\n{first.completion}", question, everything)
+        return _Entry(f"{question}\n\n{first.completion}", question, everything, first.completion)
     if record.keys() >= {"prompt", "completion"}:
         (example,) = record_examples({key: record[key] for key in ("prompt", "completion")}, where)
         if isinstance(example.prompt, str):
             text = example.prompt + example.completion
-            return _Entry(text, example.prompt, text)
+            return _Entry(text, example.prompt, text, example.completion)
         return _entry({"messages": [*example.prompt, {"role": "assistant", "content": example.completion}]}, where)
     if "text" in record:
         text = _text(record, "text", where)

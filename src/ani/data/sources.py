@@ -5,7 +5,7 @@ what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,15 @@ class Example(NamedTuple):
     completion: str
     roles: tuple[Role, ...] | None = None
     """Role of every number of the prompt (of its last message, in a chat), in order; None if unknown."""
+
+    def written(self, write: Callable[[str], str]) -> "Example":
+        """The example with its texts as a method writes them; roles stay known where no number is written anew."""
+        prompt: str | list[Message]
+        if isinstance(self.prompt, str):
+            prompt = write(self.prompt)
+        else:
+            prompt = [{**message, "content": write(message["content"])} for message in self.prompt]
+        return Example(prompt, write(self.completion), self.roles if prompt == self.prompt else None)
 
 
 def arithmetic_example(problem: ArithmeticProblem) -> Example:
@@ -62,11 +71,21 @@ def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
     Raises:
         InputError: If it can't be reached or a record is malformed.
     """
-    with hub_errors(name, split, "a local JSONL file with kind: jsonl"):
+    records = hub_records(name, split, limit, "a local JSONL file with kind: jsonl")
+    return [example for where, record in records for example in record_examples(record, where)]
+
+
+def hub_records(name: str, split: str, limit: int | None, instead: str) -> list[tuple[str, Any]]:
+    """The place ("name[3]") and value of each of the first `limit` records of a dataset on the hub, streamed.
+
+    Raises:
+        InputError: If it can't be reached; says what to give `instead`.
+    """
+    with hub_errors(name, split, instead):
         from datasets import load_dataset
 
-        records = list(islice(load_dataset(name, split=split, streaming=True), limit))
-    return [example for i, record in enumerate(records) for example in record_examples(record, f"{name}[{i}]")]
+        records = islice(load_dataset(name, split=split, streaming=True), limit)
+        return [(f"{name}[{i}]", record) for i, record in enumerate(records)]
 
 
 def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:

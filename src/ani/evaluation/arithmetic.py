@@ -1,4 +1,4 @@
-"""N-digit arithmetic by real generation (paper Table 2); knows nothing about how the model was trained."""
+"""N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypedDict, cast
@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.arithmetic import ArithmeticProblem
+from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
 
 PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
@@ -32,6 +33,7 @@ def evaluate_arithmetic(
     problems: Sequence[ArithmeticProblem],
     *,
     run: str,
+    method: Method = METHODS["ani"],
     batch_size: int = 50,
     on_batch: Callable[[int], None] | None = None,
 ) -> Iterator[ArithmeticRecord]:
@@ -42,6 +44,7 @@ def evaluate_arithmetic(
         tokenizer: Its tokenizer; any padding side.
         problems: In any order; they are answered shortest first.
         run: Name written into every record.
+        method: How texts are written for the model, and its answers read.
         batch_size: Problems a `generate` call, left-padded.
         on_batch: Called with the number of problems answered, after each batch.
     """
@@ -49,12 +52,14 @@ def evaluate_arithmetic(
     for first in range(0, len(ordered), batch_size):
         batch = ordered[first : first + batch_size]
         encoded = tokenizer(
-            [problem.prompt for problem in batch], return_tensors="pt", padding=True, padding_side="left"
+            [method.write(problem.prompt) for problem in batch],
+            return_tensors="pt",
+            padding=True,
+            padding_side="left",
         ).to(model.device)
         # Room for thousands separators: a model that writes them must not be cut short.
-        longest = max(
-            len(tokenizer(f" {problem.answer:,}", add_special_tokens=False)["input_ids"]) for problem in batch
-        )
+        answers = [method.write(f" {problem.answer:,}") for problem in batch]
+        longest = max(len(ids) for ids in tokenizer(answers, add_special_tokens=False)["input_ids"])
         with torch.inference_mode():
             generated = cast(Any, model).generate(
                 input_ids=encoded["input_ids"],
@@ -65,7 +70,7 @@ def evaluate_arithmetic(
             )
         outputs = tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
         for problem, output in zip(batch, outputs, strict=True):
-            yield _judge(problem, output, run)
+            yield _judge(problem, method.read(output), run)
         if on_batch is not None:
             on_batch(len(batch))
 

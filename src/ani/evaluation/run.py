@@ -13,6 +13,7 @@ from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_m
 from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.results import write_json, write_records
 from ani.evaluation.statistics import wilson_interval
+from ani.injection.methods import METHODS, Method
 from ani.progress import counting
 from ani.provenance import provenance
 from ani.report import accuracy_table, gating_table
@@ -30,6 +31,7 @@ def evaluate(
     limit: int,
     seed: int,
     console: Console,
+    method: Method = METHODS["ani"],
     quiet: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def evaluate(
         limit: Problems for each operation and digit length, and sentences.
         seed: Of problems and sentences; they never stand in training data, whatever the seed.
         console: For progress and tables.
+        method: What trained the model's adapter.
         quiet: Print nothing.
         facts: What `run.json` says of the model.
 
@@ -67,7 +70,7 @@ def evaluate(
         with counting(progress, "problems", len(problems)) as count:
             answers = write_records(
                 out / "arithmetic.jsonl",
-                evaluate_arithmetic(model, tokenizer, problems, run="model", on_batch=count),
+                evaluate_arithmetic(model, tokenizer, problems, run="model", method=method, on_batch=count),
             )
         progress.print(accuracy_table(answers))
         results["arithmetic"] = {

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -24,6 +24,7 @@ from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
 from ani.injection.config import FORMAT_VERSION, LATER_SETTINGS, AniConfig
+from ani.injection.methods import METHODS, Method, MethodName
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
@@ -31,27 +32,27 @@ PEFT_CONFIG_FILE = "adapter_config.json"
 PEFT_WEIGHTS_FILE = "adapter_model.safetensors"
 
 
-def save_adapter(model: nn.Module, path: str | Path, *, card: str | None = None) -> None:
+def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
     """Write the adapter of an attached model: the ANI module and, where PEFT trained LoRA weights, those too.
 
     Args:
-        model: Attached, possibly a PeftModel.
+        model: Attached, possibly a PeftModel. For a method without a module: a PeftModel, not attached.
         path: Directory; replaced as a whole if it is an adapter already.
+        method: What trained it (`ani.injection.methods`).
         card: Text of the model card; a short one is made up from the config if it is None.
 
     Raises:
         InputError: If `path` is something else than an adapter directory.
     """
     path = Path(path)
-    module = ani_module(model)
+    module = ani_module(model) if METHODS[method].settings is not None else None
     if path.exists() and not (path / CONFIG_FILE).is_file() and not _is_empty_directory(path):
         raise InputError(f"{path} exists and is no ANI adapter; choose another path or remove it")
-    weights = save_safetensors({name: tensor.contiguous() for name, tensor in module.state_dict().items()})
-    config = {
-        "format_version": FORMAT_VERSION,
-        **module.config.model_dump(mode="json"),
-        "weights_sha256": hashlib.sha256(weights).hexdigest(),
-    }
+    config: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
+    weights = b""
+    if module is not None:
+        weights = save_safetensors({name: tensor.contiguous() for name, tensor in module.state_dict().items()})
+        config |= {**module.config.model_dump(mode="json"), "weights_sha256": hashlib.sha256(weights).hexdigest()}
     with replacing_directory(path) as work:
         if isinstance(model, PeftModel):
             _save_peft(model, work)
@@ -59,9 +60,12 @@ def save_adapter(model: nn.Module, path: str | Path, *, card: str | None = None)
             base_model(model).save_pretrained(work)
         lora = work / PEFT_WEIGHTS_FILE
         config["lora_sha256"] = hashlib.sha256(lora.read_bytes()).hexdigest() if lora.is_file() else None
-        (work / WEIGHTS_FILE).write_bytes(weights)
+        if module is not None:
+            (work / WEIGHTS_FILE).write_bytes(weights)
         (work / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-        (work / "README.md").write_text(card if card is not None else _card(module.config))
+        (work / "README.md").write_text(
+            card if card is not None else _card(method, None if module is None else module.config)
+        )
 
 
 def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path) -> PreTrainedModel:
@@ -80,33 +84,46 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
             then unchanged.
     """
     directory = _directory(path)
-    config, digest, lora_digest = _read_config(directory)
-    weights = _read_weights(directory, digest)
-    if lora_digest is not None:
-        _checked_bytes(directory, PEFT_WEIGHTS_FILE, lora_digest)
+    saved = _read_config(directory)
+    weights = {} if saved.config is None else _read_weights(directory, saved.digest)
+    if saved.lora_digest is not None:
+        _checked_bytes(directory, PEFT_WEIGHTS_FILE, saved.lora_digest)
     if is_attached(model):
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
-    attach(model, tokenizer, config)  # checks the model before anything else is loaded
-    try:
-        try:
-            ani_module(model).load_state_dict(weights)
-        except RuntimeError as error:
-            raise InputError(
-                f"{directory / WEIGHTS_FILE} doesn't fit its {CONFIG_FILE}: {_first_line(error)}"
-            ) from error
-    except BaseException:
-        detach(model)
-        raise
-    if lora_digest is not None:
-        detach(model)  # so that LoRA finds the base model's own modules
+    if saved.config is not None:  # before LoRA too, because it checks the model
+        _attach(model, tokenizer, saved.config, weights, directory)
+    if saved.lora_digest is not None:
+        if saved.config is not None:
+            detach(model)  # so that LoRA finds the base model's own modules
         try:
             with _unchanged_on_failure(model):
                 model.load_adapter(str(directory))
         except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the LoRA weights in {directory} can't be loaded: {_first_line(error)}") from error
-        attach(model, tokenizer, config)
-        ani_module(model).load_state_dict(weights)
+        if saved.config is not None:
+            _attach(model, tokenizer, saved.config, weights, directory)
     return cast(PreTrainedModel, model.eval())
+
+
+def _attach(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    config: AniConfig,
+    weights: dict[str, Any],
+    directory: Path,
+) -> None:
+    attach(model, tokenizer, config)
+    try:
+        ani_module(model).load_state_dict(weights)
+    except RuntimeError as error:
+        detach(model)
+        raise InputError(f"{directory / WEIGHTS_FILE} doesn't fit its {CONFIG_FILE}: {_first_line(error)}") from error
+
+
+def adapter_method(path: str | Path) -> Method:
+    """The method that trained an adapter: how texts are written for it, and its answers read; raises as
+    `load_adapter`."""
+    return METHODS[_read_config(_directory(path)).method]
 
 
 @contextmanager
@@ -151,15 +168,28 @@ def _directory(path: str | Path) -> Path:
         ) from error
 
 
-def _read_config(directory: Path) -> tuple[AniConfig, str, str | None]:
-    """The config, the digest of `WEIGHTS_FILE`, and that of PEFT's weights if there are any."""
+class _Saved(NamedTuple):
+    """What `CONFIG_FILE` says."""
+
+    method: MethodName
+    config: AniConfig | None
+    """None: the method has no module."""
+    digest: str
+    """Of `WEIGHTS_FILE`; empty without a module."""
+    lora_digest: str | None
+    """Of PEFT's weights, if there are any."""
+
+
+def _read_config(directory: Path) -> _Saved:
     file = directory / CONFIG_FILE
     if not file.is_file():
         raise InputError(f"{directory} has no {CONFIG_FILE}, so it is no ANI adapter")
     try:
         raw: dict[str, Any] = json.loads(file.read_text())
         version = raw.pop("format_version")
-        digest = raw.pop("weights_sha256")
+        method = raw.pop("method", "ani")  # the first adapters don't say
+        has_module = method not in METHODS or METHODS[cast(MethodName, method)].settings is not None
+        digest = raw.pop("weights_sha256") if has_module else ""
         lora_digest = raw.pop("lora_sha256")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(f"{file} is damaged: {_first_line(error)}") from error
@@ -168,6 +198,12 @@ def _read_config(directory: Path) -> tuple[AniConfig, str, str | None]:
             f"{file} has format version {version!r}, this ani reads up to {FORMAT_VERSION}; upgrade with "
             "pip install -U ani"
         )
+    if method not in METHODS:
+        raise InputError(f"{file}: no method {method!r}; known are {', '.join(METHODS)}")
+    if not has_module:
+        if lora_digest is None or raw:
+            raise InputError(f"{file} is damaged: an adapter of method {method!r} is LoRA weights, and nothing else")
+        return _Saved(method, None, "", str(lora_digest))
     try:
         config = AniConfig.model_validate(raw)
     except ValidationError as error:
@@ -176,7 +212,7 @@ def _read_config(directory: Path) -> tuple[AniConfig, str, str | None]:
     for key in AniConfig.model_fields:
         if key not in LATER_SETTINGS and raw.get(key) is None:
             raise InputError(f"{file} is damaged: {key} is missing")
-    return config, str(digest), lora_digest if lora_digest is None else str(lora_digest)
+    return _Saved(method, config, str(digest), lora_digest if lora_digest is None else str(lora_digest))
 
 
 def _read_weights(directory: Path, digest: str) -> dict[str, Any]:
@@ -196,13 +232,15 @@ def _checked_bytes(directory: Path, name: str, digest: str) -> bytes:
     return data
 
 
-def _card(config: AniConfig) -> str:
+def _card(method: MethodName, config: AniConfig | None) -> str:
+    head = f"---\nlibrary_name: ani\ntags: [ani, numeracy]\n---\n\n# ANI adapter\n\nMethod `{method}`"
+    load = "Load it with `ani.load_adapter(model, tokenizer, path)`.\n"
+    if config is None:
+        return f"{head}: LoRA weights, in PEFT's own files. {load}"
     return (
-        "---\nlibrary_name: ani\ntags: [ani, numeracy]\n---\n\n# ANI adapter\n\n"
-        f"Adaptive Numerical Injection for a `{config.model_type}` model with {config.num_hidden_layers} layers "
-        f"of width {config.hidden_size}: layer {config.layer}, policy `{config.policy}`, {config.integer_digits} "
-        f"integer and {config.fraction_digits} fraction digits, encoders `{', '.join(config.encoders)}`. Load it with "
-        "`ani.load_adapter(model, tokenizer, path)`.\n"
+        f"{head} for a `{config.model_type}` model with {config.num_hidden_layers} layers of width "
+        f"{config.hidden_size}: layer {config.layer}, policy `{config.policy}`, {config.integer_digits} integer and "
+        f"{config.fraction_digits} fraction digits, encoders `{', '.join(config.encoders)}`. {load}"
     )
 
 

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -102,9 +102,34 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is None and kwargs.get("inputs_embeds") is not None:
             raise _no_ids()
+        if input_ids is not None and number_locator(self).substitutes:
+            return self._generate_shortened(*args, **{**kwargs, "input_ids": input_ids})
         with _prompting(self, input_ids, kwargs.get("attention_mask"), kwargs.get("past_key_values")):
             # GenerationMixin types `self` by a protocol that no class outside transformers meets.
             return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
+
+    def _generate_shortened(self, *args: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        """Generate from the prompt with its numbers substituted; what is returned begins with the prompt as it was."""
+        _refuse_cache(kwargs.get("past_key_values"))
+        mask = kwargs.pop("attention_mask", None)
+        short = _shortened(number_locator(self), input_ids, mask, None, padding_side="left")
+        width = short.input_ids.shape[1]
+        if kwargs.get("max_length") is not None:
+            kwargs["max_length"] -= input_ids.shape[1] - width
+        prompt = _prompt.set(_Prompt(self, short.numbers, len(input_ids)))
+        try:
+            outputs = super().generate(  # type: ignore[misc]
+                short.input_ids, *args, attention_mask=short.attention_mask, **kwargs
+            )
+        finally:
+            _prompt.reset(prompt)
+        sequences: torch.Tensor = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+        prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), dim=0)
+        whole = torch.cat([prompts, sequences[:, width:]], dim=1)
+        if isinstance(outputs, torch.Tensor):
+            return whole
+        outputs.sequences = cast(Any, whole)
+        return outputs
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Not available: continuous batching packs rows into one, which has no place for ANI's positions."""
@@ -216,11 +241,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     if isinstance(base, AttachedModel):
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
     config = config.model_copy(update=_model_facts(base, config, len(layers)))
-    if config.layer >= len(layers):
-        raise InputError(
-            f"layer={config.layer} does not exist: {base.config.model_type} has {len(layers)} decoder layers, so "
-            f"layer must be 0 to {len(layers) - 1} (what is added after the last one reaches no other token)"
-        )
+    check_layer(config.layer, base)
     locator = NumberLocator(tokenizer, config)
     if config.embedding_scale is None:
         scale = _measure_scale(base, tokenizer, config.layer, locator)
@@ -238,6 +259,16 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     if inner_forward is not None:
         base.forward = inner_forward
     return model
+
+
+def check_layer(layer: int, model: PreTrainedModel) -> None:
+    """Raise InputError unless the model has a decoder layer of this index."""
+    depth = len(decoder_layers(model))
+    if layer >= depth:
+        raise InputError(
+            f"layer={layer} does not exist: {model.config.model_type} has {depth} decoder layers, so layer must be 0 "
+            f"to {depth - 1} (what is added after the last one reaches no other token)"
+        )
 
 
 def detach(model: nn.Module) -> nn.Module:
@@ -313,6 +344,8 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
     given = _arguments(type(model)._ani_base, args, kwargs)
     input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
+    if input_ids is not None and numbers is None and number_locator(model).substitutes and not _generating(model):
+        return _forward_shortened(model, inner, given)
     rows: list[list[int]] | None = None
     if input_ids is not None:
         rows = _history(cache, len(input_ids))
@@ -385,7 +418,7 @@ def _remember(cache: Cache, rows: list[list[int]]) -> None:
 def _find_numbers(model: AttachedModel, rows: list[list[int]], start: int, labels: torch.Tensor | None) -> NumberBatch:
     locator = number_locator(model)
     prompt = _prompt.get()
-    if prompt is not None and prompt.model is model:
+    if prompt is not None and _generating(model):
         return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // prompt.batch_size)
     response: list[list[bool]] | None = None
     if locator.prompt_only:
@@ -409,6 +442,12 @@ def _response(labels: torch.Tensor | None, start: int, policy: str) -> list[list
             stacklevel=4,
         )
     return [[False] * start + row for row in response.tolist()]
+
+
+def _generating(model: AttachedModel) -> bool:
+    """Whether this forward belongs to a `generate` of the model that found its prompt's numbers."""
+    prompt = _prompt.get()
+    return prompt is not None and prompt.model is model
 
 
 # ContextVar.get can't be traced by torch.compile.
@@ -474,6 +513,102 @@ def _add_auxiliary_loss(model: AttachedModel, outputs: Any, call: _Call, labels:
 
 def _share(labels: torch.Tensor, num_items: Any) -> Any:
     return 1.0 if num_items is None else (labels[:, 1:] != -100).sum() / num_items
+
+
+# --- substitution: one position a number ------------------------------------------------------------------------------
+
+
+class _Shortened(NamedTuple):
+    """A batch without the sub-tokens that substitution takes out; S is the longest row's new length."""
+
+    input_ids: torch.Tensor
+    """(B, S)."""
+    attention_mask: torch.Tensor
+    """(B, S)."""
+    numbers: NumberBatch
+    """At their places in the shortened rows."""
+    original: NumberBatch
+    """At their places in the given ones."""
+    places: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    """Of every token that is left: row, column now, column before."""
+
+
+def _shortened(
+    locator: NumberLocator,
+    input_ids: torch.Tensor,
+    attention_mask: Any,
+    labels: torch.Tensor | None,
+    *,
+    padding_side: str = "right",
+) -> _Shortened:
+    if attention_mask is not None and attention_mask.ndim != 2:
+        raise InputError(
+            "combine='substitute' shortens the rows, so the attention mask must be one of tokens, (rows, length), not "
+            f"of shape {tuple(attention_mask.shape)}"
+        )
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    rows = _text_ids(input_ids, mask)
+    response = None if labels is None else (labels != -100).tolist()
+    kept = locator.kept(rows, response)
+    width = max(map(len, kept))
+    shift = [width - len(row) if padding_side == "left" else 0 for row in kept]
+    at = [(row, shift[row] + new, old) for row, places in enumerate(kept) for new, old in enumerate(places)]
+    row, new, old = torch.tensor(at, dtype=torch.long, device=input_ids.device).reshape(-1, 3).unbind(1)
+    empty = input_ids.new_zeros(len(rows), width)
+    short_ids, short_mask = (empty.index_put((row, new), x[row, old].to(empty)) for x in (input_ids, mask))
+    original = locator.batch(rows, response=response)
+    numbers = original.within(kept)
+    numbers = replace(numbers, positions=numbers.positions + torch.tensor(shift, dtype=torch.long)[numbers.rows])
+    return _Shortened(short_ids, short_mask, numbers, original, (row, new, old))
+
+
+def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """A forward from the ids as the tokenizer gave them; its logits are (B, T, V) like any other's.
+
+    At a sub-token that was taken out they are 0: nothing is predicted inside a number. Other outputs, such as hidden
+    states, are those of the shortened rows.
+    """
+    given = dict(given)
+    input_ids, mask, labels = (given.pop(name, None) for name in ("input_ids", "attention_mask", "labels"))
+    _refuse_cache(given.pop("past_key_values", None))
+    positions = given.pop("position_ids", None)
+    if positions is not None and mask is not None:
+        counted = (mask.cumsum(dim=-1) - 1).clamp(min=0)
+        if not torch.equal((positions * mask).expand_as(mask), counted * mask):
+            raise InputError(
+                "combine='substitute' shortens the rows, so position_ids must count their tokens from 0; leave them out"
+            )
+    keep = given.pop("logits_to_keep", 0)
+    as_tuple = given.pop("return_dict", model.config.return_dict) is False
+    short = _shortened(number_locator(model), input_ids, mask, labels)
+    row, new, old = short.places
+    if labels is not None:
+        ignored = torch.full_like(short.input_ids, -100)
+        given["labels"] = ignored.index_put((row, new), labels[row, old])
+    outputs = _forward(
+        model,
+        inner,
+        input_ids=short.input_ids,
+        attention_mask=short.attention_mask,
+        position_ids=(short.attention_mask.cumsum(dim=-1) - 1).clamp(min=0),
+        numbers=short.numbers,
+        **{**given, "use_cache": False, "return_dict": True},
+    )
+    decision = last_decision(model)
+    if decision is not None:
+        object.__setattr__(model, "_ani_last_decision", decision._replace(numbers=short.original))
+    logits = outputs.logits.new_zeros(*input_ids.shape, outputs.logits.shape[-1])
+    logits = logits.index_put((row, old), outputs.logits[row, new])
+    outputs.logits = logits[:, slice(-keep, None) if isinstance(keep, int) else keep]
+    return outputs.to_tuple() if as_tuple else outputs
+
+
+def _refuse_cache(cache: Any) -> None:
+    if isinstance(cache, Cache) and cache.get_seq_length():
+        raise InputError(
+            "combine='substitute' shortens the rows, so a KV cache can't be carried from call to call; pass the whole "
+            "text, or use generate"
+        )
 
 
 # --- generation -------------------------------------------------------------------------------------------------------

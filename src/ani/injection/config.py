@@ -16,14 +16,17 @@ LATER_SETTINGS = frozenset({"encoders", "magnitude_scaling", "bits_reciprocal", 
 class InjectionSettings(EncoderSettings):
     """Every setting but the layer, which a recipe may leave to be found."""
 
-    policy: Literal["terminal", "digitwise", "running"] = "terminal"
+    policy: Literal["terminal", "digitwise", "placewise", "running"] = "terminal"
     """`terminal`: a prompt number's last token. `digitwise`: every token of a prompt's number, with its whole value
-    (paper Section "Semantic Probing and Adaptive Integration"). `running`: every digit token, with the value of the
-    digits so far."""
+    (paper Section "Semantic Probing and Adaptive Integration"). `placewise`: every digit token of a prompt's number,
+    with the value in units of that token's last digit (12345 is 1.2345, 12.345, 123.45, …), so that what the places
+    below will carry is its fraction; at an integer's terminal token this is `terminal`. `running`: every digit token,
+    with the value of the digits so far."""
     scope: Literal["prompt", "all"] = "prompt"
     """Not with `running`: `all` also injects into the response while training (Algorithm 1 read literally)."""
-    combine: Literal["add", "replace"] = "add"
-    """h ← h + α·e, or h ← h + α·(e − h), which is e where the gate is open: substitution."""
+    combine: Literal["add", "replace", "substitute"] = "add"
+    """`add`: h ← h + α·e. `replace`: h ← h + α·(e − h), which is e where the gate is open. `substitute`: h ← e at layer
+    0, and the number's other sub-tokens leave the sequence, so that one position is all there is of it."""
     gate: Literal["learned", "open"] = "learned"
     """`open`: no gate, α = 1 (the paper's static injection)."""
     gate_hidden_size: int = Field(default=128, ge=1)
@@ -46,6 +49,11 @@ class InjectionSettings(EncoderSettings):
     def _consistent(self) -> Self:
         if self.policy == "running" and self.scope == "all":
             raise ValueError("policy='running' always covers all text; scope='all' is for the other policies")
+        if self.combine == "substitute" and (self.policy, self.scope, self.gate) != ("terminal", "prompt", "open"):
+            raise ValueError(
+                "combine='substitute' leaves one token of a prompt's number, without choice: it needs "
+                "policy='terminal', scope='prompt' and gate='open'"
+            )
         return self
 
 
@@ -58,3 +66,9 @@ class AniConfig(InjectionSettings):
 
     layer: int = Field(ge=0)
     """Injection layer l: the edited hidden state is `hidden_states[l]` of transformers; 0 is the embedding output."""
+
+    @model_validator(mode="after")
+    def _substitutes_at_the_input(self) -> Self:
+        if self.combine == "substitute" and self.layer != 0:
+            raise ValueError("combine='substitute' takes tokens out of the input, so layer must be 0")
+        return self

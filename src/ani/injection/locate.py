@@ -4,8 +4,9 @@ The one place where the scanner, the encoder and the policy meet: the collator, 
 all ask here, so they can't disagree.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import torch
@@ -17,6 +18,8 @@ from ani.numbers import Number, NumberScanner
 
 UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
 """Values of `NumberBatch.roles`."""
+
+_DIGIT = re.compile("[0-9]")
 
 PADDING = -1
 """Token id of a position that holds no text: no number stands there and none runs across it."""
@@ -46,6 +49,12 @@ class NumberBatch:
         keep = (self.positions >= start) & (self.positions < stop)
         return type(self)(self.rows[keep], self.positions[keep] - start, self.features[keep], self.roles[keep])
 
+    def within(self, kept: Sequence[Sequence[int]]) -> Self:
+        """The same for rows of which only the tokens at these positions are left (`NumberLocator.kept`)."""
+        places = [{position: place for place, position in enumerate(row)} for row in kept]
+        moved = [places[row][old] for row, old in zip(self.rows.tolist(), self.positions.tolist(), strict=True)]
+        return replace(self, positions=torch.tensor(moved, dtype=torch.long, device=self.positions.device))
+
     def repeated(self, repeats: int) -> Self:
         """The same for a batch whose rows are each repeated (`repeat_interleave`), as beam search does."""
         if repeats == 1 or not len(self):
@@ -53,6 +62,20 @@ class NumberBatch:
         rows = (self.rows.unsqueeze(1) * repeats + torch.arange(repeats, device=self.rows.device)).flatten()
         others = (x.repeat_interleave(repeats, dim=0) for x in (self.positions, self.features, self.roles))
         return type(self)(rows, *others)
+
+
+def in_units_of_place(number: str, end: int) -> str:
+    """A written number in units of its last digit before the character `end`: of 12345 and 2, the exact 12.345.
+
+    The digits of an exponent count as its mantissa's last one.
+    """
+    mantissa, _, exponent = number.lower().partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    if end <= len(whole):
+        shift = sum(character.isdigit() for character in whole[end:])
+    else:
+        shift = -len(fraction[: end - len(whole) - 1])
+    return f"{mantissa}e{int(exponent or 0) - shift}"
 
 
 class NumberLocator:
@@ -64,6 +87,8 @@ class NumberLocator:
         self.policy = config.policy
         self.scope = config.scope
         self.overflow = config.overflow
+        self.substitutes = config.combine == "substitute"
+        """Whether a number's sub-tokens but the last leave the sequence (`kept`)."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # immutable, and its token table is large
@@ -88,7 +113,13 @@ class NumberLocator:
                 numbers = [number for number in numbers if number.last_token >= start]
         if self.overflow == "skip":
             numbers = [number for number in numbers if self.encoder.in_range(number.value)]
+        if self.substitutes:  # what else its tokens say would be lost, as the D of Llama's " 3D"
+            numbers = [number for number in numbers if self._is_all_of_its_tokens(number, token_ids)]
         return numbers
+
+    def _is_all_of_its_tokens(self, number: Number, token_ids: Sequence[int]) -> bool:
+        tokens = token_ids[number.first_token : number.last_token + 1]
+        return self.scanner.text(tokens).strip() == number.text
 
     def batch(
         self,
@@ -108,17 +139,50 @@ class NumberLocator:
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
         """
         found: list[tuple[int, int, str, int]] = []
-        hide_response = response is not None and self.prompt_only
-        for row, token_ids in enumerate(rows):
-            if hide_response:
-                assert response is not None
-                token_ids = [PADDING if hidden else i for i, hidden in zip(token_ids, response[row], strict=True)]
+        for row, token_ids in enumerate(self._prompts(rows, response)):
             known = roles[row] if roles is not None else ()
             for number in self.find(token_ids, start=start):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
-                first = max(number.first_token, start) if self.policy == "digitwise" else number.last_token
-                found += [(row, token - start, number.text, role) for token in range(first, number.last_token + 1)]
+                found += [
+                    (row, token - start, text, role)
+                    for token, text in self._tokens(number, token_ids)
+                    if token >= start
+                ]
         return self._encode(found)
+
+    def _tokens(self, number: Number, token_ids: Sequence[int]) -> list[tuple[int, str]]:
+        """The tokens that carry a number, and what each of them encodes."""
+        tokens = range(number.first_token, number.last_token + 1)
+        match self.policy:
+            case "digitwise":
+                return [(token, number.text) for token in tokens]
+            case "placewise":
+                written = self.scanner.so_far(token_ids, number)
+                return [
+                    (token, in_units_of_place(number.text, len(so_far)))
+                    for token, before, so_far in zip(tokens, ["", *written], written, strict=False)
+                    if _DIGIT.search(so_far[len(before) :])
+                ]
+            case _:
+                return [(number.last_token, number.text)]
+
+    def kept(self, rows: Sequence[Sequence[int]], response: Sequence[Sequence[bool]] | None = None) -> list[list[int]]:
+        """Positions, per row, of the tokens that substitution leaves: all but the sub-tokens before a terminal one."""
+        kept = []
+        for token_ids in self._prompts(rows, response):
+            gone = {i for number in self.find(token_ids) for i in range(number.first_token, number.last_token)}
+            kept.append([i for i in range(len(token_ids)) if i not in gone])
+        return kept
+
+    def _prompts(
+        self, rows: Sequence[Sequence[int]], response: Sequence[Sequence[bool]] | None
+    ) -> Sequence[Sequence[int]]:
+        if response is None or not self.prompt_only:
+            return rows
+        return [
+            [PADDING if hidden else i for i, hidden in zip(row, responses, strict=True)]
+            for row, responses in zip(rows, response, strict=True)
+        ]
 
     def _encode(self, found: list[tuple[int, int, str, int]]) -> NumberBatch:
         return NumberBatch(

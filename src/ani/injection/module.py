@@ -35,8 +35,9 @@ class AniModule(nn.Module):
     is so large that an embedding learnt from zero at an adapter's learning rate would be lost in it. W_P starts at
     zero, so an untrained module changes nothing, exactly; the gate starts half open, so W_P has a gradient.
 
-    The paper's ablations differ in two settings: `gate="open"` is α = 1 without a gate, and `combine="replace"` is
-    h ← h + α·(e − h). A state that is replaced by zero is lost, so W_P then starts at random, with RMS(e) near s.
+    The paper's baselines differ in two settings (`ani.injection.methods`): `gate="open"` is α = 1 without a gate, and
+    `combine="replace"` or `"substitute"` is h ← h + α·(e − h). A state that is replaced by zero is lost, so W_P then
+    starts at random, with RMS(e) near s.
 
     Args:
         config: With `hidden_size` and `embedding_scale` filled in.

@@ -33,6 +33,7 @@ from ani.report.records import (
     Record,
     Run,
     SelectedLayer,
+    TextLoss,
     TrainingStep,
     read_lines,
     read_object,
@@ -48,6 +49,7 @@ from ani.report.summaries import (
     gating_by_run,
     layer_effects,
     layer_probes,
+    perplexities,
 )
 from ani.report.tables import (
     Table,
@@ -56,6 +58,7 @@ from ani.report.tables import (
     gating_cells,
     gating_domain_cells,
     gating_run_cells,
+    language_cells,
     layer_effects_cells,
     layers_cells,
     percent,
@@ -65,6 +68,7 @@ RUN = "run.json"
 ARITHMETIC = "arithmetic.jsonl"
 TRAINING = "training_log.jsonl"
 GATING = "gating.jsonl"
+LANGUAGE = "language.jsonl"
 INSPECTED = "inspected.jsonl"
 LAYERS = "layers.jsonl"
 SELECTION = "selection.json"
@@ -76,6 +80,11 @@ GATING_NOTE = (
     "it closed. Intervals take numbers as independent, which numbers of one sentence are not quite."
 )
 
+LANGUAGE_NOTE = (
+    "What training costs on ordinary text. Scored are word tokens: not numbers, nor the token right after one. Texts "
+    "without numbers can only show what training did to the model; in sentences whose numbers are all names, injecting "
+    "one can do harm as well. Means over training seeds; intervals are for other texts, not for other seeds."
+)
 PROBES_NOTE = (
     "A linear probe tells from the hidden state after a layer (0: the embedding output) whether a number is a quantity "
     "or a name. Random split: the paper's measure; sentences like those it learnt from. Held out: domains, templates "
@@ -187,6 +196,11 @@ def _gating(decisions: Sequence[GateDecision]) -> tuple[Section, list[Headline]]
         value, (interval,), _ = percent(summary.balanced_accuracy)
         headlines.append(Headline("Roles told apart, balanced accuracy", value, interval))
     return section, headlines
+
+
+def _language(losses: Sequence[TextLoss], baseline: str | None) -> Section:
+    table = language_cells(perplexities(losses, baseline), baseline)
+    return Section("language", "Language", (LANGUAGE_NOTE,), tables=(table,))
 
 
 def _training(log: Sequence[TrainingStep]) -> Section:
@@ -320,10 +334,10 @@ def _read_selection(folder: Path, curve: Sequence[LayerProbe]) -> SelectedLayer 
 def build_report(folder: Path) -> Path:
     """Writes `report.html` in `folder` from the result files found there.
 
-    Reads `run.json`, `arithmetic.jsonl`, `training_log.jsonl`, `gating.jsonl`, `inspected.jsonl` and `layers.jsonl`
-    (with `selection.json` beside it), all optional; a section appears only if its file exists and holds a record, and
-    that on layer sensitivity if a comparison's runs inject at three of the probed layers or more. The page loads
-    nothing, runs no script, and replaces an older one in one step.
+    Reads `run.json`, `arithmetic.jsonl`, `training_log.jsonl`, `gating.jsonl`, `language.jsonl`, `inspected.jsonl` and
+    `layers.jsonl` (with `selection.json` beside it), all optional; a section appears only if its file exists and holds
+    a record, and that on layer sensitivity if a comparison's runs inject at three of the probed layers or more. The
+    page loads nothing, runs no script, and replaces an older one in one step.
 
     Returns:
         The path of the page.
@@ -346,6 +360,8 @@ def build_report(folder: Path) -> Path:
         section, found = _gating(decisions)
         sections.append(section)
         headlines += found
+    if losses := _read(folder, LANGUAGE, TextLoss):
+        sections.append(_language(losses, run.baseline))
     if sentences := _read(folder, INSPECTED, InspectedSentence):
         sections.append(_inspected(sentences))
     if curve := _read_curve(folder):
@@ -358,8 +374,9 @@ def build_report(folder: Path) -> Path:
         sections.append(_training(log))
     if not sections and not has_run:
         raise InputError(
-            f"{folder} holds no results (none of {RUN}, {ARITHMETIC}, {GATING}, {INSPECTED}, {LAYERS}, {TRAINING}, "
-            "or only empty ones); `ani demo`, `ani train`, `ani eval --out` and `ani probe --out` write them"
+            f"{folder} holds no results (none of {RUN}, {ARITHMETIC}, {GATING}, {LANGUAGE}, {INSPECTED}, {LAYERS}, "
+            f"{TRAINING}, or only empty ones); `ani demo`, `ani train`, `ani eval --out`, `ani probe --out` and "
+            "`ani compare` write them"
         )
     page = folder / "report.html"
     text = _template().render(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from ani.errors import InputError
 
@@ -93,6 +93,17 @@ class GateDecision(Record):
     def right(self) -> bool:
         """Whether the gate did what the role asks for: open for a quantity, closed for a name."""
         return self.injected == (self.role == "quantitative")
+
+
+class TextLoss(Record):
+    """One line of a comparison's `language.jsonl`: the loss on a text's word tokens, in nats, summed."""
+
+    run: str
+    seed: int | None = None
+    kind: Literal["plain", "nominal"]
+    text: str
+    tokens: int = Field(ge=1)
+    loss: FiniteFloat
 
 
 class InspectedNumber(Record):

@@ -10,17 +10,18 @@ from math import ceil, floor, hypot
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import PermutationMethod, pearsonr, rankdata
 
 from ani.errors import InputError
-from ani.evaluation.statistics import PairedDifference, paired_bootstrap, wilson_interval
-from ani.report.records import Answer, GateDecision, ProbedLayer
+from ani.evaluation.statistics import PairedDifference, bootstrap_means, paired_bootstrap, wilson_interval
+from ani.report.records import Answer, GateDecision, ProbedLayer, TextLoss
 
-T = TypeVar("T", Answer, GateDecision)
+T = TypeVar("T", Answer, GateDecision, TextLoss)
 
 
 class Estimate(NamedTuple):
-    """A share in [0, 1], or a difference of two, with its 95% interval [low, high]."""
+    """A number, such as a share in [0, 1] or a difference of two, with its 95% interval [low, high]."""
 
     value: float
     low: float
@@ -62,10 +63,14 @@ def _by_seed(run: str, records: Sequence[T]) -> list[list[T]]:
     return groups
 
 
-def _question(record: Answer | GateDecision) -> tuple[object, ...]:
-    if isinstance(record, Answer):
-        return record.digits, record.prompt
-    return record.role, record.domain
+def _question(record: Answer | GateDecision | TextLoss) -> tuple[object, ...]:
+    match record:
+        case Answer():
+            return record.digits, record.prompt
+        case GateDecision():
+            return record.role, record.domain
+        case TextLoss():
+            return record.kind, record.text
 
 
 def _mean_share(seeds: Iterable[Share]) -> Share:
@@ -248,6 +253,54 @@ def gating_by_domain(decisions: Sequence[GateDecision]) -> dict[str, Gating]:
         if decision.domain is not None:
             groups.setdefault(decision.domain, []).append(decision)
     return {domain: gating(groups[domain]) for domain in sorted(groups)}
+
+
+class Perplexity(NamedTuple):
+    """How well one run predicts the word tokens of one kind of text, the mean over its seeds."""
+
+    value: Estimate
+    """exp of the mean loss of a word token, of all seeds."""
+    texts: int
+    seeds: int
+    difference: Estimate | None
+    """Mean loss minus the baseline's, in nats; None for the baseline, or without one."""
+
+
+def perplexities(losses: Sequence[TextLoss], baseline: str | None = None) -> dict[str, dict[str, Perplexity]]:
+    """Run, in order of appearance → kind of text → its perplexity.
+
+    Intervals are percentiles over 1,000 resamples of texts, each drawn with its loss and tokens under both runs, so
+    differences are paired. They are for other texts, not for other seeds.
+
+    Raises:
+        InputError: the seeds of a run were given different texts, or a run other texts than the baseline.
+    """
+    runs: dict[str, list[TextLoss]] = {}
+    # A text's loss and tokens, summed over seeds: their ratio doesn't mind how many there are.
+    sums: dict[str, dict[str, dict[str, NDArray[np.float64]]]] = {}
+    for record in losses:
+        runs.setdefault(record.run, []).append(record)
+        texts = sums.setdefault(record.run, {}).setdefault(record.kind, {})
+        texts.setdefault(record.text, np.zeros(2))[:] += record.loss, record.tokens
+    result: dict[str, dict[str, Perplexity]] = {}
+    for run, kinds in sums.items():
+        seeds, result[run] = len(_by_seed(run, runs[run])), {}
+        for kind, texts in kinds.items():
+            others = texts if baseline is None else sums.get(baseline, {}).get(kind, {})
+            if texts.keys() != others.keys():
+                raise InputError(f"{kind} texts: runs {run!r} and {baseline!r} were given different ones")
+            rows = np.array([[*texts[text], *others[text]] for text in others])
+            means = np.vstack([rows.mean(axis=0), bootstrap_means(rows)])
+            own, other = means[:, 0] / means[:, 1], means[:, 2] / means[:, 3]
+            difference = None if baseline in (None, run) else _estimate(own - other)
+            result[run][kind] = Perplexity(_estimate(np.exp(own)), len(texts), seeds, difference)
+    return result
+
+
+def _estimate(values: NDArray[np.float64]) -> Estimate:
+    """From the observed value, first, and its resamples."""
+    low, high = np.quantile(values[1:], [0.025, 0.975])
+    return Estimate(float(values[0]), float(low), float(high))
 
 
 class LayerProbe(NamedTuple):

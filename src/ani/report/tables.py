@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ani.evaluation.statistics import PairedDifference
-from ani.report.records import Answer, GateDecision, ProbedLayer, SelectedLayer, as_records
+from ani.report.records import Answer, GateDecision, ProbedLayer, SelectedLayer, TextLoss, as_records
 from ani.report.summaries import (
     Accuracy,
     Difference,
@@ -19,18 +19,21 @@ from ani.report.summaries import (
     Gating,
     LayerEffect,
     LayerProbe,
+    Perplexity,
     Share,
     accuracies,
     differences,
     gating,
     gating_by_run,
     layer_probes,
+    perplexities,
 )
 
 if TYPE_CHECKING:
     from ani.probing.selection import LayerSelection
 
 MISSING = "–"
+_TEXT_KINDS = {"plain": "Without numbers", "nominal": "Nominal numbers"}
 
 
 class Cell(NamedTuple):
@@ -189,16 +192,54 @@ def gating_run_cells(summaries: Mapping[str, Gating]) -> Table:
     )
 
 
+def language_cells(rows: Mapping[str, Mapping[str, Perplexity]], baseline: str | None) -> Table:
+    """One row a run: its perplexity by kind of text and, with a baseline, how much more it loses a token."""
+    caption = "Perplexity of word tokens, with 95% bootstrap intervals over texts"
+    header = ["Run", *_TEXT_KINDS.values()]
+    if baseline is not None:
+        caption += f"; the mean loss minus that of {baseline}, in nats a token (less is better), on the same texts"
+        header += [f"{name}: loss" for name in _TEXT_KINDS.values()]
+    lines = []
+    for run, kinds in rows.items():
+        found = [kinds.get(kind) for kind in _TEXT_KINDS]
+        cells = [Cell(run), *map(_perplexity, found)]
+        if baseline is not None:
+            cells += [_nats(None if one is None else one.difference) for one in found]
+        lines.append(tuple(cells))
+    return Table(caption, tuple(header), tuple(lines), label_columns=1)
+
+
+def _perplexity(found: Perplexity | None) -> Cell:
+    if found is None:
+        return Cell(MISSING)
+    value, low, high = (f"{number:.2f}" if number < 10_000 else f"{number:.1e}" for number in found.value)
+    count = f"n = {found.texts}" if found.seeds == 1 else f"n = {found.texts} × {found.seeds} seeds"
+    return Cell(value, (f"{low}–{high}", count))
+
+
+def _nats(estimate: Estimate | None) -> Cell:
+    if estimate is None:
+        return Cell(MISSING)
+    value, low, high = (f"{number:+.3f}" for number in estimate)
+    return Cell(value, (f"{low}…{high}",))
+
+
 def comparison_cells(
-    answers: Sequence[Answer], decisions: Sequence[GateDecision], baseline: str | None = None
+    answers: Iterable[Mapping[str, Any]],
+    decisions: Iterable[Mapping[str, Any]],
+    losses: Iterable[Mapping[str, Any]],
+    baseline: str | None,
 ) -> tuple[Table, ...]:
-    """Whichever there is reason for: accuracy, differences to the baseline, gating; one row a run."""
-    rows = accuracies(answers)
+    """Whichever there is reason for: accuracy, differences to the baseline, gating, language; one row a run."""
+    answered = as_records(answers, Answer)
+    rows = accuracies(answered)
     tables = [accuracy_cells(rows)] if rows else []
-    if baseline is not None and (compared := differences(answers, baseline)):
+    if baseline is not None and (compared := differences(answered, baseline)):
         tables.append(difference_cells(compared, baseline))
-    if gates := gating_by_run(decisions):
+    if gates := gating_by_run(as_records(decisions, GateDecision)):
         tables.append(gating_run_cells(gates))
+    if language := perplexities(as_records(losses, TextLoss), baseline):
+        tables.append(language_cells(language, baseline))
     return tuple(tables)
 
 
@@ -279,27 +320,34 @@ def gating_markdown(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def comparison_tables(
-    answers: Iterable[Mapping[str, Any]], decisions: Iterable[Mapping[str, Any]], baseline: str | None = None
+    answers: Iterable[Mapping[str, Any]],
+    decisions: Iterable[Mapping[str, Any]],
+    losses: Iterable[Mapping[str, Any]],
+    baseline: str | None = None,
 ) -> list[RichTable]:
-    """A comparison's tables for the terminal: accuracy, differences to the baseline, gating; each if there are results.
+    """A comparison's tables for the terminal: accuracy, differences to the baseline, gating, language; each if there
+    are results.
 
     Args:
         answers: as in the `arithmetic.jsonl` of a comparison, with prompt and seed.
         decisions: as in its `gating.jsonl`, with run and seed.
+        losses: as in its `language.jsonl`, with run and seed.
         baseline: the run to which the others are compared.
 
     Raises:
         InputError: a record lacks a key or holds a wrong type, or runs were asked different problems.
     """
-    tables = comparison_cells(as_records(answers, Answer), as_records(decisions, GateDecision), baseline)
-    return [_rich(table) for table in tables]
+    return [_rich(table) for table in comparison_cells(answers, decisions, losses, baseline)]
 
 
 def comparison_markdown(
-    answers: Iterable[Mapping[str, Any]], decisions: Iterable[Mapping[str, Any]], baseline: str | None = None
+    answers: Iterable[Mapping[str, Any]],
+    decisions: Iterable[Mapping[str, Any]],
+    losses: Iterable[Mapping[str, Any]],
+    baseline: str | None = None,
 ) -> str:
     """The same tables in Markdown, each under its caption."""
-    tables = comparison_cells(as_records(answers, Answer), as_records(decisions, GateDecision), baseline)
+    tables = comparison_cells(answers, decisions, losses, baseline)
     return "\n".join(f"{table.caption}:\n\n{_markdown(table)}" for table in tables)
 
 

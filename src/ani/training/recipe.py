@@ -1,16 +1,17 @@
 """One validated training recipe, from YAML and `key=value` overrides; knows nothing about how it is carried out."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.injection.config import AniConfig, InjectionSettings
+from ani.injection.methods import METHODS, MethodName
 from ani.models import DTypeName, Quantization
 
 
@@ -103,6 +104,8 @@ class TrainingSettings(Section):
     """Optimizer steps; overrules `epochs`."""
     warmup_steps: int = Field(default=0, ge=0)
     max_gradient_norm: float = Field(default=1.0, gt=0)
+    number_token_loss: float = Field(default=0.0, ge=0)
+    """Weight of the Number Token Loss beside the cross-entropy; its authors take 0.3 (arXiv 2411.02083)."""
     gradient_checkpointing: bool = True
     log_every: int = Field(default=10, ge=1)
     save_every: int = Field(default=100, ge=1)
@@ -121,12 +124,39 @@ class Recipe(Section):
     """Of the generated examples: runs whose `seed` alone differs then learn from the same ones. None: `seed`."""
     dtype: DTypeName = "auto"
     quantization: Quantization = "nf4"
-    ani: AniSettings
+    method: MethodName = "ani"
+    """A row of the paper's tables (`ani.injection.methods`)."""
+    ani: AniSettings | None = None
+    """The module. What the method fixes overrules it; a method without a module has none."""
     probe: ProbeSettings = ProbeSettings()
     lora: LoraSettings | None = LoraSettings()
     """`null`: train the module alone."""
     data: list[DataSource] = Field(min_length=1)
     training: TrainingSettings = TrainingSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_method_says(cls, raw: Any) -> Any:
+        method = METHODS.get(raw.get("method", "ani")) if isinstance(raw, dict) else None
+        if method is None:
+            return raw  # pydantic says what is wrong
+        if method.settings is None:
+            return {**raw, "ani": None}
+        section = raw.get("ani")
+        if isinstance(section, AniSettings):
+            section = section.model_dump()
+        if isinstance(section, dict) or (section is None and "layer" in method.settings):
+            return {**raw, "ani": {**(section or {}), **method.settings}}
+        return raw
+
+    @model_validator(mode="after")
+    def _trainable(self) -> Self:
+        if METHODS[self.method].settings is None:
+            if self.lora is None:
+                raise ValueError(f"method {self.method!r} trains LoRA weights only, so lora can't be null")
+        elif self.ani is None:
+            raise ValueError(f"key 'ani' is missing: method {self.method!r} needs it, with a layer at least")
+        return self
 
 
 S = TypeVar("S", bound=Section)
@@ -211,7 +241,7 @@ def _explain(error: ValidationError, kind: type[Section]) -> str:
     if first["type"] == "missing":
         return f"key {where!r} is missing"
     if not where:
-        return first["msg"]
+        return first["msg"].removeprefix("Value error, ")
     return f"{where}: {first['msg']} (got {first['input']!r})"
 
 
@@ -227,13 +257,14 @@ def _known_keys(kind: type[Section], location: tuple[int | str, ...]) -> list[st
         if isinstance(part, int):
             continue
         if part in section.model_fields:
-            annotation = section.model_fields[part].annotation
-            options = [
-                option
-                for option in (annotation, *get_args(annotation))
-                if isinstance(option, type) and issubclass(option, BaseModel)
-            ]
-            section = options[0] if options else section
+            section = next(_sections(section.model_fields[part].annotation), section)
         elif part in kinds:
             section = kinds[part]
     return list(section.model_fields)
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections(argument)

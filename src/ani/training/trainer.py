@@ -29,7 +29,7 @@ from peft.utils import load_peft_weights
 from rich.console import Console
 from safetensors.torch import load_file
 from torch.utils.data import Dataset, Sampler
-from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ani.data.arithmetic import arithmetic_problems
@@ -39,12 +39,14 @@ from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, 
 from ani.errors import InputError, TrainingFailed
 from ani.files import replacing_file
 from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
-from ani.injection.attach import ani_module, attach, base_model, last_decision, number_locator
+from ani.injection.attach import ani_module, attach, base_model, is_attached, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, NumberLocator
+from ani.injection.methods import METHODS, MethodName
 from ani.models import load_config, load_model, load_tokenizer
 from ani.probing.run import SELECTION, probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
-from ani.training.recipe import Recipe, load_recipe, save_recipe
+from ani.training.number_token_loss import NumberTokenLoss
+from ani.training.recipe import LoraSettings, Recipe, load_recipe, save_recipe
 
 ADAPTER = "adapter"
 PROBE = "probe"
@@ -60,26 +62,45 @@ UNMOVED = 0.01
 
 
 class AniTrainer(Trainer):
-    """transformers' Trainer for a model with ANI attached.
+    """transformers' Trainer for a model with ANI attached, or for LoRA alone where the method has no module.
 
     Args:
         module_learning_rate: Learning rate of the ANI module.
+        method: Name that checkpoints carry.
+        number_token_loss: Weight of that term (`ani.training.number_token_loss`); 0: without it.
         **kwargs: As for Trainer.
+
+    Raises:
+        InputError: If the Number Token Loss can't be had with this tokenizer.
     """
 
     model: torch.nn.Module
 
-    def __init__(self, *, module_learning_rate: float, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        module_learning_rate: float,
+        method: MethodName = "ani",
+        number_token_loss: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.method: MethodName = method
         self.folder = Path(cast(str, self.args.output_dir))
         self.module_learning_rate = module_learning_rate
         self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(self.model).forward).parameters
+        self.number_token_weight = number_token_loss
+        self._number_token_loss: NumberTokenLoss | None = None
+        if number_token_loss > 0:
+            vocab_size = base_model(self.model).config.get_text_config().vocab_size
+            self._number_token_loss = NumberTokenLoss(cast(Any, self.processing_class), vocab_size)
+        self._digits = 0
         self._sums: dict[str, float] = {}
         self._log_started = time.monotonic()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            module = {id(parameter) for parameter in ani_module(self.model).parameters()}
+            module = {id(parameter) for parameter in _module_parameters(self.model)}
             trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             groups = [
                 # First, because its rate is the one that the Trainer logs.
@@ -89,13 +110,35 @@ class AniTrainer(Trainer):
             self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
         return self.optimizer
 
-    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+        batches, num_items = super().get_batch_samples(*args, **kwargs)
+        if self._number_token_loss is not None:
+            self._digits = sum(self._number_token_loss.count(batch["labels"][:, 1:]) for batch in batches)
+        return batches, num_items
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        following = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
         if self._keeps_logits:
             # The head is a fifth of a small model's work, and only the response's logits are learnt from.
-            following = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
             columns = (following != IGNORED).any(dim=0).nonzero().squeeze(1)
-            inputs = {**inputs, "logits_to_keep": columns, "shift_labels": following[:, columns]}
-        return super().compute_loss(model, inputs, *args, **kwargs)
+            following = following[:, columns]
+            inputs = {**inputs, "logits_to_keep": columns, "shift_labels": following}
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self._number_token_loss is not None:
+            digits = self._number_token_loss.count(following)
+            total = self._number_token_loss.total(outputs["logits"], following)
+            # The mean over the digits of all accumulated batches, where the Trainer doesn't divide by their number.
+            mean = total / max(1, digits if num_items_in_batch is None else self._digits)
+            loss = loss + self.number_token_weight * mean
+            self._add("number_token_loss", float(total.detach()))
+            self._add("digits", digits)
+        return (loss, outputs) if return_outputs else loss
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in cast(_Examples, self.train_dataset).examples]
@@ -153,6 +196,8 @@ class AniTrainer(Trainer):
         now = time.monotonic()
         elapsed, self._log_started = now - self._log_started, now
         logs = {"tokens_per_second": sums.get("tokens", 0.0) / elapsed}
+        if digits := sums.get("digits", 0.0):
+            logs["number_token_loss"] = sums["number_token_loss"] / digits
         if numbers := sums.get("numbers", 0.0):
             logs["embedding_ratio"] = sums["ratio"] / numbers
             logs["embedding_rms"] = sums["embedding_rms"] / numbers
@@ -167,7 +212,7 @@ class AniTrainer(Trainer):
 
     def _stop_if_dead(self, logs: dict[str, float]) -> None:
         # Over all numbers: data of the user's own seldom tells their roles.
-        if ani_module(self.model).gate is None:
+        if not is_attached(self.model) or ani_module(self.model).gate is None:
             return
         one_sided = logs.get("gate_open") in (0, 1)
         if one_sided and logs["gate_saturated"] == 1 and logs["embedding_rms"] < UNMOVED:
@@ -183,7 +228,7 @@ class AniTrainer(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         directory = Path(output_dir) if output_dir else self.folder
         directory.mkdir(parents=True, exist_ok=True)
-        save_adapter(self.model, directory / ADAPTER)
+        save_adapter(self.model, directory / ADAPTER, method=self.method)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         _check_finite(self.model, self.state.global_step)
@@ -193,9 +238,14 @@ class AniTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         directory = Path(resume_from_checkpoint) / ADAPTER
-        ani_module(self.model).load_state_dict(load_file(directory / WEIGHTS_FILE))
+        if is_attached(self.model):
+            ani_module(self.model).load_state_dict(load_file(directory / WEIGHTS_FILE))
         if (directory / PEFT_CONFIG_FILE).is_file():
             set_peft_model_state_dict(cast(PeftModel, self.model), load_peft_weights(str(directory), device="cpu"))
+
+
+def _module_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return list(ani_module(model).parameters()) if is_attached(model) else []
 
 
 def _check_finite(model: torch.nn.Module, step: int) -> None:
@@ -274,7 +324,7 @@ class _Examples(Dataset[TokenizedExample]):
 
 
 def load_examples(recipe: Recipe) -> list[Example]:
-    """The recipe's training examples, source after source; all from training splits."""
+    """The recipe's training examples, source after source, as its method writes them; all from training splits."""
     seed = recipe.seed if recipe.data_seed is None else recipe.data_seed
     examples: list[Example] = []
     for source in recipe.data:
@@ -296,11 +346,11 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 examples += read_jsonl(source.path)[: source.limit]
             case "hub":
                 examples += load_hub(source.name, source.split, source.limit)[: source.limit]
-    return examples
+    return [example.written(METHODS[recipe.method].write) for example in examples]
 
 
 def _tokenized(
-    examples: list[Example], tokenizer: PreTrainedTokenizerBase, locator: NumberLocator, max_length: int
+    examples: list[Example], tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, max_length: int
 ) -> list[TokenizedExample]:
     """Tokenized examples, without those that `max_length` leaves no token to learn: their loss would be 0 / 0."""
     tokenized = [tokenize(example, tokenizer, locator, max_length) for example in examples]
@@ -322,7 +372,7 @@ def _tokenized(
 
 
 def with_layer(recipe: Recipe, console: Console | None = None) -> Recipe:
-    """The recipe with its layer as a number.
+    """The recipe with its layer as a number, if its method has one.
 
     `auto` probes the base model, in the recipe's precision and quantization, and leaves the results in `probe` of the
     output directory; where they are already, they are read.
@@ -330,19 +380,25 @@ def with_layer(recipe: Recipe, console: Console | None = None) -> Recipe:
     Raises:
         InputError: `paper`, but the paper has no model of this shape; or the model can't be probed.
     """
+    if recipe.ani is None:
+        return recipe
     layer = recipe.ani.layer
     if layer == "paper":
-        config = load_config(recipe.model)
-        preset = preset_for(config)
-        if preset is None:
-            raise InputError(
-                f"ani.layer: paper is for the models of the paper ({', '.join(PAPER_LAYERS)}), and {recipe.model} has "
-                "the shape of none of them; write a number, or auto"
-            )
-        layer = preset.layer
+        layer = paper_layer(recipe.model, load_config(recipe.model))
     elif layer == "auto":
         layer = _probed_layer(recipe, console)
     return recipe.model_copy(update={"ani": recipe.ani.model_copy(update={"layer": layer})})
+
+
+def paper_layer(name: str, config: PreTrainedConfig) -> int:
+    """The layer of `ani.layer: paper`; raises InputError for a model whose shape the paper doesn't have."""
+    preset = preset_for(config)
+    if preset is None:
+        raise InputError(
+            f"ani.layer: paper is for the models of the paper ({', '.join(PAPER_LAYERS)}), and {name} has the shape of "
+            "none of them; write a number, or auto"
+        )
+    return preset.layer
 
 
 def _probed_layer(recipe: Recipe, console: Console | None) -> int:
@@ -377,8 +433,19 @@ def _probed_layer(recipe: Recipe, console: Console | None) -> int:
     return selection.layer
 
 
+def lora_config(lora: LoraSettings) -> LoraConfig:
+    """A recipe's LoRA, as PEFT wants it."""
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+
+
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
-    """Load the recipe's model, wrap it in LoRA if it says so, and attach an untrained ANI module."""
+    """Load the recipe's model, wrap it in LoRA if it says so, and attach its method's untrained module, if any."""
     tokenizer = load_tokenizer(recipe.model)
     model: torch.nn.Module = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
     set_seed(recipe.seed)
@@ -386,16 +453,22 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     if recipe.lora is not None:
         if recipe.quantization != "none":
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-        config = LoraConfig(
-            r=recipe.lora.r,
-            lora_alpha=recipe.lora.alpha,
-            lora_dropout=recipe.lora.dropout,
-            target_modules=recipe.lora.target_modules,
-            task_type="CAUSAL_LM",
-        )
-        model = get_peft_model(cast(Any, model), config)
-    attach(model, tokenizer, recipe.ani.config())
+        model = get_peft_model(cast(Any, model), lora_config(recipe.lora))
+    if recipe.ani is not None:
+        attach(model, tokenizer, recipe.ani.config())
     return model, tokenizer
+
+
+def check(recipe: Recipe, *, resume: bool = False) -> None:
+    """Raise InputError for what can be told before anything is loaded: no place for the output, or settings that
+    contradict each other."""
+    output = Path(recipe.output)
+    if output.exists() and not output.is_dir():
+        raise InputError(f"output {output} is a file; name a directory")
+    if output.exists() and any(output.iterdir()) and not resume:
+        raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
+    if recipe.quantization != "none" and recipe.lora is None:
+        raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
 
 
 def train(
@@ -420,21 +493,16 @@ def train(
         InputError: If the recipe can't be carried out as it is.
         TrainingFailed: If the loss is no longer finite or the gate is dead; the last good checkpoint is kept.
     """
+    check(recipe, resume=resume)
     output = Path(recipe.output)
-    if output.exists() and not output.is_dir():
-        raise InputError(f"output {output} is a file; name a directory")
-    if output.exists() and any(output.iterdir()) and not resume:
-        raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
-    if recipe.quantization != "none" and recipe.lora is None:
-        raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
     examples = load_examples(recipe)
     model, tokenizer = prepare(with_layer(recipe, console))
-    locator = number_locator(model)
+    locator = number_locator(model) if is_attached(model) else None
     dataset = _Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length))
-    output.mkdir(parents=True, exist_ok=True)
-    save_recipe(recipe, output / RECIPE_FILE)
     trainer = AniTrainer(
         module_learning_rate=recipe.training.module_learning_rate,
+        method=recipe.method,
+        number_token_loss=recipe.training.number_token_loss,
         model=model,
         args=_arguments(recipe),
         train_dataset=dataset,
@@ -442,6 +510,7 @@ def train(
         processing_class=tokenizer,
         callbacks=[_LogAtCheckpoints(), *([_Report(on_log)] if on_log is not None else [])],
     )
+    save_recipe(recipe, output / RECIPE_FILE)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     checkpoint = _last_checkpoint(output) if resume else None
@@ -450,7 +519,7 @@ def train(
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     _check_finite(model, trainer.state.global_step)
-    save_adapter(model, output / ADAPTER)
+    save_adapter(model, output / ADAPTER, method=recipe.method)
     return model.eval()
 
 

@@ -1,0 +1,87 @@
+"""The methods of the paper's tables, each as what it fixes of the module's settings; knows nothing about training.
+
+All of them share one module, one scanner, one trainer and one evaluation. h is the hidden state at a number's terminal
+token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer 0 the embedding output:
+
+| method | equation | where | source |
+| --- | --- | --- | --- |
+| `ani` | h ← h + α·e, α from the gate; every setting is free | layer l, terminal token | the paper, Eq. 1 to 6 |
+| `sft` | | | the paper, "Baselines": LoRA on the same data, nothing else |
+| `digitwise` | h ← h + e | layer 0, every token of the number | the paper, "Baselines": Digit-wise (Additive) |
+| `xval` | h ← e, φ(x) = the scaled value | layer 0, one position a number | xVal, arXiv 2310.02989 |
+| `fone` | h ← e, φ(x) = Fourier features | layer 0, one position a number | FoNE, arXiv 2502.09741 |
+| `numerologic` | `42` is written `2:42` | the text | NumeroLogic, arXiv 2404.00459 |
+| `static` | h ← e | layer l, terminal token | the paper, "Ablation": Static Injection |
+| `static-additive` | h ← h + e | layer l, terminal token | its additive sibling, ours |
+| `digitwise-gated` | h ← h + α·e | layer l, every token of the number | the paper, "Ablation": Digit-wise Injection |
+
+`reference`, the tables' first row, is the model with nothing attached or trained; a comparison always has it.
+
+What the sources leave open, and what is done here:
+
+- **Numbers of the response** stay digits under every method. FoNE and xVal also *write* numbers through a head of
+  their own, which regresses or classifies a number's value at one position. Here each method must generate text that
+  a user can read and that the same evaluation judges, the paper compares them as inputs ("Input-level Integration"),
+  and it is silent on any head. So a substituted number is read from one position and its answer is written out.
+- **Which numbers are substituted**: those of the prompt. A sub-token that also holds other text (`3D` as one token)
+  is left as it is.
+- **xVal's range**: `magnitude_scaling`, `log` (FoNE's variant, to [−5, 5]) by default, or `linear`, xVal's own; with
+  M = 10^integer_digits. Its embedding is a direction times the value, so 0 is a zero vector, as published.
+- **NumeroLogic's braces**: the paper writes `2:42`, so nothing stands around it; prompts and completions are
+  rewritten for training, prompts for evaluation, and the counts are taken out of what the model writes.
+- **Start of W_P**: zero where e is added, random where it replaces the state (`AniModule`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+from ani.numbers import find_numbers
+from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
+
+MethodName = Literal[
+    "ani", "sft", "digitwise", "xval", "fone", "numerologic", "static", "static-additive", "digitwise-gated"
+]
+"""Methods that train something."""
+
+
+def plain_pieces(text: str) -> list[tuple[str, bool]]:
+    """A text in pieces; True for its numbers."""
+    pieces: list[tuple[str, bool]] = []
+    end = 0
+    for number in find_numbers(text):
+        pieces += [(text[end : number.start], False), (text[number.start : number.end], True)]
+        end = number.end
+    return [*pieces, (text[end:], False)]
+
+
+class Method(NamedTuple):
+    """How a method differs from ANI."""
+
+    settings: Mapping[str, Any] | None = {}
+    """What it fixes in the `ani` section of a recipe; None: it has no module."""
+    pieces: Callable[[str], list[tuple[str, bool]]] = plain_pieces
+    """A text as the model reads and writes it, in pieces; True for numbers."""
+    read: Callable[[str], str] = str
+    """What the model wrote, as ordinary text."""
+
+    def write(self, text: str) -> str:
+        """A text as the model reads and writes it."""
+        return "".join(piece for piece, _ in self.pieces(text))
+
+
+_SUBSTITUTED = {"layer": 0, "policy": "terminal", "scope": "prompt", "gate": "open", "combine": "substitute"}
+
+METHODS: dict[MethodName, Method] = {
+    "ani": Method(),
+    "sft": Method(None),
+    "digitwise": Method({"layer": 0, "policy": "digitwise", "scope": "prompt", "gate": "open", "combine": "add"}),
+    "xval": Method({**_SUBSTITUTED, "encoders": ["magnitude"]}),
+    "fone": Method({**_SUBSTITUTED, "encoders": ["fourier"]}),
+    "numerologic": Method(None, digit_counted_pieces, remove_digit_counts),
+    "static": Method({"policy": "terminal", "gate": "open", "combine": "replace"}),
+    "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
+    "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
+}
+"""Every method by its name; the module's docstring says what each is."""
+
+assert tuple(METHODS) == get_args(MethodName)

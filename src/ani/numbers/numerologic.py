@@ -1,0 +1,74 @@
+"""NumeroLogic's text form of numbers: `42` → `2:42`, and back; knows nothing about models.
+
+Schwartz et al., "NumeroLogic: Number Encoding for Enhanced LLMs' Numerical Reasoning" (arXiv 2404.00459): the number of
+digits stands before the number, so that a model that reads or writes from the left knows each digit's place. Integers
+`42` → `2:42`, decimals `3.14` → `1.2:3.14` (digits before and after the point). The ANI paper's baseline writes no
+braces around it, so neither do we. A sign stays in front (`-5` → `-1:5`), separators and exponents stay inside and
+are not counted (`1,234` → `4:1,234`).
+"""
+
+import re
+
+from ani.numbers.grammar import find_numbers
+
+_NUMBER = re.compile(r"(?P<sign>[+−-]?)(?P<whole>[0-9,]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+-]?[0-9]+)?")
+_DIGITS = frozenset("0123456789")
+_COUNTS = re.compile(r"(?<![0-9])(0|[1-9][0-9]*)(?:\.(0|[1-9][0-9]*))?:")
+
+
+def digit_counted_pieces(text: str) -> list[tuple[str, bool]]:
+    """A text with the digit counts before every number, in pieces; True for a number with its counts."""
+    pieces: list[tuple[str, bool]] = []
+    end = 0
+    for number in find_numbers(text):
+        written = text[number.start : number.end]
+        match = _NUMBER.fullmatch(written)
+        assert match is not None, written
+        counts = str(len(match["whole"].replace(",", "")))
+        if match["fraction"] is not None:
+            counts += f".{len(match['fraction'])}"
+        counted = "".join([match["sign"], counts, ":", written[len(match["sign"]) :]])
+        pieces += [(text[end : number.start], False), (counted, True)]
+        end = number.end
+    return [*pieces, (text[end:], False)]
+
+
+def add_digit_counts(text: str) -> str:
+    """Write the digit counts before every number of a text."""
+    return "".join(piece for piece, _ in digit_counted_pieces(text))
+
+
+def remove_digit_counts(text: str) -> str:
+    """Take the digit counts away wherever they are right: the inverse of `add_digit_counts`.
+
+    Exact but for exponents that a colon follows (`1e5:00`), which the published form does not know. A text that only
+    looks like one with counts (the time `2:42`) loses its first number.
+    """
+    parts: list[str] = []
+    end = 0
+    while match := _COUNTS.search(text, end):
+        number = _counted(text, match.end(), int(match[1]), None if match[2] is None else int(match[2]))
+        if number is None:
+            # The counts may begin later, as in `7.2:42`, where the 7 belongs to what is before.
+            parts.append(text[end : match.start() + 1])
+            end = match.start() + 1
+            continue
+        parts += [text[end : match.start()], number]
+        end = match.end() + len(number)
+    return "".join([*parts, text[end:]])
+
+
+def _counted(text: str, start: int, whole: int, fraction: int | None) -> str | None:
+    """What stands at `start`, if it is a number with so many digits before and after the point."""
+    end = start
+    while whole and end < len(text) and (text[end] in _DIGITS or (text[end] == "," and end > start)):
+        whole -= text[end] != ","
+        end += 1
+    if whole:
+        return None
+    if fraction is not None:
+        digits = text[end + 1 : end + 1 + fraction]
+        if text[end : end + 1] != "." or len(digits) < fraction or not set(digits) <= _DIGITS:
+            return None
+        end += 1 + fraction
+    return text[start:end] or None

@@ -1,0 +1,307 @@
+"""What a recipe would train, hold in memory and read, without weights; knows nothing about training itself."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from peft import get_peft_model
+from peft.tuners.lora import LoraLayer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from ani.data.arithmetic import arithmetic_problems
+from ani.encoders import build_encoder
+from ani.errors import InputError
+from ani.injection.attach import check_layer, decoder_layers
+from ani.injection.module import AniModule
+from ani.models import default_dtype, load_config
+from ani.training.recipe import DataSource, LoraSettings, Recipe, TrainingSettings
+from ani.training.trainer import check, lora_config, paper_layer
+
+_QWEN3 = {"model_type": "qwen3", "vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
+_LLAMA = {"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14_336, "tie_word_embeddings": False}
+
+
+def _qwen3(hidden: int, layers: int, heads: int, intermediate: int, *, tied: bool) -> dict[str, Any]:
+    return {
+        **_QWEN3,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": intermediate,
+        "tie_word_embeddings": tied,
+    }
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "Qwen/Qwen3-4B": _qwen3(2560, 36, 32, 9728, tied=True),
+    "Qwen/Qwen3-8B": _qwen3(4096, 36, 32, 12_288, tied=False),
+    "Qwen/Qwen3-32B": _qwen3(5120, 64, 64, 25_600, tied=False),
+    "meta-llama/Llama-3.1-8B": {**_LLAMA, **_7B, "vocab_size": 128_256},
+    "mistralai/Mistral-7B-v0.3": {**_LLAMA, **_7B, "model_type": "mistral", "vocab_size": 32_768},
+}
+"""The published shapes of the paper's models, for where the hub can't be reached. Their -Base and -Instruct variants
+have the same."""
+
+
+class Parameters(NamedTuple):
+    """How many there are."""
+
+    base: int
+    lora: int
+    module: int
+    """Of the ANI module; 0 for a method without one."""
+
+
+class Memory(NamedTuple):
+    """Bytes; see `dry_run`."""
+
+    weights: int
+    trainable: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts."""
+        return sum(self)
+
+
+class SourceNeed(NamedTuple):
+    """What a data source reads."""
+
+    kind: str
+    what: str
+    """The problems, the file, or the hub's dataset and split."""
+    rows: int | None
+    """Examples, at most; None: all that there are."""
+    exists: bool | None
+    """Of a file; None for other sources."""
+
+
+class DryRun(NamedTuple):
+    """A recipe's needs."""
+
+    model: str
+    model_type: str
+    num_hidden_layers: int
+    hidden_size: int
+    published_shape: bool
+    """The hub couldn't be reached, so that the shape is the one in `PUBLISHED`."""
+    method: str
+    layer: int | None
+    """Of the ANI module; None: found by probing first, or there is no module."""
+    probes: bool
+    quantization: str
+    dtype: str
+    parameters: Parameters
+    memory: Memory
+    data: tuple[SourceNeed, ...]
+    steps: int | None
+    """Optimizer steps; None: `epochs` over data whose rows nobody has counted."""
+    tokens: int | None
+    """Upper bound of the tokens seen in training: steps × batch × accumulation × max_length."""
+
+
+def dry_run(recipe: Recipe) -> DryRun:
+    """What a recipe needs, from the model's shape alone: no weights are loaded and nothing is written.
+
+    Memory is an estimate, in bytes, of one process at `batch_size` rows of `max_length` tokens, all of them labelled.
+    It leaves out the CUDA context, the allocator's reserve and an operation's temporaries. As `prepare` does it:
+
+    - weights: with `nf4`, the linear layers but the head have 4 bits a weight, 8 bits for each block of 64 (its scale)
+      and 32 bits for each 256 blocks, 4.127 bits together; all else is float32 then, else everything is in `dtype`.
+      `dtype: auto` on a machine without a GPU is taken as bfloat16, as on most GPUs;
+    - trainable weights, gradients and AdamW's two moments: float32 each, so 4 + 4 + 8 bytes for each trainable weight;
+    - activations, per token, with a bytes for each value (4 with `nf4`): one layer keeps the input and output of its
+      linear layers, a·Σ(in + out), its norms' float32 copies, 16·hidden, and for each linear layer with LoRA 4·r and,
+      where it is cast or dropped out, its input again, 4·in (8·in with dropout). With gradient checkpointing: one
+      layer of that, and a·hidden for every layer. Without LoRA, layers before the module keep nothing. Attention is
+      taken to keep no T×T matrix (`sdpa`);
+    - logits: (a + 12)·vocabulary per token: they, their float32 log-softmax and two gradients.
+
+    Raises:
+        InputError: If `train` would refuse the recipe, as far as that can be told without weights, tokenizer and data.
+    """
+    check(recipe)
+    config, published = _shape(recipe.model)
+    quantized = recipe.quantization == "nf4"
+    dtype = _dtype(recipe)
+    with torch.device("meta"):
+        try:
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if quantized else dtype)
+        except ValueError as error:
+            raise InputError(f"{recipe.model} is no causal language model: {' '.join(str(error).split())}") from error
+        layer: int | None = None
+        module: AniModule | None = None
+        if recipe.ani is not None:
+            if recipe.ani.layer != "auto":
+                layer = paper_layer(recipe.model, config) if recipe.ani.layer == "paper" else recipe.ani.layer
+                check_layer(layer, model)
+            facts = {"layer": layer or 0, "hidden_size": config.get_text_config().hidden_size, "embedding_scale": 1.0}
+            settings = recipe.ani.model_copy(update=facts).config()
+            module = AniModule(settings, build_encoder(settings).width)
+        base = sum(parameter.numel() for parameter in model.parameters())
+        weights = sum(_weight_bytes(model, quantized=quantized))
+        depth = len(decoder_layers(model))
+        trained: list[nn.Parameter] = [] if module is None else list(module.parameters())
+        lora: list[nn.Parameter] = []
+        model.requires_grad_(False)
+        if recipe.lora is not None:
+            try:
+                get_peft_model(model, lora_config(recipe.lora))  # in place
+            except ValueError as error:
+                raise InputError(f"lora.target_modules: {' '.join(str(error).split())}") from error
+            lora = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = sum(parameter.numel() * parameter.element_size() for parameter in [*lora, *trained])
+    kept = depth if recipe.lora is not None else depth - (layer or 0)
+    tokens = recipe.training.batch_size * recipe.training.max_length
+    activations, logits = _activations(model, recipe, kept)
+    data = tuple(_need(source) for source in recipe.data)
+    steps = _steps(recipe.training, data)
+    return DryRun(
+        model=recipe.model,
+        model_type=config.model_type,
+        num_hidden_layers=depth,
+        hidden_size=config.get_text_config().hidden_size,
+        published_shape=published,
+        method=recipe.method,
+        layer=layer,
+        probes=recipe.ani is not None and layer is None,
+        quantization=recipe.quantization,
+        dtype=str(dtype).removeprefix("torch."),
+        parameters=Parameters(base, sum(p.numel() for p in lora), sum(p.numel() for p in trained)),
+        memory=Memory(weights, trainable, trainable, 2 * trainable, tokens * activations, tokens * logits),
+        data=data,
+        steps=steps,
+        tokens=None if steps is None else steps * recipe.training.gradient_accumulation * tokens,
+    )
+
+
+def _shape(name: str) -> tuple[PreTrainedConfig, bool]:
+    """The model's config, and whether it had to be taken from `PUBLISHED`."""
+    try:
+        return load_config(name), False
+    except InputError:
+        shape = PUBLISHED.get(name.replace("-Instruct", "").removesuffix("-Base"))
+        if shape is None:
+            raise
+        return AutoConfig.for_model(**shape), True
+
+
+def _dtype(recipe: Recipe) -> torch.dtype:
+    if recipe.dtype != "auto":
+        return cast(torch.dtype, getattr(torch, recipe.dtype))
+    return default_dtype("cuda") if torch.cuda.is_available() else torch.bfloat16
+
+
+def _weight_bytes(model: PreTrainedModel, *, quantized: bool) -> Iterator[int]:
+    packed = {
+        id(module.weight)
+        for module in model.modules()
+        if quantized and isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
+    }
+    for parameter in model.parameters():
+        size = parameter.numel()
+        if id(parameter) in packed:
+            blocks = math.ceil(size / 64)
+            yield math.ceil(size / 2) + blocks + 4 * math.ceil(blocks / 256)
+        else:
+            yield size * parameter.element_size()
+
+
+def _activations(model: PreTrainedModel, recipe: Recipe, kept: int) -> tuple[int, int]:
+    """Bytes a token of activations, where `kept` layers keep theirs, and of logits; see `dry_run`."""
+    config = model.config.get_text_config()
+    size = next(model.get_input_embeddings().parameters()).element_size()
+    inside = 16 * config.hidden_size
+    adapters = set()
+    for module in decoder_layers(model)[0].modules():
+        if isinstance(module, LoraLayer):
+            lora = cast(LoraSettings, recipe.lora)
+            adapters |= {*module.lora_A.modules(), *module.lora_B.modules()}
+            copies = int(size < 4 or lora.dropout > 0) + int(lora.dropout > 0)
+            inside += 4 * (lora.r + copies * cast(int, module.in_features))
+        elif isinstance(module, nn.Linear) and module not in adapters:
+            inside += size * (module.in_features + module.out_features)
+    layers = inside + kept * size * config.hidden_size if recipe.training.gradient_checkpointing else kept * inside
+    return layers, (size + 12) * config.vocab_size
+
+
+def _need(source: DataSource) -> SourceNeed:
+    match source.kind:
+        case "arithmetic":
+            # The generator refuses a count that there are too few problems for.
+            arithmetic_problems(source.count, digits=source.digits, operations=source.operations, split="train")
+            lengths = ", ".join(map(str, source.digits))
+            return SourceNeed(source.kind, f"{', '.join(source.operations)} of {lengths} digits", source.count, None)
+        case "diagnostic":
+            return SourceNeed(source.kind, "sentences with names and quantities", source.count, None)
+        case "jsonl":
+            return SourceNeed(source.kind, source.path, source.limit, Path(source.path).is_file())
+        case "hub":
+            return SourceNeed(source.kind, f"{source.name}, split {source.split}", source.limit, None)
+
+
+def _steps(settings: TrainingSettings, data: Sequence[SourceNeed]) -> int | None:
+    if settings.steps is not None:
+        return settings.steps
+    rows = 0
+    for source in data:
+        if source.rows is None:
+            return None
+        rows += source.rows
+    batches = math.ceil(rows / settings.batch_size)
+    return math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation))
+
+
+def dry_run_record(plan: DryRun) -> dict[str, Any]:
+    """A dry run as JSON takes it."""
+    parts = {"parameters": plan.parameters._asdict(), "memory": {**plan.memory._asdict(), "total": plan.memory.total}}
+    return {**plan._asdict(), **parts, "data": [source._asdict() for source in plan.data]}
+
+
+def dry_run_view(plan: DryRun) -> Iterator[RenderableType]:
+    """A dry run for a terminal: lines and tables."""
+    # Text, because names may hold what rich takes for markup.
+    yield Text(f"{plan.model}: {plan.model_type}, {plan.num_hidden_layers} layers of width {plan.hidden_size}")
+    if plan.published_shape:
+        yield "  its config can't be read from here: the shape is the published one, from our own table"
+    where = "" if plan.layer is None else f", layer {plan.layer}"
+    yield f"method {plan.method}{', layer found by probing first' if plan.probes else where}"
+    table = Table("parameters", "number", "share of the base model")
+    for name, count in plan.parameters._asdict().items():
+        table.add_row(name, f"{count:,}", f"{count / plan.parameters.base:.3%}")
+    yield table
+    table = Table("memory, an estimate", "GiB")
+    for name, size in {**plan.memory._asdict(), "total": plan.memory.total}.items():
+        table.add_row(_PARTS[name].format(plan=plan), f"{size / 2**30:.3f}")
+    yield table
+    table = Table("data", "what", "rows at most", "file")
+    for source in plan.data:
+        file = "" if source.exists is None else "found" if source.exists else "missing"
+        table.add_row(source.kind, Text(source.what), "all" if source.rows is None else f"{source.rows:,}", file)
+    yield table
+    if plan.steps is None or plan.tokens is None:
+        yield "steps: known when the data is counted"
+    else:
+        yield f"{plan.steps:,} optimizer steps, {plan.tokens:,} tokens at most"
+
+
+_PARTS = {
+    "weights": "weights of the base model (quantization {plan.quantization}, {plan.dtype})",
+    "trainable": "trainable weights (float32)",
+    "gradients": "gradients (float32)",
+    "optimizer": "AdamW's moments (2 × float32)",
+    "activations": "activations at the longest batch",
+    "logits": "logits at the longest batch",
+    "total": "total",
+}

@@ -1,0 +1,58 @@
+"""NumeroLogic's text form: the published examples, and that it can be undone."""
+
+import re
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ani.data.arithmetic import arithmetic_problems
+from ani.data.diagnostic import diagnostic_sentences
+from ani.numbers.numerologic import add_digit_counts, remove_digit_counts
+
+EXAMPLES = {
+    "42": "2:42",
+    "3.14": "1.2:3.14",
+    "Calculate 12 + 345 = 357": "Calculate 2:12 + 3:345 = 3:357",
+    "x = -5 and .5": "x = -1:5 and 0.1:.5",
+    "1,234,567.25 kg": "7.2:1,234,567.25 kg",
+    "1e-5": "1:1e-5",
+    "Room 505, v2, 8:15, 2.0.1": "Room 3:505, v1:2, 1:8:2:15, 1:2.1:0.1:1",
+    "no number": "no number",
+}
+
+
+@pytest.mark.parametrize(("text", "written"), EXAMPLES.items())
+def test_the_form_is_the_published_one(text: str, written: str) -> None:
+    assert add_digit_counts(text) == written
+    assert remove_digit_counts(written) == text
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.text("0123456789.,:-−+eE $%ab\n", max_size=30))
+def test_it_can_be_undone_in_any_text(text: str) -> None:
+    assume(not re.search(r"[0-9][eE][+-]?[0-9]+:", text))  # an exponent before a colon
+    assert remove_digit_counts(add_digit_counts(text)) == text
+
+
+def test_it_can_be_undone_in_our_data() -> None:
+    texts = [sentence.text for sentence in diagnostic_sentences(2000, split="train")]
+    texts += [
+        f"{problem.prompt} {problem.answer}"
+        for problem in arithmetic_problems(
+            600, digits=[2, 12], operations=["subtraction", "multiplication"], split="test", seed=0
+        )
+    ]
+    for text in texts:
+        written = add_digit_counts(text)
+        assert written != text
+        assert remove_digit_counts(written) == text
+
+
+@pytest.mark.parametrize("text", ["3:42", "2:4", "1.2:3.1", "at 9:30 sharp", ":42", "2:", "1.:5", "ratio 7:x"])
+def test_what_does_not_count_right_stays(text: str) -> None:
+    assert remove_digit_counts(text) == text
+
+
+def test_a_text_that_looks_counted_loses_its_first_number() -> None:
+    assert remove_digit_counts("2:42") == "42"
