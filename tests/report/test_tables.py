@@ -21,7 +21,7 @@ from ani.report import (
     gating_table,
 )
 from ani.report.records import Answer, GateDecision, TextLoss
-from ani.report.summaries import accuracies, differences, gating, gating_by_run, perplexities
+from ani.report.summaries import Errors, accuracies, differences, errors, gating, gating_by_run, perplexities
 from ani.report.tables import accuracy_cells
 
 ANSWERS = st.lists(
@@ -287,3 +287,33 @@ def test_losses_on_different_texts_are_refused() -> None:
         perplexities(losses_of(LOSSES[:-1]), "base")
     with pytest.raises(InputError, match="plain texts: runs 'base' and 'gone' were given different ones"):
         perplexities(losses_of(LOSSES), "gone")
+
+
+@pytest.mark.parametrize(
+    ("right", "given", "kind"),
+    [
+        ("1298444902467", "1398444902467", "carries"),
+        ("9", "0", "carries"),
+        ("-190", "-217", "digits"),
+        ("-190", "-280", "carries"),
+        ("46", "48", "digits"),
+        ("46", "57", "carries"),
+        ("46", "58", "digits"),
+        ("46", "460", "length"),
+        ("-46", "146", "length"),
+        ("46", None, "length"),
+        ("46", "4.", "length"),
+        ("100000", "1E+5", "length"),
+    ],
+)
+def test_wrong_answers_are_sorted(right: str, given: str | None, kind: str) -> None:
+    facts = {"run": "a", "operation": "+", "digits": 2, "answer": right, "prediction": given}
+    answers = [Answer(**facts, correct=False), Answer(**{**facts, "prediction": right}, correct=True)]
+    counts = {"carries": 0, "digits": 0, "length": 0, kind: 1}
+    assert errors(answers) == [Errors("+", "a", 2, **counts)]
+    records = [{**answer.model_dump(), "prompt": f"{answer.correct}"} for answer in answers]
+    assert "50.0% (1 of 2)" in comparison_markdown(records, [], [])
+
+
+def test_answers_without_the_right_one_have_no_kinds() -> None:
+    assert errors([Answer(run="a", operation="+", digits=2, correct=False)]) == []

@@ -11,6 +11,7 @@ from ani.encoders.base import NumberEncoder, as_texts
 from ani.encoders.bits import BitsNumberEncoder
 from ani.encoders.fourier import FourierNumberEncoder
 from ani.encoders.magnitude import MagnitudeNumberEncoder
+from ani.encoders.residues import ResidueNumberEncoder
 
 
 class EncoderSettings(BaseModel):
@@ -60,6 +61,7 @@ ENCODERS: dict[str, Callable[[EncoderSettings], NumberEncoder]] = {
         sign=settings.sign,
         overflow=settings.overflow,
     ),
+    "residues": lambda settings: ResidueNumberEncoder(settings.integer_digits, settings.fraction_digits),
     "magnitude": lambda settings: MagnitudeNumberEncoder(settings.magnitude_scaling, settings.integer_digits),
     "bits": lambda settings: BitsNumberEncoder(settings.bits_reciprocal),
 }

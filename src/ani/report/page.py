@@ -44,6 +44,7 @@ from ani.report.summaries import (
     accuracies,
     correlation,
     differences,
+    errors,
     gating,
     gating_by_domain,
     gating_by_run,
@@ -55,6 +56,7 @@ from ani.report.tables import (
     Table,
     accuracy_cells,
     difference_cells,
+    error_cells,
     gating_cells,
     gating_domain_cells,
     gating_run_cells,
@@ -165,6 +167,7 @@ def _arithmetic(answers: Sequence[Answer], baseline: str | None) -> tuple[Sectio
         (
             accuracy_cells(rows),
             *([difference_cells(differences(answers, baseline), baseline)] if baseline is not None else []),
+            *([error_cells(wrong)] if (wrong := errors(answers)) else []),
         ),
     )
     headlines: list[Headline] = []

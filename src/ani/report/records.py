@@ -56,6 +56,8 @@ class Answer(Record):
     operation: str
     digits: int = Field(ge=1)
     prompt: str | None = None
+    answer: str | None = None
+    """The right one."""
     prediction: str | None = None
     correct: bool
     seed: int | None = None

@@ -173,6 +173,40 @@ def differences(answers: Sequence[Answer], baseline: str) -> list[Difference]:
     return result
 
 
+class Errors(NamedTuple):
+    """How the wrong answers of one run to one operation are wrong, those of all seeds together."""
+
+    operation: str
+    run: str
+    asked: int
+    carries: int
+    """Of the right length, and every wrong digit one too high or too low (modulo 10), as if it had lost a carry."""
+    digits: int
+    """Of the right length, with another wrong digit."""
+    length: int
+    """Of another length or sign, or no number."""
+
+
+def errors(answers: Sequence[Answer]) -> list[Errors]:
+    """One entry an operation and run, both in order of appearance; those without the right answer are left out."""
+    return [
+        Errors(operation, run, len(group), *(kinds.count(kind) for kind in ("carries", "digits", "length")))
+        for operation, runs in _by_operation(answers).items()
+        for run, group in runs.items()
+        if all(answer.answer is not None for answer in group)
+        for kinds in [[_kind_of_error(answer) for answer in group if not answer.correct]]
+    ]
+
+
+def _kind_of_error(answer: Answer) -> str:
+    right, given = str(answer.answer), answer.prediction or ""
+    written = given.removeprefix("-").isdecimal() and right.removeprefix("-").isdecimal()
+    if not written or len(right) != len(given) or right.startswith("-") != given.startswith("-"):
+        return "length"
+    pairs = [(a, b) for a, b in zip(right, given, strict=True) if a != b]
+    return "carries" if all((int(a) - int(b)) % 10 in (1, 9) for a, b in pairs) else "digits"
+
+
 class Gating(NamedTuple):
     """How well the gate tells roles apart. None where a role (or, for `auc`, an alpha) is missing."""
 

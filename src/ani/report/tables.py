@@ -15,6 +15,7 @@ from ani.report.records import Answer, GateDecision, ProbedLayer, SelectedLayer,
 from ani.report.summaries import (
     Accuracy,
     Difference,
+    Errors,
     Estimate,
     Gating,
     LayerEffect,
@@ -23,6 +24,7 @@ from ani.report.summaries import (
     Share,
     accuracies,
     differences,
+    errors,
     gating,
     gating_by_run,
     layer_probes,
@@ -140,6 +142,30 @@ def _difference(found: PairedDifference | None) -> Cell:
     return Cell(text, (*details, f"p = {found.p:.3f}"))
 
 
+def error_cells(rows: Sequence[Errors]) -> Table:
+    """One row an operation and run: what became of its answers."""
+
+    def share(count: int, row: Errors) -> Cell:
+        return Cell(f"{count / row.asked:.1%}", (f"{count} of {row.asked}",))
+
+    return Table(
+        "How wrong answers are wrong: every wrong digit off by one, as by a lost carry; other digits; another length "
+        "or sign, or no number (shares of all answers)",
+        ("Operation", "Run", "Carries", "Other digits", "Length or sign"),
+        tuple(
+            (
+                Cell(row.operation),
+                Cell(row.run),
+                share(row.carries, row),
+                share(row.digits, row),
+                share(row.length, row),
+            )
+            for row in rows
+        ),
+        label_columns=2,
+    )
+
+
 def gating_cells(summary: Gating) -> Table:
     """One row a measure: both shares, balanced accuracy, AUC."""
     numbers = sum(share.total for share in summary[:2] if isinstance(share, Share))
@@ -230,12 +256,15 @@ def comparison_cells(
     losses: Iterable[Mapping[str, Any]],
     baseline: str | None,
 ) -> tuple[Table, ...]:
-    """Whichever there is reason for: accuracy, differences to the baseline, gating, language; one row a run."""
+    """Whichever there is reason for: accuracy, differences to the baseline, kinds of errors, gating, language; one row
+    a run."""
     answered = as_records(answers, Answer)
     rows = accuracies(answered)
     tables = [accuracy_cells(rows)] if rows else []
     if baseline is not None and (compared := differences(answered, baseline)):
         tables.append(difference_cells(compared, baseline))
+    if wrong := errors(answered):
+        tables.append(error_cells(wrong))
     if gates := gating_by_run(as_records(decisions, GateDecision)):
         tables.append(gating_run_cells(gates))
     if language := perplexities(as_records(losses, TextLoss), baseline):
@@ -325,8 +354,7 @@ def comparison_tables(
     losses: Iterable[Mapping[str, Any]],
     baseline: str | None = None,
 ) -> list[RichTable]:
-    """A comparison's tables for the terminal: accuracy, differences to the baseline, gating, language; each if there
-    are results.
+    """A comparison's tables for the terminal (`comparison_cells`), each if there are results.
 
     Args:
         answers: as in the `arithmetic.jsonl` of a comparison, with prompt and seed.

@@ -1,0 +1,44 @@
+"""Remainders on a straight scale: exact, and linear in what a sum carries."""
+
+from decimal import Decimal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ani import InputError
+from ani.encoders.residues import ResidueNumberEncoder
+
+VALUES = st.decimals(min_value=-(10**10) + 1, max_value=10**10 - 1, places=4, allow_nan=False, allow_infinity=False)
+
+
+@settings(deadline=None)
+@given(values=st.lists(VALUES, min_size=1, max_size=20))
+def test_features_are_the_remainders(values: list[Decimal]) -> None:
+    features = ResidueNumberEncoder(10, 4).encode(values)
+    assert features.shape == (len(values), 15) and features.dtype == torch.float32
+    expected = [
+        [float(2 * (abs(value) % period) / period - 1) for period in (Decimal(f"1e{i}") for i in range(-3, 11))]
+        for value in values
+    ]
+    assert features[:, :-1].tolist() == [pytest.approx(row, abs=3e-7) for row in expected]
+    assert features[:, -1].tolist() == [-1.0 if value < 0 else 1.0 for value in values]
+
+
+@settings(deadline=None)
+@given(a=st.integers(0, 999_999), b=st.integers(0, 999_999))
+def test_a_carry_is_a_sum_and_a_threshold(a: int, b: int) -> None:
+    features = ResidueNumberEncoder(6, 1).encode([a, b])[:, :-1].double().sum(dim=0)
+    for place in range(1, 7):  # the columns of the periods 10 to 10^6
+        assert bool(features[place] >= -1e-6) == (a % 10**place + b % 10**place >= 10**place)
+
+
+def test_range_and_errors() -> None:
+    encoder = ResidueNumberEncoder(3, 1)
+    assert [encoder.in_range(value) for value in ("999.9", "-1,000", 1000)] == [True, False, False]
+    assert torch.equal(encoder.encode([1234567]), encoder.encode([567]))  # it wraps
+    with pytest.raises(InputError, match="not a finite decimal number"):
+        encoder.encode(["inf"])
+    with pytest.raises(InputError, match="integer_digits and fraction_digits"):
+        ResidueNumberEncoder(0, 0)
