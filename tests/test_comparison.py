@@ -324,7 +324,7 @@ def test_bad_comparisons_leave_nothing(compare: Compare, tmp_path: Path, overrid
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_shipped_comparisons_are_valid(path: Path, tmp_path: Path) -> None:
     found = load_settings(path, comparison.Comparison)
     plan = comparison._plan(found, path.parent)

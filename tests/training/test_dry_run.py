@@ -9,6 +9,7 @@ import torch
 import yaml
 from transformers import LlamaConfig
 
+import ani
 from ani import InputError
 from ani.injection.attach import ani_module
 from ani.probing.selection import PAPER_LAYERS
@@ -211,3 +212,20 @@ def test_auto_is_left_to_probing(tiny_recipe: Write) -> None:
 def test_what_training_would_refuse(tiny_recipe: Write, settings: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         planned(tiny_recipe(), *settings)
+
+
+FULL_SCALE = sorted((Path(ani.__file__).parent / "recipes" / "paper").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FULL_SCALE, ids=lambda path: path.name)
+def test_the_full_scale_recipes_can_be_run_dry(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(name: str) -> None:
+        raise InputError(f"no model {name!r}")
+
+    monkeypatch.setattr(dry_run_module, "load_config", unreachable)
+    raw = yaml.safe_load(path.read_text())
+    train = path.parent / raw.get("recipe", path.name)
+    for changes in raw.get("variants", {"": []}).values():
+        needs = dry_run(load_recipe(train, [*raw.get("overrides", []), *changes]))
+        assert needs.parameters.base > 4e9
+        assert needs.data[0].what == "runs/paper-set/train.jsonl"
