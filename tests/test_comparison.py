@@ -253,6 +253,12 @@ def test_operations_may_have_lengths_of_their_own(compare: Compare, tmp_path: Pa
     assert sorted(asked) == [("+", 2), ("+", 2), ("-", 1), ("-", 3)]
 
 
+def test_no_problem_is_asked_twice(compare: Compare, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="asks addition of 2 digits more than once"):
+        compare(evaluation={"arithmetic": [{"count": 5}, {"count": 5, "digits": [2, 3]}]})
+    assert not (tmp_path / "results").exists()
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [({"sft": [0]}, "there is no variant 'sft'"), ({"early": [1]}, "seeds must be distinct")],

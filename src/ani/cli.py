@@ -149,10 +149,19 @@ def train(
 def compare(
     recipe: Annotated[Path, typer.Argument(help="Comparison, a YAML file.")],
     overrides: Overrides = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only print what each variant would need.")] = False,
 ) -> None:
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
-    from ani.comparison import run_comparison
+    from ani.comparison import run_comparison, variant_recipes
 
+    if dry:
+        from ani.training.dry_run import dry_run, dry_run_view
+
+        for name, variant in variant_recipes(recipe, overrides or ()).items():
+            console.rule(escape(name))
+            for part in dry_run_view(dry_run(variant)):
+                console.print(part)
+        return
     try:
         page = run_comparison(recipe, console, overrides or ())
     except KeyboardInterrupt:
@@ -179,6 +188,7 @@ def evaluate(
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table."""
     from ani.evaluation.run import evaluate as run
     from ani.injection.adapter import adapter_method
+    from ani.injection.attach import has_gate
     from ani.injection.methods import METHODS
 
     wanted = _names("task", tasks, ("arithmetic", "gating"))
@@ -186,9 +196,9 @@ def evaluate(
     if "gating" in wanted and adapter is None:
         raise InputError("the task gating needs --adapter: a model without ANI has no gate")
     method = METHODS["ani"] if adapter is None else adapter_method(adapter)
-    if "gating" in wanted and method.settings is None:
-        raise InputError(f"the task gating needs an adapter with a gate, and {adapter} is LoRA weights alone")
     loaded, tokenizer = _load(model, adapter)
+    if "gating" in wanted and not has_gate(loaded):
+        raise InputError(f"the task gating needs an adapter with a gate, and that of {adapter} has none")
     results = run(
         loaded,
         tokenizer,

@@ -85,6 +85,13 @@ class Evaluation(Section):
     def _one_is_a_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, dict) else value
 
+    @model_validator(mode="after")
+    def _asked_once(self) -> Self:
+        asked = [(op, n) for task in self.arithmetic or [] for op in task.operations for n in task.digits]
+        if twice := [pair for pair in asked if asked.count(pair) > 1]:
+            raise ValueError(f"evaluation.arithmetic asks {twice[0][0]} of {twice[0][1]} digits more than once")
+        return self
+
 
 class _Design(Section):
     seeds: list[int] = Field(default=[0], min_length=1)
@@ -241,6 +248,11 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             },
         )
         return build_report(folder)
+
+
+def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Recipe]:
+    """What each variant of a comparison trains; raises InputError if the comparison is not valid."""
+    return _plan(load_settings(path, Comparison, overrides), Path(path).parent).variants
 
 
 def _plan(comparison: Comparison, directory: Path) -> Plan:

@@ -25,7 +25,7 @@ from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair, randomise
 
 TOLERANCE = 1e-4
 NEW_TOKENS = 10
-POLICIES = ["terminal", "running"]
+POLICIES = ["terminal", "placewise", "running"]
 PROMPTS = ["Room 505 holds 12 people; 3.5 kg cost $1,234,567 and", "7 +", "From 1999 to 2024 -42% of 48210.75, so 31"]
 _fixed = settings(deadline=None, derandomize=True, database=None)
 
@@ -207,7 +207,7 @@ def test_no_lookahead(family: str, policy: str) -> None:
         variant = ids.clone()
         variant[:, t + 1 :] = encode(tokenizer, other * tail)[:, -tail:]
         kept = t + 1
-        if policy == "terminal":
+        if policy != "running":
             # What follows tells whether the number at or right before t has ended: "2.0" and "2.0.1", "1," and "1,234".
             open_numbers = [
                 number
@@ -373,7 +373,7 @@ def test_cache_carried_over_two_turns(family: str, policy: str, only_new_ids: bo
     passed = second[:, held:] if only_new_ids else second
     output = generate(model, tokenizer, passed, past_key_values=cache, attention_mask=torch.ones_like(second))
     numbers = None
-    if policy == "terminal":
+    if policy != "running":
         numbers = carried_numbers(model, first, second, held)
     written = output.sequences[:, -NEW_TOKENS:]
     sequences = torch.cat([second, written], dim=1)
@@ -407,7 +407,7 @@ def test_manual_loop_over_chunks(family: str, policy: str) -> None:
         chunks = []
         for start in range(0, ids.shape[1], size):
             # Outside `generate`, only the caller knows what follows: `terminal` needs the numbers told.
-            given = {"numbers": numbers.between(start, start + size)} if policy == "terminal" else {}
+            given = {"numbers": numbers.between(start, start + size)} if policy != "running" else {}
             chunks.append(logits_of(model, ids[:, start : start + size], past_key_values=cache, **given))
         assert_close(torch.cat(chunks, dim=1), logits_of(model, ids))
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.diagnostic import diagnostic_sentences
-from ani.numbers.numerologic import add_digit_counts, remove_digit_counts
+from ani.injection.methods import METHODS
+from ani.numbers.numerologic import remove_digit_counts
 
 EXAMPLES = {
     "42": "2:42",
@@ -24,7 +25,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize(("text", "written"), EXAMPLES.items())
 def test_the_form_is_the_published_one(text: str, written: str) -> None:
-    assert add_digit_counts(text) == written
+    assert METHODS["numerologic"].write(text) == written
     assert remove_digit_counts(written) == text
 
 
@@ -32,7 +33,7 @@ def test_the_form_is_the_published_one(text: str, written: str) -> None:
 @given(st.text("0123456789.,:-−+eE $%ab\n", max_size=30))
 def test_it_can_be_undone_in_any_text(text: str) -> None:
     assume(not re.search(r"[0-9][eE][+-]?[0-9]+:", text))  # an exponent before a colon
-    assert remove_digit_counts(add_digit_counts(text)) == text
+    assert remove_digit_counts(METHODS["numerologic"].write(text)) == text
 
 
 def test_it_can_be_undone_in_our_data() -> None:
@@ -44,7 +45,7 @@ def test_it_can_be_undone_in_our_data() -> None:
         )
     ]
     for text in texts:
-        written = add_digit_counts(text)
+        written = METHODS["numerologic"].write(text)
         assert written != text
         assert remove_digit_counts(written) == text
 

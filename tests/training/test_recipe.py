@@ -107,7 +107,7 @@ def test_missing_keys_are_named(write: Callable[..., Path], tmp_path: Path, key:
 
 
 def test_conflicting_settings_are_refused(write: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match="policy='running' always covers all text"):
+    with pytest.raises(InputError, match="scope='all' is for policy='terminal'"):
         load_recipe(write(), ["ani.policy=running", "ani.scope=all"])
 
 
@@ -251,6 +251,11 @@ def test_a_method_fixes_its_settings(write: Callable[..., Path], tmp_path: Path,
         (["method=sft", "lora=null"], "method 'sft' trains LoRA weights only"),
         (["ani=null"], "key 'ani' is missing: method 'ani' needs it"),
         (["method=static", "ani=null"], "key 'ani' is missing: method 'static' needs it"),
+        (["method=[sft]"], "method: Input should be"),
+        (["method=fone", "ani.encoders=[bits]"], "method 'fone' has encoders of its own"),
+        (["method=sft", "ani.layr=5"], "unknown key 'ani.layr'; did you mean 'layer'"),
+        (["ani.combine=substitute", "ani.gate=open"], "combine='substitute' takes tokens out of the input, so layer"),
+        (["variants={}"], "is a comparison of variants; carry it out with ani compare"),
     ],
 )
 def test_what_no_method_can_do(write: Callable[..., Path], overrides: list[str], message: str) -> None:

@@ -42,10 +42,15 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         card: Text of the model card; a short one is made up from the config if it is None.
 
     Raises:
-        InputError: If `path` is something else than an adapter directory.
+        InputError: If `path` is something else than an adapter directory, or the method is unknown, or has no module
+            and the model has one.
     """
     path = Path(path)
+    if method not in METHODS:
+        raise InputError(f"no method {method!r}; known are {', '.join(METHODS)}")
     module = ani_module(model) if METHODS[method].settings is not None else None
+    if module is None and is_attached(model):
+        raise InputError(f"method {method!r} has no module, but one is attached to the model; it would be lost")
     if path.exists() and not (path / CONFIG_FILE).is_file() and not _is_empty_directory(path):
         raise InputError(f"{path} exists and is no ANI adapter; choose another path or remove it")
     config: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
@@ -198,7 +203,7 @@ def _read_config(directory: Path) -> _Saved:
             f"{file} has format version {version!r}, this ani reads up to {FORMAT_VERSION}; upgrade with "
             "pip install -U ani"
         )
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"{file}: no method {method!r}; known are {', '.join(METHODS)}")
     if not has_module:
         if lora_digest is None or raw:

@@ -10,6 +10,7 @@ The model stays the same object. Three classes are exchanged for subclasses of t
   is read whole, whatever the cache went through (beams, turns, chunks, crops).
 """
 
+import copy
 import functools
 import inspect
 import warnings
@@ -109,13 +110,31 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
             return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
     def _generate_shortened(self, *args: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-        """Generate from the prompt with its numbers substituted; what is returned begins with the prompt as it was."""
-        _refuse_cache(kwargs.get("past_key_values"))
+        """Generate from the prompt with its numbers substituted; what is returned begins with the prompt as it was.
+
+        Lengths, stopping criteria and logits processors are about that prompt too. A streamer that shows the prompt
+        shows what is left of it.
+        """
+        cache = kwargs.get("past_key_values")
+        if isinstance(cache, Cache) and cache.get_seq_length():
+            raise _no_carried_cache()
         mask = kwargs.pop("attention_mask", None)
+        if mask is None:
+            mask = _inferred_mask(self, input_ids, kwargs)
         short = _shortened(number_locator(self), input_ids, mask, None, padding_side="left")
         width = short.input_ids.shape[1]
-        if kwargs.get("max_length") is not None:
-            kwargs["max_length"] -= input_ids.shape[1] - width
+        for name in ("max_length", "min_length"):
+            if kwargs.get(name) is not None:
+                kwargs[name] = max(kwargs[name] - input_ids.shape[1] + width, 0)
+        if kwargs.get("generation_config") is not None:
+            config = kwargs["generation_config"] = copy.deepcopy(kwargs["generation_config"])
+            if config.max_new_tokens is None and config.max_length is not None:
+                config.max_length = max(config.max_length - input_ids.shape[1] + width, 0)
+            if config.min_length:
+                config.min_length = max(config.min_length - input_ids.shape[1] + width, 0)
+        for name in ("stopping_criteria", "logits_processor"):
+            if kwargs.get(name) is not None:
+                kwargs[name] = type(kwargs[name])(_OnWholeText(each, input_ids, width) for each in kwargs[name])
         prompt = _prompt.set(_Prompt(self, short.numbers, len(input_ids)))
         try:
             outputs = super().generate(  # type: ignore[misc]
@@ -124,8 +143,7 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         finally:
             _prompt.reset(prompt)
         sequences: torch.Tensor = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), dim=0)
-        whole = torch.cat([prompts, sequences[:, width:]], dim=1)
+        whole = _whole_text(sequences, input_ids, width)
         if isinstance(outputs, torch.Tensor):
             return whole
         outputs.sequences = cast(Any, whole)
@@ -200,11 +218,19 @@ def ani_module(model: nn.Module) -> AniModule:
     """The attached module (inside PEFT's `modules_to_save` wrapper, if there is one)."""
     base = base_model(model)
     if not isinstance(base, AttachedModel):
-        raise InputError("the model has no ANI module; call ani.attach or ani.load_adapter first")
+        raise InputError(
+            "the model has no ANI module; call ani.attach or ani.load_adapter first (with an adapter that has one: "
+            "those of the methods sft and numerologic are LoRA weights alone)"
+        )
     module = base.get_submodule("ani")
     if isinstance(module, ModulesToSaveWrapper):
         module = module.modules_to_save[module.active_adapters[0]]
     return cast(AniModule, module)
+
+
+def has_gate(model: nn.Module) -> bool:
+    """Whether a module with a gate is attached to the model: some methods have none."""
+    return is_attached(model) and ani_module(model).gate is not None
 
 
 def number_locator(model: nn.Module) -> NumberLocator:
@@ -420,15 +446,21 @@ def _find_numbers(model: AttachedModel, rows: list[list[int]], start: int, label
     prompt = _prompt.get()
     if prompt is not None and _generating(model):
         return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // prompt.batch_size)
-    response: list[list[bool]] | None = None
-    if locator.prompt_only:
-        response = _response(labels, start, locator.policy)
-        if response is None and model.training and torch.is_grad_enabled():
-            raise InputError(
-                f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without "
-                "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running'"
-            )
-    return locator.batch(rows, start=start, response=response)
+    return locator.batch(rows, start=start, response=_known_response(model, labels, start))
+
+
+def _known_response(model: AttachedModel, labels: torch.Tensor | None, start: int) -> list[list[bool]] | None:
+    """Which tokens are the response's, where that matters; None: it doesn't, or nobody says so at inference."""
+    locator = number_locator(model)
+    if not locator.prompt_only:
+        return None
+    response = _response(labels, start, locator.policy)
+    if response is None and model.training and torch.is_grad_enabled():
+        raise InputError(
+            f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without "
+            "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running'"
+        )
+    return response
 
 
 def _response(labels: torch.Tensor | None, start: int, policy: str) -> list[list[bool]] | None:
@@ -537,7 +569,7 @@ def _shortened(
     locator: NumberLocator,
     input_ids: torch.Tensor,
     attention_mask: Any,
-    labels: torch.Tensor | None,
+    response: list[list[bool]] | None,
     *,
     padding_side: str = "right",
 ) -> _Shortened:
@@ -548,7 +580,6 @@ def _shortened(
         )
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     rows = _text_ids(input_ids, mask)
-    response = None if labels is None else (labels != -100).tolist()
     kept = locator.kept(rows, response)
     width = max(map(len, kept))
     shift = [width - len(row) if padding_side == "left" else 0 for row in kept]
@@ -565,22 +596,24 @@ def _shortened(
 def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: dict[str, Any]) -> Any:
     """A forward from the ids as the tokenizer gave them; its logits are (B, T, V) like any other's.
 
-    At a sub-token that was taken out they are 0: nothing is predicted inside a number. Other outputs, such as hidden
-    states, are those of the shortened rows.
+    At a sub-token that was taken out they are NaN: nothing is predicted inside a number, and whoever asks for the
+    likelihood of its digits shall notice. Other outputs, such as hidden states, are those of the shortened rows.
     """
     given = dict(given)
     input_ids, mask, labels = (given.pop(name, None) for name in ("input_ids", "attention_mask", "labels"))
-    _refuse_cache(given.pop("past_key_values", None))
+    if given.pop("past_key_values", None) is not None or given.pop("use_cache", None):
+        raise _no_carried_cache()
     positions = given.pop("position_ids", None)
-    if positions is not None and mask is not None:
-        counted = (mask.cumsum(dim=-1) - 1).clamp(min=0)
-        if not torch.equal((positions * mask).expand_as(mask), counted * mask):
+    if positions is not None:
+        present = torch.ones_like(input_ids) if mask is None else mask
+        counted = (present.cumsum(dim=-1) - 1).clamp(min=0)
+        if not torch.equal((positions * present).expand_as(present), counted * present):
             raise InputError(
                 "combine='substitute' shortens the rows, so position_ids must count their tokens from 0; leave them out"
             )
     keep = given.pop("logits_to_keep", 0)
     as_tuple = given.pop("return_dict", model.config.return_dict) is False
-    short = _shortened(number_locator(model), input_ids, mask, labels)
+    short = _shortened(number_locator(model), input_ids, mask, _known_response(model, labels, 0))
     row, new, old = short.places
     if labels is not None:
         ignored = torch.full_like(short.input_ids, -100)
@@ -597,18 +630,45 @@ def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: d
     decision = last_decision(model)
     if decision is not None:
         object.__setattr__(model, "_ani_last_decision", decision._replace(numbers=short.original))
-    logits = outputs.logits.new_zeros(*input_ids.shape, outputs.logits.shape[-1])
+    logits = outputs.logits.new_full((*input_ids.shape, outputs.logits.shape[-1]), torch.nan)
     logits = logits.index_put((row, old), outputs.logits[row, new])
     outputs.logits = logits[:, slice(-keep, None) if isinstance(keep, int) else keep]
     return outputs.to_tuple() if as_tuple else outputs
 
 
-def _refuse_cache(cache: Any) -> None:
-    if isinstance(cache, Cache) and cache.get_seq_length():
-        raise InputError(
-            "combine='substitute' shortens the rows, so a KV cache can't be carried from call to call; pass the whole "
-            "text, or use generate"
-        )
+def _no_carried_cache() -> InputError:
+    return InputError(
+        "combine='substitute' shortens the rows, so a KV cache can't be carried from call to call; pass the whole "
+        "text with use_cache=False, or use generate"
+    )
+
+
+def _inferred_mask(model: PreTrainedModel, input_ids: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The mask that transformers' `generate` would make of padding that nobody masked."""
+    config = kwargs.get("generation_config") or model.generation_config
+    pad = kwargs.get("pad_token_id", config.pad_token_id)
+    ends = kwargs.get("eos_token_id", config.eos_token_id)
+    if pad is None or pad in (ends if isinstance(ends, list) else [ends]):
+        return None
+    return input_ids.ne(pad).long()
+
+
+def _whole_text(sequences: torch.Tensor, input_ids: torch.Tensor, width: int) -> torch.Tensor:
+    """Generated rows with the prompts as they were, in place of the `width` tokens that were left of them."""
+    prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), dim=0)
+    return torch.cat([prompts, sequences[:, width:]], dim=1)
+
+
+class _OnWholeText:
+    """A stopping criterion or logits processor that is shown rows with the prompts as they were."""
+
+    def __init__(self, inner: Callable[..., Any], input_ids: torch.Tensor, width: int) -> None:
+        self.inner = inner
+        self.input_ids = input_ids
+        self.width = width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
+        return self.inner(_whole_text(input_ids, self.input_ids, self.width), scores)
 
 
 # --- generation -------------------------------------------------------------------------------------------------------

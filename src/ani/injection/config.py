@@ -23,7 +23,7 @@ class InjectionSettings(EncoderSettings):
     below will carry is its fraction; at an integer's terminal token this is `terminal`. `running`: every digit token,
     with the value of the digits so far."""
     scope: Literal["prompt", "all"] = "prompt"
-    """Not with `running`: `all` also injects into the response while training (Algorithm 1 read literally)."""
+    """With `terminal` alone: `all` also injects into the response while training (Algorithm 1 read literally)."""
     combine: Literal["add", "replace", "substitute"] = "add"
     """`add`: h ← h + α·e. `replace`: h ← h + α·(e − h), which is e where the gate is open. `substitute`: h ← e at layer
     0, and the number's other sub-tokens leave the sequence, so that one position is all there is of it."""
@@ -47,13 +47,18 @@ class InjectionSettings(EncoderSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.policy == "running" and self.scope == "all":
-            raise ValueError("policy='running' always covers all text; scope='all' is for the other policies")
+        if self.policy != "terminal" and self.scope == "all":
+            raise ValueError(
+                "scope='all' is for policy='terminal': 'running' always covers all text, and the others would tell a "
+                "response's first digit what the rest will be"
+            )
         if self.combine == "substitute" and (self.policy, self.scope, self.gate) != ("terminal", "prompt", "open"):
             raise ValueError(
                 "combine='substitute' leaves one token of a prompt's number, without choice: it needs "
                 "policy='terminal', scope='prompt' and gate='open'"
             )
+        if self.combine == "substitute" and getattr(self, "layer", 0) != 0:
+            raise ValueError("combine='substitute' takes tokens out of the input, so layer must be 0")
         return self
 
 
@@ -66,9 +71,3 @@ class AniConfig(InjectionSettings):
 
     layer: int = Field(ge=0)
     """Injection layer l: the edited hidden state is `hidden_states[l]` of transformers; 0 is the embedding output."""
-
-    @model_validator(mode="after")
-    def _substitutes_at_the_input(self) -> Self:
-        if self.combine == "substitute" and self.layer != 0:
-            raise ValueError("combine='substitute' takes tokens out of the input, so layer must be 0")
-        return self

@@ -32,7 +32,7 @@ class NumberDecision(NamedTuple):
 def inspect(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str) -> list[NumberDecision]:
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
-    Under `running` and `digitwise` a number is decided anew at each of its tokens; the last decision is returned.
+    Under all policies but `terminal` a number is decided anew at each of its tokens; the last decision is returned.
     """
     ani_module(model)
     base = base_model(model)

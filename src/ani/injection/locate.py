@@ -67,15 +67,15 @@ class NumberBatch:
 def in_units_of_place(number: str, end: int) -> str:
     """A written number in units of its last digit before the character `end`: of 12345 and 2, the exact 12.345.
 
-    The digits of an exponent count as its mantissa's last one.
+    An exponent moves all places alike, so it is left out; within it, the mantissa's last digit counts.
     """
-    mantissa, _, exponent = number.lower().partition("e")
+    mantissa = number.lower().partition("e")[0]
     whole, _, fraction = mantissa.partition(".")
     if end <= len(whole):
         shift = sum(character.isdigit() for character in whole[end:])
     else:
         shift = -len(fraction[: end - len(whole) - 1])
-    return f"{mantissa}e{int(exponent or 0) - shift}"
+    return f"{mantissa}e{-shift}"
 
 
 class NumberLocator:
@@ -113,7 +113,7 @@ class NumberLocator:
                 numbers = [number for number in numbers if number.last_token >= start]
         if self.overflow == "skip":
             numbers = [number for number in numbers if self.encoder.in_range(number.value)]
-        if self.substitutes:  # what else its tokens say would be lost, as the D of Llama's " 3D"
+        if self.substitutes:  # what else its tokens say would be lost, as the bracket of "(-5"
             numbers = [number for number in numbers if self._is_all_of_its_tokens(number, token_ids)]
         return numbers
 
@@ -158,11 +158,12 @@ class NumberLocator:
                 return [(token, number.text) for token in tokens]
             case "placewise":
                 written = self.scanner.so_far(token_ids, number)
-                return [
+                values = [
                     (token, in_units_of_place(number.text, len(so_far)))
                     for token, before, so_far in zip(tokens, ["", *written], written, strict=False)
                     if _DIGIT.search(so_far[len(before) :])
                 ]
+                return [x for x in values if self.overflow == "wrap" or self.encoder.in_range(x[1])]
             case _:
                 return [(number.last_token, number.text)]
 

@@ -23,8 +23,8 @@ What the sources leave open, and what is done here:
   their own, which regresses or classifies a number's value at one position. Here each method must generate text that
   a user can read and that the same evaluation judges, the paper compares them as inputs ("Input-level Integration"),
   and it is silent on any head. So a substituted number is read from one position and its answer is written out.
-- **Which numbers are substituted**: those of the prompt. A sub-token that also holds other text (`3D` as one token)
-  is left as it is.
+- **Which numbers are substituted**: those of the prompt. A number whose sub-tokens hold other text too (`(-` in
+  `f(-57)` is one token of many tokenizers) is left as it is.
 - **xVal's range**: `magnitude_scaling`, `log` (FoNE's variant, to [−5, 5]) by default, or `linear`, xVal's own; with
   M = 10^integer_digits. Its embedding is a direction times the value, so 0 is a zero vector, as published.
 - **NumeroLogic's braces**: the paper writes `2:42`, so nothing stands around it; prompts and completions are

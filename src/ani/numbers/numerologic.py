@@ -33,13 +33,8 @@ def digit_counted_pieces(text: str) -> list[tuple[str, bool]]:
     return [*pieces, (text[end:], False)]
 
 
-def add_digit_counts(text: str) -> str:
-    """Write the digit counts before every number of a text."""
-    return "".join(piece for piece, _ in digit_counted_pieces(text))
-
-
 def remove_digit_counts(text: str) -> str:
-    """Take the digit counts away wherever they are right: the inverse of `add_digit_counts`.
+    """Take the digit counts away wherever they are right: the inverse of `digit_counted_pieces`, joined.
 
     Exact but for exponents that a colon follows (`1e5:00`), which the published form does not know. A text that only
     looks like one with counts (the time `2:42`) loses its first number.

@@ -131,7 +131,7 @@ def dry_run(recipe: Recipe) -> DryRun:
     Raises:
         InputError: If `train` would refuse the recipe, as far as that can be told without weights, tokenizer and data.
     """
-    check(recipe)
+    check(recipe, resume=True)  # nothing is written, so the output may be there
     config, published = _shape(recipe.model)
     quantized = recipe.quantization == "nf4"
     dtype = _dtype(recipe)

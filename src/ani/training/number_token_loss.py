@@ -11,6 +11,7 @@ from ani.data.collator import IGNORED
 from ani.errors import InputError
 
 _DIGITS = "0123456789"
+_SAMPLES = (_DIGITS, "2000", "1999", "100000")
 
 
 class NumberTokenLoss:
@@ -34,7 +35,7 @@ class NumberTokenLoss:
             raise InputError(
                 'training.number_token_loss needs the package ntloss; install it with pip install "ani[train]"'
             ) from error
-        if not set(_DIGITS) <= set(tokenizer.tokenize(_DIGITS)):
+        if any(not set(text) <= set(tokenizer.tokenize(text)) for text in _SAMPLES):
             raise InputError(
                 "training.number_token_loss compares digits, but this model's tokenizer doesn't write a number with "
                 f"one token a digit ({_DIGITS} is {tokenizer.tokenize(_DIGITS)}); set it to 0"

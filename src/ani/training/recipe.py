@@ -127,7 +127,7 @@ class Recipe(Section):
     method: MethodName = "ani"
     """A row of the paper's tables (`ani.injection.methods`)."""
     ani: AniSettings | None = None
-    """The module. What the method fixes overrules it; a method without a module has none."""
+    """The module. What the method fixes overrules it; a method without a module leaves it out."""
     probe: ProbeSettings = ProbeSettings()
     lora: LoraSettings | None = LoraSettings()
     """`null`: train the module alone."""
@@ -137,16 +137,19 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _as_the_method_says(cls, raw: Any) -> Any:
-        method = METHODS.get(raw.get("method", "ani")) if isinstance(raw, dict) else None
-        if method is None:
+        name = raw.get("method", "ani") if isinstance(raw, dict) else None
+        if not isinstance(name, str) or name not in METHODS:
             return raw  # pydantic says what is wrong
-        if method.settings is None:
-            return {**raw, "ani": None}
+        fixed = METHODS[name].settings or {}
         section = raw.get("ani")
         if isinstance(section, AniSettings):
             section = section.model_dump()
-        if isinstance(section, dict) or (section is None and "layer" in method.settings):
-            return {**raw, "ani": {**(section or {}), **method.settings}}
+        if isinstance(section, dict) or (section is None and "layer" in fixed):
+            section = section or {}
+            encoders = fixed.get("encoders", section.get("encoders"))
+            if list(section.get("encoders") or encoders or ()) != list(encoders or ()):
+                raise ValueError(f"method {name!r} has encoders of its own, {encoders}: leave ani.encoders out")
+            return {**raw, "ani": {**section, **fixed}}
         return raw
 
     @model_validator(mode="after")
@@ -154,6 +157,7 @@ class Recipe(Section):
         if METHODS[self.method].settings is None:
             if self.lora is None:
                 raise ValueError(f"method {self.method!r} trains LoRA weights only, so lora can't be null")
+            object.__setattr__(self, "ani", None)  # it was valid, and stays out of what is written
         elif self.ani is None:
             raise ValueError(f"key 'ani' is missing: method {self.method!r} needs it, with a layer at least")
         return self
@@ -185,6 +189,8 @@ def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()
         raise InputError(f"recipe {path} must be a mapping of keys to values")
     for override in overrides:
         _override(raw, override)
+    if kind is Recipe and "variants" in raw:
+        raise InputError(f"recipe {path} is a comparison of variants; carry it out with ani compare")
     try:
         return kind.model_validate(raw)
     except ValidationError as error:

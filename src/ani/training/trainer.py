@@ -39,7 +39,7 @@ from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, 
 from ani.errors import InputError, TrainingFailed
 from ani.files import replacing_file
 from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
-from ani.injection.attach import ani_module, attach, base_model, is_attached, last_decision, number_locator
+from ani.injection.attach import ani_module, attach, base_model, has_gate, is_attached, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, NumberLocator
 from ani.injection.methods import METHODS, MethodName
 from ani.models import load_config, load_model, load_tokenizer
@@ -178,8 +178,11 @@ class AniTrainer(Trainer):
         numbers, injection = decision
         self._add("ratio", float(injection.injected_ratio.sum()))
         self._add("embedding_rms", float(injection.embedding_rms.sum()))
-        self._add("penalty", float((injection.alpha * (1 - injection.alpha)).sum()))
         self._add("numbers", len(numbers))
+        if not has_gate(self.model):
+            return
+        self._add("gated", len(numbers))
+        self._add("penalty", float((injection.alpha * (1 - injection.alpha)).sum()))
         self._add("saturated", float((injection.logits.abs() > SATURATED).sum()))
         self._add("open", float((injection.logits > 0).sum()))
         for name, role in (("quantitative", QUANTITATIVE), ("nominal", NOMINAL)):
@@ -201,9 +204,10 @@ class AniTrainer(Trainer):
         if numbers := sums.get("numbers", 0.0):
             logs["embedding_ratio"] = sums["ratio"] / numbers
             logs["embedding_rms"] = sums["embedding_rms"] / numbers
-            logs["gate_open"] = sums["open"] / numbers
-            logs["gate_undecided"] = sums["penalty"] / numbers
-            logs["gate_saturated"] = sums["saturated"] / numbers
+        if gated := sums.get("gated", 0.0):
+            logs["gate_open"] = sums["open"] / gated
+            logs["gate_undecided"] = sums["penalty"] / gated
+            logs["gate_saturated"] = sums["saturated"] / gated
         for name in ("quantitative", "nominal"):
             if count := sums.get(f"numbers_{name}", 0.0):
                 logs[f"gate_open_{name}"] = sums[f"open_{name}"] / count
@@ -212,7 +216,7 @@ class AniTrainer(Trainer):
 
     def _stop_if_dead(self, logs: dict[str, float]) -> None:
         # Over all numbers: data of the user's own seldom tells their roles.
-        if not is_attached(self.model) or ani_module(self.model).gate is None:
+        if not has_gate(self.model):
             return
         one_sided = logs.get("gate_open") in (0, 1)
         if one_sided and logs["gate_saturated"] == 1 and logs["embedding_rms"] < UNMOVED:
