@@ -245,6 +245,16 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
         compare(seeds=[0], variants={"sft": ["ani.layer=1"]}, baseline=None)
 
 
+def test_another_budget_is_told(compare: Compare, tmp_path: Path) -> None:
+    printed = StringIO()
+    variants = {"sft": ["method=sft"], "short": ["method=sft", "training.steps=2"]}
+    compare(seeds=[0], variants=variants, console=Console(file=printed, width=200))
+    note = "short has other training than the recipe"
+    assert note in printed.getvalue()
+    assert note in (tmp_path / "results" / "comparison.md").read_text()
+    assert "sft has other" not in printed.getvalue()
+
+
 def test_operations_may_have_lengths_of_their_own(compare: Compare, tmp_path: Path) -> None:
     tasks = [{"count": 2, "digits": [2]}, {"count": 1, "digits": [1, 3], "operations": ["subtraction"]}]
     compare(seeds=[0], variants={"sft": ["method=sft"]}, evaluation={"arithmetic": tasks})

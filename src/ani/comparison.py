@@ -220,6 +220,8 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
     cells = _cells(plan, folder)
     with _alone(folder):
         _claim(plan, folder)
+        for note in _budget_notes(plan):
+            console.print(note, highlight=False, markup=False)
         if plan.probe:
             _probe(plan, folder, tokenizer, console)
         for number, cell in enumerate(cells, start=1):
@@ -235,7 +237,8 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
         _print_tables(*results, plan, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
-            file.write(f"# {title}\n\n{comparison_markdown(*results, plan.baseline)}")
+            notes = "".join(f"{note}\n\n" for note in _budget_notes(plan))
+            file.write(f"# {title}\n\n{notes}{comparison_markdown(*results, plan.baseline)}")
         write_json(
             folder / "run.json",
             {
@@ -248,6 +251,18 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             },
         )
         return build_report(folder)
+
+
+def _budget_notes(plan: Plan) -> list[str]:
+    """A line for each variant that learns from other data, or otherwise than the recipe says: its row costs more or
+    less than the others."""
+    notes = []
+    for name, recipe in plan.variants.items():
+        budget = ("data", "training", "lora", "quantization", "dtype")
+        changed = [key for key in budget if getattr(recipe, key) != getattr(plan.base, key)]
+        if changed:
+            notes.append(f"{name} has other {' and '.join(changed)} than the recipe: its budget is not the others'.")
+    return notes
 
 
 def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Recipe]:
