@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -29,8 +29,9 @@ from transformers.cache_utils import Cache
 
 from ani.errors import InputError
 from ani.injection.config import AniConfig
-from ani.injection.locate import PADDING, NumberBatch, NumberLocator
+from ani.injection.locate import NumberBatch, NumberLocator, text_ids
 from ani.injection.module import AniModule, Injection
+from ani.injection.substitution import OnWholeText, inferred_mask, no_carried_cache, shortened, whole_text
 from ani.models import evaluating
 
 CALIBRATION_TEXT = (
@@ -117,11 +118,11 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         """
         cache = kwargs.get("past_key_values")
         if isinstance(cache, Cache) and cache.get_seq_length():
-            raise _no_carried_cache()
+            raise no_carried_cache()
         mask = kwargs.pop("attention_mask", None)
         if mask is None:
-            mask = _inferred_mask(self, input_ids, kwargs)
-        short = _shortened(number_locator(self), input_ids, mask, None, padding_side="left")
+            mask = inferred_mask(self, input_ids, kwargs)
+        short = shortened(number_locator(self), input_ids, mask, None, padding_side="left")
         width = short.input_ids.shape[1]
         for name in ("max_length", "min_length"):
             if kwargs.get(name) is not None:
@@ -134,7 +135,7 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
                 config.min_length = max(config.min_length - input_ids.shape[1] + width, 0)
         for name in ("stopping_criteria", "logits_processor"):
             if kwargs.get(name) is not None:
-                kwargs[name] = type(kwargs[name])(_OnWholeText(each, input_ids, width) for each in kwargs[name])
+                kwargs[name] = type(kwargs[name])(OnWholeText(each, input_ids, width) for each in kwargs[name])
         prompt = _prompt.set(_Prompt(self, short.numbers, len(input_ids)))
         try:
             outputs = super().generate(  # type: ignore[misc]
@@ -143,7 +144,7 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         finally:
             _prompt.reset(prompt)
         sequences: torch.Tensor = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        whole = _whole_text(sequences, input_ids, width)
+        whole = whole_text(sequences, input_ids, width)
         if isinstance(outputs, torch.Tensor):
             return whole
         outputs.sequences = cast(Any, whole)
@@ -377,7 +378,7 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
         rows = _history(cache, len(input_ids))
         start = len(rows[0]) if rows else 0
         # In place, to cost no more than the new tokens. Should the pass fail, `_history` cuts them off again.
-        for row, new in zip(rows, _text_ids(input_ids, given.get("attention_mask")), strict=True):
+        for row, new in zip(rows, text_ids(input_ids, given.get("attention_mask")), strict=True):
             row.extend(new)
         if model.training and labels is not None and torch.is_grad_enabled():
             _warn_if_frozen(model)
@@ -407,15 +408,6 @@ def _parameter_names(model_class: type[Any]) -> tuple[str, ...]:
 
 def _arguments(model_class: type[PreTrainedModel], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip(_parameter_names(cast(Any, model_class)), args, strict=False)), **kwargs}
-
-
-@torch.compiler.disable
-def _text_ids(input_ids: torch.Tensor, attention_mask: Any) -> list[list[int]]:
-    """The rows' token ids, `PADDING` where a 2-D attention mask says so."""
-    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
-        mask = attention_mask[:, -input_ids.shape[1] :]
-        input_ids = torch.where(mask.to(input_ids.device) == 0, PADDING, input_ids)
-    return cast(list[list[int]], input_ids.tolist())
 
 
 @torch.compiler.disable
@@ -550,49 +542,6 @@ def _share(labels: torch.Tensor, num_items: Any) -> Any:
 # --- substitution: one position a number ------------------------------------------------------------------------------
 
 
-class _Shortened(NamedTuple):
-    """A batch without the sub-tokens that substitution takes out; S is the longest row's new length."""
-
-    input_ids: torch.Tensor
-    """(B, S)."""
-    attention_mask: torch.Tensor
-    """(B, S)."""
-    numbers: NumberBatch
-    """At their places in the shortened rows."""
-    original: NumberBatch
-    """At their places in the given ones."""
-    places: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    """Of every token that is left: row, column now, column before."""
-
-
-def _shortened(
-    locator: NumberLocator,
-    input_ids: torch.Tensor,
-    attention_mask: Any,
-    response: list[list[bool]] | None,
-    *,
-    padding_side: str = "right",
-) -> _Shortened:
-    if attention_mask is not None and attention_mask.ndim != 2:
-        raise InputError(
-            "combine='substitute' shortens the rows, so the attention mask must be one of tokens, (rows, length), not "
-            f"of shape {tuple(attention_mask.shape)}"
-        )
-    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    rows = _text_ids(input_ids, mask)
-    kept = locator.kept(rows, response)
-    width = max(map(len, kept))
-    shift = [width - len(row) if padding_side == "left" else 0 for row in kept]
-    at = [(row, shift[row] + new, old) for row, places in enumerate(kept) for new, old in enumerate(places)]
-    row, new, old = torch.tensor(at, dtype=torch.long, device=input_ids.device).reshape(-1, 3).unbind(1)
-    empty = input_ids.new_zeros(len(rows), width)
-    short_ids, short_mask = (empty.index_put((row, new), x[row, old].to(empty)) for x in (input_ids, mask))
-    original = locator.batch(rows, response=response)
-    numbers = original.within(kept)
-    numbers = replace(numbers, positions=numbers.positions + torch.tensor(shift, dtype=torch.long)[numbers.rows])
-    return _Shortened(short_ids, short_mask, numbers, original, (row, new, old))
-
-
 def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: dict[str, Any]) -> Any:
     """A forward from the ids as the tokenizer gave them; its logits are (B, T, V) like any other's.
 
@@ -602,7 +551,7 @@ def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: d
     given = dict(given)
     input_ids, mask, labels = (given.pop(name, None) for name in ("input_ids", "attention_mask", "labels"))
     if given.pop("past_key_values", None) is not None or given.pop("use_cache", None):
-        raise _no_carried_cache()
+        raise no_carried_cache()
     positions = given.pop("position_ids", None)
     if positions is not None:
         present = torch.ones_like(input_ids) if mask is None else mask
@@ -613,7 +562,7 @@ def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: d
             )
     keep = given.pop("logits_to_keep", 0)
     as_tuple = given.pop("return_dict", model.config.return_dict) is False
-    short = _shortened(number_locator(model), input_ids, mask, _known_response(model, labels, 0))
+    short = shortened(number_locator(model), input_ids, mask, _known_response(model, labels, 0))
     row, new, old = short.places
     if labels is not None:
         ignored = torch.full_like(short.input_ids, -100)
@@ -636,41 +585,6 @@ def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: d
     return outputs.to_tuple() if as_tuple else outputs
 
 
-def _no_carried_cache() -> InputError:
-    return InputError(
-        "combine='substitute' shortens the rows, so a KV cache can't be carried from call to call; pass the whole "
-        "text with use_cache=False, or use generate"
-    )
-
-
-def _inferred_mask(model: PreTrainedModel, input_ids: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """The mask that transformers' `generate` would make of padding that nobody masked."""
-    config = kwargs.get("generation_config") or model.generation_config
-    pad = kwargs.get("pad_token_id", config.pad_token_id)
-    ends = kwargs.get("eos_token_id", config.eos_token_id)
-    if pad is None or pad in (ends if isinstance(ends, list) else [ends]):
-        return None
-    return input_ids.ne(pad).long()
-
-
-def _whole_text(sequences: torch.Tensor, input_ids: torch.Tensor, width: int) -> torch.Tensor:
-    """Generated rows with the prompts as they were, in place of the `width` tokens that were left of them."""
-    prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), dim=0)
-    return torch.cat([prompts, sequences[:, width:]], dim=1)
-
-
-class _OnWholeText:
-    """A stopping criterion or logits processor that is shown rows with the prompts as they were."""
-
-    def __init__(self, inner: Callable[..., Any], input_ids: torch.Tensor, width: int) -> None:
-        self.inner = inner
-        self.input_ids = input_ids
-        self.width = width
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
-        return self.inner(_whole_text(input_ids, self.input_ids, self.width), scores)
-
-
 # --- generation -------------------------------------------------------------------------------------------------------
 
 
@@ -681,7 +595,7 @@ def _prompting(model: AttachedModel, input_ids: Any, attention_mask: Any, cache:
     if not locator.whole_numbers:
         yield
         return
-    rows = _text_ids(input_ids, attention_mask) if input_ids is not None else [[]]  # none: generation from BOS alone
+    rows = text_ids(input_ids, attention_mask) if input_ids is not None else [[]]  # none: generation from BOS alone
     cached = int(cache.get_seq_length()) if isinstance(cache, Cache) else 0
     if attention_mask is not None and cached and attention_mask.shape[1] > input_ids.shape[1]:
         # Only the new turn was passed; what the cache holds stays context.

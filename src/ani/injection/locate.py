@@ -7,7 +7,7 @@ all ask here, so they can't disagree.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -62,6 +62,15 @@ class NumberBatch:
         rows = (self.rows.unsqueeze(1) * repeats + torch.arange(repeats, device=self.rows.device)).flatten()
         others = (x.repeat_interleave(repeats, dim=0) for x in (self.positions, self.features, self.roles))
         return type(self)(rows, *others)
+
+
+@torch.compiler.disable
+def text_ids(input_ids: torch.Tensor, attention_mask: Any) -> list[list[int]]:
+    """The rows' token ids, `PADDING` where a 2-D attention mask says so."""
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2:
+        mask = attention_mask[:, -input_ids.shape[1] :]
+        input_ids = torch.where(mask.to(input_ids.device) == 0, PADDING, input_ids)
+    return cast(list[list[int]], input_ids.tolist())
 
 
 def in_units_of_place(number: str, end: int) -> str:
