@@ -17,7 +17,10 @@ ADAPTER = PACKAGE / "assets" / "smollm2-adapter"
 def test_it_is_small_and_made_by_the_recipe() -> None:
     assert sum(file.stat().st_size for file in ADAPTER.iterdir()) <= 2 * 1024 * 1024
     recipe = load_recipe(PACKAGE / "recipes" / "smollm2-adapter.yaml")
-    config = _read_config(ADAPTER)[0].model_dump()  # as read: the file is older than some settings
+    saved = _read_config(ADAPTER)
+    assert saved.config is not None and recipe.ani is not None
+    assert saved.method == recipe.method == "ani"
+    config = saved.config.model_dump()  # as read: the file is older than some settings
     wanted = recipe.ani.model_dump()
     measured = {"embedding_scale", "hidden_size", "model_type", "num_hidden_layers"}
     assert {key: config[key] for key in wanted.keys() - measured} == {
