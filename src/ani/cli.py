@@ -160,7 +160,7 @@ def compare(
         for name, variant in variant_recipes(recipe, overrides or ()).items():
             console.rule(escape(name))
             for part in dry_run_view(dry_run(variant)):
-                console.print(part)
+                console.print(part, highlight=False)
         return
     try:
         page = run_comparison(recipe, console, overrides or ())

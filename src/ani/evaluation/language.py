@@ -13,8 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.data.diagnostic import diagnostic_sentences, sentence_limit
 from ani.data.sources import hub_records, json_lines
 from ani.errors import InputError
-from ani.injection.methods import plain_pieces
-from ani.numbers import find_numbers
+from ani.numbers import find_numbers, number_pieces
 
 FEWEST_WORDS = 8
 MOST_CHARACTERS = 1000
@@ -107,7 +106,7 @@ def evaluate_language(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[LanguageText],
     *,
-    rewrite: Callable[[str], list[tuple[str, bool]]] = plain_pieces,
+    rewrite: Callable[[str], list[tuple[str, bool]]] = number_pieces,
     batch_size: int = 16,
     on_text: Callable[[int], None] | None = None,
 ) -> Iterator[LanguageRecord]:

@@ -138,6 +138,7 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
                 kwargs[name] = type(kwargs[name])(OnWholeText(each, input_ids, width) for each in kwargs[name])
         prompt = _prompt.set(_Prompt(self, short.numbers, len(input_ids)))
         try:
+            # As in `generate`: GenerationMixin's type for `self` is one that no class outside transformers meets.
             outputs = super().generate(  # type: ignore[misc]
                 short.input_ids, *args, attention_mask=short.attention_mask, **kwargs
             )

@@ -35,7 +35,7 @@ What the sources leave open, and what is done here:
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
-from ani.numbers import find_numbers
+from ani.numbers import number_pieces
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 
 MethodName = Literal[
@@ -44,22 +44,12 @@ MethodName = Literal[
 """Methods that train something."""
 
 
-def plain_pieces(text: str) -> list[tuple[str, bool]]:
-    """A text in pieces; True for its numbers."""
-    pieces: list[tuple[str, bool]] = []
-    end = 0
-    for number in find_numbers(text):
-        pieces += [(text[end : number.start], False), (text[number.start : number.end], True)]
-        end = number.end
-    return [*pieces, (text[end:], False)]
-
-
 class Method(NamedTuple):
     """How a method differs from ANI."""
 
     settings: Mapping[str, Any] | None = {}
     """What it fixes in the `ani` section of a recipe; None: it has no module."""
-    pieces: Callable[[str], list[tuple[str, bool]]] = plain_pieces
+    pieces: Callable[[str], list[tuple[str, bool]]] = number_pieces
     """A text as the model reads and writes it, in pieces; True for numbers."""
     read: Callable[[str], str] = str
     """What the model wrote, as ordinary text."""

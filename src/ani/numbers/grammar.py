@@ -150,6 +150,16 @@ def find_numbers(text: str) -> list[NumberText]:
     return [NumberText(text[start:end], start, end) for start, end in number_spans(text).items()]
 
 
+def number_pieces(text: str) -> list[tuple[str, bool]]:
+    """A text cut at its numbers, nothing left out; True for a number."""
+    pieces: list[tuple[str, bool]] = []
+    end = 0
+    for number in find_numbers(text):
+        pieces += [(text[end : number.start], False), (text[number.start : number.end], True)]
+        end = number.end
+    return [*pieces, (text[end:], False)]
+
+
 def decimal_value(text: str) -> Decimal:
     """The exact value of one number as it is written, thousands separators included."""
     return Decimal(text.replace(",", ""))

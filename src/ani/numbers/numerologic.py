@@ -9,7 +9,7 @@ are not counted (`1,234` → `4:1,234`).
 
 import re
 
-from ani.numbers.grammar import find_numbers
+from ani.numbers.grammar import number_pieces
 
 _NUMBER = re.compile(r"(?P<sign>[+−-]?)(?P<whole>[0-9,]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+-]?[0-9]+)?")
 _DIGITS = frozenset("0123456789")
@@ -18,19 +18,16 @@ _COUNTS = re.compile(r"(?<![0-9])(0|[1-9][0-9]*)(?:\.(0|[1-9][0-9]*))?:")
 
 def digit_counted_pieces(text: str) -> list[tuple[str, bool]]:
     """A text with the digit counts before every number, in pieces; True for a number with its counts."""
-    pieces: list[tuple[str, bool]] = []
-    end = 0
-    for number in find_numbers(text):
-        written = text[number.start : number.end]
-        match = _NUMBER.fullmatch(written)
-        assert match is not None, written
-        counts = str(len(match["whole"].replace(",", "")))
-        if match["fraction"] is not None:
-            counts += f".{len(match['fraction'])}"
-        counted = "".join([match["sign"], counts, ":", written[len(match["sign"]) :]])
-        pieces += [(text[end : number.start], False), (counted, True)]
-        end = number.end
-    return [*pieces, (text[end:], False)]
+    return [(_with_counts(piece) if is_number else piece, is_number) for piece, is_number in number_pieces(text)]
+
+
+def _with_counts(number: str) -> str:
+    match = _NUMBER.fullmatch(number)
+    assert match is not None, number
+    counts = str(len(match["whole"].replace(",", "")))
+    if match["fraction"] is not None:
+        counts += f".{len(match['fraction'])}"
+    return "".join([match["sign"], counts, ":", number[len(match["sign"]) :]])
 
 
 def remove_digit_counts(text: str) -> str:
