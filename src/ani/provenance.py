@@ -7,7 +7,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("ani", "torch", "transformers", "peft", "accelerate", "bitsandbytes", "tokenizers", "safetensors")
+PACKAGES = (
+    "ani",
+    "torch",
+    "transformers",
+    "peft",
+    "accelerate",
+    "bitsandbytes",
+    "tokenizers",
+    "safetensors",
+    "lm_eval",
+    "math-verify",
+)
 
 
 def provenance() -> dict[str, Any]:

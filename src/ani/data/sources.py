@@ -75,8 +75,12 @@ def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
     return [example for where, record in records for example in record_examples(record, where)]
 
 
-def hub_records(name: str, split: str, limit: int | None, instead: str) -> list[tuple[str, Any]]:
+def hub_records(
+    name: str, split: str, limit: int | None, instead: str, configuration: str | None = None
+) -> list[tuple[str, Any]]:
     """The place ("name[3]") and value of each of the first `limit` records of a dataset on the hub, streamed.
+
+    `configuration` names one of the dataset's, where it has several.
 
     Raises:
         InputError: If it can't be reached; says what to give `instead`.
@@ -84,7 +88,8 @@ def hub_records(name: str, split: str, limit: int | None, instead: str) -> list[
     with hub_errors(name, split, instead):
         from datasets import load_dataset
 
-        records = islice(load_dataset(name, split=split, streaming=True), limit)
+        named = () if configuration is None else (configuration,)
+        records = islice(load_dataset(name, *named, split=split, streaming=True), limit)
         return [(f"{name}[{i}]", record) for i, record in enumerate(records)]
 
 

@@ -1,0 +1,318 @@
+"""GSM8K, MATH and MMLU through lm-evaluation-harness, on an attached model; knows nothing about prompts or judging."""
+
+import difflib
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
+
+import torch
+from jinja2 import TemplateError
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import Task
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.errors import InputError
+from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
+from ani.injection.attach import ani_module, is_attached
+from ani.injection.methods import METHODS, Method
+
+BenchmarkName = Literal["gsm8k", "math", "mmlu"]
+BENCHMARKS: tuple[BenchmarkName, ...] = ("gsm8k", "math", "mmlu")
+MAX_LENGTH = 4096
+"""Tokens of prompt and answer together (paper, "Hyperparameters")."""
+
+logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about whatever is done here on purpose
+
+
+class Benchmark(NamedTuple):
+    """A benchmark's questions and its task."""
+
+    name: BenchmarkName
+    task: Task
+    questions: int
+    """How many of the task's are asked, the first ones."""
+    settings: dict[str, Any]
+    """What `run.json` says of it."""
+
+
+class BenchmarkRecord(TypedDict):
+    """One answered question, a line of `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`."""
+
+    task: BenchmarkName
+    id: int
+    """Row of the data, from 0."""
+    question: str
+    answer: str
+    """The right one; of MMLU its letter."""
+    output: str | list[float]
+    """What the model wrote; of MMLU the log-probabilities of A to D."""
+    prediction: str | None
+    correct: bool
+    prompt_hash: str
+    """SHA-256 of the chat messages, before a method rewrites them and before the model's template: equal prompts have
+    equal ones, whatever the model."""
+    truncated: bool
+    """The prompt was too long, so its beginning was cut off."""
+    marker: NotRequired[str | None]
+    """GSM8K: `####`, or "The answer is", by which the prediction was found."""
+    subject: NotRequired[str]
+    """MATH, MMLU."""
+    level: NotRequired[int | None]
+    """MATH: 1 to 5."""
+    choices: NotRequired[list[str]]
+    group: NotRequired[str]
+    """MMLU: STEM, humanities, social sciences or other."""
+    shots_from: NotRequired[str]
+    """MMLU: "dev", or "test, held out" (`ani.evaluation.tasks.data.mmlu`)."""
+
+
+def load_benchmark(
+    name: str, *, data: str | None = None, limit: int | None = None, seed: int = 0, max_new_tokens: int | None = None
+) -> Benchmark:
+    """Read a benchmark's questions and its prompt.
+
+    Args:
+        name: `gsm8k`, `math` or `mmlu`.
+        data: A hub name, a JSONL file or a directory of them; None: the set on the hub (`ani.evaluation.tasks.data`).
+        limit: Questions, all by default; a larger limit only appends.
+        seed: Draws the questions.
+        max_new_tokens: Of an answer; None: what the task says. MMLU's answers aren't written.
+
+    Raises:
+        InputError: There is no such benchmark, or its data can't be read.
+    """
+    if name not in BENCHMARKS:
+        near = difflib.get_close_matches(name, BENCHMARKS, n=1, cutoff=0)
+        raise InputError(f"no benchmark {name!r}; did you mean {near[0]!r}? There are: {', '.join(BENCHMARKS)}")
+    manager = TaskManager(
+        include_path=str(Path(__file__).parent / "tasks"),
+        include_defaults=False,
+        metadata=cast(Any, {"seed": seed, **({} if data is None else {"data": data})}),
+    )
+    task = manager.load(f"ani_{name}")["tasks"][f"ani_{name}"]
+    if max_new_tokens is not None and task.OUTPUT_TYPE == "generate_until":
+        task.set_config("generation_kwargs", {"max_gen_toks": max_new_tokens}, update=True)
+    questions = min(limit or len(task.eval_docs), len(task.eval_docs))
+    settings: dict[str, Any] = {"data": data or "hub", "questions": questions, "of": len(task.eval_docs), "seed": seed}
+    settings["version"] = task.VERSION
+    if task.OUTPUT_TYPE == "generate_until":
+        settings["generation"] = dict(task.config.generation_kwargs)
+    else:
+        settings["shots_from"] = task.eval_docs[0]["shots_from"]
+    return Benchmark(cast(BenchmarkName, name), task, questions, settings)
+
+
+def evaluate_benchmark(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    benchmark: Benchmark,
+    *,
+    method: Method = METHODS["ani"],
+    batch_size: int | None = None,
+    answers: Path | None = None,
+    on_question: Callable[[int], None] | None = None,
+) -> Iterator[BenchmarkRecord]:
+    """Answer every question and judge it; records come when all are answered, in the benchmark's order.
+
+    Prompts are chat messages in the model's template, answers greedy. A template's thinking mode is off, as the paper's
+    scores of its reference model suggest. A template without a system role has that text before the user's.
+
+    Args:
+        model: In evaluation mode; a PeftModel will do, with ANI attached or without.
+        tokenizer: The model's, with a chat template.
+        benchmark: From `load_benchmark`.
+        method: How texts are written for the model, and its answers read.
+        batch_size: None: as many as fit on a GPU, 8 on a CPU.
+        answers: A file that keeps every answer as it comes, so that a killed run goes on; of use to the same model and
+            settings only, others begin it anew. It is gone when the last record has been taken.
+        on_question: Called with the number of questions answered.
+
+    Raises:
+        InputError: The tokenizer has no chat template.
+    """
+    if tokenizer.chat_template is None:
+        raise InputError(
+            "the model's tokenizer has no chat template, which the benchmarks' prompts need: name an instruction-tuned "
+            "model, or set tokenizer.chat_template"
+        )
+    task = benchmark.task
+    docs = [dict(doc) for _, doc in task.doc_iterator(limit=benchmark.questions)]
+    requests_each = 1 if task.OUTPUT_TYPE == "generate_until" else len(task.doc_to_choice(docs[0]))
+    kept = _Answers(answers, _fingerprint(model, method, benchmark), requests_each, on_question)
+    lm = _ChatModel(model, tokenizer, method, batch_size, kept)
+    prompts = [_prompt(task, doc, lm.apply_chat_template) for doc in docs]
+    requests = [_requests(task, doc, prompt) for doc, prompt in zip(docs, prompts, strict=True)]
+    getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
+    room = lm.max_length - task.config.generation_kwargs["max_gen_toks"] if requests_each == 1 else lm.max_length
+    for doc, prompt, each in zip(docs, prompts, requests, strict=True):
+        results = [kept[request] for request in each]
+        yield {
+            "task": benchmark.name,
+            **_judged(benchmark.name, doc, method.read(results[0]) if requests_each == 1 else results),
+            "prompt_hash": hashlib.sha256(_prompt(task, doc, _as_json).encode()).hexdigest(),
+            "truncated": len(lm.tok_encode(prompt)) > room,
+        }
+    kept.close()
+
+
+def counts_by(records: Iterable[BenchmarkRecord], key: str) -> dict[Any, tuple[int, int]]:
+    """(correct, asked) for every value that the records have under a key, such as `level`, `subject` or `group`."""
+    counts: dict[Any, tuple[int, int]] = {}
+    for record in records:
+        value = cast(dict[str, Any], record)[key]
+        correct, asked = counts.get(value, (0, 0))
+        counts[value] = (correct + record["correct"], asked + 1)
+    return dict(sorted(counts.items(), key=lambda item: str(item[0])))
+
+
+def _prompt(task: Task, doc: dict[str, Any], template: Callable[..., str]) -> str:
+    return cast(
+        str,
+        task.fewshot_context(
+            doc, num_fewshot=0, apply_chat_template=True, fewshot_as_multiturn=True, chat_template=template
+        ),
+    )
+
+
+def _as_json(messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+    return json.dumps(messages, ensure_ascii=False)
+
+
+def _requests(task: Task, doc: dict[str, Any], prompt: str) -> list[Instance]:
+    made = task.construct_requests(doc, prompt, apply_chat_template=True, metadata=(task.task_name, 0, 1))
+    return made if isinstance(made, list) else [made]
+
+
+def _judged(name: BenchmarkName, doc: dict[str, Any], result: Any) -> dict[str, Any]:
+    if name == "gsm8k":
+        return {**doc, "output": result, **judge_gsm8k(doc["answer"], result)}
+    if name == "math":
+        return {**doc, "output": result, **judge_math(doc["answer"], result)}
+    best = max(range(4), key=lambda choice: result[choice])
+    judged = {"answer": "ABCD"[doc["answer"]], "prediction": "ABCD"[best], "correct": best == doc["answer"]}
+    return {key: value for key, value in doc.items() if key != "shots"} | {"output": result} | judged
+
+
+class _ChatModel(HFLM):  # type: ignore[misc]
+    """lm-evaluation-harness's model, for one that is loaded; asks it only what isn't answered yet."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        method: Method,
+        batch_size: int | None,
+        kept: "_Answers",
+    ) -> None:
+        text_config = model.config.get_text_config()
+        super().__init__(
+            pretrained=model,
+            tokenizer=tokenizer,
+            backend="causal",
+            batch_size=batch_size or ("auto" if model.device.type == "cuda" else 8),
+            max_length=min(MAX_LENGTH, getattr(text_config, "max_position_embeddings", MAX_LENGTH)),
+            enable_thinking=False,
+        )
+        self.ani_method = method
+        self.ani_kept = kept
+        self.set_cache_hook(kept)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        messages = [{**message, "content": self.ani_method.write(message["content"])} for message in chat_history]
+        render = partial(
+            self.tokenizer.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **self.chat_template_args,
+        )
+        try:
+            return cast(str, render(messages))
+        except TemplateError:  # no system role
+            system, user = messages
+            return cast(str, render([{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}]))
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
+        return cast(list[str], super().generate_until(self.ani_kept.missing(requests), disable_tqdm))
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        return cast(Any, super().loglikelihood(self.ani_kept.missing(requests), disable_tqdm))
+
+
+class _Answers:
+    """The model's answers by prompt (and continuation), in memory and in a file; lm-evaluation-harness's cache hook.
+
+    The harness has a cache of its own, but it knows neither the model nor an end, and it holds pickles.
+    """
+
+    def __init__(
+        self, path: Path | None, fingerprint: str, requests_each: int, on_question: Callable[[int], None] | None
+    ) -> None:
+        self._path, self._requests_each, self._on_question = path, requests_each, on_question
+        self._answers: dict[str, Any] = {}
+        self._answered = 0
+        self._file = None
+        if path is None:
+            return
+        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+        if lines[:1] == [fingerprint]:
+            for line in lines[1:-1]:  # the last one is empty, or was being written
+                key, answer = json.loads(line)
+                self._answers[key] = answer
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", encoding="utf-8", newline="\n")
+        self._write(fingerprint, *(json.dumps(item) for item in self._answers.items()))
+
+    def __getitem__(self, request: Instance) -> Any:
+        return self._answers[self._key(request.request_type, request.args)]
+
+    def missing(self, requests: list[Instance]) -> list[Instance]:
+        """Those without an answer, each once."""
+        wanted = {self._key(request.request_type, request.args): request for request in requests}
+        missing = [request for key, request in wanted.items() if key not in self._answers]
+        self._count(len(requests) - len(missing))
+        return missing
+
+    def add_partial(self, kind: str, request: tuple[str, Any], answer: Any) -> None:
+        """What the harness calls with every answer: a text, or a log-probability and whether it is the greatest."""
+        key = self._key(kind, request)
+        self._answers[key] = answer if kind == "generate_until" else answer[0]
+        self._write(json.dumps((key, self._answers[key])))
+        self._count(1)
+
+    def close(self) -> None:
+        if self._file is not None and self._path is not None:
+            self._file.close()
+            self._path.unlink()
+
+    def _key(self, kind: str, request: tuple[str, Any]) -> str:
+        # Generation settings are the same for all, and the harness changes the ones it is given.
+        return hashlib.sha256(json.dumps(request[: 1 if kind == "generate_until" else 2]).encode()).hexdigest()
+
+    def _write(self, *lines: str) -> None:
+        if self._file is not None:
+            self._file.write("".join(line + "\n" for line in lines))
+            self._file.flush()
+
+    def _count(self, answered: int) -> None:
+        done = self._answered // self._requests_each
+        self._answered += answered
+        if self._on_question is not None and self._answered // self._requests_each > done:
+            self._on_question(self._answered // self._requests_each - done)
+
+
+def _fingerprint(model: PreTrainedModel, method: Method, benchmark: Benchmark) -> str:
+    """Differs for any other weights, module, method or settings; the same whatever the batch size."""
+    digest = hashlib.sha256()
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        tensor = tensor.detach().contiguous().view(torch.uint8) if tensor.dim() else tensor.detach().reshape(1)
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.sum(dtype=torch.float64).item()}".encode())
+    module = ani_module(model).config.model_dump_json() if is_attached(model) else ""
+    generation = benchmark.task.config.generation_kwargs
+    digest.update(f"{module} {method.write('1 23 456')} {json.dumps(generation)}".encode())
+    return digest.hexdigest()

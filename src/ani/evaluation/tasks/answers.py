@@ -1,0 +1,101 @@
+"""What a text gives as its answer, and whether that equals the right one; knows nothing about models or data files."""
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from ani.numbers import find_numbers
+
+MARKER = "####"
+SAYS = "The answer is"
+"""GSM8K's two ways to give an answer: the paper's instruction wants the first, its examples show the second."""
+
+LONGEST_ANSWER = 500
+"""Characters; longer ones are compared as texts only, because parsing may take forever."""
+
+_SAYS = re.compile(r"the (?:final )?answer is", re.IGNORECASE)
+_BOX = re.compile(r"\\boxed\s*\{")
+_DENOMINATOR = re.compile(r"\s*/\s*(\d+)\b(?![.,]\d)")
+_BASE = re.compile(r"\d\s*_\s*\{?(\d+)\}?$")
+_NOT_SEEN = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|[$\s]")
+_WORDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf)\{([^{}]*)\}")
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""What the last complete `\boxed{…}` holds; None if there is none."""
+    for box in reversed(list(_BOX.finditer(text))):
+        depth = 1
+        for end in range(box.end(), len(text)):
+            if text[end] in "{}" and text[end - 1] != "\\":
+                depth += 1 if text[end] == "{" else -1
+            if depth == 0:
+                return text[box.end() : end].strip()
+    return None
+
+
+def marked_answer(text: str) -> tuple[str, str] | None:
+    """The number, as plain digits, after the last `####`, else after the last "The answer is", and which it was.
+
+    A number may be a fraction (`3/4`); everything else around it (`$`, a unit, a box) is left out.
+    """
+    hash_marks = [match.end() for match in re.finditer(MARKER, text)]
+    phrases = [match.end() for match in _SAYS.finditer(text)]
+    for marker, ends in ((MARKER, hash_marks), (SAYS, phrases)):
+        for end in reversed(ends):
+            rest = text[end:].replace("$", "")  # -$5 is a negative number
+            for number in find_numbers(rest)[:1]:
+                below = _DENOMINATOR.match(rest, number.end)
+                return f"{number.value:f}" + (f"/{below[1]}" if below else ""), marker
+    return None
+
+
+def equivalent(gold: str, answer: str) -> bool:
+    """Whether two answers mean the same: as texts, or as mathematics by math-verify.
+
+    math-verify limits its time by a signal, which only the main thread may set; elsewhere it works without a limit.
+    """
+    if _plain(gold) == _plain(answer):
+        return True
+    if max(len(gold), len(answer)) > LONGEST_ANSWER:
+        return False
+    bases = [match[1] for text in (gold, answer) if (match := _BASE.search(text))]
+    if len(set(bases)) > 1:
+        return False  # 506_7 is not 506_8: math-verify leaves the base out
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    seconds: Any = 5 if threading.current_thread() is threading.main_thread() else None
+    parsed = [
+        # In a box of its own: without one, a right answer may be read as nothing.
+        parse(f"\\boxed{{{text.removesuffix('.')}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=seconds)
+        for text in (gold, answer)
+    ]
+    return all(parsed) and bool(verify(*parsed, timeout_seconds=seconds))
+
+
+def judge_gsm8k(answer: str, output: str) -> dict[str, Any]:
+    """`prediction`, `marker` (which of the two ways; None if neither) and `correct`."""
+    prediction, marker = marked_answer(output) or (None, None)
+    correct = prediction is not None and equivalent(answer, prediction)
+    return {"prediction": prediction, "marker": marker, "correct": correct}
+
+
+def judge_math(answer: str, output: str) -> dict[str, Any]:
+    """`prediction` (None without a box) and `correct`."""
+    prediction = boxed_answer(output)
+    return {"prediction": prediction, "correct": prediction is not None and equivalent(answer, prediction)}
+
+
+def gsm8k_results(doc: dict[str, Any], outputs: Sequence[str]) -> dict[str, float]:
+    """lm-evaluation-harness's `process_results`."""
+    return {"acc": float(judge_gsm8k(doc["answer"], outputs[0])["correct"])}
+
+
+def math_results(doc: dict[str, Any], outputs: Sequence[str]) -> dict[str, float]:
+    """lm-evaluation-harness's `process_results`."""
+    return {"acc": float(judge_math(doc["answer"], outputs[0])["correct"])}
+
+
+def _plain(answer: str) -> str:
+    words = _WORDS.sub(r"\1", answer)
+    return _NOT_SEEN.sub("", words).replace("dfrac", "frac").replace("tfrac", "frac").removesuffix(".")
