@@ -1,9 +1,11 @@
 """GSM8K, MATH and MMLU through lm-evaluation-harness, on an attached model; knows nothing about prompts or judging."""
 
+import contextlib
 import difflib
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
+from ani.files import replacing_file
 from ani.injection.attach import ani_module, is_attached
 from ani.injection.methods import METHODS, Method
 
@@ -26,6 +29,8 @@ BenchmarkName = Literal["gsm8k", "math", "mmlu"]
 BENCHMARKS: tuple[BenchmarkName, ...] = ("gsm8k", "math", "mmlu")
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about whatever is done here on purpose
 
@@ -148,7 +153,8 @@ def evaluate_benchmark(
     lm = _ChatModel(model, tokenizer, method, batch_size, kept)
     prompts = [_prompt(task, doc, lm.apply_chat_template) for doc in docs]
     requests = [_requests(task, doc, prompt) for doc, prompt in zip(docs, prompts, strict=True)]
-    getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
+    with contextlib.redirect_stdout(sys.stderr):  # the harness prints there
+        getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
     room = lm.max_length - task.config.generation_kwargs["max_gen_toks"] if requests_each == 1 else lm.max_length
     for doc, prompt, each in zip(docs, prompts, requests, strict=True):
         results = [kept[request] for request in each]
@@ -264,9 +270,9 @@ class _Answers:
             for line in lines[1:-1]:  # the last one is empty, or was being written
                 key, answer = json.loads(line)
                 self._answers[key] = answer
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", encoding="utf-8", newline="\n")
-        self._write(fingerprint, *(json.dumps(item) for item in self._answers.items()))
+        with replacing_file(path) as file:
+            file.writelines(f"{line}\n" for line in (fingerprint, *map(json.dumps, self._answers.items())))
+        self._file = path.open("a", encoding="utf-8", newline="\n")
 
     def __getitem__(self, request: Instance) -> Any:
         return self._answers[self._key(request.request_type, request.args)]
@@ -282,7 +288,9 @@ class _Answers:
         """What the harness calls with every answer: a text, or a log-probability and whether it is the greatest."""
         key = self._key(kind, request)
         self._answers[key] = answer if kind == "generate_until" else answer[0]
-        self._write(json.dumps((key, self._answers[key])))
+        if self._file is not None:
+            self._file.write(json.dumps((key, self._answers[key])) + "\n")
+            self._file.flush()
         self._count(1)
 
     def close(self) -> None:
@@ -293,11 +301,6 @@ class _Answers:
     def _key(self, kind: str, request: tuple[str, Any]) -> str:
         # Generation settings are the same for all, and the harness changes the ones it is given.
         return hashlib.sha256(json.dumps(request[: 1 if kind == "generate_until" else 2]).encode()).hexdigest()
-
-    def _write(self, *lines: str) -> None:
-        if self._file is not None:
-            self._file.write("".join(line + "\n" for line in lines))
-            self._file.flush()
 
     def _count(self, answered: int) -> None:
         done = self._answered // self._requests_each
@@ -310,8 +313,8 @@ def _fingerprint(model: PreTrainedModel, method: Method, benchmark: Benchmark) -
     """Differs for any other weights, module, method or settings; the same whatever the batch size."""
     digest = hashlib.sha256()
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        tensor = tensor.detach().contiguous().view(torch.uint8) if tensor.dim() else tensor.detach().reshape(1)
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.sum(dtype=torch.float64).item()}".encode())
+        bits = tensor.detach().view(_INTEGERS[tensor.element_size()])
+        digest.update(f"{name} {tensor.dtype} {int(bits.sum(dtype=torch.int64))}".encode())
     module = ani_module(model).config.model_dump_json() if is_attached(model) else ""
     generation = benchmark.task.config.generation_kwargs
     digest.update(f"{module} {method.write('1 23 456')} {json.dumps(generation)}".encode())

@@ -67,8 +67,8 @@ def equivalent(gold: str, answer: str) -> bool:
     seconds: Any = 5 if threading.current_thread() is threading.main_thread() else None
     parsed = [
         # In a box of its own: without one, a right answer may be read as nothing.
-        parse(f"\\boxed{{{text.removesuffix('.')}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=seconds)
-        for text in (gold, answer)
+        parse(f"\\boxed{{{text}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=seconds)
+        for text in (gold.removesuffix("."), answer.removesuffix("."))
     ]
     return all(parsed) and bool(verify(*parsed, timeout_seconds=seconds))
 

@@ -1,0 +1,162 @@
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import datasets
+import lm_eval
+import pytest
+import yaml
+
+from ani import InputError
+from ani.evaluation.benchmarks import load_benchmark
+from ani.evaluation.tasks import data as tasks_data
+from ani.evaluation.tasks.data import MMLU_GROUPS
+
+PAPER = Path(__file__).parents[3] / "shared" / "paper" / "ani.tex"
+GSM8K = {"question": "How many?", "answer": "Many.\n#### 1,234"}
+MATH = {"problem": "What is x?", "level": "Level 3", "type": "Algebra", "solution": r"It is $\boxed{\frac12}$."}
+MMLU = {"subject": "marketing", "question": "Which?", "choices": ["a", "b", "c", "d"], "answer": 2}
+ROWS = {"gsm8k": GSM8K, "math": MATH, "mmlu": MMLU}
+
+
+def write(path: Path, rows: list[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def messages(name: str, doc: dict[str, Any], folder: Path) -> tuple[str, str]:
+    """What a task tells the system and the user about a question."""
+    task = load_benchmark(name, data=write(folder / f"{name}.jsonl", [ROWS[name]] * 6)).task
+    found: list[dict[str, str]] = []
+
+    def template(chat: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        assert add_generation_prompt
+        found.extend(chat)
+        return ""
+
+    task.fewshot_context(doc, 0, apply_chat_template=True, fewshot_as_multiturn=True, chat_template=template)
+    system, user = found
+    assert (system["role"], user["role"]) == ("system", "user")
+    return system["content"], user["content"]
+
+
+def printed(name: str) -> tuple[str, str]:
+    """The same of the paper's template, its LaTeX undone."""
+    if not PAPER.is_file():
+        pytest.skip(f"no {PAPER}")
+    template = PAPER.read_text("utf-8").split(rf"\paragraph{{{name} Evaluation Template}}")[1]
+    source = template.split(r"\begin{quote}")[1].split(r"\end{quote}")[0].replace(r"\ttfamily", "").strip()
+    text = "\n".join(re.sub(r"\s*\\\\$", "", line.strip()) for line in source.splitlines())
+    text = re.sub(r"\\text(?:it|tt){((?:[^{}\\]|\\.)*)}", r"\1", text)  # \textit{[User]}, \texttt{\{subject\}}
+    for latex, plain in ((r"\textbackslash ", "\\"), (r"\{", "{"), (r"\}", "}"), (r"\$", "$"), (r"\#", "#")):
+        text = text.replace(latex, plain)
+    system, user = re.split(r"\{?\[User\]\}?\n", text)
+    return re.sub(r"^\{?\[System\]\}?\n", "", system).strip(), user
+
+
+@pytest.mark.parametrize(("name", "place"), [("gsm8k", "{Target Question}"), ("math", "{Target Problem}")])
+def test_prompts_are_the_papers(name: str, place: str, tmp_path: Path) -> None:
+    assert messages(name, {"question": place, "answer": "?"}, tmp_path) == printed(name.upper())
+
+
+def test_the_mmlu_prompt_is_the_papers(tmp_path: Path) -> None:
+    options = [f"{{Option {i}}}" for i in range(1, 5)]
+    shots = [{"question": f"{{Few-shot Example {i}}}", "choices": options, "answer": i // 2} for i in range(1, 6)]
+    doc = {"question": "{Target Question}", "choices": options, "subject": "{subject}", "shots": shots, "answer": 0}
+    system, user = messages("mmlu", doc, tmp_path)
+    first, *_, fifth, target = user.split("\n\n")
+    assert (system, "\n\n".join([first, "...", fifth, target])) == printed("MMLU")
+    assert messages("mmlu", {**doc, "subject": "high_school_physics"}, tmp_path)[0].endswith("about high school physics.")
+
+
+def test_rows_of_files(tmp_path: Path) -> None:
+    (row,) = tasks_data.gsm8k(write(tmp_path / "test.jsonl", [GSM8K]))["test"]
+    assert row == {"id": 0, "question": "How many?", "answer": "1234"}
+    assert list(tasks_data.gsm8k(str(tmp_path))["test"]) == [row]
+    (row,) = tasks_data.math(write(tmp_path / "math.jsonl", [MATH]))["test"]
+    assert row == {"id": 0, "question": "What is x?", "answer": r"\frac12", "subject": "Algebra", "level": 3}
+    (row,) = tasks_data.math(write(tmp_path / "math.jsonl", [{**MATH, "level": "Level ?"}]))["test"]
+    assert row["level"] is None
+
+
+def test_the_seed_orders_the_questions(tmp_path: Path) -> None:
+    file = write(tmp_path / "test.jsonl", [{**GSM8K, "question": f"Question {i}"} for i in range(30)])
+    orders = [tuple(tasks_data.gsm8k(file, seed=seed)["test"]["id"]) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert set(orders[0]) == set(range(30)) and orders[0] != tuple(range(30))
+
+
+def test_examples_of_mmlu(tmp_path: Path) -> None:
+    rows = [{**MMLU, "subject": subject, "question": f"{subject} {i}"} for i in range(7) for subject in ("anatomy", "law")]
+    rows = [{**row, "subject": row["subject"].replace("law", "professional_law")} for row in rows]
+    file = write(tmp_path / "test.jsonl", rows)
+    held_out = list(tasks_data.mmlu(file)["test"])
+    assert sorted(row["id"] for row in held_out) == [10, 11, 12, 13]
+    for row in held_out:
+        name = row["question"].split()[0]
+        assert [shot["question"] for shot in row["shots"]] == [f"{name} {i}" for i in range(5)]
+        assert row["shots_from"] == "test, held out"
+        assert row["group"] == {"anatomy": "STEM", "law": "humanities"}[name]
+    write(tmp_path / "dev.jsonl", [{**row, "question": f"dev {row['question']}"} for row in rows])
+    with_dev = list(tasks_data.mmlu(str(tmp_path))["test"])
+    assert len(with_dev) == 14 and {row["shots_from"] for row in with_dev} == {"dev"}
+    assert all(shot["question"].startswith("dev") for row in with_dev for shot in row["shots"])
+
+
+def test_groups_are_those_of_the_harness() -> None:
+    folder = Path(str(lm_eval.__file__)).parent / "tasks" / "mmlu" / "default"
+    theirs: dict[str, set[str]] = {}
+    for file in folder.glob("mmlu_*.yaml"):
+        task = yaml.load(file.read_text("utf-8"), yaml.BaseLoader)  # noqa: S506, it makes strings only
+        theirs.setdefault(task["tag"].removeprefix("mmlu_").removesuffix("_tasks"), set()).add(task["dataset_name"])
+    assert theirs == {group.lower().replace(" ", "_"): set(names) for group, names in MMLU_GROUPS.items()}
+    assert sum(map(len, theirs.values())) == 57
+
+
+def test_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def load_dataset(name: str, *configuration: str, split: str, streaming: bool) -> list[Any]:
+        asked.append((name, *configuration, split))
+        return [MMLU] * 5 if "mmlu" in name else [MATH] if "math" in name else [GSM8K]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert len(tasks_data.gsm8k()["test"]) == 1
+    assert len(tasks_data.math()["test"]) == 7
+    assert {row["shots_from"] for row in tasks_data.mmlu()["test"]} == {"dev"}
+    assert len(tasks_data.gsm8k("some/gsm8k")["test"]) == 1
+    assert asked[0] == ("openai/gsm8k", "main", "test") and asked[1][1:] == ("algebra", "test")
+    assert asked[-3:] == [("cais/mmlu", "all", "test"), ("cais/mmlu", "all", "dev"), ("some/gsm8k", "test")]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("gsm8k", {"question": "?"}, "line 2: no 'answer'"),
+        ("gsm8k", [], "line 2: no 'question'"),
+        ("gsm8k", {**GSM8K, "answer": "5"}, "line 2: 'answer' must end in ####"),
+        ("math", {**MATH, "level": 3}, "line 2: 'level' has a value of the wrong kind, 3"),
+        ("math", {**MATH, "solution": "5"}, r"line 2: 'solution' must hold the answer in \boxed{}"),
+        ("mmlu", {**MMLU, "choices": ["a"]}, "line 2: 'choices' has a value of the wrong kind"),
+        ("mmlu", {**MMLU, "answer": 4}, "line 2: 'answer' has a value of the wrong kind, 4"),
+        ("mmlu", {**MMLU, "subject": "magic"}, "line 2: 'subject' must be one of MMLU's 57, not 'magic'"),
+        ("mmlu", MMLU, "2 rows of the subject 'marketing' to show as examples, 5 are needed"),
+    ],
+)
+def test_bad_data_is_named(name: str, row: Any, message: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "test.jsonl", [ROWS[name], row])
+    with pytest.raises(InputError) as caught:
+        load_benchmark(name, data=file)
+    assert str(caught.value).startswith(file) and message in str(caught.value)
+
+
+def test_other_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no benchmark 'gsm8'; did you mean 'gsm8k'"):
+        load_benchmark("gsm8")
+    with pytest.raises(InputError, match="does not exist"):
+        load_benchmark("gsm8k", data=str(tmp_path / "nothing.jsonl"))
+    with pytest.raises(InputError, match=r"test\.jsonl does not exist"):
+        load_benchmark("mmlu", data=str(tmp_path))
+    with pytest.raises(InputError, match="holds no question"):
+        load_benchmark("math", data=write(tmp_path / "test.jsonl", []))
