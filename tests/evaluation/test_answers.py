@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed
 
 from ani.evaluation.tasks.answers import boxed_answer, equivalent, judge_gsm8k, judge_math, marked_answer
 
@@ -116,8 +117,8 @@ def changed(answer: str, others: Iterator[str]) -> str:
 @pytest.mark.parametrize(
     ("name", "solution", "read", "judge", "write"),
     [
-        ("gsm8k", "answer", lambda text: (marked_answer(text) or ("",))[0], judge_gsm8k, "#### {}"),
-        ("math", "solution", boxed_answer, judge_math, r"\boxed{{{}}}"),
+        ("gsm8k", "answer", lambda text: text.split("#### ")[1].replace(",", ""), judge_gsm8k, "#### {}"),
+        ("math", "solution", lambda text: remove_boxed(last_boxed_only_string(text)), judge_math, r"\boxed{{{}}}"),
     ],
 )
 def test_gold_solutions_are_right_and_altered_ones_wrong(

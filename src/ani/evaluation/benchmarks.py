@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict, cast
 
 import torch
 from jinja2 import TemplateError
@@ -110,7 +110,7 @@ def load_benchmark(
         settings["generation"] = dict(task.config.generation_kwargs)
     else:
         settings["shots_from"] = task.eval_docs[0]["shots_from"]
-    return Benchmark(cast(BenchmarkName, name), task, questions, settings)
+    return Benchmark(name, task, questions, settings)
 
 
 def evaluate_benchmark(
@@ -147,24 +147,24 @@ def evaluate_benchmark(
             "model, or set tokenizer.chat_template"
         )
     task = benchmark.task
+    written = task.OUTPUT_TYPE == "generate_until"
     docs = [dict(doc) for _, doc in task.doc_iterator(limit=benchmark.questions)]
-    requests_each = 1 if task.OUTPUT_TYPE == "generate_until" else len(task.doc_to_choice(docs[0]))
-    kept = _Answers(answers, _fingerprint(model, method, benchmark), requests_each, on_question)
-    lm = _ChatModel(model, tokenizer, method, batch_size, kept)
-    prompts = [_prompt(task, doc, lm.apply_chat_template) for doc in docs]
-    requests = [_requests(task, doc, prompt) for doc, prompt in zip(docs, prompts, strict=True)]
-    with contextlib.redirect_stdout(sys.stderr):  # the harness prints there
-        getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
-    room = lm.max_length - task.config.generation_kwargs["max_gen_toks"] if requests_each == 1 else lm.max_length
-    for doc, prompt, each in zip(docs, prompts, requests, strict=True):
-        results = [kept[request] for request in each]
-        yield {
-            "task": benchmark.name,
-            **_judged(benchmark.name, doc, method.read(results[0]) if requests_each == 1 else results),
-            "prompt_hash": hashlib.sha256(_prompt(task, doc, _as_json).encode()).hexdigest(),
-            "truncated": len(lm.tok_encode(prompt)) > room,
-        }
-    kept.close()
+    with _Answers(answers, _fingerprint(model, method, benchmark), 1 if written else 4, on_question) as kept:
+        lm = _ChatModel(model, tokenizer, method, batch_size, kept)
+        prompts = [_prompt(task, doc, lm.apply_chat_template) for doc in docs]
+        requests = [_requests(task, doc, prompt) for doc, prompt in zip(docs, prompts, strict=True)]
+        with contextlib.redirect_stdout(sys.stderr):  # the harness prints there
+            getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
+        room = lm.max_length - (task.config.generation_kwargs["max_gen_toks"] if written else 0)
+        for doc, prompt, each in zip(docs, prompts, requests, strict=True):
+            results = [kept[request] for request in each]
+            judged = _judged(benchmark.name, doc, method.read(results[0]) if written else results)
+            facts = {
+                "prompt_hash": hashlib.sha256(_prompt(task, doc, _as_json).encode()).hexdigest(),
+                "truncated": len(lm.tok_encode(prompt)) > room,
+            }
+            yield cast(BenchmarkRecord, {"task": benchmark.name, **judged, **facts})
+        kept.discard()
 
 
 def counts_by(records: Iterable[BenchmarkRecord], key: str) -> dict[Any, tuple[int, int]]:
@@ -243,11 +243,15 @@ class _ChatModel(HFLM):  # type: ignore[misc]
             system, user = messages
             return cast(str, render([{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}]))
 
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        # As the model would write it: no token holds the template's last character and the letter.
+        return self.tok_encode(context), self.tok_encode(continuation, add_special_tokens=False)
+
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         return cast(list[str], super().generate_until(self.ani_kept.missing(requests), disable_tqdm))
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        return cast(Any, super().loglikelihood(self.ani_kept.missing(requests), disable_tqdm))
+        return cast(list[tuple[float, bool]], super().loglikelihood(self.ani_kept.missing(requests), disable_tqdm))
 
 
 class _Answers:
@@ -274,6 +278,13 @@ class _Answers:
             file.writelines(f"{line}\n" for line in (fingerprint, *map(json.dumps, self._answers.items())))
         self._file = path.open("a", encoding="utf-8", newline="\n")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def __getitem__(self, request: Instance) -> Any:
         return self._answers[self._key(request.request_type, request.args)]
 
@@ -293,9 +304,9 @@ class _Answers:
             self._file.flush()
         self._count(1)
 
-    def close(self) -> None:
-        if self._file is not None and self._path is not None:
-            self._file.close()
+    def discard(self) -> None:
+        """Remove the file."""
+        if self._path is not None:
             self._path.unlink()
 
     def _key(self, kind: str, request: tuple[str, Any]) -> str:

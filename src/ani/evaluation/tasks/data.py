@@ -44,18 +44,18 @@ MMLU_GROUPS = {
     "STEM": """abstract_algebra anatomy astronomy college_biology college_chemistry college_computer_science
         college_mathematics college_physics computer_security conceptual_physics electrical_engineering
         elementary_mathematics high_school_biology high_school_chemistry high_school_computer_science
-        high_school_mathematics high_school_physics high_school_statistics machine_learning""".split(),
+        high_school_mathematics high_school_physics high_school_statistics machine_learning""",
     "humanities": """formal_logic high_school_european_history high_school_us_history high_school_world_history
         international_law jurisprudence logical_fallacies moral_disputes moral_scenarios philosophy prehistory
-        professional_law world_religions""".split(),
+        professional_law world_religions""",
     "social sciences": """econometrics high_school_geography high_school_government_and_politics
         high_school_macroeconomics high_school_microeconomics high_school_psychology human_sexuality
-        professional_psychology public_relations security_studies sociology us_foreign_policy""".split(),
+        professional_psychology public_relations security_studies sociology us_foreign_policy""",
     "other": """business_ethics clinical_knowledge college_medicine global_facts human_aging management marketing
-        medical_genetics miscellaneous nutrition professional_accounting professional_medicine virology""".split(),
+        medical_genetics miscellaneous nutrition professional_accounting professional_medicine virology""",
 }
 """The four groups of the MMLU paper (arXiv 2009.03300) and their subjects."""
-_GROUP = {subject: group for group, subjects in MMLU_GROUPS.items() for subject in subjects}
+_GROUP = {subject: group for group, subjects in MMLU_GROUPS.items() for subject in subjects.split()}
 
 
 def gsm8k(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
@@ -120,9 +120,7 @@ def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[t
     return hub_records(data, split, None, instead)
 
 
-def _rows(
-    data: str | None, split: str, hub: list[tuple[str, str]], row: Callable[[Any, str], Record]
-) -> list[Record]:
+def _rows(data: str | None, split: str, hub: list[tuple[str, str]], row: Callable[[Any, str], Record]) -> list[Record]:
     return [{"id": number, **row(record, where)} for number, (where, record) in enumerate(_records(data, split, hub))]
 
 
