@@ -109,6 +109,53 @@ def test_log_probabilities_of_the_letters(config: dict[str, Any], tmp_path: Path
     assert sum(asked for _, asked in counts_by(records, "subject").values()) == 6
 
 
+@pytest.mark.parametrize("policy", ["terminal", "running"])
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_a_shared_prefix_changes_nothing(
+    family: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = with_template(attached(family, policy=policy))
+    benchmark = load("gsm8k", tmp_path, limit=4)
+    alone = list(evaluate_benchmark(model, tokenizer, benchmark, batch_size=1, share_prefix=False))
+    lengths: list[int] = []
+    prepare = type(model).prepare_inputs_for_generation
+
+    def preparing(self: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        inputs = prepare(self, input_ids, *args, **kwargs)
+        lengths.append(inputs["input_ids"].shape[1])
+        return inputs
+
+    monkeypatch.setattr(type(model), "prepare_inputs_for_generation", preparing)
+    assert list(evaluate_benchmark(model, tokenizer, benchmark, batch_size=4)) == alone
+    assert 1 < max(lengths) < 200  # of a thousand
+
+
+def test_a_prefix_is_not_shared_with_sliding_windows(tmp_path: Path) -> None:
+    model, tokenizer = with_template(attached("gemma"))
+    benchmark = load("math", tmp_path)
+    records, plain = (
+        list(evaluate_benchmark(model, tokenizer, benchmark, share_prefix=share)) for share in (True, False)
+    )
+    assert records == plain
+
+
+def test_letters_are_compared_in_float32(tmp_path: Path) -> None:
+    model, tokenizer = with_template(attached("qwen3"))
+    model.to(torch.bfloat16)
+    benchmark = load("mmlu", tmp_path, limit=2)
+    for record in evaluate_benchmark(model, tokenizer, benchmark, batch_size=1):
+        system, user = _messages(benchmark, record)
+        prompt = f"<system>{system['content']}\n<user>{user['content']}\n<assistant>"
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            hidden = model(ids, output_hidden_states=True).hidden_states[-1][0, -1].float()
+            logits = (model.lm_head.weight.float() @ hidden).log_softmax(0)
+        letters = [logits[tokenizer.encode(letter)[0]].item() for letter in "ABCD"]
+        assert record["output"] == pytest.approx(letters, abs=1e-4)
+        assert len(set(record["output"])) == 4
+    assert model(ids).logits.dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
 def test_a_killed_run_goes_on(name: str, tmp_path: Path) -> None:
     model, tokenizer = with_template(attached("qwen3"))

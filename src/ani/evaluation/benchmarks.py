@@ -1,8 +1,10 @@
 """GSM8K, MATH and MMLU through lm-evaluation-harness, on an attached model; knows nothing about prompts or judging."""
 
 import contextlib
+import copy
 import difflib
 import hashlib
+import itertools
 import json
 import logging
 import sys
@@ -17,12 +19,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
 from ani.files import replacing_file
-from ani.injection.attach import ani_module, is_attached
+from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 
 BenchmarkName = Literal["gsm8k", "math", "mmlu"]
@@ -121,6 +123,7 @@ def evaluate_benchmark(
     method: Method = METHODS["ani"],
     batch_size: int | None = None,
     answers: Path | None = None,
+    share_prefix: bool = True,
     on_question: Callable[[int], None] | None = None,
 ) -> Iterator[BenchmarkRecord]:
     """Answer every question and judge it; records come when all are answered, in the benchmark's order.
@@ -136,6 +139,8 @@ def evaluate_benchmark(
         batch_size: None: as many as fit on a GPU, 8 on a CPU.
         answers: A file that keeps every answer as it comes, so that a killed run goes on; of use to the same model and
             settings only, others begin it anew. It is gone when the last record has been taken.
+        share_prefix: Compute what all prompts of a written benchmark begin with once, and not for every question. Not
+            done where it can't be: a module that substitutes numbers, sliding windows, prompts that are cut off.
         on_question: Called with the number of questions answered.
 
     Raises:
@@ -153,7 +158,9 @@ def evaluate_benchmark(
         lm = _ChatModel(model, tokenizer, method, batch_size, kept)
         prompts = [_prompt(task, doc, lm.apply_chat_template) for doc in docs]
         requests = [_requests(task, doc, prompt) for doc, prompt in zip(docs, prompts, strict=True)]
-        with contextlib.redirect_stdout(sys.stderr):  # the harness prints there
+        if share_prefix and written:
+            lm.share(prompts)
+        with contextlib.redirect_stdout(sys.stderr), _exact_letters(model, written):  # the harness prints to stdout
             getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
         room = lm.max_length - (task.config.generation_kwargs["max_gen_toks"] if written else 0)
         for doc, prompt, each in zip(docs, prompts, requests, strict=True):
@@ -205,6 +212,26 @@ def _judged(name: BenchmarkName, doc: dict[str, Any], result: Any) -> dict[str, 
     return {key: value for key, value in doc.items() if key != "shots"} | {"output": result} | judged
 
 
+@contextlib.contextmanager
+def _exact_letters(model: PreTrainedModel, written: bool) -> Iterator[None]:
+    """Logits in float32 while letters are compared.
+
+    A model in bfloat16 gives them with three digits, in steps of 1/8 from 16 on: letters would tie, and the first win.
+    """
+    head = cast(Any, model.get_output_embeddings())
+    plain = type(head) is torch.nn.Linear
+    if written or not plain or head.weight.dtype not in (torch.bfloat16, torch.float16):
+        yield
+        return
+    head.forward = lambda hidden: torch.nn.functional.linear(
+        hidden.float(), head.weight.float(), None if head.bias is None else head.bias.float()
+    )
+    try:
+        yield
+    finally:
+        del head.forward
+
+
 class _ChatModel(HFLM):  # type: ignore[misc]
     """lm-evaluation-harness's model, for one that is loaded; asks it only what isn't answered yet."""
 
@@ -228,6 +255,43 @@ class _ChatModel(HFLM):  # type: ignore[misc]
         self.ani_method = method
         self.ani_kept = kept
         self.set_cache_hook(kept)
+        self.ani_prefix: list[int] = []
+        self.ani_cache: DynamicCache | None = None
+
+    def share(self, prompts: list[str]) -> None:
+        """Compute the keys and values of what all prompts begin with, up to the end of a line, once."""
+        rows = [self.tok_encode(prompt) for prompt in prompts]
+        prefix = [
+            one
+            for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(rows), max(rows), strict=False))
+        ]
+        while prefix and "\n" not in self.tok_decode(prefix[-1:]):  # no number goes on beyond a line
+            prefix.pop()
+        substitutes = is_attached(self.model) and number_locator(self.model).substitutes
+        if len(prompts) == 1 or substitutes or not prefix:
+            return
+        cache = DynamicCache(config=self.model.config)
+        with torch.inference_mode():
+            self.model(input_ids=torch.tensor([prefix], device=self.device), past_key_values=cache, use_cache=True)
+        if not any(cache.is_sliding):
+            self.ani_prefix, self.ani_cache = prefix, cache
+
+    def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any) -> torch.Tensor:
+        """Generate, with the shared prefix in the cache if each row begins with it: prefix, padding, the rest."""
+        size, mask = len(self.ani_prefix), settings["attention_mask"]
+        texts = [row[kept.bool()] for row, kept in zip(context, mask, strict=True)]
+        if self.ani_cache is None or any(
+            text[:size].tolist() != self.ani_prefix or len(text) <= size for text in texts
+        ):
+            return cast(torch.Tensor, super()._model_generate(context, max_length, stop, **settings))
+        padding = context.shape[1] - mask.sum(dim=1)
+        for row, (text, pad) in enumerate(zip(texts, padding.tolist(), strict=True)):
+            context[row] = torch.cat([text[:size], context[row, :pad], text[size:]])
+            mask[row] = 1
+            mask[row, size : size + pad] = 0
+        cache = copy.deepcopy(self.ani_cache)
+        cache.batch_repeat_interleave(len(context))
+        return cast(torch.Tensor, super()._model_generate(context, max_length, stop, past_key_values=cache, **settings))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         messages = [{**message, "content": self.ani_method.write(message["content"])} for message in chat_history]
