@@ -72,6 +72,12 @@ def test_the_mmlu_prompt_is_the_papers(tmp_path: Path) -> None:
     )
 
 
+def test_the_harness_judges_as_we_do(tmp_path: Path) -> None:
+    for name, right, wrong in (("gsm8k", "#### 1234", "#### 1235"), ("math", r"\boxed{0.5}", "0.5")):
+        task = load_benchmark(name, data=write(tmp_path / "test.jsonl", [ROWS[name]])).task
+        assert [task.process_results(task.eval_docs[0], [text]) for text in (right, wrong)] == [{"acc": 1}, {"acc": 0}]
+
+
 def test_rows_of_files(tmp_path: Path) -> None:
     (row,) = tasks_data.gsm8k(write(tmp_path / "test.jsonl", [GSM8K]))["test"]
     assert row == {"id": 0, "question": "How many?", "answer": "1234"}
