@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, bootstrap, norm
 
 from ani.evaluation import statistics
-from ani.evaluation.statistics import bootstrap_means, paired_bootstrap, wilson_interval
+from ani.evaluation.statistics import bootstrap_means, grouped_share, paired_bootstrap, wilson_interval
 
 
 @given(total=st.integers(1, 5000), data=st.data(), confidence=st.floats(0.5, 0.999))
@@ -152,3 +152,19 @@ def test_a_tie_is_no_gain_even_in_thirds() -> None:
 def test_bad_pairs_are_named(scores: int, baseline: int, confidence: float, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         paired_bootstrap(np.zeros(scores), np.zeros(baseline), confidence=confidence)
+
+
+def test_grouped_share() -> None:
+    """Groups of one: Wilson's. Copies of a decision tell nothing new: the interval stays about as wide."""
+    alone = grouped_share([True] * 30 + [False] * 20, range(50))
+    assert (alone["right"], alone["total"], alone["share"]) == (30, 50, 0.6)
+    assert (alone["low"], alone["high"]) == wilson_interval(30, 50)
+    copies = grouped_share([True] * 300 + [False] * 200, [i // 10 for i in range(500)])
+    assert (copies["right"], copies["total"], copies["share"]) == (300, 500, 0.6)
+    for bound in ("low", "high"):
+        assert copies[bound] == pytest.approx(alone[bound], abs=0.04)
+    everything = grouped_share([True] * 40, [i // 4 for i in range(40)])
+    assert (everything["low"], everything["high"]) == wilson_interval(10, 10)
+    nothing = grouped_share([False] * 40, [i // 4 for i in range(40)])
+    assert (nothing["low"], nothing["high"]) == wilson_interval(0, 10)
+    assert grouped_share([], []) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}

@@ -103,17 +103,22 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
     if not path.is_file():
         raise InputError(f"data file {path} does not exist")
     with path.open(encoding="utf-8-sig") as lines:
-        try:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    try:
-                        value = json.loads(line)
-                    except (ValueError, RecursionError) as error:
-                        raise InputError(f"{where}: not valid JSON ({error})") from error
-                    yield where, value
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        yield from json_values(lines, str(path))
+
+
+def json_values(lines: Iterable[str], name: str) -> Iterator[tuple[str, Any]]:
+    """As `json_lines`, from the lines of an open file that errors call `name`."""
+    try:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                where = f"{name}, line {number}"
+                try:
+                    value = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise InputError(f"{where}: not valid JSON ({error})") from error
+                yield where, value
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 @contextmanager

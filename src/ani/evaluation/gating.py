@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.diagnostic import DiagnosticSentence
-from ani.injection.inspection import inspect
+from ani.injection.inspection import NumberDecision, inspect
 
 
 class GatingRecord(TypedDict):
@@ -40,12 +40,17 @@ def evaluate_gating(
                 "end": decision.end,
                 "value": str(decision.value),
                 "role": role,
-                "alpha": None if math.isnan(decision.alpha) else decision.alpha,
+                "alpha": decided_alpha(decision),
                 "injected": decision.injected,
                 "domain": sentence.domain,
             }
         if on_sentence is not None:
             on_sentence(1)
+
+
+def decided_alpha(decision: NumberDecision) -> float | None:
+    """σ(z), or None (JSON has no NaN) where the overflow rule left the number alone."""
+    return None if math.isnan(decision.alpha) else decision.alpha
 
 
 def inspection_record(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def inspection_record(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
                 "value": str(decision.value),
                 "start": decision.start,
                 "end": decision.end,
-                "alpha": None if math.isnan(decision.alpha) else decision.alpha,
+                "alpha": decided_alpha(decision),
                 "injected": decision.injected,
             }
             for decision in inspect(model, tokenizer, text)

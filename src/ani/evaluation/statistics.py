@@ -4,7 +4,7 @@ Knows nothing about tasks, models or result files.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,3 +134,35 @@ def paired_bootstrap(
     # A tie is no gain, and the means of two runs that tie may differ in their last bit.
     p = (1 + int((differences <= 1e-12).sum())) / (1 + resamples)
     return PairedDifference(float((pair[:, 0] - pair[:, 1]).mean()), float(low), float(high), p)
+
+
+class Share(TypedDict):
+    """How many decisions are right, with a 95% interval; where there are none, all but the counts is None."""
+
+    right: int
+    total: int
+    share: float | None
+    low: float | None
+    high: float | None
+
+
+def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> Share:
+    """The share of right decisions where those of one group, such as the numbers of a text, may depend on each other.
+
+    The interval is the percentiles under resampling of whole groups. Where no two decisions share a group, it is
+    Wilson's. Where all decisions are right, or none, resampling would say that they always are: it is then Wilson's
+    for as many trials as there are groups.
+
+    Args:
+        right: N decisions.
+        groups: Their N groups.
+    """
+    total, hits, number = len(right), sum(right), len(set(groups))
+    if not total:
+        return {"right": 0, "total": 0, "share": None, "low": None, "high": None}
+    if number == total or hits in (0, total):
+        low, high = wilson_interval(hits if number == total else number * (hits == total), number)
+    else:
+        means = bootstrap_means(np.array(right, dtype=np.float64)[:, None], groups)
+        low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
+    return {"right": hits, "total": total, "share": hits / total, "low": low, "high": high}

@@ -1,0 +1,100 @@
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ani import InputError
+from ani.data import finer
+from ani.data.finer import NOMINAL_TAGS, TaggedNumber, finer_sentences
+
+MATURITY = "DebtInstrumentMaturityDate"
+SENTENCE = "The 7.00 % notes of $ 1,250 million are due on March 15 , 2024 , under Note 8 ."
+NOTES = {
+    "id": 0,
+    "tokens": SENTENCE.split(),
+    "ner_tags": "O B-DebtInstrumentInterestRateStatedPercentage O O O O B-DebtInstrumentFaceAmount O O O O "
+    f"B-{MATURITY} I-{MATURITY} I-{MATURITY} I-{MATURITY} O O O O O".split(),
+}
+PLAIN = {"tokens": ["Sales", "rose", "by", "12", "%", "."], "ner_tags": ["O"] * 6}
+SEGMENTS = {"tokens": ["We", "have", "2", "segments"], "ner_tags": ["O", "O", "B-NumberOfReportableSegments", "O"]}
+WORDS = {"tokens": ["We", "have", "two", "segments"], "ner_tags": ["O", "O", "B-NumberOfReportableSegments", "O"]}
+
+
+def write(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
+    first, second = finer_sentences(write(tmp_path / "f.jsonl", PLAIN, NOTES, WORDS, SEGMENTS))
+    assert first.text == SENTENCE
+    assert [(first.text[n.start : n.end], n.tag, n.role) for n in first.numbers] == [
+        ("7.00", "DebtInstrumentInterestRateStatedPercentage", "quantitative"),
+        ("1,250", "DebtInstrumentFaceAmount", "quantitative"),
+        ("15", MATURITY, "nominal"),
+        ("2024", MATURITY, "nominal"),
+    ]
+    assert second.numbers == (TaggedNumber(8, 9, "NumberOfReportableSegments"),)
+    assert {MATURITY} == NOMINAL_TAGS
+
+
+def test_limit_is_of_each_kind(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.jsonl", SEGMENTS, SEGMENTS, NOTES, NOTES, ["read no further"])
+    assert [len(sentence.numbers) for sentence in finer_sentences(path, limit=1)] == [1, 4]
+    with pytest.raises(InputError, match="line 5"):
+        finer_sentences(path)
+
+
+def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "finer139.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
+        file.writestr("finer139/test.jsonl", json.dumps(NOTES) + "\n\n" + json.dumps(SEGMENTS))
+    assert [len(sentence.numbers) for sentence in finer_sentences(archive)] == [4, 1]
+    assert [len(sentence.numbers) for sentence in finer_sentences(archive, split="train")] == [1]
+    with pytest.raises(InputError, match=r"no validation.jsonl, only finer139/train.jsonl"):
+        finer_sentences(archive, split="validation")
+
+    asked: list[Any] = []
+    monkeypatch.setattr(finer, "hf_hub_download", lambda *a, **k: asked.append((a, k)) or str(archive))
+    assert len(finer_sentences(limit=1)) == 2
+    assert asked == [(("nlpaueb/finer-139", "finer139.zip"), {"repo_type": "dataset"})]
+
+
+def test_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(InputError, match=r"nlpaueb/finer-139.*give its zip or a JSON-lines file"):
+        finer_sentences()
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (["a"], "expected an object"),
+        ({"tokens": ["a"]}, "no 'ner_tags'"),
+        ({"tokens": "a", "ner_tags": ["O"]}, "'tokens' must be a list of texts"),
+        ({"tokens": ["8"], "ner_tags": [42]}, "the tags' names such as 'B-DebtInstrumentMaturityDate'"),
+        ({"tokens": ["8", "9"], "ner_tags": ["O"]}, "2 tokens, but 1 tags"),
+        ({"tokens": ["8"], "ner_tags": [MATURITY]}, "is no tag"),
+    ],
+)
+def test_bad_records_are_named(tmp_path: Path, record: Any, message: str) -> None:
+    path = write(tmp_path / "f.jsonl", SEGMENTS, record)
+    with pytest.raises(InputError, match=message) as caught:
+        finer_sentences(path)
+    assert str(caught.value).startswith(f"{path}, line 2: ")
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no sentence with a tagged number"):
+        finer_sentences(write(tmp_path / "f.jsonl", PLAIN, WORDS))
+    with pytest.raises(InputError, match="does not exist"):
+        finer_sentences(tmp_path / "none.jsonl")
+    (tmp_path / "bad.zip").write_bytes(b"no zip")
+    with pytest.raises(InputError, match="can't be read as a zip"):
+        finer_sentences(tmp_path / "bad.zip")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"tokens": ["\xe9"]}')
+    with pytest.raises(InputError, match="not UTF-8"):
+        finer_sentences(tmp_path / "latin.jsonl")

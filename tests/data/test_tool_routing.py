@@ -1,0 +1,82 @@
+import re
+from decimal import Decimal
+
+import pytest
+
+from ani.data.tool_routing import parse_queries, routing_queries
+from ani.numbers import find_numbers
+
+GOOD = {"query": "Gate 17 lets 30 of 45 people in.", "roles": "NQQ", "solution": "45 - 30 = 15"}
+
+
+def document(**changes: str) -> str:
+    entry = {**GOOD, **changes}
+    return "gates:\n  - " + "\n    ".join(f'{key}: "{value}"' for key, value in entry.items()) + "\n"
+
+
+def test_our_queries() -> None:
+    queries = routing_queries()
+    assert len(queries) >= 60
+    assert len({query.domain for query in queries}) >= 10
+    for query in queries:
+        assert [number.text for number in query.numbers] == [number.text for number in find_numbers(query.text)]
+        for number in query.numbers:
+            assert query.text[number.start : number.end] == number.text
+        roles = [number.role for number in query.numbers]
+        assert 1 <= roles.count("nominal") <= 3 and roles.count("quantitative") >= 2
+        assert query.text.endswith("?")
+        # An independent reading of the solution: Python's arithmetic.
+        assert eval(query.solution) == pytest.approx(float(query.answer))
+        operands = [number for number in query.numbers if number.role == "quantitative"]
+        used = [Decimal(text) for text in re.findall(r"[\d.]+", query.solution)]
+        assert len(used) == len(operands)
+        assert all(any(value in operand.forms for value in used) for operand in operands)
+
+
+def test_what_makes_them_deceptive() -> None:
+    """The role is in neither the value nor the place alone."""
+    queries = routing_queries()
+    equal = [
+        query
+        for query in queries
+        if {n.value for n in query.numbers if n.role == "nominal"}
+        & {n.value for n in query.numbers if n.role == "quantitative"}
+    ]
+    assert len(equal) >= 5
+    assert sum(query.numbers[0].role == "quantitative" for query in queries) >= 8
+    assert sum(query.numbers[-1].role == "nominal" for query in queries) >= 8
+
+
+def test_percentages_have_two_forms() -> None:
+    (query,) = parse_queries(document(query="In 2019, 45% of 60 went.", solution="0.45 * 60 = 27"))
+    assert [set(number.forms) for number in query.numbers] == [
+        {Decimal(2019)},
+        {Decimal(45), Decimal("0.45")},
+        {Decimal(60)},
+    ]
+    assert (query.solution, query.answer, query.domain) == ("0.45 * 60", Decimal(27), "gates")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"roles": "NQ"}, "roles 'NQ' must be N or Q for each of .'17', '30', '45'"),
+        ({"roles": "NQX"}, "roles 'NQX'"),
+        ({"roles": "QQQ"}, "0 traps"),
+        ({"roles": "NNQ"}, "1 operands"),
+        ({"solution": "45 - 30"}, "must look like"),
+        ({"solution": "45 - 30 = 16"}, "is wrong"),
+        ({"solution": "47 - 30 = 17"}, "aren't the operands"),
+        ({"query": "Gate 17 lets 30 of 30 people in.", "solution": "30 - 30 = 0"}, "must differ"),
+        ({"query": "Gate 30 lets 30% of 50 people in.", "solution": "0.30 * 50 = 15"}, "must differ"),
+    ],
+)
+def test_inconsistent_queries_are_named(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        parse_queries(document(**changes))
+    assert "domain 'gates', query 'Gate" in str(caught.value)
+
+
+def test_a_query_twice() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        parse_queries(document() + document().partition("\n")[2])
