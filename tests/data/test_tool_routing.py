@@ -1,7 +1,9 @@
 import re
 from decimal import Decimal
+from importlib import resources
 
 import pytest
+import yaml
 
 from ani.data.tool_routing import parse_queries, routing_queries
 from ani.numbers import find_numbers
@@ -45,6 +47,24 @@ def test_what_makes_them_deceptive() -> None:
     assert len(equal) >= 5
     assert sum(query.numbers[0].role == "quantitative" for query in queries) >= 8
     assert sum(query.numbers[-1].role == "nominal" for query in queries) >= 8
+
+
+def test_queries_are_new_to_a_gate_trained_on_our_sentences() -> None:
+    def runs(text: str) -> set[tuple[str, ...]]:
+        words = re.findall(r"#|[a-z']+", text.lower())
+        return {run for run in zip(*(words[i:] for i in range(4)), strict=False) if "#" in run}
+
+    trained: set[tuple[str, ...]] = set()
+    for name in ("diagnostic_templates.yaml", "contrastive_pairs.yaml"):
+        for splits in yaml.safe_load(resources.files("ani.data").joinpath(name).read_text("utf-8")).values():
+            for text in splits.get("train", []):
+                trained |= runs(re.sub(r"\{[^}]*\}", "#", text))
+    assert len(trained) > 1000
+    for query in routing_queries():
+        masked = query.text
+        for number in reversed(query.numbers):
+            masked = f"{masked[: number.start]}#{masked[number.end :]}"
+        assert not runs(masked) & trained, query.text
 
 
 def test_percentages_have_two_forms() -> None:

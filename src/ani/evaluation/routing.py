@@ -110,10 +110,10 @@ def evaluate_routing(
         batch = queries[first : first + batch_size]
         outputs = _answers(model, tokenizer, [conversation(query, method) for query in batch])
         for query, output in zip(batch, outputs, strict=True):
-            decisions = inspect(model, tokenizer, query.text) if gated else None
             record = judged(query, method.read(output))
-            for number, decision in zip(record["numbers"], decisions or (), strict=decisions is not None):
-                number["alpha"], number["injected"] = decided_alpha(decision), decision.injected
+            if gated:
+                for number, decision in zip(record["numbers"], inspect(model, tokenizer, query.text), strict=True):
+                    number["alpha"], number["injected"] = decided_alpha(decision), decision.injected
             yield record
         if on_batch is not None:
             on_batch(len(batch))
