@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 
@@ -175,44 +176,125 @@ def evaluate(
     out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
     model: ModelOption = "smollm2",
     adapter: AdapterOption = None,
-    tasks: Annotated[str, typer.Option("--tasks", help="Comma-separated: arithmetic, gating.")] = "arithmetic",
+    tasks: Annotated[
+        str, typer.Option("--tasks", help="Comma-separated: arithmetic, gating, gsm8k, math, mmlu, routing, finer.")
+    ] = "arithmetic",
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="TASK=PATH or TASK=HUB_NAME, for gsm8k, math, mmlu or finer; default: the hub's."),
+    ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Problems a digit length, or sentences; the paper has 100.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            "--limit", min=1, help="Problems a digit length, sentences or questions; default: 100, of questions all."
+        ),
+    ] = None,
     operations: Annotated[
         str, typer.Option("--operations", help="Comma-separated: addition, subtraction, multiplication.")
     ] = "addition",
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", min=1, help="Of an answer to gsm8k (512) or math (2048).")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Of benchmarks; default: what fits on a GPU, 8 on a CPU.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a model, with or without an adapter; one JSON line an answer, and a table."""
+    """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
+    from ani.evaluation.run import NEED_GATE, TASKS
     from ani.evaluation.run import evaluate as run
     from ani.injection.adapter import adapter_method
-    from ani.injection.attach import has_gate
     from ani.injection.methods import METHODS
 
-    wanted = _names("task", tasks, ("arithmetic", "gating"))
+    wanted = _names("task", tasks, TASKS)
     kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
-    if "gating" in wanted and adapter is None:
-        raise InputError("the task gating needs --adapter: a model without ANI has no gate")
     method = METHODS["ani"] if adapter is None else adapter_method(adapter)
+    gated = [task for task in wanted if task in NEED_GATE]
+    if gated and adapter is None:
+        raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
     loaded, tokenizer = _load(model, adapter)
-    if "gating" in wanted and not has_gate(loaded):
-        raise InputError(f"the task gating needs an adapter with a gate, and that of {adapter} has none")
+    if gated:
+        _check_gate(loaded, adapter, f"the task {gated[0]}")
     results = run(
         loaded,
         tokenizer,
         wanted,
-        cast(Any, kinds),
         out,
-        limit=limit,
-        seed=seed,
         console=console,
+        operations=cast(Any, kinds),
+        data=dict(_named("--data", entry) for entry in data or ()),
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        seed=seed,
         method=method,
         quiet=as_json,
+        facts={"model": model, "adapter": adapter},
     )
     if as_json:
         print(json.dumps(results))
+
+
+@app.command("gate-shares")
+def gate_shares(
+    texts: Annotated[
+        list[str],
+        typer.Argument(help="gsm8k, math or mmlu, also as mmlu=PATH; or any text file (a line each) or JSONL file."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
+    model: ModelOption = "smollm2",
+    adapter: AdapterOption = None,
+    field: Annotated[list[str] | None, typer.Option("--field", help="Of a JSONL file's texts; default: text.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Key that groups a JSONL file's texts.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Texts of each, drawn at random.")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Count how often the gate opens, by benchmark, subject or file. Without --adapter: the one that ships."""
+    from ani.evaluation.benchmarks import BENCHMARKS
+    from ani.evaluation.gate_shares import benchmark_texts, gate_texts
+    from ani.evaluation.run import evaluate_gate_shares
+
+    found = []
+    for entry in texts:
+        name, _, place = entry.partition("=")
+        if name in BENCHMARKS:
+            found += benchmark_texts(cast(Any, name), place or None, limit=limit, seed=seed)
+        else:
+            found += gate_texts(entry, field or ["text"], group, limit=limit, seed=seed)
+    adapter = adapter or _shipped_adapter(model)
+    attached, tokenizer = _load(model, adapter)
+    _check_gate(attached, adapter, "ani gate-shares")
+    shares = evaluate_gate_shares(
+        attached,
+        tokenizer,
+        found,
+        out,
+        console=console,
+        quiet=as_json,
+        settings={"texts": texts, "limit": limit, "seed": seed},
+        facts={"model": model, "adapter": adapter},
+    )
+    if as_json:
+        print(json.dumps(shares, ensure_ascii=False))
+
+
+@app.command()
+def diff(
+    run: Annotated[Path, typer.Argument(help="Result folder.")],
+    baseline: Annotated[Path, typer.Argument(help="Result folder to compare it to.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p."""
+    from ani.report import compare_folders
+
+    tables, results = compare_folders(run, baseline)
+    if as_json:
+        print(json.dumps(results, ensure_ascii=False))
+        return
+    for table in tables:
+        console.print(table)
 
 
 @app.command()
@@ -304,11 +386,27 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _named(option: str, entry: str) -> tuple[str, str]:
+    name, sign, value = entry.partition("=")
+    if not (name and sign and value):
+        raise InputError(f"{option} must be like gsm8k=PATH, not {entry!r}")
+    return name.strip(), value
+
+
+def _check_gate(model: Any, adapter: str | None, what: str) -> None:
+    from ani.injection.attach import has_gate
+
+    if not has_gate(model):
+        raise InputError(f"{what} needs an adapter with a gate, and that of {adapter} has none")
+
+
 def _names(what: str, text: str, known: tuple[str, ...]) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise InputError(f"unknown {what} {', '.join(unknown) or text!r}; known are {', '.join(known)}")
+        near = [close for name in unknown for close in get_close_matches(name.lower(), known, n=1)]
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        raise InputError(f"unknown {what} {', '.join(unknown) or text!r}; {hint}known are {', '.join(known)}")
     return names
 
 

@@ -8,7 +8,7 @@ import gc
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -22,9 +22,11 @@ from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problem
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic
+from ani.evaluation.benchmarks import Benchmark, evaluate_benchmark, load_benchmark
 from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.language import LanguageText, evaluate_language, language_texts
 from ani.evaluation.results import read_records, write_json, write_records
+from ani.evaluation.tasks.data import BenchmarkName
 from ani.files import replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.injection.methods import METHODS, Method
@@ -72,11 +74,24 @@ class LanguageTask(Section):
     """Texts without numbers, and as many sentences."""
 
 
+class BenchmarkTask(Section):
+    """GSM8K, MATH or MMLU."""
+
+    name: BenchmarkName
+    data: str | None = None
+    """A hub name, a JSONL file or a directory of them; None: the set on the hub."""
+    limit: int | None = Field(default=None, ge=1)
+    """Questions; None: all."""
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    """Of an answer; None: 512 of GSM8K, 2,048 of MATH."""
+
+
 class Evaluation(Section):
     """What every cell is asked. A task that is `null` or missing is left out."""
 
     arithmetic: list[ArithmeticTask] | None = Field(default=None, min_length=1)
     """One, or several where operations have other lengths or counts."""
+    benchmarks: list[BenchmarkTask] | None = Field(default=None, min_length=1)
     gating: GatingTask | None = None
     language: LanguageTask | None = None
 
@@ -90,7 +105,15 @@ class Evaluation(Section):
         asked = [(op, n) for task in self.arithmetic or [] for op in task.operations for n in task.digits]
         if twice := [pair for pair in asked if asked.count(pair) > 1]:
             raise ValueError(f"evaluation.arithmetic asks {twice[0][0]} of {twice[0][1]} digits more than once")
+        names = [task.name for task in self.benchmarks or []]
+        if more := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"evaluation.benchmarks asks {more[0]} more than once")
         return self
+
+    @property
+    def for_all(self) -> bool:
+        """Whether there is a task for models without a gate as well, whose answers have pairs."""
+        return any(task is not None for task in (self.arithmetic, self.benchmarks, self.language))
 
 
 class _Design(Section):
@@ -133,8 +156,7 @@ class Comparison(_Design):
                 raise ValueError(f"more_seeds: there is no variant {name!r}")
             if len({*self.seeds, *more}) < len(self.seeds) + len(more):
                 raise ValueError(f"seeds must be distinct, not {[*self.seeds, *more]}")
-        # Gating is for models with a gate alone, and has no pairs.
-        for_all = self.evaluation.arithmetic is not None or self.evaluation.language is not None
+        for_all = self.evaluation.for_all
         if not for_all and self.evaluation.gating is None:
             raise ValueError("evaluation needs a task, such as arithmetic: {count: 100}")
         if self.reference and not for_all:
@@ -143,8 +165,8 @@ class Comparison(_Design):
             known = [*([REFERENCE] if self.reference else []), *self.variants]
             if not for_all or self.baseline not in known:
                 raise ValueError(
-                    f"baseline {self.baseline!r} must be one of {known}, with evaluation.arithmetic or "
-                    "evaluation.language"
+                    f"baseline {self.baseline!r} must be one of {known}, with evaluation.arithmetic, "
+                    "evaluation.benchmarks or evaluation.language"
                 )
         return self
 
@@ -181,6 +203,8 @@ class _Tasks(NamedTuple):
     """What every cell is asked; None: left out."""
 
     problems: list[ArithmeticProblem] | None
+    benchmarks: dict[str, Benchmark]
+    """By result file."""
     sentences: list[DiagnosticSentence] | None
     texts: list[LanguageText] | None
 
@@ -189,6 +213,7 @@ class _Tasks(NamedTuple):
         gated = cell.seed is not None and cell.recipe.ani is not None and cell.recipe.ani.gate == "learned"
         wanted = {
             ARITHMETIC: self.problems is not None,
+            **dict.fromkeys(self.benchmarks, True),
             GATING: self.sentences is not None and gated,
             LANGUAGE: self.texts is not None,
         }
@@ -204,8 +229,8 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
         overrides: Changes to the comparison, `key=value`.
 
     Returns:
-        The report, one HTML file. Beside it lie the results of all cells, `arithmetic.jsonl`, `gating.jsonl` and
-        `language.jsonl`, and the tables, `comparison.md`.
+        The report, one HTML file. Beside it lie the results of all cells, one JSON-lines file a task, and the tables,
+        `comparison.md`.
 
     Raises:
         InputError: If the comparison is not valid, its folder holds another one, or another process is at it.
@@ -232,9 +257,9 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             _reuse_probe(cell, cells)
             _run_cell(cell, tasks, tokenizer, console)
             if number < len(cells):
-                _print_tables(*_merge(folder, cells), plan, console)
-        results = _merge(folder, cells)
-        _print_tables(*results, plan, console)
+                _print_tables(_merge(folder, cells, tasks.benchmarks), plan, console)
+        results = _merge(folder, cells, tasks.benchmarks)
+        _print_tables(results, plan, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
             notes = "".join(f"{note}\n\n" for note in _budget_notes(plan))
@@ -310,6 +335,12 @@ def _tasks(plan: Plan) -> _Tasks:
     ]
     return _Tasks(
         problems or None,
+        {
+            f"{task.name}.jsonl": load_benchmark(
+                task.name, data=task.data, limit=task.limit, seed=seed, max_new_tokens=task.max_new_tokens
+            )
+            for task in plan.evaluation.benchmarks or []
+        },
         None if gating is None else diagnostic_sentences(gating.count, split="test", seed=seed),
         None if language is None else language_texts(language.texts, language.field, language.count, seed),
     )
@@ -424,6 +455,16 @@ def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, co
                         model, tokenizer, tasks.problems, run=cell.variant, method=cell.method, on_batch=count
                     ),
                 )
+        elif file.name in tasks.benchmarks:
+            benchmark, answers = tasks.benchmarks[file.name], file.with_suffix(".answers")
+            with counting(console, f"{benchmark.name}, {cell.name}", benchmark.questions) as count:
+                write_records(
+                    file,
+                    evaluate_benchmark(
+                        model, tokenizer, benchmark, method=cell.method, answers=answers, on_question=count
+                    ),
+                )
+            answers.unlink()
         elif file.name == LANGUAGE:
             assert tasks.texts is not None
             with counting(console, f"texts, {cell.name}", len(tasks.texts)) as count:
@@ -437,24 +478,35 @@ def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, co
                 write_records(file, evaluate_gating(model, tokenizer, tasks.sentences, count))
 
 
-def _merge(folder: Path, cells: Sequence[_Cell]) -> tuple[list[Any], list[Any], list[Any]]:
-    """Write the results of the finished cells into the folder, with run and seed; returns answers, decisions and
-    losses."""
-    merged = []
-    for name in (ARITHMETIC, GATING, LANGUAGE):
+class _Results(NamedTuple):
+    """The records of all finished cells, with run and seed."""
+
+    answers: list[Any]
+    decisions: list[Any]
+    losses: list[Any]
+    benchmarks: list[Any]
+
+
+def _merge(folder: Path, cells: Sequence[_Cell], benchmarks: Iterable[str]) -> _Results:
+    """Write the results of the finished cells into the folder."""
+
+    def merged(name: str) -> list[Any]:
         records = [
             {**record, "run": cell.variant, "seed": cell.seed}
             for cell in cells
             if (cell.folder / name).is_file()
             for record in read_records(cell.folder / name)
         ]
-        merged.append(write_records(folder / name, records) if records else [])
-    return merged[0], merged[1], merged[2]
+        return write_records(folder / name, records) if records else []
+
+    judged = [record for name in benchmarks for record in merged(name)]
+    return _Results(merged(ARITHMETIC), merged(GATING), merged(LANGUAGE), judged)
 
 
-def _print_tables(answers: list[Any], decisions: list[Any], losses: list[Any], plan: Plan, console: Console) -> None:
-    baseline = plan.baseline if any(record["run"] == plan.baseline for record in (*answers, *losses)) else None
-    for table in comparison_tables(answers, decisions, losses, baseline):
+def _print_tables(results: _Results, plan: Plan, console: Console) -> None:
+    in_pairs = (*results.answers, *results.losses, *results.benchmarks)
+    baseline = plan.baseline if any(record["run"] == plan.baseline for record in in_pairs) else None
+    for table in comparison_tables(*results, baseline):
         console.print(table)
 
 

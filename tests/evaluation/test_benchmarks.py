@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani import InputError
-from ani.evaluation.benchmarks import BenchmarkRecord, counts_by, evaluate_benchmark, load_benchmark
+from ani.evaluation.benchmarks import BenchmarkRecord, evaluate_benchmark, load_benchmark
 from ani.injection.methods import METHODS
 from tests.tiny import attached, pair
 
@@ -105,8 +105,7 @@ def test_log_probabilities_of_the_letters(config: dict[str, Any], tmp_path: Path
         assert record["answer"] == "ABCD"[(record["id"] % 8 + 1) % 4]
         assert record["correct"] == (record["prediction"] == record["answer"])
         assert record["shots_from"] == "test, held out" and len(record["choices"]) == 4
-    assert counts_by(records, "group").keys() == {"STEM", "other"}
-    assert sum(asked for _, asked in counts_by(records, "subject").values()) == 6
+    assert {record["group"] for record in records} == {"STEM", "other"}
 
 
 @pytest.mark.parametrize("policy", ["terminal", "running"])
@@ -177,7 +176,6 @@ def test_a_killed_run_goes_on(name: str, tmp_path: Path) -> None:
     resumed = list(evaluate_benchmark(model, tokenizer, benchmark, batch_size=2, answers=file, on_question=rest.append))
     assert resumed == whole
     assert rest[0] == 2 and sum(rest) == len(whole)  # two were there already
-    assert not file.exists()
 
 
 def test_answers_of_another_model_or_method_are_not_taken(tmp_path: Path) -> None:

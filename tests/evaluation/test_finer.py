@@ -3,7 +3,9 @@ import pytest
 import ani
 from ani import InputError
 from ani.data.finer import FinerSentence, TaggedNumber
-from ani.evaluation.finer import FinerRecord, evaluate_finer, finer_summary
+from ani.evaluation.finer import FinerRecord, evaluate_finer
+from ani.report.records import TaggedDecision, as_records
+from ani.report.summaries import finer
 from tests.tiny import attached, pair
 
 TEXT = "The 7.00 % notes of $ 1,250 million are due in 2024 , under Note 8 ."
@@ -47,8 +49,8 @@ def test_summary() -> None:
         *(record(text, "nominal", injected) for text, injected in [("a", False), ("a", False), ("b", True)]),
         *(record(text, "quantitative", injected) for text, injected in [("a", True), ("c", False)]),
     ]
-    summary = finer_summary(records)
-    counts = {name: (share["right"], share["total"]) for name, share in summary.items()}
+    summary = finer(as_records(records, TaggedDecision))
+    counts = {name: (share["right"], share["total"]) for name, share in summary._asdict().items()}
     assert counts == {"nominal_bypassed": (2, 3), "quantitative_injected": (1, 2), "precision": (2, 3)}
-    assert summary["nominal_bypassed"]["share"] == pytest.approx(2 / 3)
-    assert finer_summary([])["precision"]["share"] is None
+    assert summary.nominal_bypassed["share"] == pytest.approx(2 / 3)
+    assert finer([]).precision["share"] is None

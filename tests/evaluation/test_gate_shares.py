@@ -5,14 +5,13 @@ import pytest
 
 from ani import InputError
 from ani.evaluation.gate_shares import (
-    BENCHMARK_FIELDS,
-    GateShareRecord,
     GateText,
-    gate_share_summary,
+    benchmark_texts,
     gate_shares,
     gate_texts,
 )
 from ani.evaluation.gating import inspection_record
+from ani.evaluation.tasks.data import BenchmarkName
 from tests.tiny import MIXED_TEXT, attached, pair
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -20,43 +19,22 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 def test_a_record_for_every_text() -> None:
     model, tokenizer = attached("qwen3")
-    texts = [GateText(MIXED_TEXT, "a"), GateText("No number", "b")]
+    texts = [GateText(MIXED_TEXT, "notes", "a"), GateText("No number", "notes")]
     counted: list[int] = []
     records = list(gate_shares(model, tokenizer, texts, counted.append))
     assert counted == [1, 1]
-    assert [record["group"] for record in records] == ["a", "b"]
+    assert [record["group"] for record in records] == ["a", None]
+    assert {record["source"] for record in records} == {"notes"}
     assert records[0]["numbers"] == inspection_record(model, tokenizer, MIXED_TEXT)["numbers"]
     assert records[1]["numbers"] == []
-    summary = gate_share_summary(records)
-    opened = sum(number["injected"] for number in records[0]["numbers"])
-    assert 0 < opened < len(records[0]["numbers"])
-    assert (summary["all"]["numbers"]["right"], summary["groups"]["a"]["numbers"]["right"]) == (opened, opened)
 
 
 def test_texts_that_do_not_fit_and_models_without_ani() -> None:
     model, tokenizer = attached("qwen3")  # reads 512 tokens
-    with pytest.raises(InputError, match=r"group 'a' has [\d,]+ tokens, but the model reads 512"):
+    with pytest.raises(InputError, match=r"the text 'word word .* of a has [\d,]+ tokens, but the model reads 512"):
         list(gate_shares(model, tokenizer, [GateText("word " * 600, "a")]))
     with pytest.raises(InputError, match="no ANI module"):
         list(gate_shares(*pair("qwen3"), [GateText("12", "a")]))
-
-
-def test_summary_by_hand() -> None:
-    def record(group: str, *injected: bool) -> GateShareRecord:
-        return {"group": group, "text": "", "numbers": [{"injected": each} for each in injected]}
-
-    summary = gate_share_summary(
-        [record("b", True, False), record("a", False, False, False), record("b"), record("b", True)]
-    )
-    assert list(summary["groups"]) == ["b", "a"]
-    both = summary["all"]
-    assert both["texts"] == 4
-    assert (both["numbers"]["right"], both["numbers"]["total"]) == (2, 6)
-    assert (both["texts_open"]["right"], both["texts_open"]["total"]) == (2, 3)
-    b = summary["groups"]["b"]
-    assert (b["texts"], b["numbers"]["share"], b["texts_open"]["share"]) == (3, pytest.approx(2 / 3), 1)
-    low, high = summary["groups"]["a"]["numbers"]["low"], summary["groups"]["a"]["numbers"]["high"]
-    assert low == 0 and high is not None and high > 0.7  # three numbers, but one text
 
 
 # --- the texts ---
@@ -66,9 +44,9 @@ def test_records_with_fields_and_groups(tmp_path: Path) -> None:
     path = tmp_path / "mmlu.jsonl"
     records = [{"question": f"Q{i}?", "choices": ["x", str(i)], "subject": f"s{i % 2}"} for i in range(20)]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    fields, group = BENCHMARK_FIELDS["mmlu"]
+    fields, group = ("question", "choices"), "subject"
     texts = gate_texts(path, fields, group)
-    assert texts[:2] == [GateText("Q0?\nx\n0", "s0"), GateText("Q1?\nx\n1", "s1")] and len(texts) == 20
+    assert texts[:2] == [GateText("Q0?\nx\n0", "mmlu", "s0"), GateText("Q1?\nx\n1", "mmlu", "s1")] and len(texts) == 20
     assert gate_texts(path, ["question"])[3] == GateText("Q3?", "mmlu")
     few = gate_texts(path, fields, group, limit=5)
     assert set(few) < set(texts) and few != texts[:5]
@@ -81,7 +59,7 @@ def test_lines_of_a_text_file(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("\ufeffRoom 505\n\n  It holds 10\u2028people. \nEnd", encoding="utf-8")
     assert [text.text for text in gate_texts(path)] == ["Room 505", "  It holds 10\u2028people. ", "End"]
-    assert {text.group for text in gate_texts(path)} == {"notes"}
+    assert {(text.source, text.group) for text in gate_texts(path)} == {("notes", None)}
 
 
 def test_bad_files(tmp_path: Path) -> None:
@@ -93,10 +71,12 @@ def test_bad_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("task", "groups"), [("gsm8k", 1), ("math", 7), ("mmlu", 57)], ids=["gsm8k", "math", "mmlu"])
-def test_the_benchmarks(task: str, groups: int) -> None:
+def test_the_benchmarks(task: BenchmarkName, groups: int) -> None:
     path = DATA / task / "test.jsonl"
     if not path.is_file():
         pytest.skip("the shared data sets are not there")
-    texts = gate_texts(path, *BENCHMARK_FIELDS[task])
+    texts = benchmark_texts(task, str(path))
+    assert {text.source for text in texts} == {task}
     assert len({text.group for text in texts}) == groups
     assert len(texts) > 1000
+    assert benchmark_texts(task, str(path), limit=7) == texts[:7]

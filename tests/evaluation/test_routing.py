@@ -8,9 +8,11 @@ import ani
 from ani import InputError
 from ani.data.tool_routing import RoutingQuery, parse_queries, routing_queries
 from ani.evaluation import routing
-from ani.evaluation.routing import conversation, evaluate_routing, judged, parse_calls, routing_summary
+from ani.evaluation.routing import conversation, evaluate_routing, judged, parse_calls
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
+from ani.report import summaries
+from ani.report.records import RoutedQuery, as_records
 from tests.tiny import attached, pair, smollm2
 
 (BONUS,) = parse_queries(
@@ -140,18 +142,19 @@ def test_no_query_holds_a_number_of_the_prompt() -> None:
 
 def test_malformed_calls_are_no_successes() -> None:
     outputs = ['calculator(["5000", "0.10"])', 'calculator(["2048", "5000"])', "calculator(2048", "I can't."]
-    summary = routing_summary(judged(BONUS, output) for output in outputs)
-    counts = {name: (share["right"], share["total"]) for name, share in summary["calls"].items()}
+    summary = summaries.routing(as_records((judged(BONUS, output) for output in outputs), RoutedQuery))
+    counts = {name: (share["right"], share["total"]) for name, share in summary._asdict().items()}
     assert counts == {
         "called": (2, 4),
         "malformed": (1, 4),
         "none": (1, 4),
         "exact": (1, 4),
+        "traps_closed": (0, 0),
+        "operands_open": (0, 0),
         "traps_avoided": (1, 4),
         "traps_avoided_when_called": (1, 2),
         "operands_passed": (3, 8),
     }
-    assert summary["gate"]["traps_closed"]["total"] == 0
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -175,9 +178,9 @@ def test_gate_and_calls_of_a_tiny_model(batch_size: int, monkeypatch: pytest.Mon
         assert [number["injected"] for number in record["numbers"]] == [d.injected for d in decisions]
         assert [number["start"] for number in record["numbers"]] == [d.start for d in decisions]
     numbers = [number for record in records for number in record["numbers"]]
-    gate = routing_summary(records)["gate"]
-    assert gate["traps_closed"]["right"] == sum(n["role"] == "nominal" and not n["injected"] for n in numbers)
-    assert gate["operands_open"]["right"] == sum(n["role"] == "quantitative" and n["injected"] for n in numbers)
+    gate = summaries.routing(as_records(records, RoutedQuery))
+    assert gate.traps_closed["right"] == sum(n["role"] == "nominal" and not n["injected"] for n in numbers)
+    assert gate.operands_open["right"] == sum(n["role"] == "quantitative" and n["injected"] for n in numbers)
     assert {number["injected"] for number in numbers} == {True, False}
 
 

@@ -8,10 +8,10 @@ import itertools
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, Self, TypedDict, cast
 
 import torch
 from jinja2 import TemplateError
@@ -23,11 +23,11 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
+from ani.evaluation.tasks.data import BenchmarkName
 from ani.files import replacing_file
 from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 
-BenchmarkName = Literal["gsm8k", "math", "mmlu"]
 BENCHMARKS: tuple[BenchmarkName, ...] = ("gsm8k", "math", "mmlu")
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
@@ -138,7 +138,7 @@ def evaluate_benchmark(
         method: How texts are written for the model, and its answers read.
         batch_size: None: as many as fit on a GPU, 8 on a CPU.
         answers: A file that keeps every answer as it comes, so that a killed run goes on; of use to the same model and
-            settings only, others begin it anew. It is gone when the last record has been taken.
+            settings only, others begin it anew. It stays when all is answered.
         share_prefix: Compute what all prompts of a written benchmark begin with once, and not for every question. Not
             done where it can't be: a module that substitutes numbers, sliding windows, prompts that are cut off.
         on_question: Called with the number of questions answered.
@@ -171,17 +171,6 @@ def evaluate_benchmark(
                 "truncated": len(lm.tok_encode(prompt)) > room,
             }
             yield cast(BenchmarkRecord, {"task": benchmark.name, **judged, **facts})
-        kept.discard()
-
-
-def counts_by(records: Iterable[BenchmarkRecord], key: str) -> dict[Any, tuple[int, int]]:
-    """(correct, asked) for every value that the records have under a key, such as `level`, `subject` or `group`."""
-    counts: dict[Any, tuple[int, int]] = {}
-    for record in records:
-        value = cast(dict[str, Any], record)[key]
-        correct, asked = counts.get(value, (0, 0))
-        counts[value] = (correct + record["correct"], asked + 1)
-    return dict(sorted(counts.items(), key=lambda item: str(item[0])))
 
 
 def _prompt(task: Task, doc: dict[str, Any], template: Callable[..., str]) -> str:
@@ -367,11 +356,6 @@ class _Answers:
             self._file.write(json.dumps((key, self._answers[key])) + "\n")
             self._file.flush()
         self._count(1)
-
-    def discard(self) -> None:
-        """Remove the file."""
-        if self._path is not None:
-            self._path.unlink()
 
     def _key(self, kind: str, request: tuple[str, Any]) -> str:
         # Generation settings are the same for all, and the harness changes the ones it is given.

@@ -8,7 +8,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.data.diagnostic import Role
 from ani.data.finer import FinerSentence
 from ani.evaluation.gating import decided_alpha
-from ani.evaluation.statistics import Share, grouped_share
 from ani.injection.inspection import inspect
 from ani.numbers import find_numbers
 
@@ -52,29 +51,3 @@ def evaluate_finer(
             }
         if on_sentence is not None:
             on_sentence(1)
-
-
-def finer_summary(records: Iterable[FinerRecord]) -> dict[str, Share]:
-    """Shares with 95% intervals, sentences resampled as wholes.
-
-    `nominal_bypassed`: numbers under a nominal tag with a closed gate. We read the paper's "75.8% precision in
-    bypassing these nominal identifiers" so; a gate that is always closed would get all of it, so it wants reading
-    beside `quantitative_injected`, the other tagged numbers with an open one. `precision`, in the word's usual sense,
-    is the share of nominal ones among the tagged numbers with a closed gate; it depends on how many sentences of each
-    kind were read.
-    """
-    records = list(records)
-
-    def share(chosen: Iterable[FinerRecord], right: Callable[[FinerRecord], bool]) -> Share:
-        listed = list(chosen)
-        return grouped_share([right(record) for record in listed], [record["text"] for record in listed])
-
-    nominal = [record for record in records if record["role"] == "nominal"]
-    quantitative = [record for record in records if record["role"] == "quantitative"]
-    return {
-        "nominal_bypassed": share(nominal, lambda record: not record["injected"]),
-        "quantitative_injected": share(quantitative, lambda record: record["injected"]),
-        "precision": share(
-            (record for record in records if not record["injected"]), lambda record: record["role"] == "nominal"
-        ),
-    }

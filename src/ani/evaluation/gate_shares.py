@@ -1,49 +1,58 @@
 """How often the gate opens, on any texts (paper, "Gating Behavior Analysis"); knows nothing about roles or answers."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.sources import json_lines
 from ani.errors import InputError
 from ani.evaluation.gating import inspection_record
-from ani.evaluation.statistics import Share, grouped_share
-
-BENCHMARK_FIELDS: Mapping[str, tuple[tuple[str, ...], str | None]] = {
-    "gsm8k": (("question",), None),
-    "math": (("problem",), "type"),
-    "mmlu": (("question", "choices"), "subject"),
-}
-"""Where a benchmark's records have the text of a question, and the group that it is shown by."""
+from ani.evaluation.tasks.data import READERS, BenchmarkName
 
 
 class GateText(NamedTuple):
-    """A text, and the group that it counts in."""
+    """A text, where it comes from, and the group of that source that it counts in, such as an MMLU subject."""
 
     text: str
-    group: str
+    source: str
+    group: str | None = None
 
 
 class GateShareRecord(TypedDict):
     """A text and the gate's decision about each of its numbers, a line of `gate-shares.jsonl`."""
 
-    group: str
+    source: str
+    group: str | None
     text: str
     numbers: list[dict[str, Any]]
     """As in `ani.evaluation.gating.inspection_record`."""
 
 
-class GateShare(TypedDict):
-    """How often α = 1; the paper doesn't say whether its "instances" are numbers or texts."""
+def benchmark_texts(
+    name: BenchmarkName, data: str | None = None, *, limit: int | None = None, seed: int = 0
+) -> list[GateText]:
+    """The questions of a benchmark, as `ani.evaluation.tasks.data` reads them: MATH and MMLU by subject, MMLU with the
+    choices.
 
-    texts: int
-    numbers: Share
-    """Of all numbers, texts resampled as wholes."""
-    texts_open: Share
-    """Of the texts that hold a number: those with an open gate."""
+    Args:
+        name: `gsm8k`, `math` or `mmlu`.
+        data: A hub name, a JSONL file or a directory of them; None: the set on the hub.
+        limit: Draw so many at random (a larger limit only appends to them); None for all.
+        seed: Of the draw.
+
+    Raises:
+        InputError: The data can't be read.
+    """
+    rows = READERS[name](data, seed)["test"]
+    if limit is not None:
+        rows = rows.select(range(min(limit, len(rows))))
+    return [
+        GateText("\n".join([row["question"], *row.get("choices", [])]), name, row.get("subject"))
+        for row in cast(Iterable[dict[str, Any]], rows)
+    ]
 
 
 def gate_texts(
@@ -59,7 +68,7 @@ def gate_texts(
     Args:
         source: The file.
         fields: Keys of a record's text: a string or a list of them; several are joined by line breaks.
-        group: Key of a record's group; without one, and for lines, the file's name without its suffix.
+        group: Key of a record's group; lines have none.
         limit: Draw so many texts at random (a larger limit only appends to them); None for all, in order.
         seed: Of the draw.
 
@@ -77,8 +86,8 @@ def gate_texts(
 def _texts(path: Path, fields: Sequence[str], group: str | None) -> Iterator[GateText]:
     if path.suffix == ".jsonl":
         for where, record in json_lines(path):
-            name = path.stem if group is None else "\n".join(_parts(record, group, where))
-            yield GateText("\n".join(part for field in fields for part in _parts(record, field, where)), name)
+            text = "\n".join(part for field in fields for part in _parts(record, field, where))
+            yield GateText(text, path.stem, None if group is None else "\n".join(_parts(record, group, where)))
         return
     try:
         with path.open(encoding="utf-8-sig") as lines:
@@ -110,42 +119,14 @@ def gate_shares(
         InputError: A text is longer than the model can read.
     """
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    for text, group in texts:
+    for text, source, group in texts:
         length = len(tokenizer(text)["input_ids"])
         if longest is not None and length > longest:
             raise InputError(
-                f"the text {text[:40]!r}… of group {group!r} has {length:,} tokens, but the model reads {longest:,}; "
+                f"the text {text[:40]!r}… of {source} has {length:,} tokens, but the model reads {longest:,}; "
                 "split it into shorter ones"
             )
         record = inspection_record(model, tokenizer, text)
-        yield {"group": group, "text": text, "numbers": record["numbers"]}
+        yield {"source": source, "group": group, "text": text, "numbers": record["numbers"]}
         if on_text is not None:
             on_text(1)
-
-
-class GateShareSummary(TypedDict):
-    """The shares of all texts, and of each group, in the order of their first texts."""
-
-    all: GateShare
-    groups: dict[str, GateShare]
-
-
-def gate_share_summary(records: Iterable[GateShareRecord]) -> GateShareSummary:
-    """Shares with 95% intervals."""
-    records = list(records)
-    grouped: dict[str, list[GateShareRecord]] = {}
-    for record in records:
-        grouped.setdefault(record["group"], []).append(record)
-    return {"all": _share(records), "groups": {group: _share(chosen) for group, chosen in grouped.items()}}
-
-
-def _share(records: Sequence[GateShareRecord]) -> GateShare:
-    decisions = [(i, bool(number["injected"])) for i, record in enumerate(records) for number in record["numbers"]]
-    numbered = [record for record in records if record["numbers"]]
-    return {
-        "texts": len(records),
-        "numbers": grouped_share([opened for _, opened in decisions], [i for i, _ in decisions]),
-        "texts_open": grouped_share(
-            [any(number["injected"] for number in record["numbers"]) for record in numbered], range(len(numbered))
-        ),
-    }

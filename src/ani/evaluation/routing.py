@@ -8,7 +8,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Literal, TypedDict, cast
 
@@ -19,7 +19,6 @@ from ani.data.diagnostic import Role
 from ani.data.tool_routing import RoutingNumber, RoutingQuery
 from ani.errors import InputError
 from ani.evaluation.gating import decided_alpha
-from ani.evaluation.statistics import Share, grouped_share
 from ani.injection.attach import has_gate
 from ani.injection.inspection import inspect
 from ani.injection.methods import METHODS, Method
@@ -188,42 +187,6 @@ def judged(query: RoutingQuery, output: str) -> RoutingRecord:
             }
             for number in query.numbers
         ],
-    }
-
-
-def routing_summary(records: Iterable[RoutingRecord]) -> dict[str, dict[str, Share]]:
-    """Shares with 95% intervals, queries resampled as wholes.
-
-    `gate`: traps closed, operands open. `calls`: queries with a readable call, a malformed one, none, and exactly the
-    right one; traps avoided and operands passed, of all, where a query without a readable call is no success; and
-    traps avoided of those in queries with a readable call.
-    """
-    records = list(records)
-    numbers = [(i, record["call"], number) for i, record in enumerate(records) for number in record["numbers"]]
-    traps = [entry for entry in numbers if entry[2]["role"] == "nominal"]
-    operands = [entry for entry in numbers if entry[2]["role"] == "quantitative"]
-
-    def share(entries: Iterable[tuple[int, CallStatus, RoutedNumber]], key: str, right: bool) -> Share:
-        chosen = list(entries)
-        return grouped_share([cast(Any, number)[key] is right for _, _, number in chosen], [i for i, _, _ in chosen])
-
-    def queries(right: Callable[[RoutingRecord], bool]) -> Share:
-        return grouped_share([right(record) for record in records], range(len(records)))
-
-    return {
-        "gate": {
-            "traps_closed": share((entry for entry in traps if entry[2]["injected"] is not None), "injected", False),
-            "operands_open": share((entry for entry in operands if entry[2]["injected"] is not None), "injected", True),
-        },
-        "calls": {
-            "called": queries(lambda record: record["call"] == "called"),
-            "malformed": queries(lambda record: record["call"] == "malformed"),
-            "none": queries(lambda record: record["call"] == "none"),
-            "exact": queries(lambda record: record["exact"]),
-            "traps_avoided": share(traps, "passed", False),
-            "traps_avoided_when_called": share((entry for entry in traps if entry[1] == "called"), "passed", False),
-            "operands_passed": share(operands, "passed", True),
-        },
     }
 
 

@@ -1,104 +1,316 @@
 """`ani eval`: runs tasks on one model and leaves their result files; knows nothing about training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.arithmetic import SYMBOLS, Operation, arithmetic_problems
 from ani.data.diagnostic import diagnostic_sentences
+from ani.data.finer import HUB_NAME, finer_sentences
+from ani.data.tool_routing import routing_queries
+from ani.errors import InputError
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
+from ani.evaluation.benchmarks import BENCHMARKS, evaluate_benchmark, load_benchmark
+from ani.evaluation.finer import evaluate_finer
+from ani.evaluation.gate_shares import GateText, gate_shares
 from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.results import write_json, write_records
+from ani.evaluation.routing import evaluate_routing
 from ani.evaluation.statistics import wilson_interval
 from ani.injection.methods import METHODS, Method
 from ani.progress import counting
 from ani.provenance import provenance
-from ani.report import accuracy_table, gating_table
+from ani.report import (
+    accuracy_table,
+    benchmark_tables,
+    finer_table,
+    gate_shares_table,
+    gating_table,
+    routing_table,
+)
+from ani.report.records import BenchmarkAnswer, GatedText, RoutedQuery, TaggedDecision, as_records
+from ani.report.summaries import benchmark_scores, finer, routing
+from ani.report.summaries import gate_shares as share_summary
 
-RESULT_FILES = ("arithmetic.jsonl", "gating.jsonl", "run.json")
+TASKS = ("arithmetic", "gating", *BENCHMARKS, "routing", "finer")
+NEED_GATE = ("gating", "finer")
+"""Tasks for models with a gate alone."""
+WITH_DATA = (*BENCHMARKS, "finer")
+"""Tasks whose data may be named."""
+GATE_SHARES = "gate-shares.jsonl"
+RESULT_FILES = (*(f"{task}.jsonl" for task in TASKS), GATE_SHARES, "run.json")
+SMALL = 100
+"""Problems a digit length, or sentences, where no limit is given: as many as the paper's."""
+
+
+class _Task(NamedTuple):
+    """A task whose data are read."""
+
+    total: int
+    """Of what is counted while it runs, such as problems."""
+    unit: str
+    records: Callable[[Callable[[int], None]], Any]
+    """Runs it, with a function to call with the number done; the records come one after the other."""
+    tables: Callable[[list[Any]], list[Any]]
+    result: Callable[[list[Any]], Any]
+    """What scripts get."""
+    facts: Mapping[str, Any] = {}
+    """What `run.json` says of it."""
 
 
 def evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     tasks: Sequence[str],
-    operations: Sequence[Operation],
     out: Path,
     *,
-    limit: int,
-    seed: int,
     console: Console,
+    operations: Sequence[Operation] = ("addition",),
+    data: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    max_new_tokens: int | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
     method: Method = METHODS["ani"],
     quiet: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run tasks; one JSON-lines file a task in `out`, and a table on the console unless `quiet`.
 
+    Benchmarks keep each answer as it comes: the same call after an interruption goes on with them.
+
     Args:
-        model: With ANI attached for `gating`.
-        tokenizer: The model's.
-        tasks: Of `arithmetic` and `gating`.
-        operations: Of the arithmetic problems.
+        model: With a gate for `gating` and `finer`.
+        tokenizer: The model's; with a chat template for benchmarks and `routing`.
+        tasks: Of `TASKS`.
         out: Directory; files of earlier runs are replaced.
-        limit: Problems for each operation and digit length, and sentences.
-        seed: Of problems and sentences; they never stand in training data, whatever the seed.
         console: For progress and tables.
+        operations: Of the arithmetic problems.
+        data: Task of `WITH_DATA`: where its data are, a hub name or a path. Default: the set on the hub.
+        limit: Problems for each operation and digit length, sentences, or questions. Default: 100 problems and
+            sentences, all questions.
+        max_new_tokens: Of a benchmark's written answer; default: what its task says.
+        batch_size: Of benchmarks; default: as many as fit on a GPU, 8 on a CPU.
+        seed: Of problems, sentences and the choice of questions; problems and sentences never stand in training data,
+            whatever the seed.
         method: What trained the model's adapter.
         quiet: Print nothing.
         facts: What `run.json` says of the model.
 
     Returns:
-        For scripts: per task, counts and shares with 95% Wilson intervals (None where nothing was counted).
+        For scripts: per task, counts and shares with 95% intervals (None where nothing was counted).
+
+    Raises:
+        InputError: A task's data can't be read, or the tokenizer has no chat template where one is needed.
     """
     progress = Console(quiet=True) if quiet else console
-    results: dict[str, Any] = {}
+    data = data or {}
+    for task in data:
+        if task not in WITH_DATA:
+            raise InputError(f"the task {task} takes no data; those that do are {', '.join(WITH_DATA)}")
+    if tokenizer.chat_template is None and (needy := [task for task in tasks if task in (*BENCHMARKS, "routing")]):
+        raise InputError(
+            f"{' and '.join(needy)} need a model with a chat template, and this one's tokenizer has none: name an "
+            "instruction-tuned model, or set tokenizer.chat_template and save the tokenizer"
+        )
     # All bad input is met before the first file is touched.
-    problems = arithmetic_problems(
-        limit * len(PAPER_DIGITS) * len(operations) if "arithmetic" in tasks else 0,
-        digits=PAPER_DIGITS,
-        operations=operations,
-        split="test",
-        seed=seed,
+    found: dict[str, _Task] = {}
+    for task in tasks:
+        if task == "arithmetic":
+            found[task] = _arithmetic(model, tokenizer, operations, limit or SMALL, seed, method)
+        elif task == "gating":
+            found[task] = _gating(model, tokenizer, limit or SMALL, seed)
+        elif task == "routing":
+            found[task] = _routing(model, tokenizer, limit, method)
+        elif task == "finer":
+            found[task] = _finer(model, tokenizer, data.get(task, HUB_NAME), limit)
+        else:
+            found[task] = _benchmark(
+                model, tokenizer, task, data.get(task), limit, max_new_tokens, batch_size, seed, method, out
+            )
+    settings = {"tasks": list(tasks), "operations": list(operations), "limit": limit, "seed": seed}
+    settings |= {task: dict(each.facts) for task, each in found.items() if each.facts}
+    results = _run(found, out, progress)
+    _finish(out, f"ani eval: {', '.join(tasks)}", settings, facts)
+    for task in found:
+        _answers(out, task).unlink(missing_ok=True)
+    return results
+
+
+def evaluate_gate_shares(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[GateText],
+    out: Path,
+    *,
+    console: Console,
+    quiet: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """`ani gate-shares`: how often gates are open, by source and group; `gate-shares.jsonl` in `out` and a table.
+
+    Args:
+        model: With a gate.
+        tokenizer: The model's.
+        texts: From `ani.evaluation.gate_shares`.
+        out: Directory; files of earlier runs are replaced.
+        console: For progress and tables.
+        quiet: Print nothing.
+        settings: What `run.json` says of the texts.
+        facts: What it says of the model.
+
+    Returns:
+        For scripts: one entry a source and group.
+    """
+    task = _Task(
+        len(texts),
+        "texts",
+        lambda count: gate_shares(model, tokenizer, texts, count),
+        lambda records: [gate_shares_table(records)],
+        lambda records: [share._asdict() for share in share_summary(as_records(records, GatedText))],
     )
-    sentences = diagnostic_sentences(limit if "gating" in tasks else 0, split="test", seed=seed)
+    results = _run({"gate-shares": task}, out, Console(quiet=True) if quiet else console)
+    _finish(out, "ani gate-shares", settings or {}, facts)
+    return cast(list[dict[str, Any]], results["gate-shares"])
+
+
+def _run(tasks: Mapping[str, _Task], out: Path, progress: Console) -> dict[str, Any]:
     for name in RESULT_FILES:  # of an earlier run, perhaps of another model
         (out / name).unlink(missing_ok=True)
-    if "arithmetic" in tasks:
-        with counting(progress, "problems", len(problems)) as count:
-            answers = write_records(
-                out / "arithmetic.jsonl",
-                evaluate_arithmetic(model, tokenizer, problems, run="model", method=method, on_batch=count),
-            )
-        progress.print(accuracy_table(answers))
-        results["arithmetic"] = {
+    results: dict[str, Any] = {}
+    for name, task in tasks.items():
+        with counting(progress, f"{name}, {task.unit}", task.total) as count:
+            records = write_records(out / f"{name}.jsonl", task.records(count))
+        for table in task.tables(records):
+            progress.print(table)
+        results[name] = task.result(records)
+    return results
+
+
+def _finish(out: Path, title: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None) -> None:
+    write_json(out / "run.json", {"title": title, "settings": dict(settings), **(facts or {}), **provenance()})
+
+
+def _arithmetic(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    operations: Sequence[Operation],
+    limit: int,
+    seed: int,
+    method: Method,
+) -> _Task:
+    problems = arithmetic_problems(
+        limit * len(PAPER_DIGITS) * len(operations), digits=PAPER_DIGITS, operations=operations, split="test", seed=seed
+    )
+
+    def result(answers: list[Any]) -> dict[str, Any]:
+        return {
             operation: {
                 str(digits): _share(correct, asked)
                 for digits, (correct, asked) in exact_match_by_digits(
-                    cast(Any, [answer for answer in answers if answer["operation"] == SYMBOLS[operation]])
+                    [answer for answer in answers if answer["operation"] == SYMBOLS[operation]]
                 ).items()
             }
             for operation in operations
         }
-    if "gating" in tasks:
-        with counting(progress, "sentences", len(sentences)) as count:
-            decisions = write_records(out / "gating.jsonl", evaluate_gating(model, tokenizer, sentences, count))
-        progress.print(gating_table(decisions))
-        results["gating"] = {
+
+    return _Task(
+        len(problems),
+        "problems",
+        lambda count: evaluate_arithmetic(model, tokenizer, problems, run="model", method=method, on_batch=count),
+        lambda answers: [accuracy_table(answers)],
+        result,
+    )
+
+
+def _gating(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int, seed: int) -> _Task:
+    sentences = diagnostic_sentences(limit, split="test", seed=seed)
+
+    def result(decisions: list[Any]) -> dict[str, Any]:
+        return {
             role: _share(
                 sum(d["injected"] == (role == "quantitative") for d in decisions if d["role"] == role),
                 sum(d["role"] == role for d in decisions),
             )
             for role in ("nominal", "quantitative")
         }
-    settings = {"tasks": list(tasks), "operations": list(operations), "limit": limit, "seed": seed}
-    write_json(
-        out / "run.json",
-        {"title": f"ani eval: {', '.join(tasks)}", "settings": settings, **(facts or {}), **provenance()},
+
+    return _Task(
+        len(sentences),
+        "sentences",
+        lambda count: evaluate_gating(model, tokenizer, sentences, count),
+        lambda decisions: [gating_table(decisions)],
+        result,
     )
-    return results
+
+
+def _routing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None, method: Method) -> _Task:
+    queries = routing_queries()[:limit]
+    return _Task(
+        len(queries),
+        "queries",
+        lambda count: evaluate_routing(model, tokenizer, queries, method=method, on_batch=count),
+        lambda records: [routing_table(records)],
+        lambda records: routing(as_records(records, RoutedQuery))._asdict(),
+    )
+
+
+def _finer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: str, limit: int | None) -> _Task:
+    sentences = finer_sentences(data, limit=limit)
+    return _Task(
+        len(sentences),
+        "sentences",
+        lambda count: evaluate_finer(model, tokenizer, sentences, count),
+        lambda records: [finer_table(records)],
+        lambda records: finer(as_records(records, TaggedDecision))._asdict(),
+        {"data": data, "sentences": len(sentences)},
+    )
+
+
+def _benchmark(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    data: str | None,
+    limit: int | None,
+    max_new_tokens: int | None,
+    batch_size: int | None,
+    seed: int,
+    method: Method,
+    out: Path,
+) -> _Task:
+    benchmark = load_benchmark(name, data=data, limit=limit, seed=seed, max_new_tokens=max_new_tokens)
+
+    def result(records: list[Any]) -> dict[str, Any]:
+        (score,) = benchmark_scores(as_records(records, BenchmarkAnswer))
+        shares = {"all": score.overall, **score.by_part, **score.by_subject}
+        return {part: _share(round(share.successes), share.total) for part, share in shares.items()}
+
+    return _Task(
+        benchmark.questions,
+        "questions",
+        lambda count: evaluate_benchmark(
+            model,
+            tokenizer,
+            benchmark,
+            method=method,
+            batch_size=batch_size,
+            answers=_answers(out, name),
+            on_question=count,
+        ),
+        benchmark_tables,
+        result,
+        benchmark.settings,
+    )
+
+
+def _answers(out: Path, task: str) -> Path:
+    """Keeps a benchmark's answers until the run is complete."""
+    return out / f"{task}.answers"
 
 
 def _share(right: int, total: int) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def paired_bootstrap(
     return PairedDifference(float((pair[:, 0] - pair[:, 1]).mean()), float(low), float(high), p)
 
 
-class Share(TypedDict):
+class GroupedShare(TypedDict):
     """How many decisions are right, with a 95% interval; where there are none, all but the counts is None."""
 
     right: int
@@ -146,7 +146,7 @@ class Share(TypedDict):
     high: float | None
 
 
-def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> Share:
+def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> GroupedShare:
     """The share of right decisions where those of one group, such as the numbers of a text, may depend on each other.
 
     The interval is the percentiles under resampling of whole groups. Where no two decisions share a group, it is

@@ -1,6 +1,6 @@
 """The report's figures as SVG to be put into a page: drawn in the page's colours and type.
 
-Knows nothing about files, tables or the page around them; no text of a user gets into an SVG.
+Knows nothing about files, tables or the page around them; of a user's text only names get into an SVG, as plain text.
 """
 
 import re
@@ -141,6 +141,37 @@ def accuracy_chart(rows: Sequence[Accuracy], name: str) -> Chart:
         f"Share of exact answers by number of digits. {'; '.join(said)}.",
         tuple(_key(index, row.run) for index, row in enumerate(rows)),
     )
+
+
+NAME_LENGTH = 36
+"""Characters of a bar's name that are shown."""
+
+
+@matplotlib.rc_context(STYLE)
+def bar_chart(bars: Mapping[str, Estimate], name: str, title: str) -> Chart:
+    """Shares with their 95% intervals, a bar each, from the top down."""
+    figure = Figure(figsize=(5.6, 0.7 + 0.24 * len(bars)))
+    axes = figure.subplots()
+    estimates = list(bars.values())
+    axes.barh(
+        range(len(bars)),
+        [estimate.value for estimate in estimates],
+        xerr=_bars(estimates),
+        height=0.62,
+        color=SERIES[0],
+        error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2},
+    )
+    labels = [bar if len(bar) <= NAME_LENGTH else f"{bar[: NAME_LENGTH - 1]}…" for bar in bars]
+    axes.set_yticks(range(len(bars)), labels)
+    for label in axes.get_yticklabels():
+        label.set_parse_math(False)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1.03))
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    said = "; ".join(f"{bar}: {estimate.value:.1%}" for bar, estimate in bars.items())
+    return Chart(_svg(figure, name), f"{title}. {said}.", ())
 
 
 # The index of each field's colour, marker and line: a role looks the same in every figure.

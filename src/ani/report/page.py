@@ -18,6 +18,7 @@ from ani.report.figures import (
     Chart,
     accuracy_chart,
     alpha_chart,
+    bar_chart,
     gate_chart,
     layer_effects_chart,
     layers_chart,
@@ -25,14 +26,19 @@ from ani.report.figures import (
     signals_chart,
     task_over_probe_chart,
 )
+from ani.report.pairs import ARITHMETIC, BENCHMARKS
 from ani.report.records import (
     Answer,
+    BenchmarkAnswer,
     GateDecision,
+    GatedText,
     InspectedSentence,
     ProbedLayer,
     Record,
+    RoutedQuery,
     Run,
     SelectedLayer,
+    TaggedDecision,
     TextLoss,
     TrainingStep,
     read_lines,
@@ -40,23 +46,35 @@ from ani.report.records import (
 )
 from ani.report.summaries import (
     Correlation,
+    Estimate,
     LayerProbe,
     accuracies,
+    benchmark_differences,
+    benchmark_scores,
     correlation,
     differences,
     errors,
+    finer,
+    gate_shares,
     gating,
     gating_by_domain,
     gating_by_run,
     layer_effects,
     layer_probes,
     perplexities,
+    routing,
 )
 from ani.report.tables import (
+    BENCHMARK_NAMES,
     Table,
     accuracy_cells,
+    benchmark_cells,
+    benchmark_difference_cells,
+    benchmark_part_cells,
     difference_cells,
     error_cells,
+    finer_cells,
+    gate_share_cells,
     gating_cells,
     gating_domain_cells,
     gating_run_cells,
@@ -64,16 +82,20 @@ from ani.report.tables import (
     layer_effects_cells,
     layers_cells,
     percent,
+    routing_cells,
 )
 
 RUN = "run.json"
-ARITHMETIC = "arithmetic.jsonl"
 TRAINING = "training_log.jsonl"
 GATING = "gating.jsonl"
 LANGUAGE = "language.jsonl"
+ROUTING = "routing.jsonl"
+FINER = "finer.jsonl"
+GATE_SHARES = "gate-shares.jsonl"
 INSPECTED = "inspected.jsonl"
 LAYERS = "layers.jsonl"
 SELECTION = "selection.json"
+RESULTS = (ARITHMETIC, GATING, *BENCHMARKS, ROUTING, FINER, GATE_SHARES, LANGUAGE, INSPECTED, LAYERS, TRAINING)
 
 HEADLINES = 4
 """More accuracies than these are left to the table."""
@@ -81,7 +103,22 @@ GATING_NOTE = (
     "Held-out sentences: a quantitative number (an operand) should open the gate, a nominal one (a name) should leave "
     "it closed. Intervals take numbers as independent, which numbers of one sentence are not quite."
 )
-
+BENCHMARKS_NOTE = (
+    "GSM8K: 8-shot, MATH: 4-shot, both with chains of thought; MMLU: 5-shot, by the log-probabilities of A to D. "
+    "Intervals are for other questions, not for other training seeds."
+)
+ROUTING_NOTE = (
+    "Queries with a calculator at hand. An operand is a number that the calculation needs; a trap is a name that looks "
+    "like one. A query without a readable call is no success, and counted apart."
+)
+FINER_NOTE = (
+    "Numbers of financial reports under XBRL tags. A gate that is always closed would leave every nominal one alone: "
+    "read the first two measures together."
+)
+GATE_SHARES_NOTE = (
+    "How many of the numbers the gate lets through, by benchmark and subject, or in other texts; each text is read as "
+    "a prompt by itself."
+)
 LANGUAGE_NOTE = (
     "What training costs on ordinary text. Scored are word tokens: not numbers, nor the token right after one. Texts "
     "without numbers can only show what training did to the model; in sentences whose numbers are all names, injecting "
@@ -204,6 +241,75 @@ def _gating(decisions: Sequence[GateDecision]) -> tuple[Section, list[Headline]]
 def _language(losses: Sequence[TextLoss], baseline: str | None) -> Section:
     table = language_cells(perplexities(losses, baseline), baseline)
     return Section("language", "Language", (LANGUAGE_NOTE,), tables=(table,))
+
+
+def _benchmarks(answers: Sequence[BenchmarkAnswer], baseline: str | None) -> Section:
+    rows = benchmark_scores(answers)
+    pairs = benchmark_differences(answers, baseline) if baseline is not None else []
+    notes = [
+        f"{BENCHMARK_NAMES[row.task]}, {row.run}: {count} of {row.overall.total * len(row.by_seed)} {what}."
+        for row in rows
+        for count, what in (
+            (row.unreadable, "answers held no answer that could be read"),
+            (row.truncated, "prompts were too long and lost their beginning"),
+        )
+        if count
+    ]
+    by_task = {task: [row for row in rows if row.task == task] for task in dict.fromkeys(row.task for row in rows)}
+    return Section(
+        "benchmarks",
+        "Benchmarks",
+        (BENCHMARKS_NOTE, *notes),
+        tuple(
+            Figure(
+                f"Right answers, {BENCHMARK_NAMES[task]}",
+                bar_chart({row.run: row.overall.estimate for row in found}, f"benchmark-{task}", "Right answers"),
+            )
+            for task, found in by_task.items()
+            if len(found) > 1
+        ),
+        (
+            benchmark_cells(rows),
+            *([benchmark_part_cells(rows, subjects=False)] if any(row.by_part for row in rows) else []),
+            *([benchmark_difference_cells(pairs, baseline)] if pairs and baseline is not None else []),
+        ),
+        (
+            *([benchmark_part_cells(rows, subjects=True)] if any(row.by_subject for row in rows) else []),
+            *(
+                [benchmark_difference_cells(pairs, baseline, subjects=True)]
+                if baseline is not None and any(pair.by_subject for pair in pairs)
+                else []
+            ),
+        ),
+    )
+
+
+def _gate_shares(texts: Sequence[GatedText]) -> Section:
+    rows = gate_shares(texts)
+    bars: dict[str, dict[str, Estimate]] = {}
+    for row in rows:
+        share, low, high = row.numbers["share"], row.numbers["low"], row.numbers["high"]
+        if share is not None and low is not None and high is not None:
+            where, name = ("", row.source) if row.group is None else (row.source, row.group)
+            bars.setdefault(where, {})[name] = Estimate(share, low, high)
+    return Section(
+        "gate-shares",
+        "Open gates by text",
+        (GATE_SHARES_NOTE,),
+        tuple(
+            Figure(
+                f"Numbers injected, {source}" if source else "Numbers injected",
+                bar_chart(shares, f"gate-shares-{index}", "Share of numbers injected"),
+            )
+            for index, (source, shares) in enumerate(bars.items())
+        ),
+        (gate_share_cells([row for row in rows if row.group is None]),),
+        tuple(
+            gate_share_cells(found)
+            for source in dict.fromkeys(row.source for row in rows)
+            if (found := [row for row in rows if row.source == source and row.group is not None])
+        ),
+    )
 
 
 def _training(log: Sequence[TrainingStep]) -> Section:
@@ -337,10 +443,9 @@ def _read_selection(folder: Path, curve: Sequence[LayerProbe]) -> SelectedLayer 
 def build_report(folder: Path) -> Path:
     """Writes `report.html` in `folder` from the result files found there.
 
-    Reads `run.json`, `arithmetic.jsonl`, `training_log.jsonl`, `gating.jsonl`, `language.jsonl`, `inspected.jsonl` and
-    `layers.jsonl` (with `selection.json` beside it), all optional; a section appears only if its file exists and holds
-    a record, and that on layer sensitivity if a comparison's runs inject at three of the probed layers or more. The
-    page loads nothing, runs no script, and replaces an older one in one step.
+    Reads `run.json` and `RESULTS`, all optional; a section appears only if its file exists and holds a record, and that
+    on layer sensitivity if a comparison's runs inject at three of the probed layers or more. The page loads nothing,
+    runs no script, and replaces an older one in one step.
 
     Returns:
         The path of the page.
@@ -363,6 +468,16 @@ def build_report(folder: Path) -> Path:
         section, found = _gating(decisions)
         sections.append(section)
         headlines += found
+    if judged := [answer for name in BENCHMARKS for answer in _read(folder, name, BenchmarkAnswer)]:
+        sections.append(_benchmarks(judged, run.baseline))
+    if queries := _read(folder, ROUTING, RoutedQuery):
+        tables = (routing_cells(routing(queries)),)
+        sections.append(Section("routing", "Tool routing", (ROUTING_NOTE,), tables=tables))
+    if tagged := _read(folder, FINER, TaggedDecision):
+        tables = (finer_cells(finer(tagged)),)
+        sections.append(Section("finer", "FiNER-139", (FINER_NOTE,), tables=tables))
+    if texts := _read(folder, GATE_SHARES, GatedText):
+        sections.append(_gate_shares(texts))
     if losses := _read(folder, LANGUAGE, TextLoss):
         sections.append(_language(losses, run.baseline))
     if sentences := _read(folder, INSPECTED, InspectedSentence):
@@ -377,9 +492,8 @@ def build_report(folder: Path) -> Path:
         sections.append(_training(log))
     if not sections and not has_run:
         raise InputError(
-            f"{folder} holds no results (none of {RUN}, {ARITHMETIC}, {GATING}, {LANGUAGE}, {INSPECTED}, {LAYERS}, "
-            f"{TRAINING}, or only empty ones); `ani demo`, `ani train`, `ani eval --out`, `ani probe --out` and "
-            "`ani compare` write them"
+            f"{folder} holds no results (none of {RUN}, {', '.join(RESULTS)}, or only empty ones); `ani demo`, "
+            "`ani train`, `ani eval --out`, `ani gate-shares --out`, `ani probe --out` and `ani compare` write them"
         )
     page = folder / "report.html"
     text = _template().render(

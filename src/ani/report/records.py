@@ -64,6 +64,69 @@ class Answer(Record):
     """Of the training run that made the model, in a comparison."""
 
 
+class BenchmarkAnswer(Record):
+    """One line of `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`: a question and whether the model's answer is right."""
+
+    task: Literal["gsm8k", "math", "mmlu"]
+    id: int
+    correct: bool
+    prediction: str | None = None
+    prompt_hash: str
+    truncated: bool = False
+    subject: str | None = None
+    level: int | None = None
+    group: str | None = None
+    run: str = "model"
+    seed: int | None = None
+
+    @property
+    def part(self) -> str | None:
+        """What the paper reports apart: of MATH easy and hard levels, of MMLU the group."""
+        if self.task == "math" and self.level is not None:
+            return "levels 1–3" if self.level <= 3 else "levels 4–5"
+        return self.group
+
+
+class RoutedNumber(Record):
+    """A number of a tool-routing query, the gate's decision about it, and whether the model passed it to the tool."""
+
+    role: Literal["nominal", "quantitative"]
+    injected: bool | None = None
+    passed: bool | None = None
+
+
+class RoutedQuery(Record):
+    """One line of `routing.jsonl`."""
+
+    query: str
+    call: Literal["called", "malformed", "none"]
+    exact: bool
+    numbers: tuple[RoutedNumber, ...]
+
+
+class TaggedDecision(Record):
+    """One line of `finer.jsonl`: a number under a tag of FiNER-139, and the gate's decision."""
+
+    text: str
+    tag: str
+    role: Literal["nominal", "quantitative"]
+    injected: bool
+
+
+class GatedNumber(Record):
+    """A number of a text in `gate-shares.jsonl`."""
+
+    injected: bool
+
+
+class GatedText(Record):
+    """One line of `gate-shares.jsonl`: a text and the decisions about its numbers."""
+
+    source: str
+    group: str | None = None
+    numbers: tuple[GatedNumber, ...]
+
+
 class TrainingStep(Record):
     """One line of `training_log.jsonl`: what was logged at a step. Every key but `step` may be missing."""
 

@@ -4,20 +4,38 @@ Knows nothing about files or how anything is displayed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, floor, hypot
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import PermutationMethod, pearsonr, rankdata
 
 from ani.errors import InputError
-from ani.evaluation.statistics import PairedDifference, bootstrap_means, paired_bootstrap, wilson_interval
-from ani.report.records import Answer, GateDecision, ProbedLayer, TextLoss
+from ani.evaluation.statistics import (
+    GroupedShare,
+    PairedDifference,
+    bootstrap_means,
+    grouped_share,
+    paired_bootstrap,
+    wilson_interval,
+)
+from ani.report.records import (
+    Answer,
+    BenchmarkAnswer,
+    GateDecision,
+    GatedText,
+    ProbedLayer,
+    RoutedNumber,
+    RoutedQuery,
+    TaggedDecision,
+    TextLoss,
+)
 
-T = TypeVar("T", Answer, GateDecision, TextLoss)
+T = TypeVar("T", Answer, BenchmarkAnswer, GateDecision, TextLoss)
+K = TypeVar("K", int, str)
 
 
 class Estimate(NamedTuple):
@@ -63,10 +81,12 @@ def _by_seed(run: str, records: Sequence[T]) -> list[list[T]]:
     return groups
 
 
-def _question(record: Answer | GateDecision | TextLoss) -> tuple[object, ...]:
+def _question(record: Answer | BenchmarkAnswer | GateDecision | TextLoss) -> tuple[object, ...]:
     match record:
         case Answer():
             return record.digits, record.prompt
+        case BenchmarkAnswer():
+            return record.id, record.prompt_hash
         case GateDecision():
             return record.role, record.domain
         case TextLoss():
@@ -143,34 +163,255 @@ def differences(answers: Sequence[Answer], baseline: str) -> list[Difference]:
     Raises:
         InputError: a run, or a seed of it, was asked other problems than the baseline, or answers lack their prompt.
     """
+    for answer in answers:
+        if answer.prompt is None:
+            raise InputError(f"run {answer.run!r}: an answer lacks its prompt, so runs can't be compared in pairs")
     result = []
     for operation, runs in _by_operation(answers).items():
-        scores: dict[str, dict[tuple[int, str], list[bool]]] = {run: {} for run in (baseline, *runs)}
-        for run, group in runs.items():
-            for answer in (answer for seed in _by_seed(run, group) for answer in seed):
-                if answer.prompt is None:
-                    raise InputError(f"run {run!r}: an answer lacks its prompt, so runs can't be compared in pairs")
-                scores[run].setdefault((answer.digits, answer.prompt), []).append(answer.correct)
-        problems = list(scores[baseline])
-        lengths = np.array([digits for digits, _ in problems])
         for run in runs:
-            if run == baseline:
-                continue
-            if scores[run].keys() != scores[baseline].keys():
-                raise InputError(f"{operation}: runs {run!r} and {baseline!r} were asked different problems")
-            pair = [np.array([scores[of][problem] for problem in problems], dtype=float) for of in (run, baseline)]
+            if run != baseline:
+                pairs = _pairs(operation, runs, run, baseline)
+                result.append(Difference(operation, run, pairs.by(lambda answer: answer.digits), pairs.overall()))
+    return result
+
+
+class _Pairs(NamedTuple, Generic[T]):
+    """The problems that two runs were asked, and their scores, (N, seeds) each."""
+
+    problems: list[T]
+    scores: tuple[NDArray[np.float64], NDArray[np.float64]]
+
+    def overall(self) -> PairedDifference:
+        return paired_bootstrap(*self.scores)
+
+    def by(self, key: Callable[[T], K | None]) -> dict[K, PairedDifference]:
+        """By the keys of problems, ascending; those whose key is None are left out."""
+        keys = [key(problem) for problem in self.problems]
+        return {
+            value: paired_bootstrap(*(scores[[found == value for found in keys]] for scores in self.scores))
+            for value in sorted({found for found in keys if found is not None})
+        }
+
+
+def _pairs(what: str, runs: Mapping[str, Sequence[T]], run: str, baseline: str) -> _Pairs[T]:
+    """Raises InputError if the runs, or two seeds of one, were asked different problems."""
+    scores: list[dict[tuple[object, ...], list[bool]]] = []
+    for name in (run, baseline):
+        scores.append({})
+        for answer in (answer for seed in _by_seed(name, runs.get(name, [])) for answer in seed):
+            scores[-1].setdefault(_question(answer), []).append(cast(Answer | BenchmarkAnswer, answer).correct)
+    if scores[0].keys() != scores[1].keys():
+        other = len(scores[0].keys() ^ scores[1].keys())
+        raise InputError(
+            f"{what}: runs {run!r} and {baseline!r} were asked different problems or with different prompts ({other} "
+            "that only one has); evaluate both on the same data with the same settings"
+        )
+    first = {_question(answer): answer for answer in runs[run]}
+    own, other_scores = (np.array([answers[question] for question in first], dtype=float) for answers in scores)
+    return _Pairs(list(first.values()), (own, other_scores))
+
+
+class BenchmarkScore(NamedTuple):
+    """Accuracy of one run on one benchmark, the mean over its seeds."""
+
+    task: str
+    run: str
+    overall: Share
+    by_part: dict[str, Share]
+    """MATH: levels 1–3 and 4–5; MMLU: its four groups."""
+    by_subject: dict[str, Share]
+    by_seed: tuple[Share, ...]
+    unreadable: int
+    """Answers of all seeds in which no answer was found; they count as wrong."""
+    truncated: int
+    """Prompts of all seeds that lost their beginning."""
+
+
+def benchmark_scores(answers: Sequence[BenchmarkAnswer]) -> list[BenchmarkScore]:
+    """One entry a benchmark and run, both in order of appearance; parts and subjects in alphabetical order.
+
+    Raises:
+        InputError: the seeds of a run were asked different questions.
+    """
+    result = []
+    for task, runs in _by_task(answers).items():
+        for run, group in runs.items():
+            seeds = _by_seed(run, group)
+
+            by_seed = tuple(Share(sum(answer.correct for answer in seed), len(seed)) for seed in seeds)
             result.append(
-                Difference(
-                    operation,
+                BenchmarkScore(
+                    task,
                     run,
-                    {
-                        int(digits): paired_bootstrap(*(run_scores[lengths == digits] for run_scores in pair))
-                        for digits in np.unique(lengths)
-                    },
-                    paired_bootstrap(*pair),
+                    _mean_share(by_seed),
+                    _shares(seeds, lambda answer: answer.part),
+                    _shares(seeds, lambda answer: answer.subject),
+                    by_seed,
+                    sum(answer.prediction is None for answer in group),
+                    sum(answer.truncated for answer in group),
                 )
             )
     return result
+
+
+def _shares(
+    seeds: Sequence[Sequence[BenchmarkAnswer]], key: Callable[[BenchmarkAnswer], str | None]
+) -> dict[str, Share]:
+    groups: list[dict[str, list[bool]]] = []
+    for seed in seeds:
+        groups.append({})
+        for answer in seed:
+            if (value := key(answer)) is not None:
+                groups[-1].setdefault(value, []).append(answer.correct)
+    return {
+        value: _mean_share(Share(sum(group[value]), len(group[value])) for group in groups)
+        for value in sorted(groups[0])
+    }
+
+
+class BenchmarkDifference(NamedTuple):
+    """How much more accurate a run is than the baseline on one benchmark (paper, "Fine-grained bootstrap")."""
+
+    task: str
+    run: str
+    overall: PairedDifference
+    by_part: dict[str, PairedDifference]
+    by_subject: dict[str, PairedDifference]
+
+
+def benchmark_differences(answers: Sequence[BenchmarkAnswer], baseline: str) -> list[BenchmarkDifference]:
+    """One entry a benchmark and run but the baseline, in order of appearance.
+
+    Raises:
+        InputError: a run, or a seed of it, was asked other questions than the baseline, or with other prompts.
+    """
+    result = []
+    for task, runs in _by_task(answers).items():
+        for run in runs:
+            if run != baseline:
+                pairs = _pairs(task, runs, run, baseline)
+                by_part, by_subject = pairs.by(lambda answer: answer.part), pairs.by(lambda answer: answer.subject)
+                result.append(BenchmarkDifference(task, run, pairs.overall(), by_part, by_subject))
+    return result
+
+
+def _by_task(answers: Iterable[BenchmarkAnswer]) -> dict[str, dict[str, list[BenchmarkAnswer]]]:
+    groups: dict[str, dict[str, list[BenchmarkAnswer]]] = {}
+    for answer in answers:
+        groups.setdefault(answer.task, {}).setdefault(answer.run, []).append(answer)
+    return groups
+
+
+class RoutingSummary(NamedTuple):
+    """Are names kept out of a tool's arguments? Shares with 95% intervals, queries resampled as wholes."""
+
+    traps_closed: GroupedShare
+    operands_open: GroupedShare
+    """By the gate; of no number without one."""
+    called: GroupedShare
+    """Queries with a readable call."""
+    malformed: GroupedShare
+    none: GroupedShare
+    exact: GroupedShare
+    """Queries with one call, of every operand and nothing else."""
+    traps_avoided: GroupedShare
+    """Of all traps: one of a query without a readable call is no success."""
+    traps_avoided_when_called: GroupedShare
+    """Of the traps in queries with a readable call."""
+    operands_passed: GroupedShare
+
+
+def routing(records: Sequence[RoutedQuery]) -> RoutingSummary:
+    """Summary over all queries (paper, "Synthetic Evaluation on Gating Accuracy and Agentic Tool-Routing")."""
+    numbers = [(index, record, number) for index, record in enumerate(records) for number in record.numbers]
+    traps = [entry for entry in numbers if entry[2].role == "nominal"]
+    operands = [entry for entry in numbers if entry[2].role == "quantitative"]
+
+    def share(
+        entries: Iterable[tuple[int, RoutedQuery, RoutedNumber]], right: Callable[[RoutedNumber], bool]
+    ) -> GroupedShare:
+        chosen = list(entries)
+        return grouped_share([right(number) for _, _, number in chosen], [index for index, _, _ in chosen])
+
+    def queries(right: Callable[[RoutedQuery], bool]) -> GroupedShare:
+        return grouped_share([right(record) for record in records], range(len(records)))
+
+    return RoutingSummary(
+        share((entry for entry in traps if entry[2].injected is not None), lambda number: number.injected is False),
+        share((entry for entry in operands if entry[2].injected is not None), lambda number: number.injected is True),
+        queries(lambda record: record.call == "called"),
+        queries(lambda record: record.call == "malformed"),
+        queries(lambda record: record.call == "none"),
+        queries(lambda record: record.exact),
+        share(traps, lambda number: number.passed is False),
+        share((entry for entry in traps if entry[1].call == "called"), lambda number: number.passed is False),
+        share(operands, lambda number: number.passed is True),
+    )
+
+
+class FinerSummary(NamedTuple):
+    """Does the gate bypass FiNER-139's nominal tags? Shares with 95% intervals, sentences resampled as wholes."""
+
+    nominal_bypassed: GroupedShare
+    """Numbers under a nominal tag with a closed gate. We read the paper's "75.8% precision in bypassing these nominal
+    identifiers" so; a gate that is always closed would get all of it, so it wants reading beside the next."""
+    quantitative_injected: GroupedShare
+    """The other tagged numbers with an open gate."""
+    precision: GroupedShare
+    """In the word's usual sense, of the tagged numbers with a closed gate the nominal ones; depends on how many
+    sentences of each kind were read."""
+
+
+def finer(records: Sequence[TaggedDecision]) -> FinerSummary:
+    """Summary over all tagged numbers."""
+
+    def share(chosen: Iterable[TaggedDecision], right: Callable[[TaggedDecision], bool]) -> GroupedShare:
+        listed = list(chosen)
+        return grouped_share([right(record) for record in listed], [record.text for record in listed])
+
+    return FinerSummary(
+        share((record for record in records if record.role == "nominal"), lambda record: not record.injected),
+        share((record for record in records if record.role == "quantitative"), lambda record: record.injected),
+        share((record for record in records if not record.injected), lambda record: record.role == "nominal"),
+    )
+
+
+class GateShare(NamedTuple):
+    """How often α = 1; the paper doesn't say whether its "instances" are numbers or texts."""
+
+    source: str
+    group: str | None
+    texts: int
+    numbers: GroupedShare
+    """Of all numbers, texts resampled as wholes."""
+    texts_open: GroupedShare
+    """Of the texts that hold a number: those with an open gate."""
+
+
+def gate_shares(records: Sequence[GatedText]) -> list[GateShare]:
+    """One entry a source, in order of appearance, and after it one for each of its groups, if it has two or more, from
+    the greatest share of numbers to the least (paper, Figure "Interpretability Analysis")."""
+    result = []
+    for source in dict.fromkeys(record.source for record in records):
+        texts = [record for record in records if record.source == source]
+        groups = dict.fromkeys(record.group for record in texts if record.group is not None)
+        result.append(_gate_share(source, None, texts))
+        if len(groups) > 1:
+            found = [_gate_share(source, group, [t for t in texts if t.group == group]) for group in groups]
+            result += sorted(found, key=lambda share: share.numbers["share"] or 0.0, reverse=True)
+    return result
+
+
+def _gate_share(source: str, group: str | None, texts: Sequence[GatedText]) -> GateShare:
+    decisions = [(index, number.injected) for index, text in enumerate(texts) for number in text.numbers]
+    numbered = [text for text in texts if text.numbers]
+    return GateShare(
+        source,
+        group,
+        len(texts),
+        grouped_share([opened for _, opened in decisions], [index for index, _ in decisions]),
+        grouped_share([any(number.injected for number in text.numbers) for text in numbered], range(len(numbered))),
+    )
 
 
 class Errors(NamedTuple):

@@ -10,25 +10,46 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ani.evaluation.statistics import PairedDifference
-from ani.report.records import Answer, GateDecision, ProbedLayer, SelectedLayer, TextLoss, as_records
+from ani.evaluation.statistics import GroupedShare, PairedDifference
+from ani.report.records import (
+    Answer,
+    BenchmarkAnswer,
+    GateDecision,
+    GatedText,
+    ProbedLayer,
+    RoutedQuery,
+    SelectedLayer,
+    TaggedDecision,
+    TextLoss,
+    as_records,
+)
 from ani.report.summaries import (
     Accuracy,
+    BenchmarkDifference,
+    BenchmarkScore,
     Difference,
     Errors,
     Estimate,
+    FinerSummary,
+    GateShare,
     Gating,
     LayerEffect,
     LayerProbe,
     Perplexity,
+    RoutingSummary,
     Share,
     accuracies,
+    benchmark_differences,
+    benchmark_scores,
     differences,
     errors,
+    finer,
+    gate_shares,
     gating,
     gating_by_run,
     layer_probes,
     perplexities,
+    routing,
 )
 
 if TYPE_CHECKING:
@@ -250,14 +271,144 @@ def _nats(estimate: Estimate | None) -> Cell:
     return Cell(value, (f"{low}…{high}",))
 
 
+BENCHMARK_NAMES = {"gsm8k": "GSM8K", "math": "MATH", "mmlu": "MMLU"}
+_BENCHMARKS_CAPTION = "Right answers"
+
+
+def benchmark_cells(rows: Sequence[BenchmarkScore]) -> Table:
+    """One row a run, one column a benchmark (paper, Tables "Main Results" and "Scalability"); the best is bold."""
+    by_run: dict[str, dict[str, BenchmarkScore]] = {}
+    for row in rows:
+        by_run.setdefault(row.run, {})[row.task] = row
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    leaders = {
+        task: _leader([scores[task].overall if task in scores else None for scores in by_run.values()])
+        for task in tasks
+    }
+    lines = []
+    for run, scores in by_run.items():
+        found = [scores.get(task) for task in tasks]
+        cells = [
+            Cell(MISSING) if score is None else _seeds_share(score.overall, len(score.by_seed), leaders[score.task])
+            for score in found
+        ]
+        lines.append((Cell(run), *cells))
+    return Table(
+        f"{_BENCHMARKS_CAPTION}, with Wilson 95% intervals",
+        ("Run", *(BENCHMARK_NAMES[task] for task in tasks)),
+        tuple(lines),
+        label_columns=1,
+    )
+
+
+def benchmark_part_cells(rows: Sequence[BenchmarkScore], *, subjects: bool) -> Table:
+    """One row a part of a benchmark, one column a run; parts are levels and groups, or subjects."""
+    runs = list(dict.fromkeys(row.run for row in rows))
+    parts: dict[tuple[str, str], dict[str, Cell]] = {}
+    for row in rows:
+        for part, share in (row.by_subject if subjects else row.by_part).items():
+            parts.setdefault((row.task, part), {})[row.run] = _seeds_share(share, len(row.by_seed), None)
+    return Table(
+        f"{_BENCHMARKS_CAPTION} by {'subject' if subjects else 'level or group'}, with Wilson 95% intervals",
+        ("Benchmark", "Subject" if subjects else "Part", *runs),
+        tuple(
+            (Cell(BENCHMARK_NAMES[task]), Cell(part), *(cells.get(run, Cell(MISSING)) for run in runs))
+            for (task, part), cells in parts.items()
+        ),
+        label_columns=2,
+    )
+
+
+def benchmark_difference_cells(rows: Sequence[BenchmarkDifference], baseline: str, *, subjects: bool = False) -> Table:
+    """One row a benchmark and part of it, one column a run: its accuracy minus the baseline's."""
+    runs = list(dict.fromkeys(row.run for row in rows))
+    parts: dict[tuple[str, str], dict[str, Cell]] = {}
+    for row in rows:
+        found = row.by_subject if subjects else {"all": row.overall, **row.by_part}
+        for part, difference in found.items():
+            parts.setdefault((row.task, part), {})[row.run] = _difference(difference)
+    return Table(
+        f"{_BENCHMARKS_CAPTION}{' by subject' if subjects else ''} compared to {baseline}, in percentage points: the "
+        "same questions in pairs, with 95% bootstrap intervals and the one-sided p of no gain",
+        ("Benchmark", "Part", *runs),
+        tuple(
+            (Cell(BENCHMARK_NAMES[task]), Cell(part), *(cells.get(run, Cell(MISSING)) for run in runs))
+            for (task, part), cells in parts.items()
+        ),
+        label_columns=2,
+    )
+
+
+def routing_cells(summary: RoutingSummary) -> Table:
+    """One row a measure."""
+    names = {
+        "traps_closed": "Gate: traps closed",
+        "operands_open": "Gate: operands open",
+        "exact": "Calls: every operand and nothing else",
+        "traps_avoided": "Calls: traps kept out, of all",
+        "traps_avoided_when_called": "Calls: traps kept out, of those in queries with a call",
+        "operands_passed": "Calls: operands passed",
+        "called": "Queries with a readable call",
+        "malformed": "Queries with a malformed call",
+        "none": "Queries without a call",
+    }
+    return _measures("Tool routing, with 95% intervals (queries resampled as wholes)", summary, names)
+
+
+def finer_cells(summary: FinerSummary) -> Table:
+    """One row a measure."""
+    names = {
+        "nominal_bypassed": "Numbers under a nominal tag left alone",
+        "quantitative_injected": "Other tagged numbers injected",
+        "precision": "Nominal ones among the numbers left alone",
+    }
+    return _measures("FiNER-139, with 95% intervals (sentences resampled as wholes)", summary, names)
+
+
+def _measures(caption: str, summary: RoutingSummary | FinerSummary, names: Mapping[str, str]) -> Table:
+    return Table(
+        caption,
+        ("Measure", "Value"),
+        tuple((Cell(name), grouped(getattr(summary, field))) for field, name in names.items()),
+        label_columns=1,
+    )
+
+
+def grouped(share: GroupedShare) -> Cell:
+    """A share whose interval is there already."""
+    if share["share"] is None or share["low"] is None or share["high"] is None:
+        return Cell(MISSING)
+    return _counted(Estimate(share["share"], share["low"], share["high"]), share["total"])
+
+
+def gate_share_cells(rows: Sequence[GateShare]) -> Table:
+    """One row a source or group."""
+    return Table(
+        "How often gates are open, with 95% intervals (texts resampled as wholes)",
+        ("Source", "Group", "Texts", "Numbers injected", "Texts with an open gate, of those with a number"),
+        tuple(
+            (
+                Cell(row.source),
+                Cell("all" if row.group is None else row.group),
+                Cell(str(row.texts)),
+                grouped(row.numbers),
+                grouped(row.texts_open),
+            )
+            for row in rows
+        ),
+        label_columns=2,
+    )
+
+
 def comparison_cells(
     answers: Iterable[Mapping[str, Any]],
     decisions: Iterable[Mapping[str, Any]],
     losses: Iterable[Mapping[str, Any]],
+    benchmarks: Iterable[Mapping[str, Any]],
     baseline: str | None,
 ) -> tuple[Table, ...]:
-    """Whichever there is reason for: accuracy, differences to the baseline, kinds of errors, gating, language; one row
-    a run."""
+    """Whichever there is reason for: accuracy, differences to the baseline, kinds of errors, benchmarks, gating,
+    language; one row a run."""
     answered = as_records(answers, Answer)
     rows = accuracies(answered)
     tables = [accuracy_cells(rows)] if rows else []
@@ -265,6 +416,13 @@ def comparison_cells(
         tables.append(difference_cells(compared, baseline))
     if wrong := errors(answered):
         tables.append(error_cells(wrong))
+    if judged := as_records(benchmarks, BenchmarkAnswer):
+        scores = benchmark_scores(judged)
+        tables.append(benchmark_cells(scores))
+        if any(score.by_part for score in scores):
+            tables.append(benchmark_part_cells(scores, subjects=False))
+        if baseline is not None and (pairs := benchmark_differences(judged, baseline)):
+            tables.append(benchmark_difference_cells(pairs, baseline))
     if gates := gating_by_run(as_records(decisions, GateDecision)):
         tables.append(gating_run_cells(gates))
     if language := perplexities(as_records(losses, TextLoss), baseline):
@@ -272,7 +430,8 @@ def comparison_cells(
     return tuple(tables)
 
 
-def _rich(table: Table) -> RichTable:
+def rich_table(table: Table) -> RichTable:
+    """For the terminal."""
     rich = RichTable(title=table.caption, title_justify="left", show_lines=_tall(table))
     for index, name in enumerate(table.header):
         rich.add_column(Text(name), justify="left" if index < table.label_columns else "right")
@@ -323,7 +482,7 @@ def accuracy_table(records: Iterable[Mapping[str, Any]]) -> RichTable:
     Raises:
         InputError: a record lacks a key or holds a wrong type.
     """
-    return _rich(accuracy_cells(accuracies(as_records(records, Answer))))
+    return rich_table(accuracy_cells(accuracies(as_records(records, Answer))))
 
 
 def accuracy_markdown(records: Iterable[Mapping[str, Any]]) -> str:
@@ -340,7 +499,7 @@ def gating_table(records: Iterable[Mapping[str, Any]]) -> RichTable:
     Raises:
         InputError: a record lacks a key or holds a wrong type.
     """
-    return _rich(gating_cells(gating(as_records(records, GateDecision))))
+    return rich_table(gating_cells(gating(as_records(records, GateDecision))))
 
 
 def gating_markdown(records: Iterable[Mapping[str, Any]]) -> str:
@@ -348,10 +507,38 @@ def gating_markdown(records: Iterable[Mapping[str, Any]]) -> str:
     return _markdown(gating_cells(gating(as_records(records, GateDecision))))
 
 
+def benchmark_tables(records: Iterable[Mapping[str, Any]]) -> list[RichTable]:
+    """Right answers in all and by level or group, for the terminal.
+
+    Args:
+        records: as in `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`.
+
+    Raises:
+        InputError: a record lacks a key or holds a wrong type.
+    """
+    return [rich_table(table) for table in comparison_cells((), (), (), records, None)]
+
+
+def routing_table(records: Iterable[Mapping[str, Any]]) -> RichTable:
+    """Tool routing for the terminal; records as in `routing.jsonl`."""
+    return rich_table(routing_cells(routing(as_records(records, RoutedQuery))))
+
+
+def finer_table(records: Iterable[Mapping[str, Any]]) -> RichTable:
+    """FiNER-139 for the terminal; records as in `finer.jsonl`."""
+    return rich_table(finer_cells(finer(as_records(records, TaggedDecision))))
+
+
+def gate_shares_table(records: Iterable[Mapping[str, Any]]) -> RichTable:
+    """How often gates are open, for the terminal; records as in `gate-shares.jsonl`."""
+    return rich_table(gate_share_cells(gate_shares(as_records(records, GatedText))))
+
+
 def comparison_tables(
     answers: Iterable[Mapping[str, Any]],
     decisions: Iterable[Mapping[str, Any]],
     losses: Iterable[Mapping[str, Any]],
+    benchmarks: Iterable[Mapping[str, Any]] = (),
     baseline: str | None = None,
 ) -> list[RichTable]:
     """A comparison's tables for the terminal (`comparison_cells`), each if there are results.
@@ -360,22 +547,24 @@ def comparison_tables(
         answers: as in the `arithmetic.jsonl` of a comparison, with prompt and seed.
         decisions: as in its `gating.jsonl`, with run and seed.
         losses: as in its `language.jsonl`, with run and seed.
+        benchmarks: as in its `gsm8k.jsonl`, `math.jsonl` and `mmlu.jsonl`, with run and seed.
         baseline: the run to which the others are compared.
 
     Raises:
         InputError: a record lacks a key or holds a wrong type, or runs were asked different problems.
     """
-    return [_rich(table) for table in comparison_cells(answers, decisions, losses, baseline)]
+    return [rich_table(table) for table in comparison_cells(answers, decisions, losses, benchmarks, baseline)]
 
 
 def comparison_markdown(
     answers: Iterable[Mapping[str, Any]],
     decisions: Iterable[Mapping[str, Any]],
     losses: Iterable[Mapping[str, Any]],
+    benchmarks: Iterable[Mapping[str, Any]] = (),
     baseline: str | None = None,
 ) -> str:
     """The same tables in Markdown, each under its caption."""
-    tables = comparison_cells(answers, decisions, losses, baseline)
+    tables = comparison_cells(answers, decisions, losses, benchmarks, baseline)
     return "\n".join(f"{table.caption}:\n\n{_markdown(table)}" for table in tables)
 
 
@@ -438,4 +627,4 @@ def layer_effects_cells(effects: Sequence[LayerEffect]) -> Table:
 def layers_table(selection: "LayerSelection") -> RichTable:
     """The curve over layers, with what was chosen, for the terminal."""
     curve = layer_probes(as_records((point._asdict() for point in selection.curve), ProbedLayer))
-    return _rich(layers_cells(curve, SelectedLayer.model_validate(selection._asdict())))
+    return rich_table(layers_cells(curve, SelectedLayer.model_validate(selection._asdict())))

@@ -12,7 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ani.data.sources import hub_records, json_lines
 from ani.errors import InputError
@@ -21,6 +21,7 @@ from ani.evaluation.tasks.answers import MARKER, boxed_answer, marked_answer
 if TYPE_CHECKING:
     from datasets import Dataset
 
+BenchmarkName = Literal["gsm8k", "math", "mmlu"]
 Record = dict[str, Any]
 
 GSM8K = [("openai/gsm8k", "main")]
@@ -104,6 +105,9 @@ def mmlu(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset
         for subject, examples in dev.items()
     }
     return _split([{**row, "shots": shots[row["subject"]], "shots_from": shots_from} for row in rows], seed)
+
+
+READERS: dict[BenchmarkName, Callable[..., "dict[str, Dataset]"]] = {"gsm8k": gsm8k, "math": math, "mmlu": mmlu}
 
 
 def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:

@@ -1,0 +1,93 @@
+"""`ani diff`: two result folders, problem by problem (paper, "Confidence Intervals and Difficulty-wise Analysis").
+
+Knows nothing about models or how results came to be.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.table import Table as RichTable
+
+from ani.errors import InputError
+from ani.evaluation.statistics import PairedDifference
+from ani.report.records import Answer, BenchmarkAnswer, read_lines
+from ani.report.summaries import benchmark_differences, differences
+from ani.report.tables import benchmark_difference_cells, difference_cells, rich_table
+
+A = TypeVar("A", Answer, BenchmarkAnswer)
+
+ARITHMETIC = "arithmetic.jsonl"
+BENCHMARKS = ("gsm8k.jsonl", "math.jsonl", "mmlu.jsonl")
+
+
+def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[str, Any]]:
+    """Compare one model's results to another's on the same problems, in all and by digits, level, group and subject.
+
+    Args:
+        run: Folder with `arithmetic.jsonl`, `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`, of one model.
+        baseline: Another one. Results that only one of them has are left out.
+
+    Returns:
+        Tables for the terminal; and for scripts, per task and part the difference of the shares of right answers, its
+        95% interval and the one-sided p of no gain.
+
+    Raises:
+        InputError: A folder has no such results or those of several models, the two have none in common, or their
+            problems or prompts differ.
+    """
+    names = str(run), str(baseline)
+    if run.resolve() == baseline.resolve():
+        raise InputError(f"{run} would be compared to itself; name two folders")
+    found = [
+        {file: (folder / file) for file in (ARITHMETIC, *BENCHMARKS) if (folder / file).is_file()}
+        for folder in (run, baseline)
+    ]
+    for folder, files in zip((run, baseline), found, strict=True):
+        if not files:
+            raise InputError(
+                f"{folder} holds none of {ARITHMETIC}, {', '.join(BENCHMARKS)}; `ani eval --out` writes them"
+            )
+    common = [file for file in found[0] if file in found[1]]
+    if not common:
+        raise InputError(
+            f"{run} has {', '.join(found[0])}, but {baseline} has {', '.join(found[1])}: nothing in common"
+        )
+
+    def both(file: str, kind: type[A]) -> list[A]:
+        return [
+            record.model_copy(update={"run": name})
+            for name, files in zip(names, found, strict=True)
+            for record in _one_model(files[file], kind)
+        ]
+
+    tables: list[RichTable] = []
+    results: dict[str, Any] = {}
+    if ARITHMETIC in common:
+        rows = differences(both(ARITHMETIC, Answer), names[1])
+        tables.append(rich_table(difference_cells(rows, names[1])))
+        for row in rows:
+            results[row.operation] = _facts({"all": row.overall, **row.by_digits})
+    judged = [answer for file in common if file != ARITHMETIC for answer in both(file, BenchmarkAnswer)]
+    if judged:
+        pairs = benchmark_differences(judged, names[1])
+        tables.append(rich_table(benchmark_difference_cells(pairs, names[1])))
+        if any(pair.by_subject for pair in pairs):
+            tables.append(rich_table(benchmark_difference_cells(pairs, names[1], subjects=True)))
+        for pair in pairs:
+            results[pair.task] = _facts({"all": pair.overall, **pair.by_part, **pair.by_subject})
+    return tables, results
+
+
+def _one_model(path: Path, kind: type[A]) -> list[A]:
+    records = read_lines(path, kind)
+    models = dict.fromkeys((record.run, record.seed) for record in records)
+    if len(models) > 1:
+        raise InputError(
+            f"{path} holds the answers of {len(models)} models; name the folder of one, such as cells/NAME/seed-0"
+        )
+    return records
+
+
+def _facts(parts: Mapping[Any, PairedDifference]) -> dict[str, Any]:
+    return {str(part): difference._asdict() for part, difference in parts.items()}
