@@ -19,7 +19,7 @@ from ani.evaluation.statistics import wilson_interval
 from ani.probing.selection import LayerPoint, LayerSelection
 from ani.report import layers_table
 from ani.report.records import Answer, ProbedLayer
-from ani.report.summaries import correlation, layer_effects, layer_probes
+from ani.report.summaries import correlation, exact_shares, layer_effects, layer_probes
 from tests.report.test_page import HOSTILE, Page, answer, build, write
 
 HELD_OUT = {0: 0.55, 4: 0.7, 9: 0.82, 14: 0.9, 19: 0.91, 24: 0.89}
@@ -90,7 +90,7 @@ def drawn(folder: Path) -> list[list[str]]:
 
 
 def notes_on_effects(page: Page) -> str:
-    return page.text[page.text.index("Exact answers of all operations") : page.text.index("By layer")]
+    return page.text[page.text.index("Task accuracy: exact answers of all operations") : page.text.index("By layer")]
 
 
 # --- the curve ---
@@ -232,7 +232,7 @@ def test_task_accuracy_stands_beside_the_probes(tmp_path: Path) -> None:
     low, high = wilson_interval(9, 10)
     assert ["14", "layer-14", f"90.0% {100 * low:.1f}–{100 * high:.1f} n = 10", "90.0% 88.0–93.0"] in page.rows
     by_layer, over_probe = alternatives(page)[-2:]
-    assert by_layer.startswith("Exact answers and held-out probe accuracy by layer. layer 4: 30.0% exact, probe 70.0%;")
+    assert by_layer.startswith("Right answers and held-out probe accuracy by layer. layer 4: 30.0% right, probe 70.0%;")
     assert over_probe.endswith("layer 19: 80.0% at 91.0%; layer 24: 60.0% at 89.0%.")
     # The points of the scatter plot are labelled with their layers.
     assert [text for text in drawn(tmp_path)[-1] if text.isdecimal()] == ["4", "9", "14", "19", "24"]
@@ -308,7 +308,7 @@ def test_effects_are_means_over_seeds() -> None:
         for problem in range(4)
     ]
     early = [record.model_copy(update={"run": "early", "correct": False}) for record in answers]
-    effects = layer_effects([*answers, *early], {"late": 19, "early": 0, "absent": 4}, curve)
+    effects = layer_effects(exact_shares([*answers, *early]), {"late": 19, "early": 0, "absent": 4}, curve)
     assert [(effect.layer, effect.run, effect.task) for effect in effects] == [
         (0, "early", (0, 4)),
         (19, "late", (2.5, 4)),

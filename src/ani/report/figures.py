@@ -391,7 +391,7 @@ def layers_chart(curve: Sequence[LayerProbe], selection: SelectedLayer | None, n
 
 @matplotlib.rc_context(STYLE)
 def layer_effects_chart(effects: Sequence[LayerEffect], curve: Sequence[LayerProbe], name: str) -> Chart:
-    """Exact answers by layer of injection, above the probes' curve (paper, Figure "Layer Sensitivity Analysis")."""
+    """Right answers by layer of injection, above the probes' curve (paper, Figure "Layer Sensitivity Analysis")."""
     figure, (axes,) = _figure()
     _probe_line(axes, [probe.layer for probe in curve], [probe.held_out for probe in curve], HELD_OUT)
     tasks = [effect.task.estimate for effect in effects]
@@ -409,19 +409,19 @@ def layer_effects_chart(effects: Sequence[LayerEffect], curve: Sequence[LayerPro
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     said = "; ".join(
-        f"layer {effect.layer}: {task.value:.1%} exact, probe {effect.probe.value:.1%}"
+        f"layer {effect.layer}: {task.value:.1%} right, probe {effect.probe.value:.1%}"
         for effect, task in zip(effects, tasks, strict=True)
     )
     return Chart(
         _svg(figure, name),
-        f"Exact answers and held-out probe accuracy by layer. {said}.",
-        (_key(TASK, "exact answers"), _key(HELD_OUT, "probe, held out")),
+        f"Right answers and held-out probe accuracy by layer. {said}.",
+        (_key(TASK, "right answers"), _key(HELD_OUT, "probe, held out")),
     )
 
 
 @matplotlib.rc_context(STYLE)
 def task_over_probe_chart(effects: Sequence[LayerEffect], name: str) -> Chart:
-    """Exact answers over held-out probe accuracy, a point a layer with its 95% intervals."""
+    """Right answers over held-out probe accuracy, a point a layer with its 95% intervals."""
     figure, (axes,) = _figure()
     tasks, probes = [effect.task.estimate for effect in effects], [effect.probe for effect in effects]
     axes.errorbar(
@@ -442,7 +442,7 @@ def task_over_probe_chart(effects: Sequence[LayerEffect], name: str) -> Chart:
             textcoords="offset points",
             color=INK,
         )
-    axes.set(xlabel="held-out probe accuracy", ylabel="exact answers")
+    axes.set(xlabel="held-out probe accuracy", ylabel="right answers")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(xmax=1))
     said = "; ".join(
@@ -451,6 +451,6 @@ def task_over_probe_chart(effects: Sequence[LayerEffect], name: str) -> Chart:
     )
     return Chart(
         _svg(figure, name),
-        f"Exact answers over held-out probe accuracy. {said}.",
+        f"Right answers over held-out probe accuracy. {said}.",
         (_key(TASK, "a run, with the layer that it injects at"),),
     )

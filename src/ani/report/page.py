@@ -54,6 +54,7 @@ from ani.report.summaries import (
     correlation,
     differences,
     errors,
+    exact_shares,
     finer,
     gate_shares,
     gating,
@@ -132,8 +133,8 @@ PROBES_NOTE = (
     "and brackets: 95% intervals, bootstrapped over templates."
 )
 EFFECTS_NOTE = (
-    "Exact answers of all operations by the layer that numbers are injected at, and the held-out accuracy of a linear "
-    "probe of the untrained model there. Bars, band and small print: 95% intervals."
+    "By the layer that numbers are injected at, beside the held-out accuracy of a linear probe of the untrained model "
+    "there. Bars, band and small print: 95% intervals."
 )
 FEWEST_LAYERS = 3
 """That task and probe accuracy are compared over."""
@@ -356,10 +357,14 @@ def _layers(curve: Sequence[LayerProbe], selection: SelectedLayer | None) -> tup
     return section, [Headline("Injection layer", str(selection.layer), f"roles read held out: {value}, {interval}")]
 
 
-def _layer_effects(answers: Sequence[Answer], run: Run, curve: Sequence[LayerProbe]) -> Section | None:
-    """None where fewer than three layers can be compared."""
+def _layer_effects(
+    answers: Sequence[Answer], judged: Sequence[BenchmarkAnswer], run: Run, curve: Sequence[LayerProbe]
+) -> Section | None:
+    """Of MATH as in the paper, or else of arithmetic; None where fewer than three layers can be compared."""
     layers = {cell.variant: cell.layer for cell in run.cells if cell.layer is not None}
-    effects = layer_effects(answers, layers, curve)
+    shares = {row.run: row.overall for row in benchmark_scores(judged) if row.task == "math"}
+    task = "right answers to MATH" if shares else "exact answers of all operations"
+    effects = layer_effects(shares or exact_shares(answers), layers, curve)
     if len(effects) < FEWEST_LAYERS:
         return None
     unprobed = sorted(set(layers.values()) - {probe.layer for probe in curve})
@@ -368,7 +373,7 @@ def _layer_effects(answers: Sequence[Answer], run: Run, curve: Sequence[LayerPro
     return Section(
         "layer-effects",
         "Layer sensitivity",
-        (EFFECTS_NOTE, _correlation_note(found), *left_out),
+        (f"Task accuracy: {task}. {EFFECTS_NOTE}", _correlation_note(found), *left_out),
         (
             Figure("By layer", layer_effects_chart(effects, curve, "layer-effects")),
             Figure("Task over probe", task_over_probe_chart(effects, "task-over-probe")),
@@ -486,7 +491,7 @@ def build_report(folder: Path) -> Path:
         section, found = _layers(curve, _read_selection(folder, curve))
         sections.append(section)
         headlines += found
-        if effects := _layer_effects(answers, run, curve):
+        if effects := _layer_effects(answers, judged, run, curve):
             sections.append(effects)
     if log := _read(folder, TRAINING, TrainingStep):
         sections.append(_training(log))

@@ -612,41 +612,41 @@ class LayerEffect(NamedTuple):
     layer: int
     run: str
     task: Share
-    """Exact answers of all operations, the mean over seeds."""
+    """Right answers, the mean over seeds."""
     probe: Estimate
     """Held-out accuracy."""
 
 
 def layer_effects(
-    answers: Sequence[Answer], layers: Mapping[str, int], curve: Sequence[LayerProbe]
+    shares: Mapping[str, Share], layers: Mapping[str, int], curve: Sequence[LayerProbe]
 ) -> list[LayerEffect]:
     """One entry a run whose layer was probed, by layer; empty where two runs share a layer, so differ in more.
 
     Args:
-        answers: Of a comparison.
+        shares: Run of a comparison: its right answers.
         layers: Run: the layer it injects at. Other runs are left out.
         curve: Of the model before training.
-
-    Raises:
-        InputError: the seeds of a run were asked different problems.
     """
     probes = {probe.layer: probe.held_out for probe in curve}
-    shares: dict[str, list[Share]] = {}
-    for row in accuracies(answers):
-        if layers.get(row.run) in probes:
-            shares.setdefault(row.run, []).append(row.overall)
     effects = [
-        LayerEffect(
-            layers[run],
-            run,
-            Share(sum(share.successes for share in found), sum(share.total for share in found)),
-            probes[layers[run]],
-        )
-        for run, found in shares.items()
+        LayerEffect(layers[run], run, share, probes[layers[run]])
+        for run, share in shares.items()
+        if layers.get(run) in probes
     ]
     if len({effect.layer for effect in effects}) < len(effects):
         return []
     return sorted(effects, key=lambda effect: effect.layer)
+
+
+def exact_shares(answers: Sequence[Answer]) -> dict[str, Share]:
+    """Run: exact answers of all operations, the mean over seeds. Raises InputError as `accuracies`."""
+    shares: dict[str, list[Share]] = {}
+    for row in accuracies(answers):
+        shares.setdefault(row.run, []).append(row.overall)
+    return {
+        run: Share(sum(share.successes for share in found), sum(share.total for share in found))
+        for run, found in shares.items()
+    }
 
 
 class Correlation(NamedTuple):

@@ -614,8 +614,8 @@ def _inline(cell: Cell) -> Cell:
 def layer_effects_cells(effects: Sequence[LayerEffect]) -> Table:
     """One row a layer."""
     return Table(
-        "Exact answers by layer of injection, and the held-out accuracy of a linear probe there, with 95% intervals",
-        ("Layer", "Run", "Exact answers", "Probe, held out"),
+        "Right answers by layer of injection, and the held-out accuracy of a linear probe there, with 95% intervals",
+        ("Layer", "Run", "Right answers", "Probe, held out"),
         tuple(
             (Cell(str(effect.layer)), Cell(effect.run), _share(effect.task), percent(effect.probe))
             for effect in effects
