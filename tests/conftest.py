@@ -1,6 +1,8 @@
 """Fixtures of more than one file: a tiny model on disk, an adapter for it, a recipe; knows nothing about the tests."""
 
+import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 import ani
 from ani.injection.attach import CALIBRATION_TEXT, ani_module, last_decision
-from tests.tokenizers import gemma_like
+from tests.tokenizers import CHATML, gemma_like
 
 Recipe = dict[str, Any]
 
@@ -48,6 +50,17 @@ def save_tiny_llama(folder: Path, tokenizer: PreTrainedTokenizerBase, hidden_siz
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory; the tokenizer writes one digit a token."""
     return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", gemma_like())
+
+
+@pytest.fixture(scope="session")
+def chat_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_model` with a chat template and room for a benchmark's prompt."""
+    folder = tmp_path_factory.mktemp("models") / "chat"
+    shutil.copytree(tiny_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
+    (folder / "chat_template.jinja").write_text(CHATML)
+    return folder
 
 
 @pytest.fixture(scope="session")

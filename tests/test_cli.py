@@ -3,14 +3,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ani.cli
 from ani.training.recipe import load_recipe
@@ -62,7 +63,10 @@ def assert_refused(done: Done, *parts: str) -> None:
 # --- what works ---
 
 
-@pytest.mark.parametrize("command", [[], ["inspect"], ["train"], ["compare"], ["eval"], ["report"], ["demo"], ["env"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["inspect"], ["train"], ["compare"], ["eval"], ["gate-shares"], ["diff"], ["report"], ["demo"], ["env"]],
+)
 def test_help(run: Callable[..., Done], command: list[str]) -> None:
     done = run(*command, "--help")
     assert done.code == 0
@@ -138,6 +142,149 @@ def test_train_evaluate_report(run: Callable[..., Done], tiny_recipe: Write, tin
     assert "ani eval: gating" in page
 
 
+def save(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> dict[str, Path]:
+    """Data of three tasks; MMLU asks two questions of each subject, as the others are its examples."""
+    fields = ["anatomy", "marketing"]
+    mmlu = [
+        {"subject": field, "question": f"Is {i} odd?", "choices": ["1", "yes", "no", "maybe"], "answer": i % 4}
+        for field in fields
+        for i in range(7)
+    ]
+    tokens = ["Due", "in", "2031", ",", "120", "million"]
+    tags = ["O", "O", "B-DebtInstrumentMaturityDate", "O", "B-DebtInstrumentFaceAmount", "O"]
+    return {
+        "gsm8k": save(
+            tmp_path / "gsm8k.jsonl",
+            *({"question": f"Ann has {i} figs and 12 nuts. How many?", "answer": f"#### {i + 12}"} for i in range(3)),
+        ),
+        "mmlu": save(tmp_path / "mmlu.jsonl", *mmlu),
+        "finer": save(tmp_path / "finer.jsonl", {"tokens": tokens, "ner_tags": tags}),
+    }
+
+
+def test_evaluate_benchmarks_and_report(
+    run: Callable[..., Done], chat_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    arguments = ["eval", "--model", chat_model, "--adapter", tiny_adapter, "--limit", "2", "--max-new-tokens", "2"]
+    for task, path in data.items():
+        arguments += ["--data", f"{task}={path}"]
+    done = run(*arguments, "--tasks", "gsm8k,mmlu,routing,finer", "--out", results, "--json")
+    assert done.code == 0, done
+    names = {"gsm8k.jsonl", "mmlu.jsonl", "routing.jsonl", "finer.jsonl"}
+    assert {path.name for path in results.iterdir()} == {*names, "run.json"}
+    scores = json.loads(done.out)
+    for task in ("gsm8k", "mmlu"):
+        records = read(results / f"{task}.jsonl")
+        assert len(records) == 2 and not any(record["truncated"] for record in records)
+        assert scores[task]["all"]["total"] == 2
+        assert scores[task]["all"]["right"] == sum(record["correct"] for record in records)
+    groups = [record["group"] for record in read(results / "mmlu.jsonl")]
+    assert {group: scores["mmlu"][group]["total"] for group in groups} == {g: groups.count(g) for g in groups}
+    queries = read(results / "routing.jsonl")
+    assert len(queries) == 2 and all(number["injected"] is not None for query in queries for number in query["numbers"])
+    assert sum(scores["routing"][call]["right"] for call in ("called", "malformed", "none")) == 2
+    assert [record["value"] for record in read(results / "finer.jsonl")] == ["2031", "120"]
+    assert scores["finer"]["nominal_bypassed"]["total"] == scores["finer"]["quantitative_injected"]["total"] == 1
+    facts = json.loads((results / "run.json").read_text())
+    assert facts["settings"]["gsm8k"]["generation"]["max_gen_toks"] == 2
+    assert (facts["settings"]["mmlu"]["of"], facts["settings"]["finer"]["data"]) == (4, str(data["finer"]))
+    assert facts["adapter"] == str(tiny_adapter)
+
+    assert run("report", results).code == 0
+    page = (results / "report.html").read_text()
+    assert all(f'<section id="{anchor}"' in page for anchor in ("benchmarks", "routing", "finer", "provenance"))
+
+    base = tmp_path / "base"
+    shown = run("eval", "--model", chat_model, "--tasks", "mmlu,routing", *arguments[5:], "--out", base)
+    assert shown.code == 0, shown
+    assert "Right answers by level or group" in shown.out and "Tool routing" in shown.out
+    assert {path.name for path in base.iterdir()} == {"mmlu.jsonl", "routing.jsonl", "run.json"}
+    assert json.loads(run("diff", results, base, "--json").out).keys() == {"mmlu"}
+
+
+def test_an_interrupted_evaluation_goes_on(
+    run: Callable[..., Done], chat_model: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["eval", "--model", chat_model, "--tasks", "gsm8k", "--data", f"gsm8k={data['gsm8k']}"]
+    arguments += ["--max-new-tokens", "2", "--batch-size", "1", "--out"]
+    assert run(*arguments, tmp_path / "unbroken").code == 0
+    whole, results = read(tmp_path / "unbroken" / "gsm8k.jsonl"), tmp_path / "results"
+    counted: list[int] = []
+    patience = 2
+
+    @contextmanager
+    def counting(*_: object) -> Iterator[Callable[[int], None]]:
+        def count(amount: int) -> None:
+            counted.append(amount)
+            if len(counted) == patience:
+                raise KeyboardInterrupt
+
+        yield count
+
+    monkeypatch.setattr("ani.evaluation.run.counting", counting)
+    assert run(*arguments, results).code == 130
+    assert [path.name for path in results.iterdir()] == ["gsm8k.answers"]
+    assert len((results / "gsm8k.answers").read_text().splitlines()) == 1 + 2
+    counted.clear()
+    patience = 0
+    assert run(*arguments, results).code == 0
+    assert counted == [2, 1]  # two were there already
+    assert read(results / "gsm8k.jsonl") == whole and len(whole) == 3
+    assert {path.name for path in results.iterdir()} == {"gsm8k.jsonl", "run.json"}
+
+
+def test_gate_shares(
+    run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path
+) -> None:
+    notes, results = tmp_path / "notes.txt", tmp_path / "results"
+    notes.write_text(f"{TEXT}\n\nno number\n{TEXT}, 12 of 99\n")
+    arguments = ["--model", tiny_model, "--adapter", tiny_adapter, "--out", results]
+    done = run("gate-shares", f"mmlu={data['mmlu']}", notes, *arguments, "--json")
+    assert done.code == 0, done
+    shares = json.loads(done.out)
+    found = [(share["source"], share["group"], share["texts"], share["numbers"]["total"]) for share in shares]
+    # Two numbers in a question and its choices, two and four in the notes.
+    assert found[0] == ("mmlu", None, 4, 8) and found[3] == ("notes", None, 3, 6)
+    assert sorted(found[1:3]) == [("mmlu", "anatomy", 2, 4), ("mmlu", "marketing", 2, 4)] and len(found) == 4
+    records = read(results / "gate-shares.jsonl")
+    opened = [number["injected"] for record in records if record["source"] == "notes" for number in record["numbers"]]
+    assert shares[3]["numbers"]["right"] == sum(opened) and 0 < sum(opened) < 6
+    assert shares[3]["texts_open"]["total"] == 2
+    assert json.loads((results / "run.json").read_text())["settings"]["texts"][1] == str(notes)
+    assert run("report", results).code == 0
+    assert '<section id="gate-shares"' in (results / "report.html").read_text()
+    shown = run("gate-shares", data["gsm8k"], *arguments, "--field", "question", "--group", "answer", "--limit", "2")
+    assert shown.code == 0, shown
+    assert "How often gates are open" in shown.out
+    assert {record["group"] for record in read(results / "gate-shares.jsonl")} < {"#### 12", "#### 13", "#### 14"}
+
+
+def test_diff(run: Callable[..., Done], tmp_path: Path) -> None:
+    for name, solved in (("[a]", [True, True, False]), ("b", [False, False, False])):
+        (tmp_path / name).mkdir()
+        answers = [{"task": "gsm8k", "id": i, "correct": c, "prompt_hash": f"{i}"} for i, c in enumerate(solved)]
+        save(tmp_path / name / "gsm8k.jsonl", *answers)
+    one, two = tmp_path / "[a]", tmp_path / "b"
+    found = json.loads(run("diff", one, two, "--json").out)
+    assert found.keys() == {"gsm8k"} and found["gsm8k"].keys() == {"all"}
+    assert found["gsm8k"]["all"]["value"] == pytest.approx(2 / 3)
+    assert json.loads(run("diff", two, one, "--json").out)["gsm8k"]["all"]["p"] == 1
+    shown = run("diff", one, two)
+    assert shown.code == 0 and "+66.7" in shown.out and "GSM8K" in shown.out
+    assert_refused(run("diff", one, one), "would be compared to itself")
+
+
 def test_a_dry_run_writes_nothing(run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path) -> None:
     recipe = tiny_recipe(data=[{"kind": "jsonl", "path": "[gone].jsonl"}])
     done = run("train", "--dry-run", recipe, "training.steps=5")
@@ -192,6 +339,15 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["inspect", "5", "--model", "[x]/gone", "--adapter", "x"], ["'[x]/gone'"]),
         (["eval", "--out", "out", "--tasks", "arithmetics"], ["unknown task 'arithmetics'", "arithmetic, gating"]),
         (["eval", "--out", "out", "--tasks", ","], ["unknown task ','"]),
+        (["eval", "--out", "out", "--tasks", "routing,gsm8"], ["unknown task 'gsm8'; did you mean gsm8k?"]),
+        (["eval", "--out", "out", "--tasks", "finer"], ["the task finer needs --adapter"]),
+        (["eval", "--out", "out", "--data", "foo"], ["--data must be like gsm8k=PATH, not 'foo'"]),
+        (["eval", "--out", "out", "--data", "gsm8k="], ["--data must be like gsm8k=PATH, not 'gsm8k='"]),
+        (["gate-shares", "--out", "out"], ["'texts"]),
+        (["gate-shares", "[gone].txt", "--out", "out"], ["[gone].txt can't be read"]),
+        (["gate-shares", "mmlu=gone.jsonl", "--out", "out"], ["data file gone.jsonl does not exist"]),
+        (["diff", "one"], ["'baseline'"]),
+        (["diff", "[one]", "two"], ["[one] holds none of arithmetic.jsonl, gsm8k.jsonl"]),
         (["eval", "--out", "out", "--operations", "division"], ["unknown operation 'division'"]),
         (["eval", "--out", "out", "--tasks", "gating"], ["needs --adapter"]),
         (["report", "gone"], ["gone"]),
@@ -296,6 +452,46 @@ def test_bad_adapters(run: Callable[..., Done], tiny_model: Path, tiny_adapter: 
     weights.write_bytes(weights.read_bytes()[:-1])
     assert_refused(evaluate(damaged), "[damaged]/ani.safetensors")
     assert not results.exists()
+
+
+def test_bad_evaluations(
+    run: Callable[..., Done],
+    tiny_model: Path,
+    chat_model: Path,
+    tiny_adapter: Path,
+    data: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    def evaluate(model: Path, *arguments: str) -> Done:
+        return run("eval", "--model", model, "--out", tmp_path / "results", *arguments)
+
+    assert_refused(evaluate(tiny_model, "--data", "arithmetic=x"), "the task arithmetic takes no data", "gsm8k, math")
+    assert_refused(evaluate(tiny_model, "--tasks", "routing,gsm8k"), "routing and gsm8k need", "chat template")
+    broken = save(tmp_path / "[broken].jsonl", *read(data["mmlu"])[:1], {"question": "Why?"})
+    for task, message in (("mmlu", "no 'subject'"), ("gsm8k", "'answer' has a value"), ("finer", "no 'tokens'")):
+        done = evaluate(chat_model, "--adapter", str(tiny_adapter), "--tasks", task, "--data", f"{task}={broken}")
+        assert_refused(done, f"{broken}, line {2 if task == 'mmlu' else 1}: {message}")
+    assert not (tmp_path / "results").exists()
+
+
+def test_bad_gate_shares(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(tiny_model)
+    ani.attach(model, gemma_like(), ani.AniConfig(layer=1, gate="open"))
+    ani.save_adapter(model, tmp_path / "open")
+    results, notes = tmp_path / "results", tmp_path / "notes.txt"
+    results.mkdir()
+    save(results / "gate-shares.jsonl", {"of": "an earlier run"})
+    notes.write_text("12\n")
+
+    def shares(*texts: Path, adapter: Path = tiny_adapter) -> Done:
+        return run("gate-shares", *texts, "--model", tiny_model, "--adapter", adapter, "--out", results)
+
+    assert_refused(shares(notes, adapter=tmp_path / "open"), "ani gate-shares needs an adapter with a gate", "open")
+    assert_refused(shares(save(tmp_path / "x.jsonl", {"txt": ""})), "x.jsonl, line 1: no text under 'text'", "'txt'")
+    assert_refused(shares(notes, save(tmp_path / "notes.jsonl", {"text": "3"})), "texts called 'notes' already")
+    notes.write_text("12\n" + "word " * 600)
+    assert_refused(shares(notes), "of notes has", "but the model reads 512")
+    assert read(results / "gate-shares.jsonl") == [{"of": "an earlier run"}]
 
 
 def test_bad_outputs(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -261,6 +262,36 @@ def test_operations_may_have_lengths_of_their_own(compare: Compare, tmp_path: Pa
     answers = read_records(tmp_path / "results" / "arithmetic.jsonl")
     asked = [(record["operation"], record["digits"]) for record in answers if record["run"] == "sft"]
     assert sorted(asked) == [("+", 2), ("+", 2), ("-", 1), ("-", 3)]
+
+
+def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_path: Path) -> None:
+    data, folder = tmp_path / "mmlu.jsonl", tmp_path / "results"
+    row = {"subject": "anatomy", "choices": ["a", "b", "1", "22"]}
+    data.write_text("".join(json.dumps({**row, "question": f"{i}?", "answer": i % 4}) + "\n" for i in range(9)))
+    asked = {"name": "mmlu", "data": str(data), "limit": 3}
+    settings = {"variants": {"sft": ["method=sft"]}, "evaluation": {"benchmarks": [asked]}}
+    with pytest.raises(InputError, match="needs a model with a chat template"):
+        compare(**settings)
+    with pytest.raises(InputError, match=r"evaluation\.benchmarks asks mmlu more than once"):
+        compare(**{**settings, "evaluation": {"benchmarks": [asked, {"name": "gsm8k"}, {"name": "mmlu"}]}})
+    assert not folder.exists()
+
+    printed = StringIO()
+    page = compare(overrides=[f"model={chat_model}"], console=Console(file=printed, width=140), **settings)
+    records = read_records(folder / "mmlu.jsonl")
+    ids = [record["id"] for record in records[:3]]
+    cells = [("reference", None), ("sft", 0), ("sft", 1)]
+    assert len(set(ids)) == 3 and min(ids) >= 5  # the first five are the examples
+    assert [(r["run"], r["seed"], r["id"]) for r in records] == [(*cell, i) for cell in cells for i in ids]
+    assert len({tuple(record["output"]) for record in records}) == 9
+    assert not list(folder.rglob("*.answers"))
+    share = sum(record["correct"] for record in records[3:]) / 6
+    reference = sum(record["correct"] for record in records[:3]) / 3
+    markdown = (folder / "comparison.md").read_text()
+    assert re.search(rf"\| sft \| \**{share:.1%}\** \(.*, n = 3 × 2 seeds\)", markdown)
+    assert f"| MMLU | STEM | {100 * (share - reference):+.1f} (" in markdown
+    assert "mmlu, sft, seed 1: 3 in" in printed.getvalue() and "n = 3 × 2 seeds" in printed.getvalue()
+    assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
 
 
 def test_no_problem_is_asked_twice(compare: Compare, tmp_path: Path) -> None:

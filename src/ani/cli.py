@@ -210,6 +210,7 @@ def evaluate(
     wanted = _names("task", tasks, TASKS)
     kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
     method = METHODS["ani"] if adapter is None else adapter_method(adapter)
+    places = dict(_named("--data", entry) for entry in data or ())
     gated = [task for task in wanted if task in NEED_GATE]
     if gated and adapter is None:
         raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
@@ -223,7 +224,7 @@ def evaluate(
         out,
         console=console,
         operations=cast(Any, kinds),
-        data=dict(_named("--data", entry) for entry in data or ()),
+        data=places,
         limit=limit,
         max_new_tokens=max_new_tokens,
         batch_size=batch_size,
@@ -253,23 +254,26 @@ def gate_shares(
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: the one that ships."""
     from ani.evaluation.benchmarks import BENCHMARKS
-    from ani.evaluation.gate_shares import benchmark_texts, gate_texts
+    from ani.evaluation.gate_shares import GateText, benchmark_texts, gate_texts
     from ani.evaluation.run import evaluate_gate_shares
 
-    found = []
+    found: dict[str, list[GateText]] = {}
     for entry in texts:
         name, _, place = entry.partition("=")
         if name in BENCHMARKS:
-            found += benchmark_texts(cast(Any, name), place or None, limit=limit, seed=seed)
+            read = benchmark_texts(cast(Any, name), place or None, limit=limit, seed=seed)
         else:
-            found += gate_texts(entry, field or ["text"], group, limit=limit, seed=seed)
+            read = gate_texts(entry, field or ["text"], group, limit=limit, seed=seed)
+        if read[0].source in found:
+            raise InputError(f"{entry}: there are texts called {read[0].source!r} already; give the file another name")
+        found[read[0].source] = read
     adapter = adapter or _shipped_adapter(model)
     attached, tokenizer = _load(model, adapter)
     _check_gate(attached, adapter, "ani gate-shares")
     shares = evaluate_gate_shares(
         attached,
         tokenizer,
-        found,
+        [text for read in found.values() for text in read],
         out,
         console=console,
         quiet=as_json,

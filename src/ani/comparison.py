@@ -241,6 +241,11 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
     # All bad input is met before the first file is touched.
     tasks = _tasks(plan)
     tokenizer = load_tokenizer(plan.base.model)
+    if tasks.benchmarks and tokenizer.chat_template is None:
+        raise InputError(
+            f"evaluation.benchmarks needs a model with a chat template, and the tokenizer of {plan.base.model!r} has "
+            "none: name an instruction-tuned model, or set tokenizer.chat_template and save the tokenizer"
+        )
     folder = Path(comparison.output)
     cells = _cells(plan, folder)
     with _alone(folder):

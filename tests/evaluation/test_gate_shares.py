@@ -7,6 +7,7 @@ from ani import InputError
 from ani.evaluation.gate_shares import (
     GateText,
     benchmark_texts,
+    check_lengths,
     gate_shares,
     gate_texts,
 )
@@ -32,7 +33,7 @@ def test_a_record_for_every_text() -> None:
 def test_texts_that_do_not_fit_and_models_without_ani() -> None:
     model, tokenizer = attached("qwen3")  # reads 512 tokens
     with pytest.raises(InputError, match=r"the text 'word word .* of a has [\d,]+ tokens, but the model reads 512"):
-        list(gate_shares(model, tokenizer, [GateText("word " * 600, "a")]))
+        check_lengths(model, tokenizer, [GateText("12", "b"), GateText("word " * 600, "a")])
     with pytest.raises(InputError, match="no ANI module"):
         list(gate_shares(*pair("qwen3"), [GateText("12", "a")]))
 

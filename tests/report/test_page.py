@@ -39,11 +39,31 @@ def text_loss(run: str, kind: str, loss: float, **more: Any) -> dict[str, Any]:
     return {"run": run, "seed": None, "kind": kind, "text": "some words", "tokens": 2, "loss": loss, **more}
 
 
+def benchmark_answer(run: str, task: str, number: int, correct: bool, **more: Any) -> dict[str, Any]:
+    question = {"id": number, "question": "?", "prompt_hash": str(number), "prediction": "3", "truncated": False}
+    return {"run": run, "task": task, "correct": correct, **question, **more}
+
+
+def routed(call: str, exact: bool, numbers: list[tuple[str, bool | None, bool | None]]) -> dict[str, Any]:
+    """Each number with its role, whether it was injected, and whether it was passed."""
+    keys = ("role", "injected", "passed")
+    return {"query": "?", "call": call, "exact": exact, "numbers": [dict(zip(keys, n, strict=True)) for n in numbers]}
+
+
+def gated(source: str, group: str | None, *injected: bool) -> dict[str, Any]:
+    return {"source": source, "group": group, "text": "?", "numbers": [{"injected": each} for each in injected]}
+
+
 def everything(folder: Path, text: str = "plain") -> None:
     run = {"title": text, "model": text, "policy": text, "settings": {text: [text]}, "packages": {text: text}}
     (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
     write(folder, "arithmetic.jsonl", [answer(text, 2, True, operation=text), answer("after", 2, False)])
     write(folder, "gating.jsonl", [decision("nominal", 0.2, False, text), decision("quantitative", 0.9, True)])
+    parts = {"subject": text, "group": text}
+    write(folder, "mmlu.jsonl", [benchmark_answer(run, "mmlu", 0, run == text, **parts) for run in (text, "after")])
+    write(folder, "routing.jsonl", [{**routed("none", False, [("nominal", True, None)]), "query": text}])
+    write(folder, "finer.jsonl", [{"text": text, "tag": text, "role": "nominal", "injected": False}])
+    write(folder, "gate-shares.jsonl", [gated(text, text, True), gated(text, "other", False)])
     write(folder, "language.jsonl", [text_loss(text, "plain", 1.0, text=text)])
     write(folder, "inspected.jsonl", [sentence(f"{text} 12 {text}", "12")])
     log = [{"step": step, "loss": 1.0, "gate_open_nominal": 0.5, "embedding_ratio": 0.1} for step in (1, 2)]
@@ -135,6 +155,101 @@ def test_language_shown(tmp_path: Path) -> None:
     assert rows[2][3:] == ["+0.250 +0.250…+0.250", "+14.000 +14.000…+14.000"]
 
 
+def test_benchmarks_shown(tmp_path: Path) -> None:
+    solved = {"base": (True, False, False, False), "ours": (True, False, True, True)}
+    levels, subjects = (1, None, 4, 5), ("Algebra", "Algebra", "Geometry", "Geometry")
+    answers = [
+        benchmark_answer(run, "math", number, correct, level=levels[number], subject=subjects[number])
+        for run, scores in solved.items()
+        for number, correct in enumerate(scores)
+    ]
+    answers[1]["truncated"] = answers[2]["truncated"] = True
+    answers[5]["prediction"] = None
+    write(tmp_path, "math.jsonl", answers)
+    write(tmp_path, "gsm8k.jsonl", [benchmark_answer("ours", "gsm8k", 0, True)])
+    (tmp_path / "run.json").write_text(json.dumps({"baseline": "ours"}))
+    page = build(tmp_path)
+    # Wilson's intervals of 1 and 3 of 4 are (0.0456, 0.6994) and (0.3006, 0.9544).
+    assert page.rows[:3] == [
+        ["Run", "GSM8K", "MATH"],
+        ["ours", "100.0% 20.7–100.0 n = 1", "75.0% 30.1–95.4 n = 4"],
+        ["base", "–", "25.0% 4.6–69.9 n = 4"],
+    ]
+    assert page.rows[3:6] == [
+        ["Benchmark", "Part", "ours", "base"],
+        ["MATH", "levels 1–3", *["100.0% 20.7–100.0 n = 1"] * 2],
+        ["MATH", "levels 4–5", "100.0% 34.2–100.0 n = 2", "0.0% 0.0–65.8 n = 2"],
+    ]
+    assert page.rows[6:9] == [
+        ["Benchmark", "Part", "base"],
+        ["MATH", "all", page.rows[7][2]],
+        ["MATH", "levels 1–3", "+0.0 +0.0…+0.0 p = 1.000"],
+    ]
+    assert page.rows[7][2].startswith("-50.0 -100.0…")
+    assert ["MATH", "levels 4–5", "-100.0 -100.0…-100.0 p = 1.000"] in page.rows
+    assert ["MATH", "Geometry", "-100.0 -100.0…-100.0 p = 1.000"] in page.rows
+    assert ["MATH", "Algebra", *["50.0% 9.5–90.5 n = 2"] * 2] in page.rows
+    assert "MATH, ours: 1 of 4 answers held no answer that could be read." in page.text
+    assert "MATH, base: 2 of 4 prompts were too long" in page.text
+    # A chart where there are runs to compare.
+    assert ("div", "aria-label", "Right answers. base: 25.0%; ours: 75.0%.") in page.attributes
+    assert page.tags.count("svg") == 1
+
+
+def test_routing_shown(tmp_path: Path) -> None:
+    called = routed("called", True, [("nominal", False, False), *[("quantitative", True, True)] * 2])
+    failed = routed("malformed", False, [("nominal", True, None), ("quantitative", False, None)])
+    write(tmp_path, "routing.jsonl", [called, failed])
+    # Of the three operands two belong together: a quarter of the resamples hold both queries' kind alone.
+    half, two_thirds = "50.0% 9.5–90.5 n = 2", "66.7% 0.0–100.0 n = 3"
+    assert build(tmp_path).rows[1:] == [
+        ["Gate: traps closed", half],
+        ["Gate: operands open", two_thirds],
+        ["Calls: every operand and nothing else", half],
+        ["Calls: traps kept out, of all", half],
+        ["Calls: traps kept out, of those in queries with a call", "100.0% 20.7–100.0 n = 1"],
+        ["Calls: operands passed", two_thirds],
+        ["Queries with a readable call", half],
+        ["Queries with a malformed call", half],
+        ["Queries without a call", "0.0% 0.0–65.8 n = 2"],
+    ]
+    write(tmp_path, "routing.jsonl", [routed("none", False, [("nominal", None, None)])])  # without a gate
+    rows = dict(build(tmp_path).rows)
+    assert rows["Gate: traps closed"] == rows["Gate: operands open"] == rows["Calls: operands passed"] == "–"
+    assert rows["Calls: traps kept out, of all"] == "0.0% 0.0–79.3 n = 1"
+
+
+def test_finer_shown(tmp_path: Path) -> None:
+    numbers = [("nominal", False)] * 3 + [("nominal", True), ("quantitative", True), ("quantitative", False)]
+    records = [{"text": str(i), "tag": "T", "role": r, "injected": injected} for i, (r, injected) in enumerate(numbers)]
+    write(tmp_path, "finer.jsonl", records)
+    assert build(tmp_path).rows[1:] == [
+        ["Numbers under a nominal tag left alone", "75.0% 30.1–95.4 n = 4"],
+        ["Other tagged numbers injected", "50.0% 9.5–90.5 n = 2"],
+        ["Nominal ones among the numbers left alone", "75.0% 30.1–95.4 n = 4"],
+    ]
+
+
+def test_gate_shares_shown(tmp_path: Path) -> None:
+    math, markup = "<b>$x$</b>", r"$\frac$ 数"
+    texts = [gated("mmlu", math, False), gated("mmlu", markup, True), gated("mmlu", math), gated("notes", None, False)]
+    write(tmp_path, "gate-shares.jsonl", [*texts, gated("blank", None)])
+    page = build(tmp_path)
+    none, one, half = "0.0% 0.0–79.3 n = 1", "100.0% 20.7–100.0 n = 1", "50.0% 9.5–90.5 n = 2"
+    assert page.rows[1:4] == [
+        ["mmlu", "all", "3", half, half],
+        ["notes", "all", "1", none, none],
+        ["blank", "all", "1", "–", "–"],
+    ]
+    assert page.rows[5:] == [["mmlu", markup, "1", one, one], ["mmlu", math, "2", none, none]]
+    labels = [value for tag, name, value in page.attributes if tag == "div" and name == "aria-label"]
+    assert "Share of numbers injected. mmlu: 50.0%; notes: 0.0%." in labels
+    assert f"Share of numbers injected. {markup}: 100.0%; {math}: 0.0%." in labels
+    # Beside its bar and in its row, as it is.
+    assert page.text.count(math) == page.text.count(markup) == 2
+    assert "b" not in page.tags
+
+
 @pytest.mark.parametrize("role", ["nominal", "quantitative"])
 @pytest.mark.parametrize("alpha", [None, 1.0])
 def test_gating_of_one_role(tmp_path: Path, role: str, alpha: float | None) -> None:
@@ -160,15 +275,20 @@ def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
 
 def test_a_section_a_file(tmp_path: Path) -> None:
     everything(tmp_path)
-    assert build(tmp_path).sections == ["arithmetic", "gating", "language", "inspected", "training", "provenance"]
-    for name, section in (
-        ("run.json", "provenance"),
-        ("arithmetic.jsonl", "arithmetic"),
-        ("gating.jsonl", "gating"),
-        ("language.jsonl", "language"),
-        ("inspected.jsonl", "inspected"),
-        ("training_log.jsonl", "training"),
-    ):
+    sections = {
+        "arithmetic.jsonl": "arithmetic",
+        "gating.jsonl": "gating",
+        "mmlu.jsonl": "benchmarks",
+        "routing.jsonl": "routing",
+        "finer.jsonl": "finer",
+        "gate-shares.jsonl": "gate-shares",
+        "language.jsonl": "language",
+        "inspected.jsonl": "inspected",
+        "training_log.jsonl": "training",
+        "run.json": "provenance",
+    }
+    assert build(tmp_path).sections == list(sections.values())
+    for name, section in sections.items():
         alone = tmp_path / section
         alone.mkdir()
         (tmp_path / name).rename(alone / name)
@@ -191,8 +311,10 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     page = build(tmp_path)
     assert page.tags == plain.tags
     assert {name for _, name, _ in page.attributes} == {name for _, name, _ in plain.attributes}
-    # One of the places shows a list as JSON, where the quotes are escaped.
-    assert page.text.count(HOSTILE) == plain.text.count("plain") - 1 > 10
+    # One of the places shows a list as JSON, where the quotes are escaped; the names of bars are cut.
+    names = page.text.count(f"{HOSTILE[:35]}…")
+    assert page.text.count(HOSTILE) + names == plain.text.count("plain") - 1 > 10
+    assert names == 3
 
 
 def test_nothing_is_loaded(tmp_path: Path) -> None:
@@ -229,7 +351,8 @@ def test_figures_have_text_alternatives_and_theme_colours(tmp_path: Path) -> Non
     labels = [value for tag, name, value in page.attributes if tag == "div" and name == "aria-label"]
     assert "Share of exact answers by number of digits. plain: 2: 100.0%." in labels
     assert "Training loss over steps. loss: 1 at step 1, 1 at step 2." in labels
-    assert page.tags.count("svg") == 6
+    assert "Right answers. plain: 100.0%; after: 0.0%." in labels
+    assert page.tags.count("svg") == 9
     # Every colour in a figure is one of the page's variables, so that it follows light and dark.
     for svg in re.findall(r"<svg.*?</svg>", source, re.DOTALL):
         assert not re.search(r"(?:fill|stroke): #(?!000000)", svg)
@@ -267,6 +390,11 @@ def test_a_diverged_run_can_be_shown(tmp_path: Path) -> None:
         ("gating.jsonl", b'{"role": "nominal", "alpha": 1.5, "injected": true}', "alpha"),
         ("gating.jsonl", b'{"role": "nominal", "alpha": NaN, "injected": true}', "alpha"),
         ("gating.jsonl", b'{"role": "nominal", "alpha": 0.5, "injected": "yes"}', "injected"),
+        ("mmlu.jsonl", b'{"task": "mmlu", "id": 0, "correct": true}', "prompt_hash: Field required"),
+        ("mmlu.jsonl", b'{"task": "arc", "id": 0, "correct": true, "prompt_hash": ""}', "task: .*'gsm8k'"),
+        ("routing.jsonl", b'{"query": "", "call": "maybe", "exact": true, "numbers": []}', "call: "),
+        ("finer.jsonl", b'{"text": "", "tag": "", "role": "nominal", "injected": null}', "injected: "),
+        ("gate-shares.jsonl", b'{"source": "a", "numbers": [{}]}', r"numbers\.0\.injected: Field required"),
         ("training_log.jsonl", b'{"loss": 1.0}', "step: Field required"),
         (
             "inspected.jsonl",

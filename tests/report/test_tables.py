@@ -20,9 +20,19 @@ from ani.report import (
     gating_markdown,
     gating_table,
 )
-from ani.report.records import Answer, GateDecision, TextLoss
-from ani.report.summaries import Errors, accuracies, differences, errors, gating, gating_by_run, perplexities
-from ani.report.tables import accuracy_cells
+from ani.report.records import Answer, BenchmarkAnswer, GateDecision, GatedText, TextLoss, as_records
+from ani.report.summaries import (
+    Errors,
+    accuracies,
+    benchmark_scores,
+    differences,
+    errors,
+    gate_shares,
+    gating,
+    gating_by_run,
+    perplexities,
+)
+from ani.report.tables import accuracy_cells, benchmark_cells
 
 ANSWERS = st.lists(
     st.builds(
@@ -210,14 +220,74 @@ def test_the_best_of_a_column_is_bold() -> None:
     assert not any(cell.bold for row in accuracy_cells(accuracies(answers_of(tied))).rows for cell in row)
 
 
+def judged() -> list[dict[str, object]]:
+    """The same scores on GSM8K; MMLU only of `base`."""
+    answers: list[dict[str, object]] = [
+        {"run": run, "seed": seed, "task": "gsm8k", "id": i, "prompt_hash": f"{i}", "correct": bool(solved)}
+        for run, seeds in SCORES.items()
+        for seed, scores in enumerate(seeds)
+        for i, solved in enumerate(scores)
+    ]
+    return [*answers, {**answers[0], "task": "mmlu", "group": "STEM"}]
+
+
+def test_benchmarks_are_means_over_seeds_and_the_best_is_bold() -> None:
+    table = benchmark_cells(benchmark_scores(as_records(judged(), BenchmarkAnswer)))
+    assert table.header == ("Run", "GSM8K", "MMLU")
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["base", "25.0%", "100.0%"],
+        ["ours", "62.5%", "–"],
+        ["other", "0.0%", "–"],
+    ]
+    assert [[cell.bold for cell in row[1:]] for row in table.rows] == [[False, False], [True, False], [False, False]]
+    assert table.rows[1][1].details[-1] == "n = 4 × 2 seeds"
+    with pytest.raises(InputError, match="run 'other': its seeds 0, 1 were not asked the same problems"):
+        benchmark_scores(as_records(judged()[:-2], BenchmarkAnswer))
+    markdown = comparison_markdown([], [], [], judged()[:-1], "base")
+    assert "| ours | **62.5%** (" in markdown and "| GSM8K | all | +37.5 (" in markdown
+
+
+def test_gate_shares_go_from_the_greatest_to_the_least() -> None:
+    def text(source: str, group: str | None, *injected: bool) -> dict[str, object]:
+        return {"source": source, "group": group, "numbers": [{"injected": each} for each in injected]}
+
+    texts = [
+        text("b", "closed", False),
+        text("b", "empty"),
+        text("b", "half", True, False),
+        text("a", "only", True),
+        text("b", "open", True, True),
+        text("b", "half", False, False, False, True),
+    ]
+    shares = gate_shares(as_records(texts, GatedText))
+    assert [(share.source, share.group, share.texts) for share in shares] == [
+        ("b", None, 5),
+        ("b", "open", 1),
+        ("b", "half", 2),
+        ("b", "closed", 1),
+        ("b", "empty", 1),
+        ("a", None, 1),
+    ]
+    whole, half = shares[0], shares[2]
+    assert (whole.numbers["right"], whole.numbers["total"], whole.texts_open["right"], whole.texts_open["total"]) == (
+        4,
+        9,
+        3,
+        4,
+    )
+    # Two texts with 1 of 2 and 1 of 4: resamples of whole texts reach no further than either's share.
+    assert (half.numbers["share"], half.numbers["low"], half.numbers["high"]) == (2 / 6, 0.25, 0.5)
+    assert shares[4].numbers["share"] is None
+
+
 def test_comparison_in_terminal_and_markdown() -> None:
     decisions = [
         {"run": run, "seed": seed, "role": role, "alpha": alpha, "injected": alpha > 0.5}
         for run, seed, shift in (("ours", 0, 0.0), ("ours", 1, 0.4), ("other", 0, 0.0), ("other", 1, 0.0))
         for role, alpha in (("nominal", 0.2 + shift), ("quantitative", 0.4 + shift))
     ]
-    terminal = "".join(shown(table) for table in comparison_tables(compared(), decisions, LOSSES, "base"))
-    markdown = comparison_markdown(compared(), decisions, LOSSES, "base")
+    terminal = "".join(shown(table) for table in comparison_tables(compared(), decisions, LOSSES, baseline="base"))
+    markdown = comparison_markdown(compared(), decisions, LOSSES, baseline="base")
     for text in (
         "62.5%",
         "n = 4 × 2 seeds",
@@ -256,10 +326,13 @@ def test_runs_that_were_asked_different_problems_are_refused() -> None:
     with pytest.raises(InputError, match="run 'other': its seeds 0, 1 were not asked the same problems"):
         accuracy_table(records[:-1])
     with pytest.raises(InputError, match="runs 'ours' and 'base' were asked different problems"):
-        comparison_tables(records[1:], [], [], "base")
+        comparison_tables(records[1:], [], [], baseline="base")
     with pytest.raises(InputError, match="lacks its prompt"):
         comparison_tables(
-            [{key: record[key] for key in record if key != "prompt"} for record in records], [], [], "base"
+            [{key: record[key] for key in record if key != "prompt"} for record in records],
+            [],
+            [],
+            baseline="base",
         )
 
 

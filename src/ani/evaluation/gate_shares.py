@@ -107,25 +107,26 @@ def _parts(record: Any, field: str, where: str) -> list[str]:
     return parts
 
 
-def gate_shares(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Iterable[GateText],
-    on_text: Callable[[int], None] | None = None,
-) -> Iterator[GateShareRecord]:
-    """Inspect every text as a prompt; a record for each, also for those without a number.
-
-    Raises:
-        InputError: A text is longer than the model can read.
-    """
+def check_lengths(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[GateText]) -> None:
+    """Raises InputError if a text is longer than the model can read."""
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    for text, source, group in texts:
+    for text, source, _ in texts:
         length = len(tokenizer(text)["input_ids"])
         if longest is not None and length > longest:
             raise InputError(
                 f"the text {text[:40]!r}… of {source} has {length:,} tokens, but the model reads {longest:,}; "
                 "split it into shorter ones"
             )
+
+
+def gate_shares(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[GateText],
+    on_text: Callable[[int], None] | None = None,
+) -> Iterator[GateShareRecord]:
+    """Inspect every text (`check_lengths`) as a prompt; a record for each, also for those without a number."""
+    for text, source, group in texts:
         record = inspection_record(model, tokenizer, text)
         yield {"source": source, "group": group, "text": text, "numbers": record["numbers"]}
         if on_text is not None:

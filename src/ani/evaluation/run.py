@@ -15,7 +15,7 @@ from ani.errors import InputError
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
 from ani.evaluation.benchmarks import BENCHMARKS, evaluate_benchmark, load_benchmark
 from ani.evaluation.finer import evaluate_finer
-from ani.evaluation.gate_shares import GateText, gate_shares
+from ani.evaluation.gate_shares import GateText, check_lengths, gate_shares
 from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.results import write_json, write_records
 from ani.evaluation.routing import evaluate_routing
@@ -165,7 +165,11 @@ def evaluate_gate_shares(
 
     Returns:
         For scripts: one entry a source and group.
+
+    Raises:
+        InputError: A text is longer than the model can read.
     """
+    check_lengths(model, tokenizer, texts)  # before the first file is touched
     task = _Task(
         len(texts),
         "texts",

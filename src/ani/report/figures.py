@@ -4,6 +4,7 @@ Knows nothing about files, tables or the page around them; of a user's text only
 """
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import pairwise
@@ -81,7 +82,8 @@ def _key(index: int, name: str) -> Key:
 def _svg(figure: Figure, name: str) -> Markup:
     """The SVG element alone, its identifiers unique in a page by `name`, scaling with its container."""
     stream = StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):
+    with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the page's reader has it
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(stream, format="svg", metadata=metadata)
     svg = stream.getvalue()
@@ -159,7 +161,7 @@ def bar_chart(bars: Mapping[str, Estimate], name: str, title: str) -> Chart:
         xerr=_bars(estimates),
         height=0.62,
         color=SERIES[0],
-        error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2},
+        error_kw={"color": INK, "ecolor": INK, "elinewidth": 1, "capsize": 2},
     )
     labels = [bar if len(bar) <= NAME_LENGTH else f"{bar[: NAME_LENGTH - 1]}…" for bar in bars]
     axes.set_yticks(range(len(bars)), labels)

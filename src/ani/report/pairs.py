@@ -26,7 +26,7 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
 
     Args:
         run: Folder with `arithmetic.jsonl`, `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`, of one model.
-        baseline: Another one. Results that only one of them has are left out.
+        baseline: Another one. Operations and benchmarks that only one of them has are left out.
 
     Returns:
         Tables for the terminal; and for scripts, per task and part the difference of the shares of right answers, its
@@ -49,10 +49,6 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
                 f"{folder} holds none of {ARITHMETIC}, {', '.join(BENCHMARKS)}; `ani eval --out` writes them"
             )
     common = [file for file in found[0] if file in found[1]]
-    if not common:
-        raise InputError(
-            f"{run} has {', '.join(found[0])}, but {baseline} has {', '.join(found[1])}: nothing in common"
-        )
 
     def both(file: str, kind: type[A]) -> list[A]:
         return [
@@ -64,8 +60,10 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
     tables: list[RichTable] = []
     results: dict[str, Any] = {}
     if ARITHMETIC in common:
-        rows = differences(both(ARITHMETIC, Answer), names[1])
-        tables.append(rich_table(difference_cells(rows, names[1])))
+        answers = both(ARITHMETIC, Answer)
+        asked = [{answer.operation for answer in answers if answer.run == name} for name in names]
+        rows = differences([answer for answer in answers if answer.operation in asked[0] & asked[1]], names[1])
+        tables += [rich_table(difference_cells(rows, names[1]))] if rows else []
         for row in rows:
             results[row.operation] = _facts({"all": row.overall, **row.by_digits})
     judged = [answer for file in common if file != ARITHMETIC for answer in both(file, BenchmarkAnswer)]
@@ -76,6 +74,11 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
             tables.append(rich_table(benchmark_difference_cells(pairs, names[1], subjects=True)))
         for pair in pairs:
             results[pair.task] = _facts({"all": pair.overall, **pair.by_part, **pair.by_subject})
+    if not results:
+        raise InputError(
+            f"{run} has {', '.join(found[0])}, and {baseline} has {', '.join(found[1])}: no operation or benchmark in "
+            "common"
+        )
     return tables, results
 
 

@@ -101,7 +101,7 @@ class RoutedQuery(Record):
     query: str
     call: Literal["called", "malformed", "none"]
     exact: bool
-    numbers: tuple[RoutedNumber, ...]
+    numbers: list[RoutedNumber]
 
 
 class TaggedDecision(Record):
@@ -124,7 +124,7 @@ class GatedText(Record):
 
     source: str
     group: str | None = None
-    numbers: tuple[GatedNumber, ...]
+    numbers: list[GatedNumber]
 
 
 class TrainingStep(Record):
