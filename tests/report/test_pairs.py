@@ -21,7 +21,7 @@ BASE = np.array([1.0, 0, 0, 0, 1, 1, 0, 1])
 """Which of eight questions were solved; the same for all tasks."""
 EVERY = list(range(8))
 PARTS = {
-    "+": {"all": EVERY, "2": [0, 1, 2, 3], "4": [4, 5, 6, 7]},
+    "addition": {"all": EVERY, "2": [0, 1, 2, 3], "4": [4, 5, 6, 7]},
     "gsm8k": {"all": EVERY},
     # The fifth question has no level.
     "math": {
@@ -118,7 +118,7 @@ def test_what_only_one_has_is_left_out(folders: tuple[Path, Path]) -> None:
     (base / "math.jsonl").unlink()
     change(ours, "arithmetic.jsonl", lambda lines: lines.append({**lines[0], "operation": "-"}))
     for pair in (folders, folders[::-1]):
-        assert compare_folders(*pair)[1].keys() == {"+", "mmlu"}
+        assert compare_folders(*pair)[1].keys() == {"addition", "mmlu"}
 
 
 @pytest.mark.parametrize(

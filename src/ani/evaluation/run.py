@@ -111,6 +111,8 @@ def evaluate(
     for task in data:
         if task not in WITH_DATA:
             raise InputError(f"the task {task} takes no data; those that do are {', '.join(WITH_DATA)}")
+        if task not in tasks:
+            raise InputError(f"data for {task}, which is not among the tasks {', '.join(tasks)}")
     if tokenizer.chat_template is None and (needy := [task for task in tasks if task in (*BENCHMARKS, "routing")]):
         raise InputError(
             f"{' and '.join(needy)} need a model with a chat template, and this one's tokenizer has none: name an "

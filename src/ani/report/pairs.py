@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 from rich.table import Table as RichTable
 
+from ani.data.arithmetic import SYMBOLS
 from ani.errors import InputError
 from ani.evaluation.statistics import PairedDifference
 from ani.report.records import Answer, BenchmarkAnswer, read_lines
 from ani.report.summaries import benchmark_differences, differences
 from ani.report.tables import benchmark_difference_cells, difference_cells, rich_table
 
+NAMES: dict[str, str] = {symbol: name for name, symbol in SYMBOLS.items()}
 A = TypeVar("A", Answer, BenchmarkAnswer)
 
 ARITHMETIC = "arithmetic.jsonl"
@@ -65,7 +67,7 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
         rows = differences([answer for answer in answers if answer.operation in asked[0] & asked[1]], names[1])
         tables += [rich_table(difference_cells(rows, names[1]))] if rows else []
         for row in rows:
-            results[row.operation] = _facts({"all": row.overall, **row.by_digits})
+            results[NAMES.get(row.operation, row.operation)] = _facts({"all": row.overall, **row.by_digits})
     judged = [answer for file in common if file != ARITHMETIC for answer in both(file, BenchmarkAnswer)]
     if judged:
         pairs = benchmark_differences(judged, names[1])
