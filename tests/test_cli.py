@@ -65,7 +65,10 @@ def assert_refused(done: Done, *parts: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["inspect"], ["train"], ["compare"], ["eval"], ["gate-shares"], ["diff"], ["report"], ["demo"], ["env"]],
+    [
+        [],
+        *([name] for name in "inspect train compare eval gate-shares diff merge report demo env".split()),
+    ],
 )
 def test_help(run: Callable[..., Done], command: list[str]) -> None:
     done = run(*command, "--help")
@@ -334,7 +337,7 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["train", "r.yaml", "--json"], ["--json is for --dry-run only"]),
         (["train", "[gone]/recipe.yaml"], ["[gone]/recipe.yaml does not exist"]),
         (["train", "--resume", "[gone]"], ["[gone] holds no recipe.yaml"]),
-        (["inspect", "5", "--model", "other"], ["--adapter is missing"]),
+        (["inspect", "5", "--model", "other"], ["no model 'other'"]),
         (["inspect", "5", "--model", "no/such-model", "--adapter", "x"], ["'no/such-model'", "smollm2"]),
         (["inspect", "5", "--model", "[x]/gone", "--adapter", "x"], ["'[x]/gone'"]),
         (["eval", "--out", "out", "--tasks", "arithmetics"], ["unknown task 'arithmetics'", "arithmetic, gating"]),

@@ -16,6 +16,7 @@ from ani.injection.locate import NumberBatch
 from ani.numbers import Number, NumberScanner
 from ani.probing.run import select_layer
 from ani.probing.selection import PAPER_LAYERS, LayerSelection
+from ani.serving.merge import merge
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "detach",
     "inspect",
     "load_adapter",
+    "merge",
     "save_adapter",
     "select_layer",
 ]

@@ -51,11 +51,11 @@ def inspect(
     adapter: AdapterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which numbers of a text the gate injects. Without --adapter: the one that ships for smollm2."""
+    """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
     from ani.evaluation.gating import inspection_record
     from ani.inspection_view import inspection_table, marked_text
 
-    attached, tokenizer = _load(model, adapter or _shipped_adapter(model))
+    attached, tokenizer = _load(model, adapter or _default_adapter(model))
     record = inspection_record(attached, tokenizer, text)
     if as_json:
         print(json.dumps(record, ensure_ascii=False))
@@ -209,14 +209,15 @@ def evaluate(
 
     wanted = _names("task", tasks, TASKS)
     kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
-    method = METHODS["ani"] if adapter is None else adapter_method(adapter)
     places = dict(_named("--data", entry) for entry in data or ())
+    merged = _merged_method(model)
+    method = adapter_method(adapter) if adapter is not None else merged or METHODS["ani"]
     gated = [task for task in wanted if task in NEED_GATE]
-    if gated and adapter is None:
+    if gated and adapter is None and merged is None:
         raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
     loaded, tokenizer = _load(model, adapter)
     if gated:
-        _check_gate(loaded, adapter, f"the task {gated[0]}")
+        _check_gate(loaded, adapter or model, f"the task {gated[0]}")
     results = run(
         loaded,
         tokenizer,
@@ -252,7 +253,7 @@ def gate_shares(
     seed: Annotated[int, typer.Option("--seed")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Count how often the gate opens, by benchmark, subject or file. Without --adapter: the one that ships."""
+    """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
     from ani.evaluation.benchmarks import BENCHMARKS
     from ani.evaluation.gate_shares import GateText, benchmark_texts, gate_texts
     from ani.evaluation.run import evaluate_gate_shares
@@ -267,9 +268,9 @@ def gate_shares(
         if read[0].source in found:
             raise InputError(f"{entry}: there are texts called {read[0].source!r} already; give the file another name")
         found[read[0].source] = read
-    adapter = adapter or _shipped_adapter(model)
+    adapter = adapter or _default_adapter(model)
     attached, tokenizer = _load(model, adapter)
-    _check_gate(attached, adapter, "ani gate-shares")
+    _check_gate(attached, adapter or model, "ani gate-shares")
     shares = evaluate_gate_shares(
         attached,
         tokenizer,
@@ -328,6 +329,26 @@ def diagnostic(
     with counting(console, "texts", 2 * count) as kept:
         build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)
     console.print(f"The diagnostic set: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
+
+
+@app.command()
+def merge(
+    adapter: Annotated[str, typer.Argument(help="Adapter directory or hub name.")],
+    out: Annotated[Path, typer.Argument(help="Directory to write.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Base model: directory, hub name, or smollm2; default: what PEFT wrote down."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="float32, bfloat16 or float16; default: the base model's.")
+    ] = None,
+    max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Of a weights file.")] = "5GB",
+) -> None:
+    """Write base model and adapter as one checkpoint directory."""
+    from ani.serving.merge import merge as run
+
+    run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
+    console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
 
 @app.command()
@@ -397,11 +418,11 @@ def _named(option: str, entry: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _check_gate(model: Any, adapter: str | None, what: str) -> None:
+def _check_gate(model: Any, name: str, what: str) -> None:
     from ani.injection.attach import has_gate
 
     if not has_gate(model):
-        raise InputError(f"{what} needs an adapter with a gate, and that of {adapter} has none")
+        raise InputError(f"{what} needs an adapter with a gate, and that of {name} has none")
 
 
 def _names(what: str, text: str, known: tuple[str, ...]) -> list[str]:
@@ -421,10 +442,20 @@ def _layers(text: str) -> list[int]:
     return [int(name) for name in names]
 
 
-def _shipped_adapter(model: str) -> str:
-    if model != "smollm2":
+def _merged_method(model: str) -> Any:
+    from ani.models import load_config
+    from ani.serving.checkpoint import merged_method
+
+    return None if model == "smollm2" else merged_method(load_config(model))
+
+
+def _default_adapter(model: str) -> str | None:
+    """None: the model is a merged checkpoint, which has its own."""
+    if model == "smollm2":
+        return str(Path(__file__).parent / "assets" / "smollm2-adapter")
+    if _merged_method(model) is None:
         raise InputError(f"--adapter is missing: an adapter ships for smollm2 only, not for {model!r}")
-    return str(Path(__file__).parent / "assets" / "smollm2-adapter")
+    return None
 
 
 def _load(model: str, adapter: str | None) -> tuple[Any, Any]:

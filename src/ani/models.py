@@ -53,6 +53,8 @@ def load_config(name: str) -> PreTrainedConfig:
     """Load a model's configuration, without its weights; raises InputError if there is none under this name."""
     try:
         return cast(PreTrainedConfig, AutoConfig.from_pretrained(_source(name)))
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise _unavailable("model", name, error) from error
 
@@ -88,7 +90,7 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch_dtype, quantization_config=quantization_config, device_map={"": device}
         )
-    except torch.cuda.OutOfMemoryError:
+    except (torch.cuda.OutOfMemoryError, InputError):
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unavailable("model", name, error) from error

@@ -5,7 +5,7 @@ Nothing is pickled, nothing is half-written: a directory is written beside its p
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
@@ -88,7 +89,28 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
         InputError: If the adapter is missing, damaged, from a newer version, or made for another model; the model is
             then unchanged.
     """
-    directory = _directory(path)
+    _load(model, tokenizer, _directory(path), _add_lora)
+    return cast(PreTrainedModel, model.eval())
+
+
+def fold_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path) -> MethodName:
+    """Like `load_adapter`, but add LoRA's weights to the model's own; a model on which it fails is to be dropped.
+
+    Returns:
+        The method that trained the adapter.
+
+    Raises:
+        InputError: As `load_adapter`; or if the LoRA weights can't be merged, or hold NaN.
+    """
+    return _load(model, tokenizer, _directory(path), _fold_lora)
+
+
+def _load(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    lora: Callable[[PreTrainedModel, Path], None],
+) -> MethodName:
     saved = _read_config(directory)
     weights = {} if saved.config is None else _read_weights(directory, saved.digest)
     if saved.lora_digest is not None:
@@ -101,13 +123,30 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
         if saved.config is not None:
             detach(model)  # so that LoRA finds the base model's own modules
         try:
-            with _unchanged_on_failure(model):
-                model.load_adapter(str(directory))
+            lora(model, directory)
+        except InputError:
+            raise
         except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the LoRA weights in {directory} can't be loaded: {_first_line(error)}") from error
         if saved.config is not None:
             _attach(model, tokenizer, saved.config, weights, directory)
-    return cast(PreTrainedModel, model.eval())
+    return saved.method
+
+
+def _add_lora(model: PreTrainedModel, directory: Path) -> None:
+    with _unchanged_on_failure(model):
+        model.load_adapter(str(directory))
+
+
+def _fold_lora(model: PreTrainedModel, directory: Path) -> None:
+    wrapped = PeftModel.from_pretrained(model, str(directory))
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    if model.config.get_text_config().tie_word_embeddings and any(isinstance(e, BaseTunerLayer) for e in embeddings):
+        raise InputError(
+            f"the LoRA weights in {directory} change one of the input and output embeddings, which the base model "
+            "shares, so they can't be merged; train without the embeddings among the target modules"
+        )
+    cast(Any, wrapped).merge_and_unload(safe_merge=True)
 
 
 def _attach(
@@ -123,6 +162,17 @@ def _attach(
     except RuntimeError as error:
         detach(model)
         raise InputError(f"{directory / WEIGHTS_FILE} doesn't fit its {CONFIG_FILE}: {_first_line(error)}") from error
+
+
+def adapter_base(path: str | Path) -> str | None:
+    """The base model that PEFT wrote into an adapter; None without LoRA weights; raises as `load_adapter`."""
+    directory = _directory(path)
+    if _read_config(directory).lora_digest is None:
+        return None
+    try:
+        return cast(str | None, json.loads((directory / PEFT_CONFIG_FILE).read_text())["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{directory / PEFT_CONFIG_FILE} is damaged: {_first_line(error)}") from error
 
 
 def adapter_method(path: str | Path) -> Method:
@@ -191,13 +241,25 @@ def _read_config(directory: Path) -> _Saved:
         raise InputError(f"{directory} has no {CONFIG_FILE}, so it is no ANI adapter")
     try:
         raw: dict[str, Any] = json.loads(file.read_text())
-        version = raw.pop("format_version")
-        method = raw.pop("method", "ani")  # the first adapters don't say
-        has_module = method not in METHODS or METHODS[cast(MethodName, method)].settings is not None
-        digest = raw.pop("weights_sha256") if has_module else ""
         lora_digest = raw.pop("lora_sha256")
+        digest = raw.pop("weights_sha256", None)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(f"{file} is damaged: {_first_line(error)}") from error
+    method, config = read_settings(raw, str(file))
+    if (digest if config is not None else lora_digest) is None:
+        raise InputError(f"{file} is damaged: it names no weights")
+    return _Saved(method, config, str(digest or ""), lora_digest if lora_digest is None else str(lora_digest))
+
+
+def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniConfig | None]:
+    """The method and the module's config (None: it has no module) from what a `file` says about them.
+
+    Raises:
+        InputError: If it is from a newer version, of an unknown method, or damaged.
+    """
+    raw = dict(raw)
+    version = raw.pop("format_version", None)
+    method = raw.pop("method", "ani")  # the first adapters don't say
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise InputError(
             f"{file} has format version {version!r}, this ani reads up to {FORMAT_VERSION}; upgrade with "
@@ -205,10 +267,10 @@ def _read_config(directory: Path) -> _Saved:
         )
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"{file}: no method {method!r}; known are {', '.join(METHODS)}")
-    if not has_module:
-        if lora_digest is None or raw:
-            raise InputError(f"{file} is damaged: an adapter of method {method!r} is LoRA weights, and nothing else")
-        return _Saved(method, None, "", str(lora_digest))
+    if METHODS[method].settings is None:
+        if raw:
+            raise InputError(f"{file} is damaged: method {method!r} has no module, but there are settings of one")
+        return method, None
     try:
         config = AniConfig.model_validate(raw)
     except ValidationError as error:
@@ -217,7 +279,7 @@ def _read_config(directory: Path) -> _Saved:
     for key in AniConfig.model_fields:
         if key not in LATER_SETTINGS and raw.get(key) is None:
             raise InputError(f"{file} is damaged: {key} is missing")
-    return _Saved(method, config, str(digest), lora_digest if lora_digest is None else str(lora_digest))
+    return method, config
 
 
 def _read_weights(directory: Path, digest: str) -> dict[str, Any]:

@@ -99,6 +99,9 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
 
     forward = _OutermostForward()
 
+    def _ani_detached(self) -> None:
+        """For subclasses: `detach` is about to give the model its own class back."""
+
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """transformers' `generate`; numbers of the prompt (and under `running` also generated ones) are injected."""
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
@@ -238,7 +241,10 @@ def has_gate(model: nn.Module) -> bool:
 def number_locator(model: nn.Module) -> NumberLocator:
     """The locator of an attached model, which its collator shares."""
     ani_module(model)
-    return cast(NumberLocator, base_model(model)._ani_locator)
+    locator = base_model(model).__dict__.get("_ani_locator")
+    if locator is None:
+        raise InputError("this merged model was built without its tokenizer; load it with from_pretrained")
+    return cast(NumberLocator, locator)
 
 
 def last_decision(model: nn.Module) -> Decision | None:
@@ -274,19 +280,29 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     if config.embedding_scale is None:
         scale = _measure_scale(base, tokenizer, config.layer, locator)
         config = config.model_copy(update={"embedding_scale": scale})
-    module = AniModule(config, locator.encoder.width)
-    layer = layers[config.layer]
-    parameter = next(iter(layer.parameters()), None)
-    module.to(parameter.device if parameter is not None else base.device)
-    module.train(base.training)
-    base.add_module("ani", module)
-    object.__setattr__(base, "_ani_locator", locator)
-    layer.__class__ = _subclass(_InjectionLayer, cast(Any, type(layer)))
+    add_module(base, config, locator.encoder.width)
+    set_locator(base, locator)
     inner_forward = base.__dict__.pop("forward", None)
     base.__class__ = _subclass(AttachedModel, cast(Any, type(base)))
     if inner_forward is not None:
         base.forward = inner_forward
     return model
+
+
+def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> None:
+    """Give a model its module and layer l its edit, both idle until its class is an `AttachedModel` with a locator."""
+    layer = decoder_layers(model)[config.layer]
+    module = AniModule(config, feature_size)
+    parameter = next(iter(layer.parameters()), None)
+    module.to(parameter.device if parameter is not None else model.device)
+    module.train(model.training)
+    model.add_module("ani", module)
+    layer.__class__ = _subclass(_InjectionLayer, cast(Any, type(layer)))
+
+
+def set_locator(model: PreTrainedModel, locator: NumberLocator) -> None:
+    """Give a model that has its module the locator that finds its numbers."""
+    object.__setattr__(model, "_ani_locator", locator)
 
 
 def check_layer(layer: int, model: PreTrainedModel) -> None:
@@ -306,10 +322,10 @@ def detach(model: nn.Module) -> nn.Module:
     layer = decoder_layers(base)[layer_index]
     layer.__class__ = cast(Any, layer)._ani_base
     inner_forward = base.__dict__.pop("_ani_inner_forward", None)
+    cast(AttachedModel, base)._ani_detached()
     base.__class__ = cast(Any, base)._ani_base
     del base.ani
-    del base._ani_locator
-    for name in ("_ani_last_decision", "_ani_frozen_checked"):
+    for name in ("_ani_locator", "_ani_last_decision", "_ani_frozen_checked"):
         base.__dict__.pop(name, None)
     if inner_forward is not None:
         base.forward = inner_forward
@@ -490,6 +506,8 @@ def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
     if len(call.numbers) == 0 and not module.training:
         return hidden_states
     device = next(module.parameters()).device
+    if device.type == "meta":  # offloaded: accelerate brings the weights when they are needed
+        device = hidden_states.device
     numbers = call.numbers.to(hidden_states.device)
     at = (numbers.rows, numbers.positions)
     # Where a model lies on several devices, its hidden states arrive from the device of the layer before.

@@ -1,0 +1,164 @@
+"""A merged checkpoint as transformers loads it: its config and model class; knows nothing about how one is made.
+
+On disk its `model_type` is `ani`, so transformers without this package refuses it, where it would load a `llama` and
+only warn that it left the module out. Importing this registers the type, for every family at once: what
+`AutoConfig` gives for it is a subclass of the family's own config, made on demand beside a subclass of the family's
+own model. In memory both say the family's `model_type`, by which transformers, PEFT and lm-eval choose what they do.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from ani.encoders import build_encoder
+from ani.errors import InputError
+from ani.injection.adapter import read_settings
+from ani.injection.attach import AttachedModel, add_module, ani_module, check_layer, is_attached, set_locator
+from ani.injection.config import FORMAT_VERSION, AniConfig
+from ani.injection.locate import NumberLocator
+from ani.injection.methods import METHODS, Method, MethodName
+
+MODEL_TYPE = "ani"
+SECTION = "ani"
+"""Key of config.json: the method, and for one with a module the family and every setting of `AniConfig`."""
+FAMILY = "base_model_type"
+
+_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+
+
+def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
+    """Make an attached model, in place, one that `save_pretrained` writes as a merged checkpoint.
+
+    One without a module becomes an ordinary checkpoint of its family, whose config names the method.
+    """
+    config: Any = model.config
+    section: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
+    if is_attached(model):
+        section |= {FAMILY: config.model_type, **ani_module(model).config.model_dump(mode="json")}
+        config.__class__ = _config_class(cast(Any, type(config)))
+        model.__class__ = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+    setattr(config, SECTION, section)
+
+
+def merged_method(config: PreTrainedConfig) -> Method | None:
+    """The method of a merged checkpoint; None if the config is not of one."""
+    section = getattr(config, SECTION, None)
+    if not isinstance(section, Mapping):
+        return None
+    return METHODS[_settings(config)[0]]
+
+
+class _FamilyConfig:
+    """Mixed into a family's config class."""
+
+    _ani_family: type[Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "model_type": MODEL_TYPE}  # type: ignore[misc]
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        config, unused = super().get_config_dict(*args, **kwargs)  # type: ignore[misc]
+        return {**config, "model_type": cls._ani_family.model_type}, unused
+
+    def __reduce__(self) -> Any:  # a class made on demand can't be pickled by its name
+        return _empty_config, (self._ani_family,), self.__dict__
+
+
+def _empty_config(family: type[Any]) -> PreTrainedConfig:
+    config_class = _config_class(cast(Any, family))
+    return config_class.__new__(config_class)
+
+
+class MergedModel(AttachedModel):
+    """Mixed into a family's model class: built with its module, and loaded with its tokenizer."""
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        settings = _settings(config)[1]
+        if settings is None:
+            raise InputError(
+                f"{config.name_or_path}: its method has no module, so its model_type can't be {MODEL_TYPE!r}"
+            )
+        check_layer(settings.layer, self)
+        add_module(self, settings, build_encoder(settings).width)
+        # As `attach` has it: in float32 whatever the model's dtype, never quantized, on one device.
+        loading = cast(Any, self)
+        loading._keep_in_fp32_modules = {*(self._keep_in_fp32_modules or ()), r"^ani\."}
+        loading._keep_in_fp32_modules_strict = {*(self._keep_in_fp32_modules_strict or ()), r"^ani\."}
+        loading._no_split_modules = {*(self._no_split_modules or ()), "AniModule"}
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """transformers' `from_pretrained`, which also reads the tokenizer; raises InputError if it or the module's
+        weights are missing."""
+        name = pretrained_model_name_or_path
+        with_info = kwargs.pop("output_loading_info", False)
+        hub = {key: kwargs[key] for key in _HUB_OPTIONS if key in kwargs}
+        loaded: Any = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
+        missing = sorted(key for key in info["missing_keys"] if key.startswith("ani."))
+        if missing:
+            raise InputError(f"{name} is no complete merged checkpoint: the weights {', '.join(missing)} are missing")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name, **hub)
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(
+                f"{name} has no tokenizer, without which no numbers are found; save one beside it with "
+                "tokenizer.save_pretrained"
+            ) from error
+        set_locator(model, NumberLocator(tokenizer, ani_module(model).config))
+        return (model, info) if with_info else model
+
+    def _ani_detached(self) -> None:
+        config = cast(Any, self.config)
+        config.__class__ = config._ani_family
+        delattr(config, SECTION)
+
+
+@functools.cache
+def _config_class(family: type[Any]) -> type[PreTrainedConfig]:
+    """The config class of a family's merged checkpoints; its model class is registered for it."""
+    base = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[family])
+    config_class = type(
+        f"Ani{family.__name__}", (_FamilyConfig, family), {"__module__": __name__, "_ani_family": family}
+    )
+    namespace = {"__module__": base.__module__, "_ani_base": base, "config_class": config_class}
+    AutoModelForCausalLM.register(config_class, type(f"Ani{base.__name__}", (MergedModel, base), namespace))
+    return config_class
+
+
+class _AnyConfig(PreTrainedConfig):
+    """What `AutoConfig` finds under `MODEL_TYPE`; reads as the config of the family that the section names."""
+
+    model_type = MODEL_TYPE
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
+        try:
+            family = config_dict[SECTION][FAMILY]
+            config_class = _config_class(cast(Any, CONFIG_MAPPING[family]))
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"this config of model_type {MODEL_TYPE!r} is damaged, or of a family that this transformers doesn't "
+                f"have: no {SECTION}.{FAMILY} of a causal language model"
+            ) from error
+        return cast(Self, config_class.from_dict({**config_dict, "model_type": family}, **kwargs))
+
+
+def _settings(config: PreTrainedConfig) -> tuple[MethodName, AniConfig | None]:
+    section = {key: value for key, value in getattr(config, SECTION).items() if key != FAMILY}
+    return read_settings(section, f"the section {SECTION!r} of {config.name_or_path or 'the config'}")
+
+
+AutoConfig.register(MODEL_TYPE, _AnyConfig, exist_ok=True)
