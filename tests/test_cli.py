@@ -207,7 +207,8 @@ def test_evaluate_benchmarks_and_report(
     assert all(f'<section id="{anchor}"' in page for anchor in ("benchmarks", "routing", "finer", "provenance"))
 
     base = tmp_path / "base"
-    shown = run("eval", "--model", chat_model, "--tasks", "mmlu,routing", *arguments[5:], "--out", base)
+    options = ["--data", f"mmlu={data['mmlu']}", "--limit", "2"]
+    shown = run("eval", "--model", chat_model, "--tasks", "mmlu,routing", *options, "--out", base)
     assert shown.code == 0, shown
     assert "Right answers by level or group" in shown.out and "Tool routing" in shown.out
     assert {path.name for path in base.iterdir()} == {"mmlu.jsonl", "routing.jsonl", "run.json"}
