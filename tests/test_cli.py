@@ -469,6 +469,8 @@ def test_bad_evaluations(
 
     assert_refused(evaluate(tiny_model, "--data", "arithmetic=x"), "the task arithmetic takes no data", "gsm8k, math")
     assert_refused(evaluate(tiny_model, "--tasks", "routing,gsm8k"), "routing and gsm8k need", "chat template")
+    long = ("--tasks", "gsm8k", "--data", f"gsm8k={data['gsm8k']}", "--max-new-tokens", "5000")
+    assert_refused(evaluate(chat_model, *long), "answers of up to 5,000 tokens to gsm8k leave no room")
     broken = save(tmp_path / "[broken].jsonl", *read(data["mmlu"])[:1], {"question": "Why?"})
     for task, message in (("mmlu", "no 'subject'"), ("gsm8k", "'answer' has a value"), ("finer", "no 'tokens'")):
         done = evaluate(chat_model, "--adapter", str(tiny_adapter), "--tasks", task, "--data", f"{task}={broken}")

@@ -274,6 +274,11 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
         compare(**settings)
     with pytest.raises(InputError, match=r"evaluation\.benchmarks asks mmlu more than once"):
         compare(**{**settings, "evaluation": {"benchmarks": [asked, {"name": "gsm8k"}, {"name": "mmlu"}]}})
+    sums = tmp_path / "gsm8k.jsonl"
+    sums.write_text(json.dumps({"question": "1 + 1?", "answer": "#### 2"}))
+    long = {"name": "gsm8k", "data": str(sums), "max_new_tokens": 5000}
+    with pytest.raises(InputError, match="up to 5,000 tokens to gsm8k leave no room"):
+        compare(overrides=[f"model={chat_model}"], **{**settings, "evaluation": {"benchmarks": [long]}})
     assert not folder.exists()
 
     printed = StringIO()

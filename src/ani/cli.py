@@ -186,7 +186,7 @@ def evaluate(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", min=1, help="Problems a digit length, sentences or questions; default: 100, of questions all."
+            "--limit", min=1, help="Problems a digit length, sentences or questions; default: 100 of arithmetic and gating."
         ),
     ] = None,
     operations: Annotated[
@@ -278,7 +278,7 @@ def gate_shares(
         out,
         console=console,
         quiet=as_json,
-        settings={"texts": texts, "limit": limit, "seed": seed},
+        settings={"texts": texts, "field": field, "group": group, "limit": limit, "seed": seed},
         facts={"model": model, "adapter": adapter},
     )
     if as_json:

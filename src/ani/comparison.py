@@ -22,7 +22,7 @@ from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problem
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic
-from ani.evaluation.benchmarks import Benchmark, evaluate_benchmark, load_benchmark
+from ani.evaluation.benchmarks import Benchmark, evaluate_benchmark, load_benchmark, prompt_room
 from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.language import LanguageText, evaluate_language, language_texts
 from ani.evaluation.results import read_records, write_json, write_records
@@ -30,7 +30,7 @@ from ani.evaluation.tasks.data import BenchmarkName
 from ani.files import replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.injection.methods import METHODS, Method
-from ani.models import load_model, load_tokenizer
+from ani.models import load_config, load_model, load_tokenizer
 from ani.probing.run import LAYERS, SELECTION, probe
 from ani.progress import counting, training_lines
 from ani.provenance import provenance
@@ -246,6 +246,8 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             f"evaluation.benchmarks needs a model with a chat template, and the tokenizer of {plan.base.model!r} has "
             "none: name an instruction-tuned model, or set tokenizer.chat_template and save the tokenizer"
         )
+    for benchmark in tasks.benchmarks.values():
+        prompt_room(load_config(plan.base.model), benchmark)
     folder = Path(comparison.output)
     cells = _cells(plan, folder)
     with _alone(folder):

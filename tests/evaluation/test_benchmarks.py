@@ -232,6 +232,15 @@ def test_a_prompt_that_is_too_long_is_told(tmp_path: Path) -> None:
     assert record["truncated"]
 
 
+def test_answers_that_leave_no_room_for_a_prompt(tmp_path: Path) -> None:
+    model, tokenizer = with_template(pair("qwen3"))
+    model.config.max_position_embeddings = 6
+    with pytest.raises(InputError, match="up to 6 tokens to gsm8k leave no room"):
+        list(evaluate_benchmark(model, tokenizer, load("gsm8k", tmp_path, limit=1)))
+    with pytest.raises(InputError, match="up to 5,000 tokens to math leave no room"):
+        list(evaluate_benchmark(model, tokenizer, load("math", tmp_path, max_new_tokens=5000)))
+
+
 def test_no_chat_template(tmp_path: Path) -> None:
     model, tokenizer = with_template(pair("qwen3"), None)
     with pytest.raises(InputError, match="no chat template"):

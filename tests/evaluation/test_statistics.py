@@ -167,4 +167,8 @@ def test_grouped_share() -> None:
     assert (everything["low"], everything["high"]) == wilson_interval(10, 10)
     nothing = grouped_share([False] * 40, [i // 4 for i in range(40)])
     assert (nothing["low"], nothing["high"]) == wilson_interval(0, 10)
+    alike = grouped_share([True, False, False] * 6, [i // 3 for i in range(18)])
+    assert (alike["low"], alike["high"]) == wilson_interval(2, 6)
+    one = grouped_share([True, False, False], [0, 0, 0])
+    assert (one["low"], one["high"]) == (0, 1)
     assert grouped_share([], []) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}

@@ -19,7 +19,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
@@ -115,6 +115,27 @@ def load_benchmark(
     return Benchmark(name, task, questions, settings)
 
 
+def prompt_room(config: PreTrainedConfig, benchmark: Benchmark) -> int:
+    """How many tokens a prompt may have, the rest being left to the answer.
+
+    Raises:
+        InputError: None.
+    """
+    longest = _longest(config)
+    generation = benchmark.task.config.generation_kwargs
+    answer = generation["max_gen_toks"] if benchmark.task.OUTPUT_TYPE == "generate_until" else 0
+    if answer >= longest:
+        raise InputError(
+            f"answers of up to {answer:,} tokens to {benchmark.name} leave no room for a prompt in the {longest:,} that "
+            "are read and written in all; lower max_new_tokens"
+        )
+    return longest - cast(int, answer)
+
+
+def _longest(config: PreTrainedConfig) -> int:
+    return min(MAX_LENGTH, getattr(config.get_text_config(), "max_position_embeddings", MAX_LENGTH))
+
+
 def evaluate_benchmark(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -144,8 +165,9 @@ def evaluate_benchmark(
         on_question: Called with the number of questions answered.
 
     Raises:
-        InputError: The tokenizer has no chat template.
+        InputError: The tokenizer has no chat template, or answers leave no room for prompts (`prompt_room`).
     """
+    room = prompt_room(model.config, benchmark)
     if tokenizer.chat_template is None:
         raise InputError(
             "the model's tokenizer has no chat template, which the benchmarks' prompts need: name an instruction-tuned "
@@ -162,7 +184,6 @@ def evaluate_benchmark(
             lm.share(prompts)
         with contextlib.redirect_stdout(sys.stderr), _exact_letters(model, written):  # the harness prints to stdout
             getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
-        room = lm.max_length - (task.config.generation_kwargs["max_gen_toks"] if written else 0)
         for doc, prompt, each in zip(docs, prompts, requests, strict=True):
             results = [kept[request] for request in each]
             judged = _judged(benchmark.name, doc, method.read(results[0]) if written else results)
@@ -232,13 +253,12 @@ class _ChatModel(HFLM):  # type: ignore[misc]
         batch_size: int | None,
         kept: "_Answers",
     ) -> None:
-        text_config = model.config.get_text_config()
         super().__init__(
             pretrained=model,
             tokenizer=tokenizer,
             backend="causal",
             batch_size=batch_size or ("auto" if model.device.type == "cuda" else 8),
-            max_length=min(MAX_LENGTH, getattr(text_config, "max_position_embeddings", MAX_LENGTH)),
+            max_length=_longest(model.config),
             enable_thinking=False,
         )
         self.ani_method = method

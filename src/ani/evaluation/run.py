@@ -13,7 +13,7 @@ from ani.data.finer import HUB_NAME, finer_sentences
 from ani.data.tool_routing import routing_queries
 from ani.errors import InputError
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
-from ani.evaluation.benchmarks import BENCHMARKS, evaluate_benchmark, load_benchmark
+from ani.evaluation.benchmarks import BENCHMARKS, evaluate_benchmark, load_benchmark, prompt_room
 from ani.evaluation.finer import evaluate_finer
 from ani.evaluation.gate_shares import GateText, check_lengths, gate_shares
 from ani.evaluation.gating import evaluate_gating
@@ -43,7 +43,7 @@ WITH_DATA = (*BENCHMARKS, "finer")
 GATE_SHARES = "gate-shares.jsonl"
 RESULT_FILES = (*(f"{task}.jsonl" for task in TASKS), GATE_SHARES, "run.json")
 SMALL = 100
-"""Problems a digit length, or sentences, where no limit is given: as many as the paper's."""
+"""Problems a digit length, or sentences of `gating`, where no limit is given: as many as the paper's."""
 
 
 class _Task(NamedTuple):
@@ -90,8 +90,8 @@ def evaluate(
         console: For progress and tables.
         operations: Of the arithmetic problems.
         data: Task of `WITH_DATA`: where its data are, a hub name or a path. Default: the set on the hub.
-        limit: Problems for each operation and digit length, sentences, or questions. Default: 100 problems and
-            sentences, all questions.
+        limit: Problems for each operation and digit length, sentences of `gating`, queries, questions, or of `finer`
+            sentences with and without a nominal tag. Default: 100 problems and sentences of `gating`, all else.
         max_new_tokens: Of a benchmark's written answer; default: what its task says.
         batch_size: Of benchmarks; default: as many as fit on a GPU, 8 on a CPU.
         seed: Of problems, sentences and the choice of questions; problems and sentences never stand in training data,
@@ -104,7 +104,8 @@ def evaluate(
         For scripts: per task, counts and shares with 95% intervals (None where nothing was counted).
 
     Raises:
-        InputError: A task's data can't be read, or the tokenizer has no chat template where one is needed.
+        InputError: A task's data can't be read, the tokenizer has no chat template where one is needed, or a
+            benchmark's answers leave no room for its prompts.
     """
     progress = Console(quiet=True) if quiet else console
     data = data or {}
@@ -290,6 +291,7 @@ def _benchmark(
     out: Path,
 ) -> _Task:
     benchmark = load_benchmark(name, data=data, limit=limit, seed=seed, max_new_tokens=max_new_tokens)
+    prompt_room(model.config, benchmark)
 
     def result(records: list[Any]) -> dict[str, Any]:
         (score,) = benchmark_scores(as_records(records, BenchmarkAnswer))

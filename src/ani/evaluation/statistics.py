@@ -150,8 +150,9 @@ def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> GroupedS
     """The share of right decisions where those of one group, such as the numbers of a text, may depend on each other.
 
     The interval is the percentiles under resampling of whole groups. Where no two decisions share a group, it is
-    Wilson's. Where all decisions are right, or none, resampling would say that they always are: it is then Wilson's
-    for as many trials as there are groups.
+    Wilson's. Where resampling changes nothing, because there is one group or all have the same share, such as 0 or 1,
+    it would say that the share is certain: the interval is then Wilson's for as many trials as there are groups, a
+    fraction of a success rounded outward.
 
     Args:
         right: N decisions.
@@ -160,9 +161,12 @@ def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> GroupedS
     total, hits, number = len(right), sum(right), len(set(groups))
     if not total:
         return {"right": 0, "total": 0, "share": None, "low": None, "high": None}
-    if number == total or hits in (0, total):
-        low, high = wilson_interval(hits if number == total else number * (hits == total), number)
+    if number == total:
+        low, high = wilson_interval(hits, total)
     else:
         means = bootstrap_means(np.array(right, dtype=np.float64)[:, None], groups)
         low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
+        if np.ptp(means) < 1e-12:  # equal means may differ in their last bit
+            low, _ = wilson_interval(number * hits // total, number)
+            _, high = wilson_interval(-(-number * hits // total), number)
     return {"right": hits, "total": total, "share": hits / total, "low": low, "high": high}
