@@ -46,6 +46,7 @@ def lower_digits() -> Iterator[None]:
 @contextmanager
 def features(model: torch.nn.Module, change: str) -> Iterator[None]:
     """Those of other numbers, or none."""
+
     def others(_: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         hidden_states, encoded = arguments
         order = torch.randperm(len(encoded), generator=torch.Generator().manual_seed(0))

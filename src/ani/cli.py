@@ -186,7 +186,10 @@ def evaluate(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", min=1, help="Problems a digit length, sentences or questions; default: 100 of arithmetic and gating."
+            "--limit",
+            min=1,
+            help="Problems a digit length, sentences, queries or questions; default: 100 of arithmetic and gating, "
+            "else all.",
         ),
     ] = None,
     operations: Annotated[

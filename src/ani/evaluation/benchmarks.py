@@ -126,8 +126,8 @@ def prompt_room(config: PreTrainedConfig, benchmark: Benchmark) -> int:
     answer = generation["max_gen_toks"] if benchmark.task.OUTPUT_TYPE == "generate_until" else 0
     if answer >= longest:
         raise InputError(
-            f"answers of up to {answer:,} tokens to {benchmark.name} leave no room for a prompt in the {longest:,} that "
-            "are read and written in all; lower max_new_tokens"
+            f"answers of up to {answer:,} tokens to {benchmark.name} leave no room for a prompt: {longest:,} are read "
+            "and written in all; lower max_new_tokens"
         )
     return longest - cast(int, answer)
 
