@@ -140,7 +140,11 @@ def test_train_evaluate_report(run: Callable[..., Done], tiny_recipe: Write, tin
     assert done.code == 0, done
     assert str(results / "report.html") in done.out
     page = (results / "report.html").read_text()
-    assert "ani eval: gating" in page
+    # The second run replaced its own task's results and kept the other's.
+    assert "Results: arithmetic, gating" in page and "Arithmetic</h2>" in page
+    other = run("eval", "--model", tiny_model, "--out", results, "--limit", "1")
+    assert_refused(other, f"{results} holds results of the model {tiny_model}, adapter {output / ADAPTER}")
+    assert (results / "arithmetic.jsonl").is_file()
 
 
 def save(path: Path, *records: Any) -> Path:
@@ -263,7 +267,7 @@ def test_gate_shares(
     opened = [number["injected"] for record in records if record["source"] == "notes" for number in record["numbers"]]
     assert shares[3]["numbers"]["right"] == sum(opened) and 0 < sum(opened) < 6
     assert shares[3]["texts_open"]["total"] == 2
-    assert json.loads((results / "run.json").read_text())["settings"]["texts"][1] == str(notes)
+    assert json.loads((results / "run.json").read_text())["settings"]["gate-shares"]["texts"][1] == str(notes)
     assert run("report", results).code == 0
     assert '<section id="gate-shares"' in (results / "report.html").read_text()
     shown = run("gate-shares", data["gsm8k"], *arguments, "--field", "question", "--group", "answer", "--limit", "2")

@@ -31,7 +31,15 @@ from ani.report import (
     gating_table,
     routing_table,
 )
-from ani.report.records import BenchmarkAnswer, GatedText, RoutedQuery, TaggedDecision, as_records
+from ani.report.records import (
+    BenchmarkAnswer,
+    GatedText,
+    RoutedQuery,
+    Run,
+    TaggedDecision,
+    as_records,
+    read_object,
+)
 from ani.report.summaries import benchmark_scores, finer, routing
 from ani.report.summaries import gate_shares as share_summary
 
@@ -40,8 +48,7 @@ NEED_GATE = ("gating", "finer")
 """Tasks for models with a gate alone."""
 WITH_DATA = (*BENCHMARKS, "finer")
 """Tasks whose data may be named."""
-GATE_SHARES = "gate-shares.jsonl"
-RESULT_FILES = (*(f"{task}.jsonl" for task in TASKS), GATE_SHARES, "run.json")
+RUN = "run.json"
 SMALL = 100
 """Problems a digit length, or sentences of `gating`, where no limit is given: as many as the paper's."""
 
@@ -86,7 +93,7 @@ def evaluate(
         model: With a gate for `gating` and `finer`.
         tokenizer: The model's; with a chat template for benchmarks and `routing`.
         tasks: Of `TASKS`.
-        out: Directory; files of earlier runs are replaced.
+        out: Directory; earlier results of the same tasks are replaced, those of others kept.
         console: For progress and tables.
         operations: Of the arithmetic problems.
         data: Task of `WITH_DATA`: where its data are, a hub name or a path. Default: the set on the hub.
@@ -134,10 +141,7 @@ def evaluate(
             found[task] = _benchmark(
                 model, tokenizer, task, data.get(task), limit, max_new_tokens, batch_size, seed, method, out
             )
-    settings = {"tasks": list(tasks), "operations": list(operations), "limit": limit, "seed": seed}
-    settings |= {task: dict(each.facts) for task, each in found.items() if each.facts}
-    results = _run(found, out, progress)
-    _finish(out, f"ani eval: {', '.join(tasks)}", settings, facts)
+    results = _run(found, {"limit": limit, "seed": seed}, out, progress, facts)
     for task in found:
         _answers(out, task).unlink(missing_ok=True)
     return results
@@ -160,7 +164,7 @@ def evaluate_gate_shares(
         model: With a gate.
         tokenizer: The model's.
         texts: From `ani.evaluation.gate_shares`.
-        out: Directory; files of earlier runs are replaced.
+        out: Directory; earlier results of the same tasks are replaced, those of others kept.
         console: For progress and tables.
         quiet: Print nothing.
         settings: What `run.json` says of the texts.
@@ -180,14 +184,23 @@ def evaluate_gate_shares(
         lambda records: [gate_shares_table(records)],
         lambda records: [share._asdict() for share in share_summary(as_records(records, GatedText))],
     )
-    results = _run({"gate-shares": task}, out, Console(quiet=True) if quiet else console)
-    _finish(out, "ani gate-shares", settings or {}, facts)
+    results = _run({"gate-shares": task}, settings or {}, out, Console(quiet=True) if quiet else console, facts)
     return cast(list[dict[str, Any]], results["gate-shares"])
 
 
-def _run(tasks: Mapping[str, _Task], out: Path, progress: Console) -> dict[str, Any]:
-    for name in RESULT_FILES:  # of an earlier run, perhaps of another model
-        (out / name).unlink(missing_ok=True)
+def _run(
+    tasks: Mapping[str, _Task],
+    settings: Mapping[str, Any],
+    out: Path,
+    progress: Console,
+    facts: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Replaces what the folder has of these tasks, and keeps its other results, which are of the same model."""
+    model = dict(facts or {})
+    every = _earlier_settings(out, model) | {name: {**settings, **task.facts} for name, task in tasks.items()}
+    for name in tasks:
+        (out / f"{name}.jsonl").unlink(missing_ok=True)
+    (out / RUN).unlink(missing_ok=True)
     results: dict[str, Any] = {}
     for name, task in tasks.items():
         with counting(progress, f"{name}, {task.unit}", task.total) as count:
@@ -195,11 +208,20 @@ def _run(tasks: Mapping[str, _Task], out: Path, progress: Console) -> dict[str, 
         for table in task.tables(records):
             progress.print(table)
         results[name] = task.result(records)
+    write_json(out / RUN, {"title": f"Results: {', '.join(every)}", "settings": every, **model, **provenance()})
     return results
 
 
-def _finish(out: Path, title: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None) -> None:
-    write_json(out / "run.json", {"title": title, "settings": dict(settings), **(facts or {}), **provenance()})
+def _earlier_settings(out: Path, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the folder's results by task; raises InputError if they are another model's."""
+    if not (out / RUN).is_file():
+        return {}
+    run = read_object(out / RUN, Run)
+    if (run.model, run.adapter) != (model.get("model"), model.get("adapter")):
+        raise InputError(
+            f"{out} holds results of the model {run.model}, adapter {run.adapter}; name another output, or remove it"
+        )
+    return {task: found for task, found in run.settings.items() if (out / f"{task}.jsonl").is_file()}
 
 
 def _arithmetic(
@@ -231,6 +253,7 @@ def _arithmetic(
         lambda count: evaluate_arithmetic(model, tokenizer, problems, run="model", method=method, on_batch=count),
         lambda answers: [accuracy_table(answers)],
         result,
+        {"limit": limit, "operations": list(operations)},
     )
 
 
@@ -252,6 +275,7 @@ def _gating(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: i
         lambda count: evaluate_gating(model, tokenizer, sentences, count),
         lambda decisions: [gating_table(decisions)],
         result,
+        {"limit": limit},
     )
 
 
