@@ -8,7 +8,7 @@ import gc
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -264,8 +264,8 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             _reuse_probe(cell, cells)
             _run_cell(cell, tasks, tokenizer, console)
             if number < len(cells):
-                _print_tables(_merge(folder, cells, tasks.benchmarks), plan, console)
-        results = _merge(folder, cells, tasks.benchmarks)
+                _print_tables(_merge(folder, cells, tasks), plan, console)
+        results = _merge(folder, cells, tasks)
         _print_tables(results, plan, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
@@ -494,19 +494,20 @@ class _Results(NamedTuple):
     benchmarks: list[Any]
 
 
-def _merge(folder: Path, cells: Sequence[_Cell], benchmarks: Iterable[str]) -> _Results:
+def _merge(folder: Path, cells: Sequence[_Cell], tasks: _Tasks) -> _Results:
     """Write the results of the finished cells into the folder."""
+    finished = [cell for cell in cells if all(file.is_file() for file in tasks.files(cell))]
 
     def merged(name: str) -> list[Any]:
         records = [
             {**record, "run": cell.variant, "seed": cell.seed}
-            for cell in cells
+            for cell in finished
             if (cell.folder / name).is_file()
             for record in read_records(cell.folder / name)
         ]
         return write_records(folder / name, records) if records else []
 
-    judged = [record for name in benchmarks for record in merged(name)]
+    judged = [record for name in tasks.benchmarks for record in merged(name)]
     return _Results(merged(ARITHMETIC), merged(GATING), merged(LANGUAGE), judged)
 
 

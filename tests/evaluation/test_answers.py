@@ -41,6 +41,8 @@ def test_boxes(text: str, answer: str | None) -> None:
         ("#### 3/4 cups", ("3/4", "####")),
         ("#### none", None),
         ("The answer is 9.", ("9", "The answer is")),
+        ("The answer is 2 * (3 + $4) = 2 * 7 = $14.", ("14", "The answer is")),
+        ("The answer is 9. If x = 2, it is 7.", ("9", "The answer is")),
         ("so the final answer is: $20.", ("20", "The answer is")),
         ("The answer is 9. #### 8", ("8", "####")),
         ("The answer is 9.\n#### ?", ("9", "The answer is")),

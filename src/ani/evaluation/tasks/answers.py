@@ -15,6 +15,7 @@ LONGEST_ANSWER = 500
 """Characters; longer ones are compared as texts only, because parsing may take forever."""
 
 _SAYS = re.compile(r"the (?:final )?answer is", re.IGNORECASE)
+_CALCULATION = re.compile(r"[\s\d.,+\-*/×÷()%]*=")
 _BOX = re.compile(r"\\boxed\s*\{")
 _DENOMINATOR = re.compile(r"\s*/\s*(\d+)\b(?![.,]\d)")
 _BASE = re.compile(r"\d\s*_\s*\{?(\d+)\}?$")
@@ -37,13 +38,16 @@ def boxed_answer(text: str) -> str | None:
 def marked_answer(text: str) -> tuple[str, str] | None:
     """The number, as plain digits, after the last `####`, else after the last "The answer is", and which it was.
 
-    A number may be a fraction (`3/4`); everything else around it (`$`, a unit, a box) is left out.
+    A number may be a fraction (`3/4`), or come out of a calculation (`3 + 4 = 7`); everything else around it (`$`, a
+    unit, a box) is left out.
     """
     hash_marks = [match.end() for match in re.finditer(MARKER, text)]
     phrases = [match.end() for match in _SAYS.finditer(text)]
     for marker, ends in ((MARKER, hash_marks), (SAYS, phrases)):
         for end in reversed(ends):
             rest = text[end:].replace("$", "")  # -$5 is a negative number
+            while calculation := _CALCULATION.match(rest):
+                rest = rest[calculation.end() :]
             for number in find_numbers(rest)[:1]:
                 below = _DENOMINATOR.match(rest, number.end)
                 return f"{number.value:f}" + (f"/{below[1]}" if below else ""), marker
