@@ -1,6 +1,6 @@
 """Does a trained model read what is injected? Asks it sums with other features than their numbers'.
 
-    python benchmarks/feature_use.py ADAPTER [--count 40]
+    python benchmarks/_feature_use.py ADAPTER [--count 40]
 
 `exact`: as trained. `lower digits`: at every digit token of a number the digits below are others, so that a fraction
 (policy `placewise`) says nothing about carries. `others'`: every number's features are those of another number of the
