@@ -212,7 +212,7 @@ def evaluate(
 
     wanted = _names("task", tasks, TASKS)
     kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
-    places = dict(_named("--data", entry) for entry in data or ())
+    places = dict(_task_data(entry) for entry in data or ())
     merged = _merged_method(model)
     method = adapter_method(adapter) if adapter is not None else merged or METHODS["ani"]
     gated = [task for task in wanted if task in NEED_GATE]
@@ -257,9 +257,9 @@ def gate_shares(
     as_json: JsonOption = False,
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
-    from ani.evaluation.benchmarks import BENCHMARKS
     from ani.evaluation.gate_shares import GateText, benchmark_texts, gate_texts
     from ani.evaluation.run import evaluate_gate_shares
+    from ani.evaluation.tasks.data import BENCHMARKS
 
     found: dict[str, list[GateText]] = {}
     for entry in texts:
@@ -414,10 +414,10 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _named(option: str, entry: str) -> tuple[str, str]:
+def _task_data(entry: str) -> tuple[str, str]:
     name, sign, value = entry.partition("=")
     if not (name and sign and value):
-        raise InputError(f"{option} must be like gsm8k=PATH, not {entry!r}")
+        raise InputError(f"--data must be like gsm8k=PATH, not {entry!r}")
     return name.strip(), value
 
 

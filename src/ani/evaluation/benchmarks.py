@@ -23,12 +23,11 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel, PreTra
 
 from ani.errors import InputError
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
-from ani.evaluation.tasks.data import BenchmarkName
+from ani.evaluation.tasks.data import BENCHMARKS, BenchmarkName
 from ani.files import replacing_file
 from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 
-BENCHMARKS: tuple[BenchmarkName, ...] = ("gsm8k", "math", "mmlu")
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
 

@@ -13,13 +13,14 @@ from ani.data.finer import HUB_NAME, finer_sentences
 from ani.data.tool_routing import routing_queries
 from ani.errors import InputError
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
-from ani.evaluation.benchmarks import BENCHMARKS, evaluate_benchmark, load_benchmark, prompt_room
+from ani.evaluation.benchmarks import evaluate_benchmark, load_benchmark, prompt_room
 from ani.evaluation.finer import evaluate_finer
 from ani.evaluation.gate_shares import GateText, check_lengths, gate_shares
 from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.results import write_json, write_records
 from ani.evaluation.routing import evaluate_routing
 from ani.evaluation.statistics import wilson_interval
+from ani.evaluation.tasks.data import BENCHMARKS
 from ani.injection.methods import METHODS, Method
 from ani.progress import counting
 from ani.provenance import provenance

@@ -26,7 +26,7 @@ from ani.report.figures import (
     signals_chart,
     task_over_probe_chart,
 )
-from ani.report.pairs import ARITHMETIC, BENCHMARKS
+from ani.report.pairs import ARITHMETIC, BENCHMARK_FILES
 from ani.report.records import (
     Answer,
     BenchmarkAnswer,
@@ -96,7 +96,7 @@ GATE_SHARES = "gate-shares.jsonl"
 INSPECTED = "inspected.jsonl"
 LAYERS = "layers.jsonl"
 SELECTION = "selection.json"
-RESULTS = (ARITHMETIC, GATING, *BENCHMARKS, ROUTING, FINER, GATE_SHARES, LANGUAGE, INSPECTED, LAYERS, TRAINING)
+RESULTS = (ARITHMETIC, GATING, *BENCHMARK_FILES, ROUTING, FINER, GATE_SHARES, LANGUAGE, INSPECTED, LAYERS, TRAINING)
 
 HEADLINES = 4
 """More accuracies than these are left to the table."""
@@ -473,7 +473,7 @@ def build_report(folder: Path) -> Path:
         section, found = _gating(decisions)
         sections.append(section)
         headlines += found
-    if judged := [answer for name in BENCHMARKS for answer in _read(folder, name, BenchmarkAnswer)]:
+    if judged := [answer for name in BENCHMARK_FILES for answer in _read(folder, name, BenchmarkAnswer)]:
         sections.append(_benchmarks(judged, run.baseline))
     if queries := _read(folder, ROUTING, RoutedQuery):
         tables = (routing_cells(routing(queries)),)

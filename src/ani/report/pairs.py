@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from ani.data.arithmetic import SYMBOLS
 from ani.errors import InputError
 from ani.evaluation.statistics import PairedDifference
+from ani.evaluation.tasks.data import BENCHMARKS
 from ani.report.records import Answer, BenchmarkAnswer, read_lines
 from ani.report.summaries import benchmark_differences, differences
 from ani.report.tables import benchmark_difference_cells, difference_cells, rich_table
@@ -20,7 +21,7 @@ NAMES: dict[str, str] = {symbol: name for name, symbol in SYMBOLS.items()}
 A = TypeVar("A", Answer, BenchmarkAnswer)
 
 ARITHMETIC = "arithmetic.jsonl"
-BENCHMARKS = ("gsm8k.jsonl", "math.jsonl", "mmlu.jsonl")
+BENCHMARK_FILES = tuple(f"{name}.jsonl" for name in BENCHMARKS)
 
 
 def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[str, Any]]:
@@ -42,13 +43,13 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
     if run.resolve() == baseline.resolve():
         raise InputError(f"{run} would be compared to itself; name two folders")
     found = [
-        {file: (folder / file) for file in (ARITHMETIC, *BENCHMARKS) if (folder / file).is_file()}
+        {file: (folder / file) for file in (ARITHMETIC, *BENCHMARK_FILES) if (folder / file).is_file()}
         for folder in (run, baseline)
     ]
     for folder, files in zip((run, baseline), found, strict=True):
         if not files:
             raise InputError(
-                f"{folder} holds none of {ARITHMETIC}, {', '.join(BENCHMARKS)}; `ani eval --out` writes them"
+                f"{folder} holds none of {ARITHMETIC}, {', '.join(BENCHMARK_FILES)}; `ani eval --out` writes them"
             )
     common = [file for file in found[0] if file in found[1]]
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from ani.errors import InputError
+from ani.evaluation.tasks.data import BenchmarkName
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Gain = Annotated[float, Field(ge=-1, le=1)]
@@ -67,7 +68,7 @@ class Answer(Record):
 class BenchmarkAnswer(Record):
     """One line of `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`: a question and whether the model's answer is right."""
 
-    task: Literal["gsm8k", "math", "mmlu"]
+    task: BenchmarkName
     id: int
     correct: bool
     prediction: str | None = None

@@ -11,6 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ani.evaluation.statistics import GroupedShare, PairedDifference
+from ani.evaluation.tasks.data import BENCHMARKS
 from ani.report.records import (
     Answer,
     BenchmarkAnswer,
@@ -271,7 +272,7 @@ def _nats(estimate: Estimate | None) -> Cell:
     return Cell(value, (f"{low}…{high}",))
 
 
-BENCHMARK_NAMES = {"gsm8k": "GSM8K", "math": "MATH", "mmlu": "MMLU"}
+BENCHMARK_NAMES: dict[str, str] = {name: name.upper() for name in BENCHMARKS}
 _BENCHMARKS_CAPTION = "Right answers"
 
 

@@ -12,7 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ani.data.sources import hub_records, json_lines
 from ani.errors import InputError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 BenchmarkName = Literal["gsm8k", "math", "mmlu"]
+BENCHMARKS: tuple[BenchmarkName, ...] = get_args(BenchmarkName)
 Record = dict[str, Any]
 
 GSM8K = [("openai/gsm8k", "main")]
