@@ -354,6 +354,23 @@ def merge(
     console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h"]})
+def serve(
+    context: typer.Context,
+    checkpoint: Annotated[str, typer.Argument(help="What ani merge wrote: a directory or hub name.")],
+) -> None:
+    """Serve a merged checkpoint with vLLM's OpenAI-compatible server, on 127.0.0.1; options are vLLM's.
+
+    Prefix caching is off where the checkpoint's policy doesn't allow it. All options: vllm serve --help=all.
+    """
+    from ani.serving.serve import serve_command
+
+    command = serve_command(checkpoint, context.args)
+    console.print(escape(" ".join(command[1:])), soft_wrap=True, highlight=False)
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
 @app.command()
 def env(as_json: JsonOption = False) -> None:
     """Print versions and hardware, for bug reports."""

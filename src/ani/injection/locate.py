@@ -55,6 +55,11 @@ class NumberBatch:
         moved = [places[row][old] for row, old in zip(self.rows.tolist(), self.positions.tolist(), strict=True)]
         return replace(self, positions=torch.tensor(moved, dtype=torch.long, device=self.positions.device))
 
+    @classmethod
+    def concatenated(cls, batches: Sequence[Self]) -> Self:
+        """All numbers of at least one batch, in order."""
+        return cls(*(torch.cat([getattr(batch, field.name) for batch in batches]) for field in fields(cls)))
+
     def repeated(self, repeats: int) -> Self:
         """The same for a batch whose rows are each repeated (`repeat_interleave`), as beam search does."""
         if repeats == 1 or not len(self):
@@ -134,7 +139,7 @@ class NumberLocator:
         self,
         rows: Sequence[Sequence[int]],
         *,
-        start: int = 0,
+        start: int | Sequence[int] = 0,
         response: Sequence[Sequence[bool]] | None = None,
         roles: Sequence[Sequence[int]] | None = None,
     ) -> NumberBatch:
@@ -142,20 +147,22 @@ class NumberLocator:
 
         Args:
             rows: Token ids, `PADDING` where there is no text.
-            start: Tokens before it are context only (their hidden states are already computed).
+            start: Tokens before it are context only (their hidden states are already computed); one for all rows, or
+                one per row. Positions count from it.
             response: True for tokens of the response, per row. They are left alone if `prompt_only`: during generation
                 nobody knows that a number has ended.
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
         """
         found: list[tuple[int, int, str, int]] = []
-        for row, token_ids in enumerate(self._prompts(rows, response)):
+        starts = [start] * len(rows) if isinstance(start, int) else start
+        for row, (token_ids, first) in enumerate(zip(self._prompts(rows, response), starts, strict=True)):
             known = roles[row] if roles is not None else ()
-            for number in self.find(token_ids, start=start):
+            for number in self.find(token_ids, start=first):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
                 found += [
-                    (row, token - start, text, role)
+                    (row, token - first, text, role)
                     for token, text in self._tokens(number, token_ids)
-                    if token >= start
+                    if token >= first
                 ]
         return self._encode(found)
 

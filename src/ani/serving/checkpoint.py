@@ -58,6 +58,11 @@ def merged_method(config: PreTrainedConfig) -> Method | None:
     return METHODS[_settings(config)[0]]
 
 
+def merged_settings(config: PreTrainedConfig) -> AniConfig | None:
+    """The module's settings of a merged checkpoint; None if it has no module."""
+    return None if merged_method(config) is None else _settings(config)[1]
+
+
 class _FamilyConfig:
     """Mixed into a family's config class."""
 

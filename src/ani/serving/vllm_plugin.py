@@ -1,0 +1,111 @@
+"""What vLLM loads at its start, in each of its processes, once `ani` is installed; knows nothing about computing.
+
+Entry point `vllm.general_plugins`. It tells vLLM which classes serve merged checkpoints, by name, so that nothing of
+them is imported for other models.
+"""
+
+import functools
+import logging
+from typing import Any
+
+from ani.injection.config import AniConfig
+from ani.serving.checkpoint import MODEL_TYPE, merged_settings
+
+SUPPORTED = ("0.32",)
+"""Versions of vLLM, by their first two numbers, whose interfaces `ani.serving.vllm` was written for and tested with."""
+
+ARCHITECTURES = ("AniLlamaForCausalLM", "AniMistralForCausalLM", "AniQwen3ForCausalLM")
+
+SWITCH = "ani_gates"
+"""Key of a request's `SamplingParams.extra_args` (`vllm_xargs` over HTTP): "learned", the default, or "shut"."""
+
+
+def is_supported(version: str) -> bool:
+    """Whether merged checkpoints are served by this version of vLLM."""
+    return ".".join(version.split(".")[:2]) in SUPPORTED
+
+
+def register() -> None:
+    """Register the classes and the checks; under another version of vLLM, say so and register nothing."""
+    import vllm
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+    from vllm.v1.request import Request
+
+    if not is_supported(vllm.__version__):
+        logging.getLogger("vllm.ani").warning(
+            "ANI checkpoints are served by vLLM %s, and this is %s: install one of those to serve one",
+            " or ".join(f"{version}.*" for version in SUPPORTED),
+            vllm.__version__,
+        )
+        return
+    for architecture in ARCHITECTURES:
+        ModelRegistry.register_model(architecture, f"ani.serving.vllm:{architecture}")
+        MODELS_CONFIG_MAP[architecture] = _Check
+    Request.from_engine_core_request = classmethod(_apart(Request.from_engine_core_request.__func__))
+
+
+def gates_shut(sampling_params: Any) -> bool:
+    """Whether a request asks for the base model's answer; raises ValueError for a switch of another value."""
+    switch = ((sampling_params and sampling_params.extra_args) or {}).get(SWITCH, "learned")
+    if switch not in ("learned", "shut"):
+        raise ValueError(f'{SWITCH} must be "learned" or "shut", not {switch!r}')
+    return bool(switch == "shut")
+
+
+def _apart(make_request: Any) -> Any:
+    """Keep what was computed with shut gates out of the prefix cache of the others, by vLLM's own salt."""
+
+    @functools.wraps(make_request)
+    def make(cls: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if gates_shut(request.sampling_params):
+            request.cache_salt = f"{request.cache_salt or ''}|{SWITCH}=shut"
+        return make_request(cls, request, *args, **kwargs)
+
+    return make
+
+
+class _Check:
+    """What vLLM asks before it loads a model of ours."""
+
+    @staticmethod
+    def verify_and_update_model_config(model_config: Any) -> None:
+        """Nothing is to be updated."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: Any) -> None:
+        """Refuse what would be served wrongly; raises ValueError, as vLLM's own checks do."""
+        settings = merged_settings(vllm_config.model_config.hf_config)
+        assert settings is not None, MODEL_TYPE
+        reason = refusal(settings, vllm_config)
+        if reason is not None:
+            raise ValueError(f"this ANI checkpoint can't be served so: {reason}")
+
+
+def refusal(settings: AniConfig, config: Any) -> str | None:
+    """Why a checkpoint would be served wrongly with these settings of vLLM, and which to change; None: it is right."""
+    if settings.combine == "substitute":
+        return "its method takes tokens out of the prompt, which vLLM has no place for; use transformers"
+    if config.model_config.enable_prompt_embeds:
+        return "numbers are found in token ids, not in embeddings; leave out --enable-prompt-embeds"
+    parallel = config.parallel_config
+    if parallel.pipeline_parallel_size > 1 or parallel.prefill_context_parallel_size > 1 or parallel.use_ubatching:
+        return "each process must see all tokens of a step; use --tensor-parallel-size alone"
+    if settings.policy == "running":
+        if config.speculative_config is not None:
+            return "drafted digits would have to be taken back; leave out --speculative-config"
+        if config.scheduler_config.async_scheduling and not config.use_v2_model_runner:
+            return (
+                "policy='running' needs each generated token before the next step; pass --no-async-scheduling, or set "
+                "VLLM_USE_V2_MODEL_RUNNER=1"
+            )
+        return None
+    if config.cache_config.enable_prefix_caching:
+        return (
+            f"policy={settings.policy!r} injects a prompt's number once the number has ended, and leaves an answer's "
+            "alone, so the same tokens have other states in another prompt; pass --no-enable-prefix-caching (or train "
+            "with policy='running')"
+        )
+    if config.kv_transfer_config is not None:
+        return f"policy={settings.policy!r} can't take up another instance's states; leave out --kv-transfer-config"
+    return None

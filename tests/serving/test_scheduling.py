@@ -1,0 +1,79 @@
+"""However an engine cuts requests into steps, the numbers are those of the whole rows."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ani import AniConfig
+from ani.injection.locate import NumberBatch, NumberLocator
+from ani.serving.scheduling import Scheduled, StepLocator
+from tests import tokenizers
+
+POLICIES = ["terminal", "digitwise", "placewise", "running"]
+PROMPTS = [
+    "Room 505 holds 10 of 1,234,567 people; -7.25e3",
+    "3.14159 and 2.0.1",
+    "no number here, but after it:",
+    "12",
+]
+ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6"]
+
+
+def locators(policy: Any) -> tuple[NumberLocator, Any]:
+    tokenizer = tokenizers.llama3()  # up to three digits a token
+    return NumberLocator(tokenizer, AniConfig(layer=0, policy=policy)), tokenizer
+
+
+def at(numbers: NumberBatch, row: int, shift: int) -> dict[int, list[float]]:
+    mine = numbers.rows == row
+    return {
+        position + shift: feature
+        for position, feature in zip(numbers.positions[mine].tolist(), numbers.features[mine].tolist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_steps_find_what_whole_rows_hold(policy: str, seed: int) -> None:
+    draw = random.Random(seed)
+    locator, tokenizer = locators(policy)
+    steps = StepLocator(locator)
+    prompts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in PROMPTS]
+    rows = [
+        prompt + tokenizer(text, add_special_tokens=False)["input_ids"]
+        for prompt, text in zip(prompts, ANSWERS, strict=True)
+    ]
+    read = rows if policy == "running" else prompts
+    expected = [at(locator.batch([row]), 0, 0) for row in read]
+    found: list[dict[int, list[float]]] = [{} for _ in rows]
+    done = [0] * len(rows)
+    while any(at < len(row) for at, row in zip(done, rows, strict=True)):
+        order = draw.sample(range(len(rows)), draw.randint(1, len(rows)))
+        step, shifts, offset = [], [], 0
+        for i in order:
+            if draw.random() < 0.05:  # preempted: it starts again
+                done[i], found[i] = 0, {}
+            in_prompt = done[i] < len(prompts[i])
+            room = len(prompts[i]) - done[i] if in_prompt else min(1, len(rows[i]) - done[i])
+            size = draw.randint(1, room) if room else 0
+            known = rows[i][: max(done[i] + size, len(prompts[i]))]
+            step.append(Scheduled(f"request {i}", known, len(prompts[i]), done[i], done[i] + size, offset))
+            shifts.append(done[i] - offset)
+            done[i] += size
+            offset += size
+        numbers = steps.find(step)
+        assert bool((numbers.positions < offset).all())
+        for row, (i, shift) in enumerate(zip(order, shifts, strict=True)):
+            found[i] |= at(numbers, row, shift)
+    assert found == expected
+
+
+def test_a_step_without_requests_has_no_numbers() -> None:
+    for policy in POLICIES:
+        numbers = StepLocator(locators(policy)[0]).find([])
+        assert len(numbers) == 0 and numbers.features.dtype == torch.float32

@@ -1,0 +1,134 @@
+"""`ani serve` is vLLM's server on a checkpoint that it can serve, on this machine only unless told otherwise."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ani
+from ani import InputError
+from ani.serving.serve import serve_command
+from tests.serving.test_merge import train
+from tests.serving.test_vllm import greedy, shut, tiny_merged
+
+vllm = pytest.importorskip("vllm")
+openai = pytest.importorskip("openai")
+
+
+def merge(folder: Path, family: str = "llama", method: str = "ani", **config: Any) -> str:
+    train(folder, family, method, **config)
+    ani.merge(folder / "adapter", folder / "out", model=str(folder / "base"))
+    return str(folder / "out")
+
+
+def test_command_changes_two_defaults(tmp_path: Path) -> None:
+    terminal, running = merge(tmp_path / "a"), merge(tmp_path / "b", policy="running")
+    local, uncached = ["--host", "127.0.0.1"], ["--no-enable-prefix-caching"]
+    head = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
+    assert serve_command(terminal) == [*head, terminal, *local, *uncached]
+    assert serve_command(running, ["--port", "1"]) == [*head, running, *local, "--port", "1"]
+    assert serve_command(running, ["--host=0.0.0.0"]) == [*head, running, "--host=0.0.0.0"]
+    chosen = ["--enable_prefix_caching", "--host", "::1"]  # refused by vLLM, which our check tells
+    assert serve_command(terminal, chosen) == [*head, terminal, *chosen]
+
+
+def test_sft_is_an_ordinary_checkpoint(tmp_path: Path) -> None:
+    assert "--no-enable-prefix-caching" not in serve_command(merge(tmp_path, method="sft"))
+
+
+def test_what_cannot_be_served_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = merge(tmp_path / "good")
+    for path, message in [
+        (str(tmp_path / "none"), "ani merge ADAPTER"),
+        (str(tmp_path / "good" / "base"), "no merged checkpoint"),
+        (str(tmp_path / "good" / "adapter"), "ani merge ADAPTER"),
+        (merge(tmp_path / "gemma", "gemma"), "AniQwen3ForCausalLM"),
+        (merge(tmp_path / "numerologic", method="numerologic"), "rewrites"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            serve_command(path)
+    monkeypatch.setattr(vllm, "__version__", "0.31.1")
+    with pytest.raises(InputError, match=r"vLLM 0\.32\.\*, and 0\.31\.1 is installed"):
+        serve_command(good)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(InputError, match="vLLM is missing; install it"):
+        serve_command(good)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
+    path, model, tokenizer = tiny_merged(tmp_path, "qwen3", "running")
+    port = free_port()
+    options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--served-model-name", "tiny"]
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "ani.cli", "serve", str(path), *options, "--port", str(port), "--api-key", "secret"],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **quiet},
+            start_new_session=True,
+        )
+    try:
+        wait_for(f"http://127.0.0.1:{port}/health", server, tmp_path / "log")
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="secret", max_retries=0)
+        text = "Room 505 holds 10 people and 12 + 30 ="
+        ids = tokenizer(text)["input_ids"]
+        expected, closed = (tokenizer.decode(greedy(m, [ids])[0][0]) for m in (model, shut(model)))
+        assert expected != closed
+        asked: dict[str, Any] = {
+            "model": "tiny",
+            "prompt": text,
+            "max_tokens": 8,
+            "temperature": 0,
+            "extra_body": {"ignore_eos": True},
+        }
+        assert client.completions.create(**asked).choices[0].text == expected
+        assert "".join(part.choices[0].text for part in client.completions.create(**asked, stream=True)) == expected
+        asked["extra_body"] = {"ignore_eos": True, "vllm_xargs": {"ani_gates": "shut"}}
+        assert client.completions.create(**asked).choices[0].text == closed
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="other").models.list()
+        asked["extra_body"] = {"vllm_xargs": {"ani_gates": "ajar"}}
+        with pytest.raises(openai.APIError):
+            client.completions.create(**asked)
+        assert client.models.list().data[0].id == "tiny"  # and it goes on
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) in (0, 130, -signal.SIGINT)
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGKILL)
+    with pytest.raises(ProcessLookupError):  # nothing of it is left
+        for _ in range(100):
+            os.killpg(server.pid, 0)
+            time.sleep(0.1)
+
+
+def wait_for(address: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    for _ in range(600):
+        assert server.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                assert answer.status == 200
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError(f"no answer from {address}: {json.dumps(log.read_text()[-2000:])}")
+
+
+def test_the_plugin_imports_vllm_only_when_vllm_calls_it() -> None:
+    code = "import sys, ani.serving.vllm_plugin; sys.exit('vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

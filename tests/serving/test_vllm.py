@@ -1,0 +1,292 @@
+"""vLLM, which finds the plugin by itself, answers as transformers does: chunks, prefix cache, preemption and all."""
+
+import json
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import ani
+from ani import AniConfig
+from ani.injection.adapter import CONFIG_FILE
+from ani.injection.attach import ani_module, last_decision
+from ani.serving.vllm_plugin import SWITCH, gates_shut, refusal
+from tests import tiny as tiny_models
+from tests.tiny import pair, randomise
+
+vllm = pytest.importorskip("vllm")
+
+PREFIX = "Stock list of 2026-11-21, all 1,250 items of hall 7: "
+NEW_TOKENS = 8
+
+
+def prompts(count: int) -> list[str]:
+    """Texts rich in numbers that begin alike, no two the same."""
+    draw = random.Random(0)
+    number = [
+        lambda: str(draw.randrange(10 ** draw.randint(1, 12))),
+        lambda: f"{draw.randrange(10**6):,}",
+        lambda: f"{draw.uniform(0, 1000):.2f}",
+        lambda: f"-{draw.randrange(1000)}",
+    ]
+    text = ["Room {} holds {} people.", "{} + {} =", "{} boxes at ${} each", "Bus {} covers {} km", "{} of {} is"]
+    return [
+        PREFIX
+        + " ".join(
+            draw.choice(text).format(draw.choice(number)(), draw.choice(number)()) for _ in range(draw.randint(1, 3))
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_vllm() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        patch.setenv("VLLM_NO_USAGE_STATS", "1")
+        yield
+
+
+def merged(folder: Path, model: PreTrainedModel, tokenizer: Any, policy: str) -> tuple[Path, PreTrainedModel]:
+    """A merged checkpoint of an attached model under a policy, and transformers' model of it."""
+    ani.save_adapter(model, folder / "adapter")
+    config = folder / "adapter" / CONFIG_FILE
+    config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
+    if not (folder / "base").exists():
+        base = ani.detach(model)
+        base.save_pretrained(folder / "base")
+        tokenizer.save_pretrained(folder / "base")
+    ani.merge(folder / "adapter", folder / policy, model=str(folder / "base"))
+    loaded = AutoModelForCausalLM.from_pretrained(folder / policy, dtype=torch.float32)
+    return folder / policy, loaded.eval()
+
+
+def tiny_merged(folder: Path, family: str, policy: str) -> tuple[Path, PreTrainedModel, Any]:
+    tokenizer = tiny_models._TOKENIZERS[family]()
+    # vLLM's attention on a CPU has kernels for heads of 32 and more.
+    model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32)
+    ani.attach(model, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
+    randomise(model, tokenizer)
+    return *merged(folder, model, tokenizer, policy), tokenizer
+
+
+def engine(path: Path, policy: str, **options: Any) -> Any:
+    """32 requests in flight, steps too short for a prompt, and too few cache blocks for them all."""
+    settings: dict[str, Any] = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 256,
+        "max_num_seqs": 32,
+        "max_num_batched_tokens": 48,
+        "block_size": 16,
+        "num_gpu_blocks_override": 64,
+        "enable_prefix_caching": policy == "running",
+        "disable_log_stats": False,
+        "seed": 0,
+    }
+    return vllm.LLM(str(path), **{**settings, **options})
+
+
+@torch.no_grad()
+def greedy(model: PreTrainedModel, rows: list[list[int]]) -> list[tuple[list[int], list[float]]]:
+    """transformers' greedy tokens and their log-probabilities."""
+    answers = []
+    for begin in range(0, len(rows), 40):
+        batch = rows[begin : begin + 40]
+        width = max(map(len, batch))
+        ids = torch.tensor([[0] * (width - len(row)) + row for row in batch])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch])
+        out: Any = model.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=NEW_TOKENS,
+            min_new_tokens=NEW_TOKENS,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        chosen = out.sequences[:, width:]
+        scores = torch.stack(out.logits, dim=1).float().log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+        answers += list(zip(chosen.tolist(), scores.tolist(), strict=True))
+    return answers
+
+
+def served(llm: Any, rows: list[list[int]], **extra: Any) -> tuple[list[tuple[list[int], list[float]]], int]:
+    """vLLM's, and how many prompt tokens came from the prefix cache."""
+    params = vllm.SamplingParams(
+        temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0, extra_args=extra or None
+    )
+    outputs = llm.generate([{"prompt_token_ids": row} for row in rows], params, use_tqdm=False)
+    answers = []
+    for output in outputs:
+        chosen = list(output.outputs[0].token_ids)
+        scores = [step[token].logprob for step, token in zip(output.outputs[0].logprobs, chosen, strict=True)]
+        answers.append((chosen, scores))
+    return answers, sum(output.num_cached_tokens for output in outputs)
+
+
+def assert_same(found: list[tuple[list[int], list[float]]], expected: list[tuple[list[int], list[float]]]) -> None:
+    assert [chosen for chosen, _ in found] == [chosen for chosen, _ in expected]
+    torch.testing.assert_close(
+        torch.tensor([scores for _, scores in found]),
+        torch.tensor([scores for _, scores in expected]),
+        rtol=0,
+        atol=1e-3,
+    )
+
+
+def preemptions(llm: Any) -> float:
+    return sum(metric.value for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
+
+
+def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int, **options: Any) -> None:
+    rows = [tokenizer(text)["input_ids"] for text in prompts(count)]
+    expected = greedy(model, rows)
+    closed = greedy(shut(model), rows)
+    assert sum(a != b for (a, _), (b, _) in zip(expected, closed, strict=True)) > count / 10  # it matters
+    llm = engine(path, policy, **options)
+    try:
+        found, cached = served(llm, rows)
+        assert_same(found, expected)
+        assert preemptions(llm) > 0
+        assert (cached > 0) == (policy == "running")
+        few = slice(0, 40)
+        if policy == "running":  # a second turn: what was generated is cached too, and its numbers go on
+            turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[few], expected[few], strict=True)]
+            longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
+            again, cached = served(llm, longer)
+            assert cached > 0
+            assert_same(again, greedy(model, longer))
+        # The switch: the base model's answers, also beside a prefix cache full of the others.
+        assert_same(served(llm, rows[few], **{SWITCH: "shut"})[0], closed[few])
+        assert_same(served(llm, rows[few], **{SWITCH: "learned"})[0], expected[few])
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+
+
+def shut(model: PreTrainedModel) -> PreTrainedModel:
+    """The same without its module: LoRA's part stays."""
+    import copy
+
+    return ani.detach(copy.deepcopy(model)).eval()  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("family", "policy"), [("qwen3", "running"), ("mistral", "terminal"), ("llama", "placewise")])
+def test_a_tiny_model_of_each_family(tmp_path: Path, family: str, policy: str) -> None:
+    path, model, tokenizer = tiny_merged(tmp_path, family, policy)
+    check_parity(path, model, tokenizer, policy, 60)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreTrainedModel, Any]:
+    """SmolLM2 with a module that was trained, for some steps, with open gates."""
+    model, tokenizer = pair("smollm2")
+    model.requires_grad_(False)
+    ani.attach(model, tokenizer, AniConfig(layer=10, gate_hidden_size=16, policy="running", penalty=0.0))
+    module = ani_module(model)
+    assert module.gate is not None
+    torch.nn.init.constant_(module.gate.outer.bias, 3.0)
+    model.train()
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-2)
+    draw = random.Random(1)
+    for _ in range(6):
+        pairs = [(draw.randrange(100, 1000), draw.randrange(100, 1000)) for _ in range(8)]
+        ids = tokenizer([f"{a} + {b} = {a + b}." for a, b in pairs], return_tensors="pt")["input_ids"]
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        model(input_ids=tokenizer(prompts(1)[0], return_tensors="pt")["input_ids"])
+    decision = last_decision(model)
+    assert decision is not None and decision.injection.alpha.mean() > 0.5
+    return tmp_path_factory.mktemp("smollm2"), model, tokenizer
+
+
+@pytest.mark.parametrize("policy", ["running", "terminal"])
+def test_smollm2_with_a_trained_module(trained: Any, policy: str) -> None:
+    folder, model, tokenizer = trained
+    if not (folder / "adapter").exists():
+        ani.save_adapter(model, folder / "adapter")
+    path, loaded = merged_again(folder, policy)
+    check_parity(path, loaded, tokenizer, policy, 200)
+
+
+def merged_again(folder: Path, policy: str) -> tuple[Path, PreTrainedModel]:
+    config = folder / "adapter" / CONFIG_FILE
+    config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
+    ani.merge(folder / "adapter", folder / policy, model="smollm2", dtype="float32")
+    return folder / policy, AutoModelForCausalLM.from_pretrained(folder / policy, dtype=torch.float32).eval()
+
+
+def config(**changes: Any) -> Any:
+    """The parts of vLLM's config that are looked at."""
+    values = {
+        "prompt_embeds": False,
+        "pipeline": 1,
+        "context": 1,
+        "ubatching": False,
+        "speculative": None,
+        "asynchronous": False,
+        "v2": False,
+        "prefix_caching": False,
+        "transfer": None,
+        **changes,
+    }
+    return SimpleNamespace(
+        model_config=SimpleNamespace(enable_prompt_embeds=values["prompt_embeds"]),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=values["pipeline"],
+            prefill_context_parallel_size=values["context"],
+            use_ubatching=values["ubatching"],
+        ),
+        speculative_config=values["speculative"],
+        scheduler_config=SimpleNamespace(async_scheduling=values["asynchronous"]),
+        use_v2_model_runner=values["v2"],
+        cache_config=SimpleNamespace(enable_prefix_caching=values["prefix_caching"]),
+        kv_transfer_config=values["transfer"],
+    )
+
+
+def test_what_would_be_served_wrongly_is_refused() -> None:
+    terminal, running = (AniConfig(layer=1, policy=policy) for policy in ("terminal", "running"))
+    substitute = partial(AniConfig, layer=0, combine="substitute", gate="open")
+    assert refusal(terminal, config()) is None
+    assert refusal(running, config(prefix_caching=True, transfer=object())) is None
+    assert refusal(running, config(asynchronous=True, v2=True)) is None
+    assert refusal(terminal, config(asynchronous=True, speculative=object())) is None
+    for settings, changes, mend in [
+        (terminal, {"prefix_caching": True}, "--no-enable-prefix-caching"),
+        (terminal, {"transfer": object()}, "--kv-transfer-config"),
+        (running, {"asynchronous": True}, "--no-async-scheduling"),
+        (running, {"speculative": object()}, "--speculative-config"),
+        (running, {"prompt_embeds": True}, "--enable-prompt-embeds"),
+        (running, {"pipeline": 2}, "--tensor-parallel-size"),
+        (running, {"context": 2}, "--tensor-parallel-size"),
+        (running, {"ubatching": True}, "--tensor-parallel-size"),
+        (substitute(), {}, "transformers"),
+    ]:
+        reason = refusal(settings, config(**changes))
+        assert reason is not None and mend in reason
+
+
+def test_the_switch_has_two_values() -> None:
+    params = SimpleNamespace
+    assert not gates_shut(None) and not gates_shut(params(extra_args=None)) and not gates_shut(params(extra_args={}))
+    assert not gates_shut(params(extra_args={SWITCH: "learned"})) and gates_shut(params(extra_args={SWITCH: "shut"}))
+    with pytest.raises(ValueError, match='must be "learned" or "shut"'):
+        gates_shut(params(extra_args={SWITCH: "off"}))
+
+
+def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
+    path, _, _ = tiny_merged(tmp_path, "llama", "terminal")
+    with pytest.raises(ValueError, match="--no-enable-prefix-caching"):
+        engine(path, "terminal", enable_prefix_caching=True)
