@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ani.cli
+from ani.data.tool_routing import drawn_queries
 from ani.training.recipe import load_recipe
 from ani.training.trainer import ADAPTER, LOG_FILE
 from tests.conftest import save_tiny_llama
@@ -197,7 +198,8 @@ def test_evaluate_benchmarks_and_report(
     groups = [record["group"] for record in read(results / "mmlu.jsonl")]
     assert {group: scores["mmlu"][group]["total"] for group in groups} == {g: groups.count(g) for g in groups}
     queries = read(results / "routing.jsonl")
-    assert len(queries) == 2 and all(number["injected"] is not None for query in queries for number in query["numbers"])
+    assert [query["query"] for query in queries] == [query.text for query in drawn_queries(2)]
+    assert all(number["injected"] is not None for query in queries for number in query["numbers"])
     assert sum(scores["routing"][call]["right"] for call in ("called", "malformed", "none")) == 2
     assert [record["value"] for record in read(results / "finer.jsonl")] == ["2031", "120"]
     assert scores["finer"]["nominal_bypassed"]["total"] == scores["finer"]["quantitative_injected"]["total"] == 1
@@ -472,7 +474,7 @@ def test_bad_evaluations(
         return run("eval", "--model", model, "--out", tmp_path / "results", *arguments)
 
     assert_refused(evaluate(tiny_model, "--data", "arithmetic=x"), "the task arithmetic takes no data", "gsm8k, math")
-    assert_refused(evaluate(tiny_model, "--tasks", "routing,gsm8k"), "routing and gsm8k need", "chat template")
+    assert_refused(evaluate(tiny_model, "--tasks", "routing,gsm8k"), "a chat template is needed for routing and gsm8k")
     long = ("--tasks", "gsm8k", "--data", f"gsm8k={data['gsm8k']}", "--max-new-tokens", "5000")
     assert_refused(evaluate(chat_model, *long), "answers of up to 5,000 tokens to gsm8k leave no room")
     broken = save(tmp_path / "[broken].jsonl", *read(data["mmlu"])[:1], {"question": "Why?"})

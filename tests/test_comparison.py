@@ -270,7 +270,7 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     data.write_text("".join(json.dumps({**row, "question": f"{i}?", "answer": i % 4}) + "\n" for i in range(9)))
     asked = {"name": "mmlu", "data": str(data), "limit": 3}
     settings = {"variants": {"sft": ["method=sft"]}, "evaluation": {"benchmarks": [asked]}}
-    with pytest.raises(InputError, match="needs a model with a chat template"):
+    with pytest.raises(InputError, match=r"a chat template is needed for evaluation\.benchmarks"):
         compare(**settings)
     with pytest.raises(InputError, match=r"evaluation\.benchmarks asks mmlu more than once"):
         compare(**{**settings, "evaluation": {"benchmarks": [asked, {"name": "gsm8k"}, {"name": "mmlu"}]}})

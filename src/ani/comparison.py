@@ -30,7 +30,7 @@ from ani.evaluation.tasks.data import BenchmarkName
 from ani.files import replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.injection.methods import METHODS, Method
-from ani.models import load_config, load_model, load_tokenizer
+from ani.models import load_config, load_model, load_tokenizer, need_chat_template
 from ani.probing.run import LAYERS, SELECTION, probe
 from ani.progress import counting, training_lines
 from ani.provenance import provenance
@@ -241,11 +241,8 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
     # All bad input is met before the first file is touched.
     tasks = _tasks(plan)
     tokenizer = load_tokenizer(plan.base.model)
-    if tasks.benchmarks and tokenizer.chat_template is None:
-        raise InputError(
-            f"evaluation.benchmarks needs a model with a chat template, and the tokenizer of {plan.base.model!r} has "
-            "none: name an instruction-tuned model, or set tokenizer.chat_template and save the tokenizer"
-        )
+    if tasks.benchmarks:
+        need_chat_template(tokenizer, "evaluation.benchmarks")
     for benchmark in tasks.benchmarks.values():
         prompt_room(load_config(plan.base.model), benchmark)
     folder = Path(comparison.output)

@@ -28,7 +28,8 @@ def write(path: Path, *records: Any) -> Path:
 
 
 def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
-    first, second = finer_sentences(write(tmp_path / "f.jsonl", PLAIN, NOTES, WORDS, SEGMENTS))
+    found = finer_sentences(write(tmp_path / "f.jsonl", PLAIN, NOTES, WORDS, SEGMENTS))
+    first, second = sorted(found, key=lambda sentence: -len(sentence.numbers))
     assert first.text == SENTENCE
     assert [(first.text[n.start : n.end], n.tag, n.role) for n in first.numbers] == [
         ("7.00", "DebtInstrumentInterestRateStatedPercentage", "quantitative"),
@@ -40,11 +41,16 @@ def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
     assert {MATURITY} == NOMINAL_TAGS
 
 
-def test_limit_is_of_each_kind(tmp_path: Path) -> None:
-    path = write(tmp_path / "f.jsonl", SEGMENTS, SEGMENTS, NOTES, NOTES, ["read no further"])
-    assert [len(sentence.numbers) for sentence in finer_sentences(path, limit=1)] == [1, 4]
-    with pytest.raises(InputError, match="line 5"):
-        finer_sentences(path)
+def test_limit_is_of_each_kind_and_the_seed_draws(tmp_path: Path) -> None:
+    many = [
+        {**record, "tokens": [*record["tokens"][:-1], f"word{i}"]} for record in (SEGMENTS, NOTES) for i in range(20)
+    ]
+    path = write(tmp_path / "f.jsonl", *many)
+    few, more, every = (finer_sentences(path, limit=limit) for limit in (3, 5, None))
+    assert sorted(len(sentence.numbers) for sentence in few) == [1] * 3 + [4] * 3
+    assert len(more) == 10 and len(every) == 40
+    assert set(few) < set(more) and set(more) < set(every)
+    assert few == finer_sentences(path, limit=3) != finer_sentences(path, limit=3, seed=1)
 
 
 def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +58,7 @@ def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
         file.writestr("finer139/test.jsonl", json.dumps(NOTES) + "\n\n" + json.dumps(SEGMENTS))
-    assert [len(sentence.numbers) for sentence in finer_sentences(archive)] == [4, 1]
+    assert sorted(len(sentence.numbers) for sentence in finer_sentences(archive)) == [1, 4]
     assert [len(sentence.numbers) for sentence in finer_sentences(archive, split="train")] == [1]
     with pytest.raises(InputError, match=r"no validation.jsonl, only finer139/train.jsonl"):
         finer_sentences(archive, split="validation")

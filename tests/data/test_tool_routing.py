@@ -5,7 +5,7 @@ from importlib import resources
 import pytest
 import yaml
 
-from ani.data.tool_routing import parse_queries, routing_queries
+from ani.data.tool_routing import drawn_queries, parse_queries, routing_queries
 from ani.numbers import find_numbers
 
 GOOD = {"query": "Gate 17 lets 30 of 45 people in.", "roles": "NQQ", "solution": "45 - 30 = 15"}
@@ -33,6 +33,13 @@ def test_our_queries() -> None:
         used = [Decimal(text) for text in re.findall(r"[\d.]+", query.solution)]
         assert len(used) == len(operands)
         assert all(any(value in operand.forms for value in used) for operand in operands)
+
+
+def test_few_queries_are_of_many_kinds() -> None:
+    few = drawn_queries(16)
+    assert few == drawn_queries()[:16] != drawn_queries(16, seed=1)
+    assert sorted(drawn_queries()) == sorted(routing_queries())
+    assert len({query.domain for query in few}) > len({query.domain for query in routing_queries()[:16]}) + 3
 
 
 def test_what_makes_them_deceptive() -> None:

@@ -196,7 +196,8 @@ def test_answers_of_another_model_or_method_are_not_taken(tmp_path: Path) -> Non
     assert begun(method=METHODS["numerologic"]) == 0
     assert begun(method=METHODS["numerologic"]) == 5
     with torch.no_grad():
-        next(iter(model.parameters()))[0, 0] += 0.5
+        weights = next(iter(model.parameters()))
+        weights[:2] = weights[:2].flip(0)
     assert begun(method=METHODS["numerologic"]) == 0
 
 
@@ -243,7 +244,7 @@ def test_answers_that_leave_no_room_for_a_prompt(tmp_path: Path) -> None:
 
 def test_no_chat_template(tmp_path: Path) -> None:
     model, tokenizer = with_template(pair("qwen3"), None)
-    with pytest.raises(InputError, match="no chat template"):
+    with pytest.raises(InputError, match="a chat template is needed for math"):
         list(evaluate_benchmark(model, tokenizer, load("math", tmp_path)))
 
 

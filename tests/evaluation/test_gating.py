@@ -1,12 +1,14 @@
+import copy
 from pathlib import Path
 
 import pytest
+from tokenizers import normalizers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 from ani import InputError
 from ani.data.diagnostic import diagnostic_sentences
-from ani.evaluation.gating import evaluate_gating, inspection_record
+from ani.evaluation.gating import decisions, evaluate_gating, inspection_record
 from ani.models import load_model, load_tokenizer
 
 TEXT = "Room 505 holds 1,234 people"
@@ -47,6 +49,17 @@ def test_the_records_are_what_inspect_says(attached: tuple[PreTrainedModel, PreT
         assert TEXT[number["start"] : number["end"]] == number["text"] == decision.text
         assert (number["alpha"], number["injected"]) == (decision.alpha, decision.injected)
     assert inspection_record(model, tokenizer, "No number") == {"text": "No number", "numbers": []}
+
+
+def test_a_tokenizer_that_changes_numbers_is_refused(
+    attached: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+) -> None:
+    model, tokenizer = attached[0], copy.deepcopy(attached[1])
+    assert [decision.value for decision in decisions(model, tokenizer, "It is 10² m, or 5")] == [10, 5]
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    assert [decision.value for decision in decisions(model, tokenizer, "It is 10 m")] == [10]
+    with pytest.raises(InputError, match=r"turns the numbers \['10', '5'\] .* into \['102', '5'\]"):
+        decisions(model, tokenizer, "It is 10² m, or 5")
 
 
 def test_a_number_that_is_left_alone_has_no_alpha(tiny_model: Path) -> None:

@@ -46,6 +46,7 @@ from tests.tiny import attached, pair, smollm2
         ("calculator((5000 - 12) * 0.10)", [["5000", "12", "0.10"]]),
         ('calculator([calculator(["1", "2"]), "-3"])', [["1", "2", "3"]]),
         ('I use calculator (as asked): calculator(["7", "8"])', [["7", "8"]]),
+        ('calculator (["7"]) and calculator (a="8")', [["7"], ["8"]]),
         ("calculator({'a': '5000', 'b': 0.1})", [["5000", "0.1"]]),
         # A Python reader takes 5,000 without quotes for 5 and 0, and so would the tool.
         ("calculator([5,000])", [["5", "0"]]),
@@ -61,15 +62,16 @@ from tests.tiny import attached, pair, smollm2
     ],
 )
 def test_calls_in_many_forms(output: str, calls: list[list[str]]) -> None:
-    found, status = parse_calls(output)
+    found, named = parse_calls(output)
     assert [[str(value) for value in call] for call in found] == calls
-    assert status == "called"
+    assert named >= len(calls)
 
 
 @pytest.mark.parametrize(
     "output",
     [
         'calculator(["5000", "0.10"]',
+        'calculator (["5000", "0.10"]',
         'calculator(["5000, 0.10])',
         "calculator(salary, 0.10)",
         "calculator([])",
@@ -86,14 +88,24 @@ def test_calls_in_many_forms(output: str, calls: list[list[str]]) -> None:
     ],
 )
 def test_malformed_calls(output: str) -> None:
-    assert parse_calls(output) == ([], "malformed")
+    assert parse_calls(output)[0] == []
+    assert judged(BONUS, output)["call"] == "malformed"
 
 
 @pytest.mark.parametrize(
-    "output", ["", "500", "The calculator says 500.", 'my_calculator(["5"])', '{"name": "x", "a": 5}']
+    "output",
+    [
+        "",
+        "500",
+        "The calculator says 500.",
+        'my_calculator(["5"])',
+        '{"name": "x", "a": 5}',
+        "I would ask the calculator (a tool), and the calculator\n(with 5000 and 10%) says 500.",
+    ],
 )
 def test_no_calls(output: str) -> None:
-    assert parse_calls(output) == ([], "none")
+    assert parse_calls(output) == ([], 0)
+    assert judged(BONUS, output)["call"] == "none"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +119,10 @@ def test_no_calls(output: str) -> None:
         (BONUS, 'calculator(["5000", "0.10", "5000"])', [False, True, True], False),
         (BONUS, 'calculator(["5000", "0.10"]) calculator(["2048"])', [True, True, True], False),
         (BONUS, 'calculator(["5000"]) calculator(["0.10"])', [False, True, True], False),
+        # A call that is cut off passes nothing, but the answer isn't one call.
+        (BONUS, 'calculator(["5000", "0.10"])\ncalculator(["2048", "50', [False, True, True], False),
+        (BONUS, 'calculator(["5000", "0.10"]) {"name": "calculator", "arg', [False, True, True], False),
+        (BONUS, 'The calculator (a tool) it is: calculator(["5000", "0.10"])', [False, True, True], True),
         # One 12 is the operand; a second one must be the room.
         (SEATS, 'calculator(["12", "45"])', [False, True, True], True),
         (SEATS, 'calculator(["12", "12", "45"])', [True, True, True], False),
@@ -208,7 +224,7 @@ def test_a_method_that_rewrites_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_tokenizer_without_a_chat_template() -> None:
     model, tokenizer = pair("llama")
-    with pytest.raises(InputError, match="no chat template; give an instruction-tuned model"):
+    with pytest.raises(InputError, match="a chat template is needed for tool routing"):
         next(evaluate_routing(model, tokenizer, [BONUS]))
 
 

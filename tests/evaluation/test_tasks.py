@@ -131,13 +131,25 @@ def test_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((name, *configuration, split))
         return [MMLU] * 5 if "mmlu" in name else [MATH] if "math" in name else [GSM8K]
 
+    def configurations(name: str) -> list[str]:
+        return {
+            "cais/mmlu": ["abstract_algebra", "all", "auxiliary_train"],
+            "some/math": ["algebra", "precalculus"],
+        }.get(name, ["default"])
+
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "get_dataset_config_names", configurations)
     assert len(tasks_data.gsm8k()["test"]) == 1
     assert len(tasks_data.math()["test"]) == 7
     assert {row["shots_from"] for row in tasks_data.mmlu()["test"]} == {"dev"}
     assert len(tasks_data.gsm8k("some/gsm8k")["test"]) == 1
     assert asked[0] == ("openai/gsm8k", "main", "test") and asked[1][1:] == ("algebra", "test")
     assert asked[-3:] == [("cais/mmlu", "all", "test"), ("cais/mmlu", "all", "dev"), ("some/gsm8k", "test")]
+    # Named, a set is read as by default; another one with the same configurations likewise.
+    tasks_data.mmlu("cais/mmlu")
+    assert asked[-2:] == [("cais/mmlu", "all", "test"), ("cais/mmlu", "all", "dev")]
+    tasks_data.math("some/math")
+    assert asked[-2:] == [("some/math", "algebra", "test"), ("some/math", "precalculus", "test")]
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,10 @@ def test_accuracy_shown_equals_textbook_wilson(tmp_path: Path) -> None:
     records = [answer("after", 4, number < 7) for number in range(10)]
     write(tmp_path, "arithmetic.jsonl", [answer("before", 4, False), *records, answer("after", 12, True)])
     rows = build(tmp_path).rows
-    assert rows[0] == ["Operation", "Run", "4 digits", "12 digits", "All"]
-    assert rows[1][:4] == ["addition", "before", "0.0% 0.0–79.3 n = 1", "–"]
-    assert rows[2][2] == "70.0% 39.7–89.2 n = 10"
-    assert rows[2][4].startswith("72.7%") and rows[2][4].endswith("n = 11")
+    assert rows[0] == ["Operation", "Run", "All", "4 digits", "12 digits"]
+    assert rows[1][2:] == ["0.0% 0.0–79.3 n = 1"] * 2 + ["–"]
+    assert rows[2][3] == "70.0% 39.7–89.2 n = 10"
+    assert rows[2][2].startswith("72.7%") and rows[2][2].endswith("n = 11")
 
 
 def test_answers_without_a_number_are_counted(tmp_path: Path) -> None:
@@ -468,9 +468,26 @@ def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"baseline": "base"}))
     page = build(tmp_path)
     rows = {row[1]: row for row in page.rows if row[0] == "addition" and "n = 2 × 2 seeds" in row[2]}
-    assert rows["more"][3] == "100.0% 34.2–100.0 n = 2 × 2 seeds seeds 100.0–100.0"
+    assert rows["more"][2] == "100.0% 34.2–100.0 n = 2 × 2 seeds seeds 100.0–100.0"
     assert ["addition", "more", *["+100.0 +100.0…+100.0 p = 0.001"] * 2] in page.rows
     assert page.tags.count("b") == 2  # the best of both columns
     assert "means over training seeds" in page.text
     assert ["ours", "0.0% 0.0–79.3 n = 1", "–", "–", "–"] in page.rows
     assert "Exact answers, addition, ours" not in page.text  # five runs are too many for headlines
+
+
+@pytest.mark.parametrize("count", [6, 7])
+def test_many_runs_have_a_panel_each(tmp_path: Path, count: int) -> None:
+    runs = [f"run-{index}" for index in range(count - 1)] + ["$base$"]
+    write(tmp_path, "arithmetic.jsonl", [answer(run, 2, True, prompt="1 + 1 =") for run in runs])
+    (tmp_path / "run.json").write_text(json.dumps({"baseline": "$base$"}))
+    source = build_report(tmp_path).read_text(encoding="utf-8")
+    (svg,) = re.findall(r"<svg.*?</svg>", source, re.DOTALL)
+    legend = re.findall(r"series-(\d)\)\">.</span> (.*?)</li>", source)
+    if count == 6:
+        assert legend == [(str(index), run) for index, run in enumerate(runs)]
+        assert "run-0" not in svg
+    else:
+        assert [name for _, name in legend] == ["the panel&#39;s run", "$base$", "the others (pale)"]
+        assert re.findall(r">(run-\d|\$base\$)</text>", svg) == runs
+        assert '<figure class="wide">' in source

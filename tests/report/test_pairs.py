@@ -107,7 +107,7 @@ def test_tables(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> 
         Console(width=200, file=stream).print(table)
     text = stream.getvalue()
     # Of the four problems of two digits three were solved, and one by the baseline.
-    assert re.search(r"\+ +│ ours +│ +\+50\.0 │ +\+0\.0 │ +\+25\.0 │", text)
+    assert re.search(r"\+ +│ ours +│ +\+25\.0 │ +\+50\.0 │ +\+0\.0 │", text)
     assert re.search(r"MATH +│ levels 4–5 +│ +\+25\.0 │", text)
     assert re.search(r"MMLU +│ marketing +│ +\+50\.0 │", text)
 
@@ -155,3 +155,20 @@ def test_folders_that_can_not_be_compared_are_refused(folders: tuple[Path, Path]
     minus = [{**record, "operation": "-"} for record in records(OURS)["arithmetic.jsonl"]]
     with pytest.raises(InputError, match="no operation or benchmark in common"):
         compare_folders(save(tmp_path / "minus", {"arithmetic.jsonl": minus}), base)
+
+
+def test_answers_of_other_lengths_are_refused(folders: tuple[Path, Path]) -> None:
+    def settle(folder: Path, limit: int) -> None:
+        settings = {"gsm8k": {"generation": {"max_gen_toks": limit}}, "mmlu": {"shots_from": "dev"}}
+        (folder / "run.json").write_text(json.dumps({"settings": settings}))
+
+    ours, base = folders
+    settle(ours, 512)
+    compare_folders(*folders)  # nothing is known of the other one
+    settle(base, 512)
+    compare_folders(*folders)
+    settle(base, 256)
+    with pytest.raises(InputError, match=r"^gsm8k: .*512\} for .*ours and .*256\} for .*base.*--max-new-tokens"):
+        compare_folders(*folders)
+    (ours / "gsm8k.jsonl").unlink()
+    compare_folders(*folders)

@@ -300,7 +300,7 @@ def test_comparison_in_terminal_and_markdown() -> None:
         "–20.09",
     ):
         assert text in terminal and text in markdown, text
-    assert "| + | ours | **100.0%** (" in markdown
+    assert "| + | ours | **62.5%** (" in markdown
     assert "compared to base" in terminal
     assert "compared to" not in comparison_markdown(compared(), decisions, LOSSES)
     assert comparison_markdown([], decisions, []).count("| --- |") == 1

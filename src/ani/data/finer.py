@@ -6,6 +6,7 @@ before one of 139 names.
 """
 
 import io
+import random
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -60,32 +61,36 @@ class FinerSentence(NamedTuple):
 
 
 def finer_sentences(
-    source: str | Path = HUB_NAME, *, split: str = "test", limit: int | None = None
+    source: str | Path = HUB_NAME, *, split: str = "test", limit: int | None = None, seed: int = 0
 ) -> list[FinerSentence]:
-    """The first sentences that hold a tagged number in digits, in order.
+    """The sentences that hold a tagged number in digits, in an order that the seed draws.
 
     Args:
         source: The set's name on the hub, its zip, or a JSON-lines file in its format.
         split: Of the hub's set or the zip.
-        limit: Sentences with a nominal number at most, and as many at most without; None for all. Maturity dates are
-            rare, and the set has a million sentences.
+        limit: Sentences with a nominal number at most, and as many at most without, as maturity dates are rare; None
+            for all. A larger limit only adds some.
+        seed: Draws the sentences.
 
     Raises:
         InputError: The source can't be read, a record is malformed (the file and line are named), or no sentence holds
             a tagged number.
     """
-    chosen: list[FinerSentence] = []
+    sentences = [
+        sentence for where, record in _records(str(source), split) if (sentence := _sentence(record, where)).numbers
+    ]
+    if not sentences:
+        raise InputError(f"{source} holds no sentence with a tagged number; check the file")
+    random.Random(f"finer {seed}").shuffle(sentences)
+    if limit is None:
+        return sentences
     counts = {True: 0, False: 0}
-    for where, record in _records(str(source), split):
-        sentence = _sentence(record, where)
+    chosen = []
+    for sentence in sentences:
         nominal = any(number.role == "nominal" for number in sentence.numbers)
-        if sentence.numbers and (limit is None or counts[nominal] < limit):
-            counts[nominal] += 1
+        counts[nominal] += 1
+        if counts[nominal] <= limit:
             chosen.append(sentence)
-        if limit is not None and min(counts.values()) >= limit:
-            break
-    if not chosen:
-        raise InputError(f"{source} holds no sentence with a tagged number; check the file, and that limit is above 0")
     return chosen
 
 
@@ -131,7 +136,7 @@ def _sentence(record: Any, where: str) -> FinerSentence:
                 raise InputError(f"{where}: {tag!r} is no tag; write 'O', or 'B-' or 'I-' and a name")
             spans.append((position, position + len(token), tag[2:]))
         position += len(token) + 1
-    found = find_numbers(text)
+    found = find_numbers(text) if spans else []
     return FinerSentence(
         text,
         tuple(

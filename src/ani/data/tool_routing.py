@@ -4,6 +4,7 @@ The paper's appendix "Synthetic Evaluation" speaks of 50 such queries without gi
 denominators below 112 only 56 yields both of its results, 69.6% (39) and 92.9% (52): its cases are probably traps.
 """
 
+import random
 import re
 from decimal import Decimal
 from functools import cache
@@ -51,6 +52,13 @@ class RoutingQuery(NamedTuple):
 def routing_queries() -> tuple[RoutingQuery, ...]:
     """All of our queries, in the file's order."""
     return parse_queries(resources.files("ani.data").joinpath("tool_routing.yaml").read_text("utf-8"))
+
+
+def drawn_queries(limit: int | None = None, seed: int = 0) -> list[RoutingQuery]:
+    """All queries, or so many of them, in an order that the seed draws: a larger limit only appends."""
+    queries = list(routing_queries())
+    random.Random(f"tool routing {seed}").shuffle(queries)
+    return queries[:limit]
 
 
 def parse_queries(document: str) -> tuple[RoutingQuery, ...]:

@@ -27,6 +27,7 @@ from ani.evaluation.tasks.data import BENCHMARKS, BenchmarkName
 from ani.files import replacing_file
 from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
+from ani.models import need_chat_template
 
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
@@ -167,15 +168,12 @@ def evaluate_benchmark(
         InputError: The tokenizer has no chat template, or answers leave no room for prompts (`prompt_room`).
     """
     room = prompt_room(model.config, benchmark)
-    if tokenizer.chat_template is None:
-        raise InputError(
-            "the model's tokenizer has no chat template, which the benchmarks' prompts need: name an instruction-tuned "
-            "model, or set tokenizer.chat_template"
-        )
+    need_chat_template(tokenizer, benchmark.name)
     task = benchmark.task
     written = task.OUTPUT_TYPE == "generate_until"
     docs = [dict(doc) for _, doc in task.doc_iterator(limit=benchmark.questions)]
-    with _Answers(answers, _fingerprint(model, method, benchmark), 1 if written else 4, on_question) as kept:
+    fingerprint = "" if answers is None else _fingerprint(model, method, benchmark)
+    with _Answers(answers, fingerprint, 1 if written else 4, on_question) as kept:
         lm = _ChatModel(model, tokenizer, method, batch_size, kept)
         prompts = [_prompt(task, doc, lm.apply_chat_template) for doc in docs]
         requests = [_requests(task, doc, prompt) for doc, prompt in zip(docs, prompts, strict=True)]
@@ -391,8 +389,9 @@ def _fingerprint(model: PreTrainedModel, method: Method, benchmark: Benchmark) -
     """Differs for any other weights, module, method or settings; the same whatever the batch size."""
     digest = hashlib.sha256()
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        bits = tensor.detach().view(_INTEGERS[tensor.element_size()])
-        digest.update(f"{name} {tensor.dtype} {int(bits.sum(dtype=torch.int64))}".encode())
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        # Bit patterns, as NumPy knows no bfloat16. On a CPU the hash takes less time than a sum of them.
+        digest.update(tensor.detach().view(_INTEGERS[tensor.element_size()]).cpu().contiguous().numpy().data)
     module = ani_module(model).config.model_dump_json() if is_attached(model) else ""
     generation = benchmark.task.config.generation_kwargs
     digest.update(f"{module} {method.write('1 23 456')} {json.dumps(generation)}".encode())

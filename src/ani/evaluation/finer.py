@@ -7,8 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.diagnostic import Role
 from ani.data.finer import FinerSentence
-from ani.evaluation.gating import decided_alpha
-from ani.injection.inspection import inspect
+from ani.evaluation.gating import decided_alpha, decisions
 from ani.numbers import find_numbers
 
 
@@ -32,11 +31,11 @@ def evaluate_finer(
     sentences: Iterable[FinerSentence],
     on_sentence: Callable[[int], None] | None = None,
 ) -> Iterator[FinerRecord]:
-    """Inspect every sentence as a prompt; a record for each of its tagged numbers."""
+    """Inspect every sentence as a prompt; a record for each of its tagged numbers. Raises InputError as `decisions`."""
     for sentence in sentences:
-        found = find_numbers(sentence.text)
-        decisions = inspect(model, tokenizer, sentence.text)
-        by_start = {place.start: decision for place, decision in zip(found, decisions, strict=True)}
+        found = decisions(model, tokenizer, sentence.text)
+        places = find_numbers(sentence.text)
+        by_start = {place.start: decision for place, decision in zip(places, found, strict=True)}
         for number in sentence.numbers:
             decision = by_start[number.start]
             yield {

@@ -7,7 +7,9 @@ from typing import Any, TypedDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.diagnostic import DiagnosticSentence
+from ani.errors import InputError
 from ani.injection.inspection import NumberDecision, inspect
+from ani.numbers import find_numbers
 
 
 class GatingRecord(TypedDict):
@@ -30,10 +32,9 @@ def evaluate_gating(
     sentences: Iterable[DiagnosticSentence],
     on_sentence: Callable[[int], None] | None = None,
 ) -> Iterator[GatingRecord]:
-    """Inspect every sentence as a prompt; a record for each of its numbers."""
+    """Inspect every sentence as a prompt; a record for each of its numbers. Raises InputError as `decisions`."""
     for sentence in sentences:
-        decisions = inspect(model, tokenizer, sentence.text)
-        for decision, role in zip(decisions, sentence.roles, strict=True):
+        for decision, role in zip(decisions(model, tokenizer, sentence.text), sentence.roles, strict=True):
             yield {
                 "text": sentence.text,
                 "start": decision.start,
@@ -46,6 +47,22 @@ def evaluate_gating(
             }
         if on_sentence is not None:
             on_sentence(1)
+
+
+def decisions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> list[NumberDecision]:
+    """The gate's decision about each of `find_numbers(text)`, in order.
+
+    Raises:
+        InputError: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model reads other
+            numbers than the labelled ones.
+    """
+    found, written = inspect(model, tokenizer, text), find_numbers(text)
+    if [decision.value for decision in found] != [number.value for number in written]:
+        raise InputError(
+            f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
+            f"{[decision.text for decision in found]}, so their roles aren't known; use one that keeps the text"
+        )
+    return found
 
 
 def decided_alpha(decision: NumberDecision) -> float | None:

@@ -17,11 +17,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.diagnostic import Role
 from ani.data.tool_routing import RoutingNumber, RoutingQuery
-from ani.errors import InputError
-from ani.evaluation.gating import decided_alpha
+from ani.evaluation.gating import decided_alpha, decisions
 from ani.injection.attach import has_gate
-from ani.injection.inspection import inspect
 from ani.injection.methods import METHODS, Method
+from ani.models import need_chat_template
 from ani.numbers import find_numbers
 
 TOOLS_PROMPT = """\
@@ -39,7 +38,8 @@ MAX_NEW_TOKENS = 128
 
 CallStatus = Literal["called", "malformed", "none"]
 
-_NAME = re.compile(r"\bcalculator\s*\(", re.IGNORECASE)
+_NAME = re.compile(r"""\bcalculator(?:\(|\s+\((?=\s*(?:["'\[{(\d.$+-]|\w+\s*=)))""", re.IGNORECASE)
+"""After a space only with the beginning of a literal or of a named argument: "the calculator (a tool)" is prose."""
 _JSON_NAME = re.compile(r'"name"\s*:\s*"calculator"', re.IGNORECASE)
 
 
@@ -67,11 +67,13 @@ class RoutingRecord(TypedDict):
     domain: str
     output: str
     call: CallStatus
-    """`malformed`: the tool is named as if to call it, but no call can be read or none holds a number."""
+    """`called`: a call can be read and holds a number, whatever else the output has. `malformed`: the tool is named as
+    if to call it, but no call is so."""
     calls: list[list[str]]
     """The numbers of each readable call, as values."""
     exact: bool
-    """There is one call, and it has every operand once and nothing else."""
+    """There is one call, and it has every operand once and nothing else. A second one counts also if it can't be read,
+    as where the output was cut off: it would get through to no tool, so `passed` doesn't know it."""
     numbers: list[RoutedNumber]
 
 
@@ -98,12 +100,9 @@ def evaluate_routing(
         on_batch: Called with the number of queries answered, after each batch.
 
     Raises:
-        InputError: The tokenizer has no chat template.
+        InputError: The tokenizer has no chat template, or changes numbers (`ani.evaluation.gating.decisions`).
     """
-    if tokenizer.chat_template is None:
-        raise InputError(
-            "tool routing needs a chat model, but the tokenizer has no chat template; give an instruction-tuned model"
-        )
+    need_chat_template(tokenizer, "tool routing")
     gated = has_gate(model)
     for first in range(0, len(queries), batch_size):
         batch = queries[first : first + batch_size]
@@ -111,7 +110,7 @@ def evaluate_routing(
         for query, output in zip(batch, outputs, strict=True):
             record = judged(query, method.read(output))
             if gated:
-                for number, decision in zip(record["numbers"], inspect(model, tokenizer, query.text), strict=True):
+                for number, decision in zip(record["numbers"], decisions(model, tokenizer, query.text), strict=True):
                     number["alpha"], number["injected"] = decided_alpha(decision), decision.injected
             yield record
         if on_batch is not None:
@@ -153,9 +152,9 @@ def judged(query: RoutingQuery, output: str) -> RoutingRecord:
     A number of a call is taken for the operand that it stands for (a percentage may be a fraction), as long as that
     one isn't taken yet in this call; else for the traps of its value. A trap or operand is passed if any call has it.
     """
-    calls, status = parse_calls(output)
+    calls, named = parse_calls(output)
     passed: set[RoutingNumber] = set()
-    exact = len(calls) == 1
+    exact = len(calls) == named == 1
     for call in calls:
         open_operands = [number for number in query.numbers if number.role == "quantitative"]
         for value in call:
@@ -171,7 +170,7 @@ def judged(query: RoutingQuery, output: str) -> RoutingRecord:
         "query": query.text,
         "domain": query.domain,
         "output": output,
-        "call": status,
+        "call": "called" if calls else "malformed" if named else "none",
         "calls": [[str(value) for value in call] for call in calls],
         "exact": exact,
         "numbers": [
@@ -193,27 +192,27 @@ def judged(query: RoutingQuery, output: str) -> RoutingRecord:
 # --- reading calls ----------------------------------------------------------------------------------------------------
 
 
-def parse_calls(output: str) -> tuple[list[list[Decimal]], CallStatus]:
-    """The absolute values of the numbers of every readable call, in order.
+def parse_calls(output: str) -> tuple[list[list[Decimal]], int]:
+    """The absolute values of the numbers of every readable call, in order; and how often the tool is named as if to
+    call it.
 
     A call is `calculator(…)` with literals in the parentheses: numbers, texts with numbers in them ("$5,000", "10%",
     "5000 * 0.1"), lists or named arguments of them, calculations with them; or a JSON object whose `name` is
     "calculator", with `arguments` or `parameters`, as chat models with tools of their own write it. Anything else that
-    names the tool so, and a call without a number, is malformed.
+    names the tool so, and a call without a number, can't be read.
     """
     calls: list[list[Decimal]] = []
-    position = mentions = 0
+    position = named = 0
     while match := _NAME.search(output, position):
-        mentions += 1
+        named += 1
         end = _closing(output, match.end())
         position = end or match.end()  # calls within a call are part of it
         if end and (values := _python_values("calculator(" + output[match.end() : end])):
             calls.append(values)
-    named = len(_JSON_NAME.findall(output))
-    if named:
-        mentions += named
+    if in_json := len(_JSON_NAME.findall(output)):
+        named += in_json
         calls += _json_calls(output)
-    return calls, "called" if calls else "malformed" if mentions else "none"
+    return calls, named
 
 
 def _closing(text: str, position: int) -> int | None:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.data.arithmetic import SYMBOLS, Operation, arithmetic_problems
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.finer import HUB_NAME, finer_sentences
-from ani.data.tool_routing import routing_queries
+from ani.data.tool_routing import drawn_queries
 from ani.errors import InputError
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
 from ani.evaluation.benchmarks import evaluate_benchmark, load_benchmark, prompt_room
@@ -22,6 +22,7 @@ from ani.evaluation.routing import evaluate_routing
 from ani.evaluation.statistics import wilson_interval
 from ani.evaluation.tasks.data import BENCHMARKS
 from ani.injection.methods import METHODS, Method
+from ani.models import need_chat_template
 from ani.progress import counting
 from ani.provenance import provenance
 from ani.report import (
@@ -99,11 +100,12 @@ def evaluate(
         operations: Of the arithmetic problems.
         data: Task of `WITH_DATA`: where its data are, a hub name or a path. Default: the set on the hub.
         limit: Problems for each operation and digit length, sentences of `gating`, queries, questions, or of `finer`
-            sentences with and without a nominal tag. Default: 100 problems and sentences of `gating`, all else.
+            sentences with and without a nominal tag, drawn by `seed`; a larger limit only adds some. Default: 100
+            problems and sentences of `gating`, all else.
         max_new_tokens: Of a benchmark's written answer; default: what its task says.
         batch_size: Of benchmarks; default: as many as fit on a GPU, 8 on a CPU.
-        seed: Of problems, sentences and the choice of questions; problems and sentences never stand in training data,
-            whatever the seed.
+        seed: Of problems, sentences and the choice of queries and questions; problems and sentences never stand in
+            training data, whatever the seed.
         method: What trained the model's adapter.
         quiet: Print nothing.
         facts: What `run.json` says of the model.
@@ -122,11 +124,8 @@ def evaluate(
             raise InputError(f"the task {task} takes no data; those that do are {', '.join(WITH_DATA)}")
         if task not in tasks:
             raise InputError(f"data for {task}, which is not among the tasks {', '.join(tasks)}")
-    if tokenizer.chat_template is None and (needy := [task for task in tasks if task in (*BENCHMARKS, "routing")]):
-        raise InputError(
-            f"{' and '.join(needy)} need a model with a chat template, and this one's tokenizer has none: name an "
-            "instruction-tuned model, or set tokenizer.chat_template and save the tokenizer"
-        )
+    if needy := [task for task in tasks if task in (*BENCHMARKS, "routing")]:
+        need_chat_template(tokenizer, " and ".join(needy))
     # All bad input is met before the first file is touched.
     found: dict[str, _Task] = {}
     for task in tasks:
@@ -135,9 +134,9 @@ def evaluate(
         elif task == "gating":
             found[task] = _gating(model, tokenizer, limit or SMALL, seed)
         elif task == "routing":
-            found[task] = _routing(model, tokenizer, limit, method)
+            found[task] = _routing(model, tokenizer, limit, seed, method)
         elif task == "finer":
-            found[task] = _finer(model, tokenizer, data.get(task, HUB_NAME), limit)
+            found[task] = _finer(model, tokenizer, data.get(task, HUB_NAME), limit, seed)
         else:
             found[task] = _benchmark(
                 model, tokenizer, task, data.get(task), limit, max_new_tokens, batch_size, seed, method, out
@@ -280,8 +279,10 @@ def _gating(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: i
     )
 
 
-def _routing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None, method: Method) -> _Task:
-    queries = routing_queries()[:limit]
+def _routing(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None, seed: int, method: Method
+) -> _Task:
+    queries = drawn_queries(limit, seed)
     return _Task(
         len(queries),
         "queries",
@@ -291,8 +292,10 @@ def _routing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: 
     )
 
 
-def _finer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: str, limit: int | None) -> _Task:
-    sentences = finer_sentences(data, limit=limit)
+def _finer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: str, limit: int | None, seed: int
+) -> _Task:
+    sentences = finer_sentences(data, limit=limit, seed=seed)
     return _Task(
         len(sentences),
         "sentences",

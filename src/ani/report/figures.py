@@ -27,6 +27,8 @@ SERIES = tuple(f"#0a0b0{index}" for index in range(6))
 CSS = {INK: "--ink-soft", RULE: "--rule", PAPER: "--paper"} | {
     colour: f"--series-{index}" for index, colour in enumerate(SERIES)
 }
+NEUTRAL = 4
+"""The colour of what is no series."""
 # Every series also has its own marker and line, so that colour is never the only difference.
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"))
 LINES = ("-", "--", "-", ":")
@@ -111,42 +113,79 @@ def _bars(estimates: Iterable[Estimate]) -> list[tuple[float, ...]]:
     return list(zip(*lengths, strict=True))
 
 
+MOST_LINES = len(SERIES)
+"""Runs that one pair of axes can hold apart; more have a panel each."""
+PANEL_COLUMNS = 4
+
+
 @matplotlib.rc_context(STYLE)
-def accuracy_chart(rows: Sequence[Accuracy], name: str) -> Chart:
-    """Accuracy over digits for the runs of one operation, with Wilson 95% intervals as bars."""
-    figure, (axes,) = _figure()
+def accuracy_chart(rows: Sequence[Accuracy], name: str, baseline: str | None = None) -> Chart:
+    """Accuracy over digits for the runs of one operation, with Wilson 95% intervals as bars.
+
+    More than `MOST_LINES` runs have a panel each, before the others' lines and that of the `baseline`.
+    """
     digits = sorted({digit for row in rows for digit in row.by_digits})
     step = min((b - a for a, b in pairwise(digits)), default=1)
-    said = []
-    for index, row in enumerate(rows):
-        estimates = [share.estimate for share in row.by_digits.values()]
-        values = [estimate.value for estimate in estimates]
-        # Shifted a little, so that bars at the same digits can be told apart.
-        shift = (index - (len(rows) - 1) / 2) * min(0.09, 0.5 / len(rows)) * step
-        axes.errorbar(
-            [digit + shift for digit in row.by_digits],
-            values,
-            yerr=_bars(estimates),
-            color=SERIES[index % len(SERIES)],
-            marker=MARKERS[index % len(MARKERS)][0],
-            linestyle=LINES[index % len(LINES)],
-            capsize=2.5,
-            elinewidth=1,
-        )
-        shares = ", ".join(f"{d}: {value:.1%}" for d, value in zip(row.by_digits, values, strict=True))
-        said.append(f"{row.run}: {shares}")
-    axes.set(xlabel="digits", ylim=(-0.03, 1.03), xticks=digits)
-    axes.set_xlim(digits[0] - 0.5 * step, digits[-1] + 0.5 * step)
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    return Chart(
-        _svg(figure, name),
-        f"Share of exact answers by number of digits. {'; '.join(said)}.",
-        tuple(_key(index, row.run) for index, row in enumerate(rows)),
+    if len(rows) <= MOST_LINES:
+        figure, (axes,) = _figure()
+        for index, row in enumerate(rows):
+            # Shifted a little, so that bars at the same digits can be told apart.
+            shift = (index - (len(rows) - 1) / 2) * min(0.09, 0.5 / len(rows)) * step
+            _accuracy_line(axes, row, index, shift)
+        axes.set(xlabel="digits")
+        panels = [axes]
+        legend = [_key(index, row.run) for index, row in enumerate(rows)]
+    else:
+        lines = -(-len(rows) // PANEL_COLUMNS)
+        figure = Figure(figsize=(12, 1.8 * lines))
+        grid = list(figure.subplots(lines, PANEL_COLUMNS, sharey=True).flat)
+        panels = grid[: len(rows)]
+        for axes, row in zip(panels, rows, strict=True):
+            for other in rows:
+                values = [share.estimate.value for share in other.by_digits.values()]
+                if other.run == baseline:
+                    axes.plot(list(other.by_digits), values, color=SERIES[NEUTRAL], linestyle=(0, (3, 2)), linewidth=1)
+                else:
+                    axes.plot(list(other.by_digits), values, color=RULE, linewidth=0.8, zorder=1)
+            _accuracy_line(axes, row, 0, 0)
+            axes.set_title(_short(row.run), loc="left", parse_math=False)
+        for axes in grid[len(rows) :]:
+            axes.set_axis_off()
+        figure.supxlabel("digits", fontsize=9)
+        legend = [_key(0, "the panel's run")]
+        legend += [Key("╌", NEUTRAL, row.run) for row in rows if row.run == baseline]
+        legend.append(Key("─", NEUTRAL, "the others (pale)"))
+    for axes in panels:
+        axes.set(ylim=(-0.03, 1.03), xticks=digits)
+        axes.set_xlim(digits[0] - 0.5 * step, digits[-1] + 0.5 * step)
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    said = (
+        f"{row.run}: {', '.join(f'{d}: {share.estimate.value:.1%}' for d, share in row.by_digits.items())}"
+        for row in rows
+    )
+    return Chart(_svg(figure, name), f"Share of exact answers by number of digits. {'; '.join(said)}.", tuple(legend))
+
+
+def _accuracy_line(axes: Axes, row: Accuracy, style: int, shift: float) -> None:
+    estimates = [share.estimate for share in row.by_digits.values()]
+    axes.errorbar(
+        [digit + shift for digit in row.by_digits],
+        [estimate.value for estimate in estimates],
+        yerr=_bars(estimates),
+        color=SERIES[style],
+        marker=MARKERS[style % len(MARKERS)][0],
+        linestyle=LINES[style % len(LINES)],
+        capsize=2.5,
+        elinewidth=1,
     )
 
 
 NAME_LENGTH = 36
-"""Characters of a bar's name that are shown."""
+"""Characters of a bar's or panel's name that are shown."""
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
 
 
 @matplotlib.rc_context(STYLE)
@@ -163,8 +202,7 @@ def bar_chart(bars: Mapping[str, Estimate], name: str, title: str) -> Chart:
         color=SERIES[0],
         error_kw={"color": INK, "ecolor": INK, "elinewidth": 1, "capsize": 2},
     )
-    labels = [bar if len(bar) <= NAME_LENGTH else f"{bar[: NAME_LENGTH - 1]}…" for bar in bars]
-    axes.set_yticks(range(len(bars)), labels)
+    axes.set_yticks(range(len(bars)), [_short(bar) for bar in bars])
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
     axes.invert_yaxis()
@@ -185,7 +223,6 @@ FIELD_STYLES = {
     "loss": 2,
     "cross_entropy": 3,
 }
-NEUTRAL = 4
 
 
 def _lines(axes: Axes, log: Sequence[TrainingStep], series: Mapping[str, str]) -> list[str]:

@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.report.figures import (
+    MOST_LINES,
     Chart,
     accuracy_chart,
     alpha_chart,
@@ -198,9 +199,11 @@ def _arithmetic(answers: Sequence[Answer], baseline: str | None) -> tuple[Sectio
         tuple(
             Figure(
                 f"Exact answers, {operation}",
-                accuracy_chart([row for row in rows if row.operation == operation], f"accuracy-{index}"),
+                accuracy_chart(found, f"accuracy-{index}", baseline),
+                len(found) > MOST_LINES,
             )
             for index, operation in enumerate(operations)
+            for found in [[row for row in rows if row.operation == operation]]
         ),
         (
             accuracy_cells(rows),

@@ -3,6 +3,7 @@
 Knows nothing about models or how results came to be.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from ani.data.arithmetic import SYMBOLS
 from ani.errors import InputError
 from ani.evaluation.statistics import PairedDifference
 from ani.evaluation.tasks.data import BENCHMARKS
-from ani.report.records import Answer, BenchmarkAnswer, read_lines
+from ani.report.records import Answer, BenchmarkAnswer, Run, read_lines, read_object
 from ani.report.summaries import benchmark_differences, differences
 from ani.report.tables import benchmark_difference_cells, difference_cells, rich_table
 
@@ -37,7 +38,7 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
 
     Raises:
         InputError: A folder has no such results or those of several models, the two have none in common, or their
-            problems or prompts differ.
+            problems, prompts or settings of generation (`run.json`) differ.
     """
     names = str(run), str(baseline)
     if run.resolve() == baseline.resolve():
@@ -59,6 +60,10 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
             for name, files in zip(names, found, strict=True)
             for record in _one_model(files[file], kind)
         ]
+
+    for task in BENCHMARKS:
+        if f"{task}.jsonl" in common:
+            _same_generation(task, run, baseline)
 
     tables: list[RichTable] = []
     results: dict[str, Any] = {}
@@ -83,6 +88,21 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
             "common"
         )
     return tables, results
+
+
+def _same_generation(task: str, run: Path, baseline: Path) -> None:
+    """A shorter answer may be wrong for being cut off. Folders without such settings in `run.json` are let pass."""
+    found = [
+        read_object(folder / "run.json", Run).settings.get(task, {}).get("generation")
+        for folder in (run, baseline)
+        if (folder / "run.json").is_file()
+    ]
+    if len(found) == 2 and None not in found and found[0] != found[1]:
+        ours, theirs = map(json.dumps, found)
+        raise InputError(
+            f"{task}: answers were generated with {ours} for {run} and {theirs} for {baseline}, by their run.json; "
+            "evaluate both with the same --max-new-tokens"
+        )
 
 
 def _one_model(path: Path, kind: type[A]) -> list[A]:

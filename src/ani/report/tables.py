@@ -92,12 +92,13 @@ def _share(share: Share | None) -> Cell:
 
 
 def accuracy_cells(rows: Sequence[Accuracy]) -> Table:
-    """One row an operation and run, one column a digit count, and all of them together; an operation's best is bold."""
+    """One row an operation and run, all digits together and a column a digit count; an operation's best is bold."""
     digits = _digits(rows)
     lines: list[tuple[Cell, ...]] = []
     for _, group in groupby(rows, key=lambda row: row.operation):
         runs = list(group)
-        columns = [[row.by_digits.get(digit) for row in runs] for digit in digits] + [[row.overall for row in runs]]
+        columns: list[list[Share | None]]
+        columns = [[row.overall for row in runs], *([row.by_digits.get(digit) for row in runs] for digit in digits)]
         leaders = [_leader(column) for column in columns]
         for row, shares in zip(runs, zip(*columns, strict=True), strict=True):
             cells = [
@@ -105,11 +106,11 @@ def accuracy_cells(rows: Sequence[Accuracy]) -> Table:
             ]
             if len(row.by_seed) > 1:
                 found = [100 * share.successes / share.total for share in row.by_seed]
-                cells[-1] = cells[-1]._replace(details=(*cells[-1].details, f"seeds {min(found):.1f}–{max(found):.1f}"))
+                cells[0] = cells[0]._replace(details=(*cells[0].details, f"seeds {min(found):.1f}–{max(found):.1f}"))
             lines.append((Cell(row.operation), Cell(row.run), *cells))
     return Table(
         "Exact answers by number of digits, with Wilson 95% intervals",
-        ("Operation", "Run", *_digit_names(digits), "All"),
+        ("Operation", "Run", "All", *_digit_names(digits)),
         tuple(lines),
         label_columns=2,
     )
@@ -138,18 +139,18 @@ def _seeds_share(share: Share | None, seeds: int, leader: float | None) -> Cell:
 
 
 def difference_cells(rows: Sequence[Difference], baseline: str) -> Table:
-    """One row an operation and run: its accuracy minus the baseline's, by digit count and in all."""
+    """One row an operation and run: its accuracy minus the baseline's, in all and by digit count."""
     digits = _digits(rows)
     return Table(
         f"Exact answers compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
         "intervals and the one-sided p of no gain",
-        ("Operation", "Run", *_digit_names(digits), "All"),
+        ("Operation", "Run", "All", *_digit_names(digits)),
         tuple(
             (
                 Cell(row.operation),
                 Cell(row.run),
-                *(_difference(row.by_digits.get(digit)) for digit in digits),
                 _difference(row.overall),
+                *(_difference(row.by_digits.get(digit)) for digit in digits),
             )
             for row in rows
         ),

@@ -4,7 +4,7 @@ Each function is a task's `custom_dataset`: it gives lm-evaluation-harness one s
 order that the seed draws, so that the first N of them are a fair sample. `data` is one of
 
 - None: the set on the hub, below;
-- another hub name, of a set in the same format;
+- another hub name, of a set in the same format: of its configurations those of the set below, or else its default one;
 - a directory that holds `test.jsonl` (for MMLU also `dev.jsonl`, if there is one), or a JSONL file.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from ani.data.sources import hub_records, json_lines
+from ani.data.sources import hub_errors, hub_records, json_lines
 from ani.errors import InputError
 from ani.evaluation.tasks.answers import MARKER, boxed_answer, marked_answer
 
@@ -122,7 +122,12 @@ def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[t
         return [] if split == "dev" and not path.exists() else list(json_lines(path))
     if path.suffix == ".jsonl" or path.is_file():
         return [] if split == "dev" else list(json_lines(path))
-    return hub_records(data, split, None, instead)
+    with hub_errors(data, split, instead):
+        from datasets import get_dataset_config_names
+
+        named = get_dataset_config_names(data)
+    parts: list[Any] = [part for _, part in hub if part in named] or [None]
+    return [found for part in parts for found in hub_records(data, split, None, instead, part)]
 
 
 def _rows(data: str | None, split: str, hub: list[tuple[str, str]], row: Callable[[Any, str], Record]) -> list[Record]:
