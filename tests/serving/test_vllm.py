@@ -22,7 +22,11 @@ from tests.tiny import pair, randomise
 
 vllm = pytest.importorskip("vllm")
 
-PREFIX = "Stock list of 2026-11-21, all 1,250 items of hall 7: "
+PREFIX = (
+    "Stock list of 2026-11-21 for hall 7, shelf 12 and room 505, all 1,250 items of 98 kinds, -3.5 degrees, $17.25 each, "
+    "120000 in all, as counted by team 4 at 8:15 in the morning: "
+)
+"""Longer than a block of vLLM's prefix cache on a CPU, 32 tokens."""
 NEW_TOKENS = 8
 
 
@@ -86,8 +90,8 @@ def engine(path: Path, policy: str, **options: Any) -> Any:
         "max_model_len": 256,
         "max_num_seqs": 32,
         "max_num_batched_tokens": 48,
-        "block_size": 16,
-        "num_gpu_blocks_override": 64,
+        "block_size": 32,
+        "num_gpu_blocks_override": 40,
         "enable_prefix_caching": policy == "running",
         "disable_log_stats": False,
         "seed": 0,
