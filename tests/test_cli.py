@@ -66,7 +66,7 @@ def assert_refused(done: Done, *parts: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[], *([name] for name in ("inspect", "train", "compare", "eval", "gate-shares"))]
+    [[], *([name] for name in ("inspect", "playground", "train", "compare", "eval", "gate-shares"))]
     + [[name] for name in ("diff", "merge", "report", "demo", "env")],
 )
 def test_help(run: Callable[..., Done], command: list[str]) -> None:

@@ -65,6 +65,22 @@ def inspect(
 
 
 @app.command()
+def playground(
+    model: ModelOption = "smollm2",
+    adapter: AdapterOption = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets others in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 7860,
+) -> None:
+    """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
+    from ani.playground import build, launch
+
+    page = build(*_load(model, adapter or _default_adapter(model)))
+    url = launch(page, host, port)
+    console.print(f"The playground: [bold]{escape(url)}[/bold] (Ctrl-C ends it)", soft_wrap=True)
+    page.block_thread()
+
+
+@app.command()
 def probe(
     out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
     model: ModelOption = "smollm2",
@@ -418,7 +434,8 @@ def main() -> None:
             raise
         _fail(str(error), 1)
     except ModuleNotFoundError as error:
-        _fail(f'the package {error.name} is missing; install it with pip install "ani[train,eval]"', 2)
+        extra = "playground" if error.name == "gradio" else "train,eval"
+        _fail(f'the package {error.name} is missing; install it with pip install "ani[{extra}]"', 2)
     except Exception as error:
         if os.environ.get("ANI_TRACEBACK"):
             raise

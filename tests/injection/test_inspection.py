@@ -2,11 +2,14 @@
 
 import math
 from decimal import Decimal
+from typing import Any
 
 import pytest
+import torch
 
 from ani import InputError, inspect
 from ani.injection.attach import ani_module
+from ani.injection.inspection import forced_gates
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair
 
 VALUES = "505 10 3.5 1234 -7 2020 11 12 8 15 40 66 7 90417 0.25 18 18.25 2 0 1 19 99 100"
@@ -63,3 +66,55 @@ def test_mode_is_kept() -> None:
 def test_model_without_ani() -> None:
     with pytest.raises(InputError, match=r"ani\.attach"):
         inspect(*pair("gemma"), "12")
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "terminal": {},
+    "running": {"policy": "running"},
+    "static": {"gate": "open", "combine": "replace"},
+    "substituted": {"gate": "open", "combine": "substitute", "layer": 0},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shut_gates_are_the_base_model(method: str) -> None:
+    model, tokenizer = attached("gemma", **METHODS[method])
+    ids = tokenizer(MIXED_TEXT, return_tensors="pt")["input_ids"]
+    base: Any = pair("gemma")[0]
+
+    def run(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.inference_mode():
+            return model(input_ids=ids).logits, model.generate(ids, max_new_tokens=8, do_sample=False)
+
+    learnt = run(model)
+    with forced_gates(model, False):
+        assert not any(number.injected for number in inspect(model, tokenizer, MIXED_TEXT))
+        for ours, expected in zip(run(model), run(base), strict=True):
+            assert torch.equal(ours, expected)
+    for again, before in zip(run(model), learnt, strict=True):
+        assert torch.equal(again.nan_to_num(), before.nan_to_num())
+    assert not torch.equal(learnt[0], run(base)[0])
+
+
+def test_open_gates_have_alpha_one() -> None:
+    model, tokenizer = attached("gemma")
+    ids = tokenizer(MIXED_TEXT, return_tensors="pt")["input_ids"]
+    learnt = inspect(model, tokenizer, MIXED_TEXT)
+    with torch.inference_mode(), forced_gates(model, True):
+        opened = inspect(model, tokenizer, MIXED_TEXT)
+        logits = model(input_ids=ids).logits
+        with forced_gates(model, None):
+            assert inspect(model, tokenizer, MIXED_TEXT) == learnt
+    assert opened == [number._replace(injected=True) for number in learnt] != learnt
+    gate = ani_module(model).gate
+    assert gate is not None
+    with torch.inference_mode():
+        gate.outer.bias.fill_(1e9)  # the gate learnt to be open
+        assert torch.equal(logits, model(input_ids=ids).logits)
+
+
+def test_forced_gates_are_let_go_after_an_error() -> None:
+    model, _ = attached("gemma")
+    with pytest.raises(KeyError), forced_gates(model, True):
+        raise KeyError
+    assert ani_module(model).forced is None

@@ -107,7 +107,7 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is None and kwargs.get("inputs_embeds") is not None:
             raise _no_ids()
-        if input_ids is not None and number_locator(self).substitutes:
+        if input_ids is not None and _substitutes(self):
             return self._generate_shortened(*args, **{**kwargs, "input_ids": input_ids})
         with _prompting(self, input_ids, kwargs.get("attention_mask"), kwargs.get("past_key_values")):
             # GenerationMixin types `self` by a protocol that no class outside transformers meets.
@@ -245,6 +245,11 @@ def number_locator(model: nn.Module) -> NumberLocator:
     if locator is None:
         raise InputError("this merged model was built without its tokenizer; load it with from_pretrained")
     return cast(NumberLocator, locator)
+
+
+def _substitutes(model: nn.Module) -> bool:
+    """Whether numbers' sub-tokens leave the sequence: gates that are forced shut leave the text as it is."""
+    return number_locator(model).substitutes and ani_module(model).forced is not False
 
 
 def last_decision(model: nn.Module) -> Decision | None:
@@ -388,7 +393,7 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
     given = _arguments(type(model)._ani_base, args, kwargs)
     input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
-    if input_ids is not None and numbers is None and number_locator(model).substitutes and not _generating(model):
+    if input_ids is not None and numbers is None and _substitutes(model) and not _generating(model):
         return _forward_shortened(model, inner, given)
     rows: list[list[int]] | None = None
     if input_ids is not None:

@@ -1,5 +1,7 @@
-"""What the gate decides about the numbers of a text; knows nothing about how that is shown."""
+"""What the gate decides about the numbers of a text, or is made to; knows nothing about how that is shown."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -25,19 +27,22 @@ class NumberDecision(NamedTuple):
     alpha: float
     """σ(z), before the threshold; NaN where the config's overflow rule leaves the number alone."""
     injected: bool
-    """α = 1[σ(z) > 0.5]."""
+    """α as applied: 1[σ(z) > 0.5], unless `forced_gates` says otherwise."""
 
 
 @torch.inference_mode()
-def inspect(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str) -> list[NumberDecision]:
+def inspect(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = True
+) -> list[NumberDecision]:
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
     Under all policies but `terminal` a number is decided anew at each of its tokens; the last decision is returned.
+    `add_special_tokens=False` is for a text that has them already, as a rendered chat.
     """
     ani_module(model)
     base = base_model(model)
     locator = number_locator(model)
-    encoded = tokenizer(text, return_tensors="pt").to(base.device)
+    encoded = tokenizer(text, return_tensors="pt", add_special_tokens=add_special_tokens).to(base.device)
     input_ids = encoded["input_ids"]
     numbers: list[Number] = locator.scanner.scan(input_ids[0].tolist())
     if not numbers:
@@ -49,9 +54,11 @@ def inspect(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str) -> 
     finally:
         base.train(training)
     decision = last_decision(model)
-    logits: dict[int, float] = {}
+    decided: dict[int, tuple[float, float]] = {}
     if decision is not None:  # None: the overflow rule leaves all of them alone
-        logits = dict(zip(decision.numbers.positions.tolist(), decision.injection.logits.tolist(), strict=True))
+        learnt, applied = decision.injection.logits.float().sigmoid(), decision.injection.alpha
+        positions = decision.numbers.positions.tolist()
+        decided = dict(zip(positions, zip(learnt.tolist(), applied.tolist(), strict=True), strict=True))
     # Offsets count the characters of the decoded ids, which may begin with special tokens that `text` doesn't have.
     decoded = locator.scanner.text(input_ids[0].tolist())
     shift = max(decoded.find(text), 0)
@@ -63,8 +70,24 @@ def inspect(model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str) -> 
             number.end - shift,
             number.first_token,
             number.last_token,
-            torch.tensor(logits.get(number.last_token, float("nan"))).sigmoid().item(),
-            logits.get(number.last_token, 0.0) > 0,
+            alpha,
+            applied_alpha > 0,
         )
         for number in numbers
+        for alpha, applied_alpha in [decided.get(number.last_token, (float("nan"), 0.0))]
     ]
+
+
+@contextmanager
+def forced_gates(model: nn.Module, opened: bool | None) -> Iterator[None]:
+    """Within the block, open or shut every gate of an attached model, in forward as in generation; None: as learnt.
+
+    Shut is the model without injection, bit for bit (its LoRA weights stay on), for methods without a gate too;
+    open is α = 1. The model is shared: threads that use it meanwhile are forced too.
+    """
+    module = ani_module(model)
+    before, module.forced = module.forced, opened
+    try:
+        yield
+    finally:
+        module.forced = before

@@ -17,7 +17,7 @@ class Injection(NamedTuple):
     logits: torch.Tensor
     """Gate logits z, shape (N,); infinite without a gate."""
     alpha: torch.Tensor
-    """α as applied: σ(z) while training, 1[σ(z) > 0.5] at inference; shape (N,)."""
+    """α as applied: σ(z) while training, 1[σ(z) > 0.5] at inference, 0 or 1 where it is forced; shape (N,)."""
     embedding_rms: torch.Tensor
     """RMS of e in units of `embedding_scale`, shape (N,), detached."""
     injected_ratio: torch.Tensor
@@ -49,6 +49,8 @@ class AniModule(nn.Module):
         assert config.hidden_size is not None and config.embedding_scale is not None
         self.config = config
         self.scale = config.embedding_scale
+        self.forced: bool | None = None
+        """Every gate open or shut, whatever it has learnt (`ani.injection.inspection.forced_gates`)."""
         self.projection = nn.Linear(feature_size, config.hidden_size, bias=False)
         if config.combine == "add":
             nn.init.zeros_(self.projection.weight)
@@ -74,11 +76,13 @@ class AniModule(nn.Module):
             if self.gate is not None:
                 logits = self.gate(hidden, embeddings)
         change = self.scale * embeddings if self.config.combine == "add" else self.scale * embeddings - hidden
-        if self.training and self.gate is not None:
+        if self.training and self.gate is not None and self.forced is None:
             alpha = torch.sigmoid(logits)
             updated = hidden + alpha.unsqueeze(-1) * change
         else:
-            alpha = (logits > 0).to(dtype)  # σ(z) > 0.5
+            # z > 0 is σ(z) > 0.5.
+            opened = logits > 0 if self.forced is None else torch.full_like(logits, self.forced, dtype=torch.bool)
+            alpha = opened.to(dtype)
             # A closed gate returns h itself: bit for bit, also where h + 0·e would not be (−0, overflowing e).
             updated = torch.where(alpha.unsqueeze(-1) > 0, hidden + change, hidden)
         with torch.no_grad():

@@ -1,0 +1,212 @@
+"""`ani playground`: a web page with the gate's decisions and two answers; knows nothing about files or training.
+
+One user at a time is enough, so every event waits for the one before it: the gates are forced in the model itself.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import Any, NamedTuple, cast
+
+import gradio as gr
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.errors import InputError
+from ani.injection.attach import ani_module
+from ani.injection.inspection import NumberDecision, forced_gates, inspect
+from ani.serving.checkpoint import merged_method
+
+GATES = {"as learnt": None, "all open": True, "all shut": False}
+EXAMPLE = "Room 505 has a capacity of 10. How many people can be in it?"
+MOST_NEW_TOKENS = 512
+_MARK = "THE-TEXT-OF-THE-USER"
+_BASE_STYLE = "padding:0 .3em; border-radius:.3em; white-space:nowrap;"
+_OPEN_STYLE = f"{_BASE_STYLE} background:#0b6b3a; color:#fff; border:2px solid #0b6b3a; font-weight:bold;"
+_SHUT_STYLE = f"{_BASE_STYLE} background:#e4e4e4; color:#222; border:2px dashed #777;"
+
+
+class _Prompt(NamedTuple):
+    """What the model reads."""
+
+    text: str
+    start: int
+    """First character of the user's text."""
+    is_chat: bool
+    """Whether it has its special tokens already."""
+
+
+def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
+    """The page for an attached model (`ani.load_adapter`, or a merged checkpoint) and its tokenizer.
+
+    Raises:
+        InputError: If the model has no ANI module.
+    """
+    gated = ani_module(model).gate is not None
+
+    def view(text: str, gates: str) -> str:
+        with _shown_errors():
+            return gate_view(text, decisions(model, tokenizer, text, GATES[gates]), gated, GATES[gates])
+
+    def both(text: str, gates: str, max_new_tokens: int) -> tuple[str, str]:
+        with _shown_errors():
+            with without_adapter(model):
+                base = answer(model, tokenizer, text, max_new_tokens)
+            with forced_gates(model, GATES[gates]):
+                return base, answer(model, tokenizer, text, max_new_tokens)
+
+    one_at_a_time: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model"}
+    merged = merged_method(model.config) is not None
+    page = gr.Blocks(title="ANI playground", analytics_enabled=False)
+    with page:
+        gr.Markdown("# ANI playground")
+        text = gr.Textbox(EXAMPLE, label="Text", lines=3)
+        gates = gr.Radio(
+            list(GATES),
+            value="as learnt",
+            label="Gates",
+            info=None if gated else "This method has no gate: as learnt, it injects every number.",
+        )
+        shown = gr.HTML(elem_id="gates")
+        limit = gr.Slider(1, MOST_NEW_TOKENS, value=64, step=1, label="New tokens at most")
+        button = gr.Button("Answer", variant="primary")
+        with gr.Row():
+            base = gr.Textbox(
+                label="Merged model without injection (LoRA is part of its weights)" if merged else "Base model",
+                lines=6,
+                elem_id="base",
+            )
+            ours = gr.Textbox(label="ANI, with the gates above", lines=6, elem_id="ani")
+        gr.on(
+            [page.load, text.change, gates.change],
+            view,
+            [text, gates],
+            shown,
+            trigger_mode="always_last",
+            show_progress="hidden",
+            **one_at_a_time,
+        )
+        button.click(both, [text, gates, limit], [base, ours], **one_at_a_time)
+        # An answer to other words or gates must not stay. In the browser: at once, whatever the model is busy with.
+        gr.on([text.change, gates.change, limit.change], None, None, [base, ours], js="() => ['', '']")
+    return page
+
+
+def launch(page: gr.Blocks, host: str, port: int) -> str:
+    """Serve the page in the background and return its address; raises InputError if the port isn't free."""
+    try:
+        _, url, _ = page.launch(
+            server_name=host,
+            server_port=port,
+            share=False,
+            ssr_mode=False,
+            quiet=True,
+            prevent_thread_lock=True,
+            footer_links=[],
+            theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"]),
+        )
+    except OSError as error:
+        raise InputError(f"{host}:{port} can't be listened on; name another --port or --host") from error
+    return str(url)
+
+
+def decisions(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, forced: bool | None = None
+) -> list[NumberDecision]:
+    """The decision about each number of `text` in the prompt that `answer` makes of it, placed in `text` itself.
+
+    Numbers of the chat template's own are left out, though the gate decides about them too.
+    """
+    prompt = _prompt(model, tokenizer, text)
+    with forced_gates(model, forced):
+        found = inspect(model, tokenizer, prompt.text, add_special_tokens=not prompt.is_chat)
+    shift = prompt.start
+    return [
+        number._replace(start=number.start - shift, end=number.end - shift)
+        for number in found
+        if shift <= number.start and number.end <= shift + len(text)
+    ]
+
+
+def gate_view(text: str, numbers: list[NumberDecision], gated: bool, forced: bool | None) -> str:
+    """`text` as HTML, escaped, with every number marked by its gate: value, α as learnt, open or shut."""
+    parts, end = [], 0
+    for number in numbers:
+        out_of_range = number.alpha != number.alpha
+        learnt = f"α {number.alpha:.3f} · " if gated and not out_of_range else ""
+        state = "open" if number.injected else "out of range" if out_of_range else "shut"
+        why = "" if out_of_range else ", forced" if forced is not None else "" if gated else ", no gate"
+        parts += [
+            escape(text[end : number.start]),
+            f'<mark class="{"open" if number.injected else "shut"}" '
+            f'style="{_OPEN_STYLE if number.injected else _SHUT_STYLE}">{escape(text[number.start : number.end])}'
+            f'<small style="color:inherit; font-weight:normal"> = {number.value} · {learnt}{state}{why}</small></mark>',
+        ]
+        end = number.end
+    parts.append(escape(text[end:]))
+    note = "Green with a solid frame: injected. Grey with a dashed frame: left alone."
+    return (
+        f'<div style="white-space:pre-wrap; line-height:2.2">{"".join(parts)}</div>'
+        f"<p><small>{note if numbers else 'No number in the text.'}</small></p>"
+    )
+
+
+def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, max_new_tokens: int) -> str:
+    """What the model as it is answers to `text`, greedily, in its chat template if it has one.
+
+    Raises:
+        InputError: If the text is blank, or too long for the model.
+    """
+    if not text.strip():
+        raise InputError("there is no text to answer; type one")
+    prompt = _prompt(model, tokenizer, text)
+    encoded = tokenizer(prompt.text, return_tensors="pt", add_special_tokens=not prompt.is_chat).to(model.device)
+    length = encoded["input_ids"].shape[1]
+    with torch.inference_mode():
+        generated = cast(Any, model).generate(
+            input_ids=encoded["input_ids"],
+            attention_mask=encoded["attention_mask"],
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    return str(tokenizer.decode(generated[0, length:], skip_special_tokens=True))
+
+
+def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> _Prompt:
+    is_chat = tokenizer.chat_template is not None
+    before, after = "", ""
+    if is_chat:
+        # Rendered around a mark: the text itself may stand in the template too, as "assistant" does.
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": _MARK}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        before, _, after = str(rendered).partition(_MARK)
+    prompt = _Prompt(before + text + after, len(before), is_chat)
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    length = len(tokenizer(prompt.text, add_special_tokens=not is_chat)["input_ids"])
+    if most is not None and length >= most:
+        raise InputError(f"the text has {length:,} tokens with its chat template, the model reads {most:,}: shorten it")
+    return prompt
+
+
+@contextmanager
+def without_adapter(model: PreTrainedModel) -> Iterator[None]:
+    """The base model: no injection, no LoRA."""
+    lora = getattr(model, "_hf_peft_config_loaded", False)
+    if lora:
+        model.disable_adapters()
+    try:
+        with forced_gates(model, False):
+            yield
+    finally:
+        if lora:
+            model.enable_adapters()
+
+
+@contextmanager
+def _shown_errors() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise gr.Error(escape(str(error)), print_exception=False) from error

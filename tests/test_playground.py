@@ -1,0 +1,215 @@
+"""The playground in a real browser: what the page shows is what the model does; nothing leaves the machine."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import gradio as gr
+import pytest
+from peft import LoraConfig
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import ani
+import ani.cli
+from ani.injection.adapter import load_adapter
+from ani.injection.inspection import forced_gates
+from ani.playground import answer, build, decisions, gate_view, launch, without_adapter
+from tests.tiny import attached, pair, randomise
+
+CHROMIUM = Path("/usr/bin/chromium")
+TEXT = "Room 505 holds 10 people, 3.5 kg of $1,234 and -7 of 2020-11"
+MARKUP = "<b id=evil>5</b> & <script>evil()</script> ${1+1} {{value}} 7,500"
+TIMEOUT = 60_000
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.is_file():
+        pytest.skip(f"{CHROMIUM} is missing; install the Debian package chromium")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[[PreTrainedModel, PreTrainedTokenizerBase], Page]]:
+    """Open the playground of a model; afterwards no request may have gone anywhere else."""
+    opened: list[tuple[gr.Blocks, Page]] = []
+    requests: list[str] = []
+
+    def visit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Page:
+        server = build(model, tokenizer)
+        url = launch(server, "127.0.0.1", free_port())
+        page = browser.new_page(viewport={"width": 1000, "height": 760})
+        page.set_default_timeout(TIMEOUT)
+        page.on("request", lambda request: requests.append(request.url))
+        opened.append((server, page))
+        page.goto(url)
+        expect(page.locator("mark").first).to_be_visible(timeout=TIMEOUT)
+        return page
+
+    yield visit
+    for server, page in opened:
+        page.close()
+        server.close(verbose=False)
+    hosts = {urlsplit(request).hostname for request in requests}
+    assert hosts - {None} == {"127.0.0.1"}  # None: a data: address
+
+
+def answers(page: Page) -> tuple[str, str]:
+    boxes: list[Locator] = [page.locator(f"#{name} textarea") for name in ("base", "ani")]
+    for box in boxes:
+        expect(box).to_have_value("")
+    page.get_by_role("button", name="Answer").click()
+    for box in boxes:
+        expect(box).not_to_have_value("", timeout=TIMEOUT)
+    return boxes[0].input_value(), boxes[1].input_value()
+
+
+def test_page(visit: Callable[..., Page]) -> None:
+    model, tokenizer = attached("llama")
+    page = visit(model, tokenizer)
+    marks = page.locator("#gates mark")
+    page.get_by_label("Text").fill(TEXT)
+    numbers = decisions(model, tokenizer, TEXT)
+    assert {number.injected for number in numbers} == {True, False}
+    expect(marks).to_have_text(
+        [
+            f"{number.text} = {number.value} · α {number.alpha:.3f} · {'open' if number.injected else 'shut'}"
+            for number in numbers
+        ]
+    )
+    styles = marks.evaluate_all("marks => marks.map(mark => getComputedStyle(mark).borderTopStyle)")
+    assert styles == ["solid" if number.injected else "dashed" for number in numbers]
+
+    page.get_by_role("spinbutton").fill("8")
+    page.keyboard.press("Tab")
+    base, learnt = answers(page)
+    bare = pair("llama")
+    assert base == answer(*bare, TEXT, 8)
+    assert learnt == answer(model, tokenizer, TEXT, 8) != base
+
+    for choice, state in (("all open", "open, forced"), ("all shut", "shut, forced")):
+        page.get_by_label(choice).check()
+        expect(marks).to_contain_text([state] * len(numbers))
+        if state.startswith("open"):
+            _, opened = answers(page)
+            assert opened not in (base, learnt)
+    assert answers(page) == (base, base)
+
+    page.get_by_label("Text").fill(MARKUP)
+    expect(marks).to_have_count(4)
+    assert page.locator("#evil").count() == 0
+    without_notes = (
+        "view => { view = view.cloneNode(true); view.querySelectorAll('small').forEach(note => note.remove()); "
+        "return view.textContent }"
+    )
+    assert page.locator("#gates mark").first.locator("..").evaluate(without_notes) == MARKUP
+
+    page.get_by_label("Text").fill(" ")
+    page.get_by_role("button", name="Answer").click()
+    expect(page.get_by_text("there is no text to answer; type one")).to_be_visible()
+
+
+def test_shipped_adapter(visit: Callable[..., Page]) -> None:
+    """With ANI_SCREENSHOT=FILE it also writes the README's picture."""
+    model, tokenizer = pair("smollm2")
+    load_adapter(model, tokenizer, ani.cli._default_adapter("smollm2") or "")
+    page = visit(model, tokenizer)
+    marks = page.locator("#gates mark")
+    expect(marks).to_contain_text(["505", "10"])
+    expect(marks).to_contain_text(["shut", "open"])
+    picture = os.environ.get("ANI_SCREENSHOT")
+    page.get_by_role("spinbutton").fill("48" if picture else "6")
+    page.keyboard.press("Tab")
+    base, ours = answers(page)
+    assert base != ours
+    if picture:
+        page.wait_for_timeout(1000)  # until the boxes have faded in
+        page.screenshot(path=picture)
+
+
+def test_base_model_has_neither_injection_nor_lora() -> None:
+    bare, tokenizer = pair("llama")
+    model, _ = pair("llama")
+    model.add_adapter(LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    ani.attach(model, tokenizer, ani.AniConfig(layer=2, gate_hidden_size=16))
+    randomise(model, tokenizer)
+    base = answer(bare, tokenizer, TEXT, 8)
+    with forced_gates(model, False):
+        lora = answer(model, tokenizer, TEXT, 8)
+    ours = answer(model, tokenizer, TEXT, 8)
+    assert len({base, lora, ours}) == 3
+    with without_adapter(model):
+        assert answer(model, tokenizer, TEXT, 8) == base
+    assert answer(model, tokenizer, TEXT, 8) == ours
+
+
+def test_numbers_are_placed_in_the_text_and_decided_in_the_chat() -> None:
+    model, tokenizer = attached("qwen3")
+    text = "assistant 12, user 7"  # words of the chat template
+    assert [text[number.start : number.end] for number in decisions(model, tokenizer, text)] == ["12", "7"]
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+    )
+    in_chat = ani.inspect(model, tokenizer, str(chat), add_special_tokens=False)
+    assert [number.alpha for number in decisions(model, tokenizer, text)] == [number.alpha for number in in_chat]
+
+
+def test_numbers_without_decision() -> None:
+    model, tokenizer = attached("gemma", gate="open", overflow="skip", integer_digits=4)
+    text = "from 12 to 123456"
+    view = gate_view(text, decisions(model, tokenizer, text), False, None)
+    assert "= 12 · open, no gate" in view
+    assert "= 123456 · out of range" in view
+    assert "α" not in view
+
+
+def test_too_long_a_text() -> None:
+    model, tokenizer = attached("gemma")
+    with pytest.raises(ani.InputError, match="the model reads 512"):
+        answer(model, tokenizer, "7 " * 600, 1)
+
+
+def test_model_without_module() -> None:
+    with pytest.raises(ani.InputError, match="no ANI module"):
+        build(*pair("gemma"))
+
+
+def test_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_model: Path, tiny_adapter: Path
+) -> None:
+    port = free_port()
+    arguments = ["ani", "playground", "--model", str(tiny_model), "--adapter", str(tiny_adapter), "--port", str(port)]
+    monkeypatch.setattr(sys, "argv", arguments)
+
+    def at_work(page: gr.Blocks) -> None:
+        assert f"http://127.0.0.1:{port}/" in capsys.readouterr().out
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port))  # this machine too, but not asked for
+        with pytest.raises(SystemExit, match="2"):
+            ani.cli.main()
+        assert f"127.0.0.1:{port} can't be listened on" in capsys.readouterr().err
+        page.close(verbose=False)
+
+    monkeypatch.setattr(gr.Blocks, "block_thread", at_work)
+    with pytest.raises(SystemExit, match="0"):
+        ani.cli.main()
+
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delitem(sys.modules, "ani.playground")
+    with pytest.raises(SystemExit, match="2"):
+        ani.cli.main()
+    assert 'pip install "ani[playground]"' in capsys.readouterr().err
