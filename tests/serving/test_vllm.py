@@ -27,7 +27,6 @@ PREFIX = (
     "120000 in all, as counted by team 4 at 8:15 in the morning: "
 )
 """Longer than a block of vLLM's prefix cache on a CPU, 32 tokens."""
-NEW_TOKENS = 8
 
 
 def prompts(count: int) -> list[str]:
@@ -83,7 +82,7 @@ def tiny_merged(folder: Path, family: str, policy: str) -> tuple[Path, PreTraine
 
 
 def engine(path: Path, policy: str, **options: Any) -> Any:
-    """32 requests in flight, steps too short for a prompt, and too few cache blocks for them all."""
+    """32 requests in flight, steps too short for a prompt, and too few cache blocks for 32 long answers."""
     settings: dict[str, Any] = {
         "dtype": "float32",
         "enforce_eager": True,
@@ -91,7 +90,7 @@ def engine(path: Path, policy: str, **options: Any) -> Any:
         "max_num_seqs": 32,
         "max_num_batched_tokens": 48,
         "block_size": 32,
-        "num_gpu_blocks_override": 40,
+        "num_gpu_blocks_override": 128,
         "enable_prefix_caching": policy == "running",
         "disable_log_stats": False,
         "seed": 0,
@@ -100,7 +99,7 @@ def engine(path: Path, policy: str, **options: Any) -> Any:
 
 
 @torch.no_grad()
-def greedy(model: PreTrainedModel, rows: list[list[int]]) -> list[tuple[list[int], list[float]]]:
+def greedy(model: PreTrainedModel, rows: list[list[int]], tokens: int = 8) -> list[tuple[list[int], list[float]]]:
     """transformers' greedy tokens and their log-probabilities."""
     answers = []
     for begin in range(0, len(rows), 40):
@@ -111,8 +110,8 @@ def greedy(model: PreTrainedModel, rows: list[list[int]]) -> list[tuple[list[int
         out: Any = model.generate(
             ids,
             attention_mask=mask,
-            max_new_tokens=NEW_TOKENS,
-            min_new_tokens=NEW_TOKENS,
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
             do_sample=False,
             return_dict_in_generate=True,
             output_logits=True,
@@ -123,10 +122,12 @@ def greedy(model: PreTrainedModel, rows: list[list[int]]) -> list[tuple[list[int
     return answers
 
 
-def served(llm: Any, rows: list[list[int]], **extra: Any) -> tuple[list[tuple[list[int], list[float]]], int]:
+def served(
+    llm: Any, rows: list[list[int]], tokens: int = 8, **extra: Any
+) -> tuple[list[tuple[list[int], list[float]]], int]:
     """vLLM's, and how many prompt tokens came from the prefix cache."""
     params = vllm.SamplingParams(
-        temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0, extra_args=extra or None
+        temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=0, extra_args=extra or None
     )
     outputs = llm.generate([{"prompt_token_ids": row} for row in rows], params, use_tqdm=False)
     answers = []
@@ -160,9 +161,11 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str
     try:
         found, cached = served(llm, rows)
         assert_same(found, expected)
-        assert preemptions(llm) > 0
         assert (cached > 0) == (policy == "running")
         few = slice(0, 40)
+        assert preemptions(llm) == 0
+        assert_same(served(llm, rows[few], 64)[0], greedy(model, rows[few], 64))
+        assert preemptions(llm) > 0
         if policy == "running":  # a second turn: what was generated is cached too, and its numbers go on
             turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[few], expected[few], strict=True)]
             longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
