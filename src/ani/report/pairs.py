@@ -13,7 +13,7 @@ from ani.data.arithmetic import SYMBOLS
 from ani.errors import InputError
 from ani.evaluation.statistics import PairedDifference
 from ani.evaluation.tasks.data import BENCHMARKS
-from ani.report.records import Answer, BenchmarkAnswer, read_lines
+from ani.report.records import Answer, BenchmarkAnswer, Run, read_lines, read_object
 from ani.report.summaries import benchmark_differences, differences
 from ani.report.tables import benchmark_difference_cells, difference_cells, rich_table
 
@@ -83,6 +83,15 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
             "common"
         )
     return tables, results
+
+
+def backends_differ(run: Path, baseline: Path) -> str | None:
+    """A sentence to show beside a comparison whose two folders were answered by different backends; else None."""
+    files = [folder / "run.json" for folder in (run, baseline)]
+    ours, theirs = (read_object(file, Run).backend if file.is_file() else Run().backend for file in files)
+    if ours == theirs:
+        return None
+    return f"{run} was answered by {ours}, {baseline} by {theirs}: rounding differs, and is part of the differences"
 
 
 def _one_model(path: Path, kind: type[A]) -> list[A]:
