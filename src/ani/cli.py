@@ -5,7 +5,7 @@ import os
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, Literal, NoReturn, cast
 
 import typer
 from rich.console import Console
@@ -218,23 +218,40 @@ def evaluate(
         int | None, typer.Option("--batch-size", min=1, help="Of benchmarks; default: what fits on a GPU, 8 on a CPU.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
+    backend: Annotated[
+        Literal["transformers", "vllm"],
+        typer.Option("--backend", help="vllm: faster, for models and merged checkpoints; not gating and finer."),
+    ] = "transformers",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
+    from ani.evaluation.backends import VllmModel
     from ani.evaluation.run import NEED_GATE, TASKS
     from ani.evaluation.run import evaluate as run
     from ani.injection.adapter import adapter_method
     from ani.injection.methods import METHODS
+    from ani.models import load_tokenizer
 
     wanted = _names("task", tasks, TASKS)
     kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
     places = dict(_task_data(entry) for entry in data or ())
+    gated = [task for task in wanted if task in NEED_GATE]
+    if backend == "vllm":
+        if gated:
+            raise InputError(
+                f"the task {gated[0]} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
+            )
+        if adapter is not None:
+            raise InputError(
+                f"vLLM runs merged checkpoints: ani merge {adapter} OUT, then --model OUT and no --adapter"
+            )
+        if batch_size is not None:
+            raise InputError("vLLM makes its own batches: leave out --batch-size")
     merged = _merged_method(model)
     method = adapter_method(adapter) if adapter is not None else merged or METHODS["ani"]
-    gated = [task for task in wanted if task in NEED_GATE]
     if gated and adapter is None and merged is None:
         raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
-    loaded, tokenizer = _load(model, adapter)
+    loaded, tokenizer = (VllmModel(model), load_tokenizer(model)) if backend == "vllm" else _load(model, adapter)
     if gated:
         _check_gate(loaded, adapter or model, f"the task {gated[0]}")
     results = run(
@@ -251,7 +268,7 @@ def evaluate(
         seed=seed,
         method=method,
         quiet=as_json,
-        facts={"model": model, "adapter": adapter},
+        facts={"model": model, "adapter": adapter, "backend": backend},
     )
     if as_json:
         print(json.dumps(results))
@@ -311,9 +328,11 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p."""
-    from ani.report import compare_folders
+    from ani.report import backends_differ, compare_folders
 
     tables, results = compare_folders(run, baseline)
+    if note := backends_differ(run, baseline):
+        Console(stderr=True).print(f"[yellow]note:[/yellow] {escape(note)}", soft_wrap=True, highlight=False)
     if as_json:
         print(json.dumps(results, ensure_ascii=False))
         return

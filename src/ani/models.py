@@ -39,7 +39,7 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer; raises InputError if there is none under this name."""
-    source = _source(name)
+    source = model_source(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
@@ -61,7 +61,7 @@ def need_chat_template(tokenizer: PreTrainedTokenizerBase, what: str) -> None:
 def load_config(name: str) -> PreTrainedConfig:
     """Load a model's configuration, without its weights; raises InputError if there is none under this name."""
     try:
-        return cast(PreTrainedConfig, AutoConfig.from_pretrained(_source(name)))
+        return cast(PreTrainedConfig, AutoConfig.from_pretrained(model_source(name)))
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
@@ -94,7 +94,7 @@ def load_model(
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch_dtype,
         )
-    source = _source(name)
+    source = model_source(name)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch_dtype, quantization_config=quantization_config, device_map={"": device}
@@ -175,7 +175,8 @@ def _convert(gguf: Path, directory: Path) -> None:
         tokenizer.save_pretrained(work)
 
 
-def _source(name: str) -> str:
+def model_source(name: str) -> str:
+    """The directory or hub name of a model; raises InputError for a directory that holds none."""
     if name == EMBEDDED:
         return str(embedded_model_directory())
     path = Path(name).expanduser()

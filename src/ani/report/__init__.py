@@ -4,7 +4,7 @@ Knows nothing about models, training or how the results came to be.
 """
 
 from ani.report.page import build_report
-from ani.report.pairs import compare_folders
+from ani.report.pairs import backends_differ, compare_folders
 from ani.report.tables import (
     accuracy_markdown,
     accuracy_table,
@@ -22,6 +22,7 @@ from ani.report.tables import (
 __all__ = [
     "accuracy_markdown",
     "accuracy_table",
+    "backends_differ",
     "benchmark_tables",
     "build_report",
     "compare_folders",

@@ -411,6 +411,7 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
         "Layer": run.layer,
         "Policy": run.policy,
         "Adapter": run.adapter,
+        "Backend": run.backend,
         "Commit": run.commit,
         "Command": run.command,
         "Date": run.date,

@@ -105,6 +105,15 @@ def _same_generation(task: str, run: Path, baseline: Path) -> None:
         )
 
 
+def backends_differ(run: Path, baseline: Path) -> str | None:
+    """A sentence to show beside a comparison whose two folders were answered by different backends; else None."""
+    files = [folder / "run.json" for folder in (run, baseline)]
+    ours, theirs = (read_object(file, Run).backend if file.is_file() else Run().backend for file in files)
+    if ours == theirs:
+        return None
+    return f"{run} was answered by {ours}, {baseline} by {theirs}: rounding differs, and is part of the differences"
+
+
 def _one_model(path: Path, kind: type[A]) -> list[A]:
     records = read_lines(path, kind)
     models = dict.fromkeys((record.run, record.seed) for record in records)

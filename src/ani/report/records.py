@@ -39,6 +39,7 @@ class Run(Record):
     layer: int | None = None
     policy: str | None = None
     adapter: str | None = None
+    backend: str = "transformers"
     commit: str | None = None
     command: str | None = None
     date: str | None = None

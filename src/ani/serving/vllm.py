@@ -8,7 +8,7 @@ method is wrapped), in the V2 runner in the model state's `prepare_inputs`.
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -80,7 +80,7 @@ class AniForCausalLM(nn.Module):
         locator = NumberLocator(tokenizer, settings)
         self.ani_steps = StepLocator(locator)
         layer = self.model.layers[settings.layer]
-        layer.__class__ = _with_injection(type(layer))
+        layer.__class__ = _with_injection(cast(Any, type(layer)))
         layer.ani = AniModule(settings, locator.encoder.width).float()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
@@ -125,15 +125,15 @@ def _split_off(
             yield name, weight
 
 
-class AniLlamaForCausalLM(AniForCausalLM, LlamaForCausalLM):
+class AniLlamaForCausalLM(AniForCausalLM, LlamaForCausalLM):  # type: ignore[misc]
     """Llama with ANI."""
 
 
-class AniMistralForCausalLM(AniForCausalLM, MistralForCausalLM):
+class AniMistralForCausalLM(AniForCausalLM, MistralForCausalLM):  # type: ignore[misc]
     """Mistral with ANI."""
 
 
-class AniQwen3ForCausalLM(AniForCausalLM, Qwen3ForCausalLM):
+class AniQwen3ForCausalLM(AniForCausalLM, Qwen3ForCausalLM):  # type: ignore[misc]
     """Qwen3 with ANI."""
 
 

