@@ -22,11 +22,13 @@ from tests.tiny import pair, randomise
 
 vllm = pytest.importorskip("vllm")
 
+BLOCK = 32
+"""Tokens of a block of vLLM's KV cache, the fewest on a CPU."""
 PREFIX = (
     "Stock list of 2026-11-21 for hall 7, shelf 12 and room 505, all 1,250 items of 98 kinds, -3.5 degrees, $17.25 "
     "each, 120000 in all, as counted by team 4 at 8:15 in the morning: "
 )
-"""Longer than a block of vLLM's prefix cache on a CPU, 32 tokens."""
+"""Two blocks and more."""
 
 
 def prompts(count: int) -> list[str]:
@@ -81,16 +83,18 @@ def tiny_merged(folder: Path, family: str, policy: str) -> tuple[Path, PreTraine
     return *merged(folder, model, tokenizer, policy), tokenizer
 
 
-def engine(path: Path, policy: str, **options: Any) -> Any:
-    """32 requests in flight, steps too short for a prompt, and too few cache blocks for 32 long answers."""
+def engine(path: Path, policy: str, rows: list[list[int]], **options: Any) -> Any:
+    """32 requests in flight, steps that cut every prompt, cache blocks for 32 prompts but not for their answers."""
+    shared = len(PREFIX) // 4 // BLOCK if policy == "running" else 0
     settings: dict[str, Any] = {
         "dtype": "float32",
         "enforce_eager": True,
         "max_model_len": 256,
         "max_num_seqs": 32,
-        "max_num_batched_tokens": 48,
-        "block_size": 32,
-        "num_gpu_blocks_override": 128,
+        "max_num_batched_tokens": 256,
+        "long_prefill_token_threshold": 37,
+        "block_size": BLOCK,
+        "num_gpu_blocks_override": 8 + sum(sorted(len(row) // BLOCK + 1 - shared for row in rows)[-32:]),
         "enable_prefix_caching": policy == "running",
         "disable_log_stats": False,
         "seed": 0,
@@ -148,8 +152,21 @@ def assert_same(found: list[tuple[list[int], list[float]]], expected: list[tuple
     )
 
 
-def preemptions(llm: Any) -> float:
-    return sum(metric.value for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
+def metric(llm: Any, name: str) -> float:
+    return float(sum(metric.value for metric in llm.get_metrics() if metric.name == f"vllm:{name}"))
+
+
+def most_in_flight(llm: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A list whose only item is the greatest number of requests that ran in one step, from now on."""
+    most, step = [0.0], llm.llm_engine.step
+
+    def counted() -> Any:
+        outputs = step()
+        most[0] = max(most[0], metric(llm, "num_requests_running"))
+        return outputs
+
+    monkeypatch.setattr(llm.llm_engine, "step", counted)
+    return most
 
 
 def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int, **options: Any) -> None:
@@ -157,15 +174,16 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str
     expected = greedy(model, rows)
     closed = greedy(shut(model), rows)
     assert sum(a != b for (a, _), (b, _) in zip(expected, closed, strict=True)) > count / 10  # it matters
-    llm = engine(path, policy, **options)
+    few = slice(0, 40)
+    llm = engine(path, policy, rows[few], **options)
     try:
         found, cached = served(llm, rows)
         assert_same(found, expected)
         assert (cached > 0) == (policy == "running")
-        few = slice(0, 40)
-        assert preemptions(llm) == 0
-        assert_same(served(llm, rows[few], 64)[0], greedy(model, rows[few], 64))
-        assert preemptions(llm) > 0
+        with pytest.MonkeyPatch.context() as patch:
+            most = most_in_flight(llm, patch)
+            assert_same(served(llm, rows[few], 64)[0], greedy(model, rows[few], 64))
+        assert most == [32] and metric(llm, "num_preemptions") > 0
         if policy == "running":  # a second turn: what was generated is cached too, and its numbers go on
             turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[few], expected[few], strict=True)]
             longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
@@ -296,4 +314,4 @@ def test_the_switch_has_two_values() -> None:
 def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
     path, _, _ = tiny_merged(tmp_path, "llama", "terminal")
     with pytest.raises(ValueError, match="--no-enable-prefix-caching"):
-        engine(path, "terminal", enable_prefix_caching=True)
+        engine(path, "terminal", [[0]], enable_prefix_caching=True)
