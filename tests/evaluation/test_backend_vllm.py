@@ -1,6 +1,7 @@
 """vLLM's answers against transformers' own, for a tiny model in float32."""
 
 import json
+import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ani import InputError
 from ani.cli import main
@@ -16,7 +17,7 @@ from ani.data.arithmetic import arithmetic_problems
 from ani.data.tool_routing import routing_queries
 from ani.evaluation import routing
 from ani.evaluation.arithmetic import evaluate_arithmetic
-from ani.evaluation.backends import VllmModel, caches_prefixes
+from ani.evaluation.backends import VllmModel
 from ani.evaluation.benchmarks import BenchmarkRecord, evaluate_benchmark, load_benchmark
 from ani.evaluation.routing import evaluate_routing
 from ani.injection.methods import METHODS
@@ -154,17 +155,6 @@ def test_another_checkpoint_in_the_directory_is_told(folder: Path, ours: VllmMod
     assert _fingerprint(str(folder), ours.config) != before
 
 
-@pytest.mark.parametrize(
-    ("section", "caches"),
-    [(None, True), ({"method": "sft"}, True), ({"policy": "running"}, True), ({"policy": "terminal"}, False)],
-)
-def test_prefix_caching(section: dict[str, str] | None, caches: bool) -> None:
-    config = LlamaConfig()
-    if section is not None:
-        config.ani = section
-    assert caches_prefixes(config) is caches
-
-
 def test_the_command(
     ours: VllmModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +205,6 @@ def test_what_vllm_cannot_do(
 
 
 def test_without_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(InputError, match=r'pip install "ani\[serve\]"'):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(InputError, match="vLLM is missing; install it"):
         VllmModel(str(folder))

@@ -1,5 +1,6 @@
 """vLLM, which finds the plugin by itself, answers as transformers does: chunks, prefix cache, preemption and all."""
 
+import copy
 import json
 import random
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import ani
 from ani import AniConfig
 from ani.injection.adapter import CONFIG_FILE
 from ani.injection.attach import ani_module, last_decision
-from ani.serving.vllm_plugin import SWITCH, gates_shut, refusal
+from ani.serving.vllm_plugin import SWITCH, caches_prefixes, gates_shut, refusal
 from tests import tiny as tiny_models
 from tests.tiny import pair, randomise
 
@@ -60,27 +61,24 @@ def quiet_vllm() -> Iterator[None]:
         yield
 
 
-def merged(folder: Path, model: PreTrainedModel, tokenizer: Any, policy: str) -> tuple[Path, PreTrainedModel]:
-    """A merged checkpoint of an attached model under a policy, and transformers' model of it."""
-    ani.save_adapter(model, folder / "adapter")
+def merged(folder: Path, policy: str, base: str) -> tuple[Path, PreTrainedModel]:
+    """The merged checkpoint of `folder`/adapter under a policy, and transformers' model of it."""
     config = folder / "adapter" / CONFIG_FILE
     config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
-    if not (folder / "base").exists():
-        base = ani.detach(model)
-        base.save_pretrained(folder / "base")
-        tokenizer.save_pretrained(folder / "base")
-    ani.merge(folder / "adapter", folder / policy, model=str(folder / "base"))
-    loaded = AutoModelForCausalLM.from_pretrained(folder / policy, dtype=torch.float32)
-    return folder / policy, loaded.eval()
+    ani.merge(folder / "adapter", folder / policy, model=base, dtype="float32")
+    return folder / policy, AutoModelForCausalLM.from_pretrained(folder / policy, dtype=torch.float32).eval()
 
 
 def tiny_merged(folder: Path, family: str, policy: str) -> tuple[Path, PreTrainedModel, Any]:
     tokenizer = tiny_models._TOKENIZERS[family]()
     # vLLM's attention on a CPU has kernels for heads of 32 and more.
     model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32)
+    model.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
     ani.attach(model, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
     randomise(model, tokenizer)
-    return *merged(folder, model, tokenizer, policy), tokenizer
+    ani.save_adapter(model, folder / "adapter")
+    return *merged(folder, policy, str(folder / "base")), tokenizer
 
 
 def engine(path: Path, policy: str, rows: list[list[int]], **options: Any) -> Any:
@@ -169,13 +167,13 @@ def most_in_flight(llm: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return most
 
 
-def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int, **options: Any) -> None:
+def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int) -> None:
     rows = [tokenizer(text)["input_ids"] for text in prompts(count)]
     expected = greedy(model, rows)
     closed = greedy(shut(model), rows)
     assert sum(a != b for (a, _), (b, _) in zip(expected, closed, strict=True)) > count / 10  # it matters
     few = slice(0, 40)
-    llm = engine(path, policy, rows[few], **options)
+    llm = engine(path, policy, rows[few])
     try:
         found, cached = served(llm, rows)
         assert_same(found, expected)
@@ -197,11 +195,9 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str
         llm.llm_engine.engine_core.shutdown()
 
 
-def shut(model: PreTrainedModel) -> PreTrainedModel:
+def shut(model: PreTrainedModel) -> Any:
     """The same without its module: LoRA's part stays."""
-    import copy
-
-    return ani.detach(copy.deepcopy(model)).eval()  # type: ignore[return-value]
+    return ani.detach(copy.deepcopy(model)).eval()
 
 
 @pytest.mark.parametrize(("family", "policy"), [("qwen3", "running"), ("mistral", "terminal"), ("llama", "placewise")])
@@ -211,7 +207,7 @@ def test_a_tiny_model_of_each_family(tmp_path: Path, family: str, policy: str) -
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreTrainedModel, Any]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """SmolLM2 with a module that was trained, for some steps, with open gates."""
     model, tokenizer = pair("smollm2")
     model.requires_grad_(False)
@@ -223,7 +219,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreTrainedM
     optimizer = torch.optim.Adam(module.parameters(), lr=3e-2)
     draw = random.Random(1)
     for _ in range(6):
-        pairs = [(draw.randrange(100, 1000), draw.randrange(100, 1000)) for _ in range(8)]
+        pairs = [(draw.randrange(100, 500), draw.randrange(100, 500)) for _ in range(8)]
         ids = tokenizer([f"{a} + {b} = {a + b}." for a, b in pairs], return_tensors="pt")["input_ids"]
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
@@ -233,23 +229,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreTrainedM
         model(input_ids=tokenizer(prompts(1)[0], return_tensors="pt")["input_ids"])
     decision = last_decision(model)
     assert decision is not None and decision.injection.alpha.mean() > 0.5
-    return tmp_path_factory.mktemp("smollm2"), model, tokenizer
+    folder = tmp_path_factory.mktemp("smollm2")
+    ani.save_adapter(model, folder / "adapter")
+    return folder, tokenizer
 
 
 @pytest.mark.parametrize("policy", ["running", "terminal"])
-def test_smollm2_with_a_trained_module(trained: Any, policy: str) -> None:
-    folder, model, tokenizer = trained
-    if not (folder / "adapter").exists():
-        ani.save_adapter(model, folder / "adapter")
-    path, loaded = merged_again(folder, policy)
-    check_parity(path, loaded, tokenizer, policy, 200)
-
-
-def merged_again(folder: Path, policy: str) -> tuple[Path, PreTrainedModel]:
-    config = folder / "adapter" / CONFIG_FILE
-    config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
-    ani.merge(folder / "adapter", folder / policy, model="smollm2", dtype="float32")
-    return folder / policy, AutoModelForCausalLM.from_pretrained(folder / policy, dtype=torch.float32).eval()
+def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], policy: str) -> None:
+    folder, tokenizer = trained
+    check_parity(*merged(folder, policy, "smollm2"), tokenizer, policy, 200)
 
 
 def config(**changes: Any) -> Any:
@@ -301,6 +289,12 @@ def test_what_would_be_served_wrongly_is_refused() -> None:
     ]:
         reason = refusal(settings, config(**changes))
         assert reason is not None and mend in reason
+
+
+def test_prefixes_are_kept_where_they_mean_the_same() -> None:
+    for policy in ("terminal", "digitwise", "placewise"):
+        assert not caches_prefixes(AniConfig(layer=1, policy=policy))
+    assert caches_prefixes(AniConfig(layer=1, policy="running")) and caches_prefixes(None)
 
 
 def test_the_switch_has_two_values() -> None:

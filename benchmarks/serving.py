@@ -1,0 +1,112 @@
+"""Tokens a second of the served ANI model over the served base model, in vLLM, every gate open; the scanner's cost.
+
+vLLM compiles the models at its start unless told otherwise: some minutes on a CPU.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _paired
+from generation import attached
+
+import ani
+from ani.data.arithmetic import arithmetic_problems
+from ani.injection.attach import number_locator
+from ani.models import load_tokenizer, model_source
+from ani.serving.scheduling import Scheduled, StepLocator
+
+
+def engine(path: str, eager: bool) -> Any:
+    """Prefix caching is off for all, because a repeated prompt would cost nothing."""
+    import vllm
+
+    return vllm.LLM(
+        path,
+        dtype="bfloat16",
+        max_model_len=1024,
+        max_num_seqs=32,
+        max_num_batched_tokens=2048,
+        enable_prefix_caching=False,
+        enforce_eager=eager,
+    )
+
+
+def cost(locator: Any, rows: list[list[int]], repeats: int) -> tuple[float, float]:
+    """Microseconds to find the numbers, per scheduled token: of whole prompts, and of a step of one token a request."""
+
+    def timed(step: list[Scheduled]) -> float:
+        times = []
+        for _ in range(repeats):
+            steps = StepLocator(locator)
+            start = time.perf_counter()
+            steps.find(step)
+            times.append(time.perf_counter() - start)
+        return 1e6 * statistics.median(times) / sum(request.stop - request.start for request in step)
+
+    prompts, decodes, offset = [], [], 0
+    for i, row in enumerate(rows):
+        prompts.append(Scheduled(str(i), row, len(row), 0, len(row), offset))
+        decodes.append(Scheduled(str(i), row, len(row) - 8, len(row) - 1, len(row), i))
+        offset += len(row)
+    return timed(prompts), timed(decodes)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--eager", action="store_true", help="Without vLLM's compilation.")
+    arguments = parser.parse_args()
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    tokenizer = load_tokenizer("smollm2")
+
+    def prompts(problems: int) -> list[list[int]]:
+        return [
+            tokenizer(" ".join(f"{p.prompt} {p.answer}." for p in drawn))["input_ids"]
+            for drawn in (
+                arithmetic_problems(problems, digits=(3, 6), split="test", seed=row)
+                for row in range(arguments.requests)
+            )
+        ]
+
+    def generating(llm: Any, rows: list[list[int]], new_tokens: int) -> Callable[[], object]:
+        import vllm
+
+        settings = vllm.SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
+        return lambda: llm.generate([{"prompt_token_ids": row} for row in rows], settings, use_tqdm=False)
+
+    rows = _paired.table(f"vLLM, SmolLM2-135M, {arguments.requests} requests: throughput ANI / base")
+    costs = []
+    with tempfile.TemporaryDirectory() as folder:
+        base = engine(model_source("smollm2"), arguments.eager)
+        for policy in ("terminal", "running"):
+            model = attached(tokenizer, policy)
+            costs.append((policy, *cost(number_locator(model), prompts(24), 20)))
+            ani.save_adapter(model, Path(folder) / "adapter")
+            ani.merge(Path(folder) / "adapter", Path(folder) / policy, model="smollm2")
+            served = engine(str(Path(folder) / policy), arguments.eager)
+            for what, problems, new_tokens in (("prefill-heavy", 24, 1), ("decode-heavy", 1, 64)):
+                # Throughput is the inverse of time: time of the base over time of ANI.
+                found = _paired.ratios(
+                    generating(base, prompts(problems), new_tokens),
+                    generating(served, prompts(problems), new_tokens),
+                    arguments.repeats,
+                )
+                _paired.add(rows, f"{policy}, {what}", found, "≥ 0.98")
+            served.llm_engine.engine_core.shutdown()
+        base.llm_engine.engine_core.shutdown()
+    _paired.show(rows)
+    for policy, prefill, decode in costs:
+        print(f"{policy}: finding numbers costs {prefill:.2f} µs a prefilled token, {decode:.2f} µs a decoded one")
+
+
+if __name__ == "__main__":
+    main()
