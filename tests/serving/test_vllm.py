@@ -170,9 +170,9 @@ def most_in_flight(llm: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int) -> None:
     rows = [tokenizer(text)["input_ids"] for text in prompts(count)]
     expected = greedy(model, rows)
-    closed = greedy(shut(model), rows)
-    assert sum(a != b for (a, _), (b, _) in zip(expected, closed, strict=True)) > count / 10  # it matters
     few = slice(0, 40)
+    closed = greedy(shut(model), rows[few])
+    assert sum(a != b for (a, _), (b, _) in zip(expected[few], closed, strict=True)) > 4  # it matters
     llm = engine(path, policy, rows[few])
     try:
         found, cached = served(llm, rows)
@@ -189,7 +189,7 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str
             assert cached > 0
             assert_same(again, greedy(model, longer))
         # The switch: the base model's answers, also beside a prefix cache full of the others.
-        assert_same(served(llm, rows[few], **{SWITCH: "shut"})[0], closed[few])
+        assert_same(served(llm, rows[few], **{SWITCH: "shut"})[0], closed)
         assert_same(served(llm, rows[few], **{SWITCH: "learned"})[0], expected[few])
     finally:
         llm.llm_engine.engine_core.shutdown()
