@@ -25,11 +25,8 @@ vllm = pytest.importorskip("vllm")
 
 BLOCK = 32
 """Tokens of a block of vLLM's KV cache, the fewest on a CPU."""
-PREFIX = (
-    "Stock list of 2026-11-21 for hall 7, shelf 12 and room 505, all 1,250 items of 98 kinds, -3.5 degrees, $17.25 "
-    "each, 120000 in all, as counted by team 4 at 8:15 in the morning: "
-)
-"""Two blocks and more."""
+PREFIX = "Stock list of 2026-11-21 for hall 7, shelf 12, all 1,250 items of 98 kinds at $17.25, 120000 in all: "
+"""A block and some tokens."""
 
 
 def prompts(count: int) -> list[str]:
@@ -83,7 +80,7 @@ def tiny_merged(folder: Path, family: str, policy: str) -> tuple[Path, PreTraine
 
 def engine(path: Path, policy: str, rows: list[list[int]], **options: Any) -> Any:
     """32 requests in flight, steps that cut every prompt, cache blocks for 32 prompts but not for their answers."""
-    shared = len(PREFIX) // 4 // BLOCK if policy == "running" else 0
+    shared = int(policy == "running")
     settings: dict[str, Any] = {
         "dtype": "float32",
         "enforce_eager": True,
