@@ -73,6 +73,15 @@ def test_steps_find_what_whole_rows_hold(policy: str, seed: int) -> None:
     assert found == expected
 
 
+def test_another_request_under_the_same_id_has_its_own_numbers() -> None:
+    locator, tokenizer = locators("terminal")
+    steps = StepLocator(locator)
+    for text in ("Room 505 and 17 of it", "Bus 12 and 3 of it"):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        found = steps.find([Scheduled("the same", ids, len(ids), 0, 4, 0)])  # and then it is aborted
+        assert at(found, 0, 0) == {k: v for k, v in at(locator.batch([ids]), 0, 0).items() if k < 4}
+
+
 def test_a_step_without_requests_has_no_numbers() -> None:
     for policy in POLICIES:
         numbers = StepLocator(locators(policy)[0]).find([])

@@ -61,6 +61,7 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, monkeypatch: pytest.Monke
         (str(tmp_path / "good" / "adapter"), "ani merge ADAPTER"),
         (merge(tmp_path / "gemma", "gemma"), "AniQwen3ForCausalLM"),
         (merge(tmp_path / "numerologic", method="numerologic"), "rewrites"),
+        (merge(tmp_path / "fone", method="fone", layer=0), "takes tokens out of the prompt"),
     ]:
         with pytest.raises(InputError, match=message):
             serve_command(path)
@@ -103,16 +104,16 @@ def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
             "prompt": text,
             "max_tokens": 8,
             "temperature": 0,
-            "extra_body": {"ignore_eos": True},
+            "extra_body": {"min_tokens": 8},
         }
         assert client.completions.create(**asked).choices[0].text == expected
         assert "".join(part.choices[0].text for part in client.completions.create(**asked, stream=True)) == expected
-        asked["extra_body"] = {"ignore_eos": True, "vllm_xargs": {"ani_gates": "shut"}}
+        asked["extra_body"] = {"min_tokens": 8, "vllm_xargs": {"ani_gates": "shut"}}
         assert client.completions.create(**asked).choices[0].text == closed
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="other").models.list()
         asked["extra_body"] = {"vllm_xargs": {"ani_gates": "ajar"}}
-        with pytest.raises(openai.APIError):
+        with pytest.raises(openai.BadRequestError, match=r"must be .*learned.* or .*shut"):
             client.completions.create(**asked)
         assert client.models.list().data[0].id == "tiny"  # and it goes on
         server.send_signal(signal.SIGINT)

@@ -9,16 +9,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import ani
-from ani import AniConfig
+from ani import AniConfig, NumberScanner
 from ani.injection.adapter import CONFIG_FILE
 from ani.injection.attach import ani_module, last_decision
+from ani.injection.locate import NumberLocator
+from ani.serving.scheduling import StepLocator
 from ani.serving.vllm_plugin import SWITCH, caches_prefixes, gates_shut, refusal
 from tests import tiny as tiny_models
+from tests import tokenizers
 from tests.tiny import pair, randomise
 
 vllm = pytest.importorskip("vllm")
@@ -78,8 +82,13 @@ def tiny_merged(folder: Path, family: str, policy: str) -> tuple[Path, PreTraine
     return *merged(folder, policy, str(folder / "base")), tokenizer
 
 
-def engine(path: Path, policy: str, rows: list[list[int]], **options: Any) -> Any:
-    """32 requests in flight, steps that cut every prompt, cache blocks for 32 prompts but not for their answers."""
+def cut_in_a_number(tokenizer: Any, row: list[int]) -> int:
+    """How many tokens from the beginning to the inside of a number, some twenty."""
+    return next(n.last_token for n in NumberScanner(tokenizer).scan(row) if n.last_token > max(16, n.first_token))
+
+
+def engine(path: Path, policy: str, rows: list[list[int]], chunk: int = 0, **options: Any) -> Any:
+    """32 requests in flight, prompts in chunks, cache blocks for 32 prompts but not for their answers."""
     shared = int(policy == "running")
     settings: dict[str, Any] = {
         "dtype": "float32",
@@ -87,7 +96,7 @@ def engine(path: Path, policy: str, rows: list[list[int]], **options: Any) -> An
         "max_model_len": 256,
         "max_num_seqs": 32,
         "max_num_batched_tokens": 256,
-        "long_prefill_token_threshold": 37,
+        "long_prefill_token_threshold": chunk,
         "block_size": BLOCK,
         "num_gpu_blocks_override": 8 + sum(sorted(len(row) // BLOCK + 1 - shared for row in rows)[-32:]),
         "enable_prefix_caching": policy == "running",
@@ -126,7 +135,7 @@ def served(
 ) -> tuple[list[tuple[list[int], list[float]]], int]:
     """vLLM's, and how many prompt tokens came from the prefix cache."""
     params = vllm.SamplingParams(
-        temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=0, extra_args=extra or None
+        temperature=0, max_tokens=tokens, min_tokens=tokens, logprobs=0, extra_args=extra or None
     )
     outputs = llm.generate([{"prompt_token_ids": row} for row in rows], params, use_tqdm=False)
     answers = []
@@ -139,12 +148,8 @@ def served(
 
 def assert_same(found: list[tuple[list[int], list[float]]], expected: list[tuple[list[int], list[float]]]) -> None:
     assert [chosen for chosen, _ in found] == [chosen for chosen, _ in expected]
-    torch.testing.assert_close(
-        torch.tensor([scores for _, scores in found]),
-        torch.tensor([scores for _, scores in expected]),
-        rtol=0,
-        atol=1e-3,
-    )
+    ours, theirs = (torch.tensor([scores for _, scores in answers]) for answers in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)
 
 
 def metric(llm: Any, name: str) -> float:
@@ -164,13 +169,13 @@ def most_in_flight(llm: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return most
 
 
-def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int) -> None:
+def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int, **options: Any) -> None:
     rows = [tokenizer(text)["input_ids"] for text in prompts(count)]
     expected = greedy(model, rows)
     few = slice(0, 40)
     closed = greedy(shut(model), rows[few])
     assert sum(a != b for (a, _), (b, _) in zip(expected[few], closed, strict=True)) > 4  # it matters
-    llm = engine(path, policy, rows[few])
+    llm = engine(path, policy, rows[few], cut_in_a_number(tokenizer, rows[0]), **options)
     try:
         found, cached = served(llm, rows)
         assert_same(found, expected)
@@ -197,10 +202,17 @@ def shut(model: PreTrainedModel) -> Any:
     return ani.detach(copy.deepcopy(model)).eval()
 
 
-@pytest.mark.parametrize(("family", "policy"), [("qwen3", "running"), ("mistral", "terminal"), ("llama", "placewise")])
-def test_a_tiny_model_of_each_family(tmp_path: Path, family: str, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "policy", "options"),
+    [
+        ("qwen3", "running", {"tensor_parallel_size": 2}),
+        ("mistral", "terminal", {}),
+        ("llama", "placewise", {"enforce_eager": False}),
+    ],
+)
+def test_a_tiny_model_of_each_family(tmp_path: Path, family: str, policy: str, options: dict[str, Any]) -> None:
     path, model, tokenizer = tiny_merged(tmp_path, family, policy)
-    check_parity(path, model, tokenizer, policy, 60)
+    check_parity(path, model, tokenizer, policy, 60, **options)
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +261,7 @@ def config(**changes: Any) -> Any:
         "v2": False,
         "prefix_caching": False,
         "transfer": None,
+        "offloading": None,
         **changes,
     }
     return SimpleNamespace(
@@ -261,7 +274,9 @@ def config(**changes: Any) -> Any:
         speculative_config=values["speculative"],
         scheduler_config=SimpleNamespace(async_scheduling=values["asynchronous"]),
         use_v2_model_runner=values["v2"],
-        cache_config=SimpleNamespace(enable_prefix_caching=values["prefix_caching"]),
+        cache_config=SimpleNamespace(
+            enable_prefix_caching=values["prefix_caching"], kv_offloading_size=values["offloading"]
+        ),
         kv_transfer_config=values["transfer"],
     )
 
@@ -270,12 +285,13 @@ def test_what_would_be_served_wrongly_is_refused() -> None:
     terminal, running = (AniConfig(layer=1, policy=policy) for policy in ("terminal", "running"))
     substitute = partial(AniConfig, layer=0, combine="substitute", gate="open")
     assert refusal(terminal, config()) is None
-    assert refusal(running, config(prefix_caching=True, transfer=object())) is None
+    assert refusal(running, config(prefix_caching=True)) is None
     assert refusal(running, config(asynchronous=True, v2=True)) is None
     assert refusal(terminal, config(asynchronous=True, speculative=object())) is None
     for settings, changes, mend in [
         (terminal, {"prefix_caching": True}, "--no-enable-prefix-caching"),
-        (terminal, {"transfer": object()}, "--kv-transfer-config"),
+        (terminal, {"offloading": 1.0}, "--kv-offloading-size"),
+        (running, {"transfer": object()}, "--kv-transfer-config"),
         (running, {"asynchronous": True}, "--no-async-scheduling"),
         (running, {"speculative": object()}, "--speculative-config"),
         (running, {"prompt_embeds": True}, "--enable-prompt-embeds"),
@@ -306,3 +322,58 @@ def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
     path, _, _ = tiny_merged(tmp_path, "llama", "terminal")
     with pytest.raises(ValueError, match="--no-enable-prefix-caching"):
         engine(path, "terminal", [[0]], enable_prefix_caching=True)
+    with pytest.raises(ValueError, match="--kv-offloading-size"):
+        engine(path, "terminal", [[0]], kv_offloading_size=1.0)
+
+
+@pytest.mark.parametrize("policy", ["terminal", "running"])
+def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
+    from ani.serving.vllm import AniModelState  # needs no GPU: it is what the runner calls before each step
+
+    tokenizer = tokenizers.llama3()
+    locator = NumberLocator(tokenizer, AniConfig(layer=0, policy=policy))
+    steps, told = StepLocator(locator), []
+    state = AniModelState.__new__(AniModelState)
+    state.rope_state = state.prompt_embeds_state = None
+    state.supports_mm_inputs = False
+    state.model_config = SimpleNamespace(max_model_len=64)
+    state._requests = {}
+    state.model = SimpleNamespace(ani_steps=steps, ani_prepare=lambda step: told.append(steps.find(step)))
+    prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Add 12345 to 67", "8 = 9"))
+    row = prompt + answer
+
+    def step(*requests: tuple[str, int, int]) -> Any:
+        ends = np.cumsum([0, *(stop - start for _, start, stop in requests)])
+        ids = [i for _, start, stop in requests for i in row[start:stop]]
+        batch = SimpleNamespace(
+            req_ids=[name for name, _, _ in requests],
+            num_computed_tokens_np=np.array([start for _, start, _ in requests]),
+            query_start_loc_np=ends,
+            input_ids=torch.tensor([*ids, 0, 0]),  # padded for a graph
+        )
+        assert state.prepare_inputs(batch, None) == {}
+        return told[-1]
+
+    def add(name: str, known: int, **extra: Any) -> None:
+        params = SimpleNamespace(extra_args=extra)
+        request = SimpleNamespace(
+            req_id=name, prompt_token_ids=prompt, prefill_token_ids=row[:known], sampling_params=params
+        )
+        state.add_request(0, request)
+
+    whole = locator.batch([row if policy == "running" else prompt])
+    expected = dict(zip(whole.positions.tolist(), whole.features.tolist(), strict=True))
+    add("a", len(prompt))
+    add("shut", len(prompt), **{SWITCH: "shut"})
+    found = {}
+    for start, stop in [(0, 2), (2, len(prompt)), *((i, i + 1) for i in range(len(prompt), len(row)))]:
+        numbers = step(("shut", start, stop), ("a", start, stop))
+        offset = stop - start
+        places = (numbers.positions - offset + start).tolist()
+        found |= dict(zip(places, numbers.features.tolist(), strict=True))
+    assert found == expected
+    state.remove_request("a")
+    add("a", len(row) - 1)  # resumed after a preemption: it begins with all that it had written
+    numbers = step(("a", 0, len(row) - 1))
+    assert numbers.positions.tolist() == [place for place in expected if place < len(row) - 1]
+    assert state.prepare_dummy_inputs(1, 1) == {} and len(told[-1]) == 0

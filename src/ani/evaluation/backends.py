@@ -11,8 +11,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.models import default_dtype, load_config, model_source
-from ani.serving.checkpoint import merged_settings
-from ani.serving.vllm_plugin import caches_prefixes, need_vllm
+from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
@@ -33,7 +32,7 @@ class VllmModel:
         name: Directory, hub name, or `smollm2`; a merged checkpoint for a model with an adapter.
 
     Raises:
-        InputError: There is no vLLM, or no such model.
+        InputError: There is no vLLM, no such model, or one that vLLM doesn't serve with ANI.
     """
 
     config: PreTrainedConfig
@@ -48,6 +47,7 @@ class VllmModel:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         need_vllm()
         self.config, source = load_config(name), model_source(name)
+        settings = servable(self.config, name)
         dtype = str(default_dtype("cuda" if torch.cuda.is_available() else "cpu")).removeprefix("torch.")
         self.fingerprint = f"{_fingerprint(source, self.config)} {dtype}"
         from vllm import LLM
@@ -56,7 +56,7 @@ class VllmModel:
             source,
             dtype=cast(Any, dtype),
             max_model_len=longest_text(self.config),
-            enable_prefix_caching=caches_prefixes(merged_settings(self.config)),
+            enable_prefix_caching=caches_prefixes(settings),
             # In bfloat16 logits have three digits: letters would tie.
             hf_overrides={"head_dtype": "float32"},
         )

@@ -57,7 +57,8 @@ class StepLocator:
         for row, request in enumerate(step):
             if request.start >= request.prompt_length:
                 continue
-            numbers = self._prompts.get(request.request_id)
+            # One that starts may be another under the same id, or the same after a preemption.
+            numbers = self._prompts.get(request.request_id) if request.start else None
             if numbers is None:
                 numbers = self._locator.batch([request.token_ids[: request.prompt_length]])
             if request.stop < request.prompt_length:

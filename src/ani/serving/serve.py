@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ani.errors import InputError
 from ani.models import load_config
-from ani.serving.checkpoint import merged_method, merged_settings
-from ani.serving.vllm_plugin import ARCHITECTURES, caches_prefixes, need_vllm
+from ani.serving.checkpoint import merged_method
+from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
 
 def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
@@ -38,10 +38,7 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
             f"{checkpoint} is of a method that rewrites the numbers of prompts and answers, which vLLM's server "
             "doesn't do; use transformers"
         )
-    settings = merged_settings(config)
-    architecture = (config.architectures or ["?"])[0]
-    if settings is not None and architecture not in ARCHITECTURES:
-        raise InputError(f"{checkpoint} is a {architecture}; ANI serves {', '.join(ARCHITECTURES)} with vLLM")
+    settings = servable(config, checkpoint)
     given = {option.partition("=")[0].replace("_", "-") for option in options}
     defaults: list[str] = []
     if not given & {"--host", "--uds"}:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import AutoTokenizer
@@ -179,18 +180,17 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._requests: dict[str, tuple[int, list[int]]] = {}
-        """Prompt length and token ids, of those whose gates aren't shut."""
+        self._requests: dict[str, tuple[int, Any]] = {}
+        """Prompt length and token ids (int32 array), of those whose gates aren't shut."""
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         """Take up a request, or one that goes on after a preemption."""
         super().add_request(req_index, new_req_data)
         if gates_shut(new_req_data.sampling_params):
             return
-        self._requests[new_req_data.req_id] = (
-            len(new_req_data.prompt_token_ids),
-            list(new_req_data.prefill_token_ids),
-        )
+        token_ids = np.zeros(self.max_model_len, dtype=np.int32)
+        token_ids[: len(new_req_data.prefill_token_ids)] = new_req_data.prefill_token_ids
+        self._requests[new_req_data.req_id] = (len(new_req_data.prompt_token_ids), token_ids)
 
     def remove_request(self, req_id: str) -> None:
         """Forget a request that has ended, or was preempted."""
@@ -202,7 +202,7 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
         model = self.model
         starts = input_batch.num_computed_tokens_np
         offsets = input_batch.query_start_loc_np
-        ids: list[int] | None = None
+        ids: Any = None
         step = []
         for row, request_id in enumerate(input_batch.req_ids):
             if request_id not in self._requests:
@@ -213,7 +213,7 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
                 continue
             if not model.ani_steps.prompts_only:
                 if ids is None:
-                    ids = input_batch.input_ids.tolist()
+                    ids = input_batch.input_ids.cpu().numpy()
                 token_ids[start : start + end - offset] = ids[offset:end]
             step.append(Scheduled(request_id, token_ids, prompt_length, start, start + end - offset, offset))
         model.ani_prepare(step)

@@ -8,14 +8,18 @@ import functools
 import logging
 from typing import Any
 
+from transformers import PreTrainedConfig
+
 from ani.errors import InputError
 from ani.injection.config import AniConfig
-from ani.serving.checkpoint import MODEL_TYPE, merged_settings
+from ani.serving.checkpoint import merged_settings
 
 SUPPORTED = ("0.32",)
 """Versions of vLLM, by their first two numbers, whose interfaces `ani.serving.vllm` was written for and tested with."""
 
 ARCHITECTURES = ("AniLlamaForCausalLM", "AniMistralForCausalLM", "AniQwen3ForCausalLM")
+
+_SUBSTITUTES = "its method takes tokens out of the prompt, which vLLM has no place for; use transformers"
 
 SWITCH = "ani_gates"
 """Key of a request's `SamplingParams.extra_args` (`vllm_xargs` over HTTP): "learned", the default, or "shut"."""
@@ -49,9 +53,6 @@ def _is_supported(version: str) -> bool:
 def register() -> None:
     """Register the classes and the checks; under another version of vLLM, say so and register nothing."""
     import vllm
-    from vllm.model_executor.models import ModelRegistry
-    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
-    from vllm.v1.request import Request
 
     if not _is_supported(vllm.__version__):
         logging.getLogger("vllm.ani").warning(
@@ -60,10 +61,20 @@ def register() -> None:
             vllm.__version__,
         )
         return
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine.input_processor import InputProcessor
+    from vllm.v1.request import Request
+
     for architecture in ARCHITECTURES:
         ModelRegistry.register_model(architecture, f"ani.serving.vllm:{architecture}")
         MODELS_CONFIG_MAP[architecture] = _Check
-    Request.from_engine_core_request = classmethod(_apart(Request.from_engine_core_request.__func__))
+    # No official place for these three: a switch of another value is a bad request; a beam's next step comes as a new
+    # prompt; what shut gates computed isn't what the others computed.
+    SamplingParams._verify_args = _before(SamplingParams._verify_args, gates_shut)
+    InputProcessor.resolve_watermarking = _before(InputProcessor.resolve_watermarking, _refuse_beams)
+    Request.from_engine_core_request = classmethod(_before(Request.from_engine_core_request.__func__, _apart))
 
 
 def gates_shut(sampling_params: Any) -> bool:
@@ -74,16 +85,46 @@ def gates_shut(sampling_params: Any) -> bool:
     return bool(switch == "shut")
 
 
-def _apart(make_request: Any) -> Any:
+def _before(method: Any, check: Any) -> Any:
+    @functools.wraps(method)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    return checked
+
+
+def _refuse_beams(processor: Any, params: Any) -> None:
+    from vllm.sampling_params import BeamSearchParams
+
+    settings = merged_settings(processor.model_config.hf_config)
+    if isinstance(params, BeamSearchParams) and not caches_prefixes(settings):
+        assert settings is not None
+        raise ValueError(
+            f"vLLM's beam search gives every step's text as a new prompt, whose numbers policy={settings.policy!r} "
+            "injects; leave out beam search, or use transformers"
+        )
+
+
+def _apart(_: Any, request: Any, *rest: Any) -> None:
     """Keep what was computed with shut gates out of the prefix cache of the others, by vLLM's own salt."""
+    if gates_shut(request.sampling_params):
+        request.cache_salt = f"{request.cache_salt or ''}|{SWITCH}=shut"
 
-    @functools.wraps(make_request)
-    def make(cls: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        if gates_shut(request.sampling_params):
-            request.cache_salt = f"{request.cache_salt or ''}|{SWITCH}=shut"
-        return make_request(cls, request, *args, **kwargs)
 
-    return make
+def servable(config: PreTrainedConfig, name: str) -> AniConfig | None:
+    """The settings of a checkpoint that vLLM can serve with the plugin; None if it has no module.
+
+    Raises:
+        InputError: It is of a family or method that the plugin doesn't serve.
+    """
+    settings = merged_settings(config)
+    architecture = (config.architectures or ["?"])[0]
+    if settings is not None and architecture not in ARCHITECTURES:
+        raise InputError(f"{name} is a {architecture}; vLLM serves {', '.join(ARCHITECTURES)}; use transformers")
+    if settings is not None and settings.combine == "substitute":
+        raise InputError(f"{name}: {_SUBSTITUTES}")
+    return settings
 
 
 class _Check:
@@ -97,7 +138,9 @@ class _Check:
     def verify_and_update_config(vllm_config: Any) -> None:
         """Refuse what would be served wrongly; raises ValueError, as vLLM's own checks do."""
         settings = merged_settings(vllm_config.model_config.hf_config)
-        assert settings is not None, MODEL_TYPE
+        assert settings is not None
+        if vllm_config.scheduler_config.async_scheduling is None and not vllm_config.use_v2_model_runner:
+            vllm_config.scheduler_config.async_scheduling = False  # vLLM would decide later, after `refusal`
         reason = refusal(settings, vllm_config)
         if reason is not None:
             raise ValueError(f"this ANI checkpoint can't be served so: {reason}")
@@ -106,12 +149,17 @@ class _Check:
 def refusal(settings: AniConfig, config: Any) -> str | None:
     """Why a checkpoint would be served wrongly with these settings of vLLM, and which to change; None: it is right."""
     if settings.combine == "substitute":
-        return "its method takes tokens out of the prompt, which vLLM has no place for; use transformers"
+        return _SUBSTITUTES
     if config.model_config.enable_prompt_embeds:
         return "numbers are found in token ids, not in embeddings; leave out --enable-prompt-embeds"
     parallel = config.parallel_config
     if parallel.pipeline_parallel_size > 1 or parallel.prefill_context_parallel_size > 1 or parallel.use_ubatching:
         return "each process must see all tokens of a step; use --tensor-parallel-size alone"
+    if config.kv_transfer_config is not None or config.cache_config.kv_offloading_size is not None:
+        return (
+            "not every store of states tells requests apart by policy and switch; leave out --kv-transfer-config and "
+            "--kv-offloading-size"
+        )
     if caches_prefixes(settings):
         if config.speculative_config is not None:
             return "drafted digits would have to be taken back; leave out --speculative-config"
@@ -127,6 +175,4 @@ def refusal(settings: AniConfig, config: Any) -> str | None:
             "alone, so the same tokens have other states in another prompt; pass --no-enable-prefix-caching (or train "
             "with policy='running')"
         )
-    if config.kv_transfer_config is not None:
-        return f"policy={settings.policy!r} can't take up another instance's states; leave out --kv-transfer-config"
     return None
