@@ -172,6 +172,8 @@ def most_in_flight(llm: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int, **options: Any) -> None:
     rows = [tokenizer(text)["input_ids"] for text in prompts(count)]
     expected = greedy(model, rows)
+    from vllm.sampling_params import BeamSearchParams
+
     few = slice(0, 40)
     closed = greedy(shut(model), rows[few])
     assert sum(a != b for (a, _), (b, _) in zip(expected[few], closed, strict=True)) > 4  # it matters
@@ -190,6 +192,9 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str
             again, cached = served(llm, longer)
             assert cached > 0
             assert_same(again, greedy(model, longer))
+        else:
+            with pytest.raises(ValueError, match="leave out beam search"):
+                llm.beam_search([{"prompt_token_ids": rows[0]}], BeamSearchParams(beam_width=2, max_tokens=4))
         # The switch: the base model's answers, also beside a prefix cache full of the others.
         assert_same(served(llm, rows[few], **{SWITCH: "shut"})[0], closed)
         assert_same(served(llm, rows[few], **{SWITCH: "learned"})[0], expected[few])
