@@ -411,7 +411,7 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
         "Layer": run.layer,
         "Policy": run.policy,
         "Adapter": run.adapter,
-        "Backend": run.backend,
+        "Backend": run.backend if run.model is not None else None,  # a folder of several models names neither
         "Commit": run.commit,
         "Command": run.command,
         "Date": run.date,
