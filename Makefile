@@ -12,7 +12,7 @@ demo: $(READY)
 
 # Two workers of one thread each: with more, torch's threads fight for the two cores of a CI machine.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff format --check .
