@@ -6,13 +6,13 @@ One user at a time is enough, so every event waits for the one before it: the ga
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gradio as gr
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
+from ani.evaluation.backends import greedy_texts
 from ani.injection.attach import ani_module
 from ani.injection.inspection import NumberDecision, forced_gates, inspect
 from ani.serving.checkpoint import merged_method
@@ -160,17 +160,7 @@ def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str
     if not text.strip():
         raise InputError("there is no text to answer; type one")
     prompt = _prompt(model, tokenizer, text)
-    encoded = tokenizer(prompt.text, return_tensors="pt", add_special_tokens=not prompt.is_chat).to(model.device)
-    length = encoded["input_ids"].shape[1]
-    with torch.inference_mode():
-        generated = cast(Any, model).generate(
-            input_ids=encoded["input_ids"],
-            attention_mask=encoded["attention_mask"],
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    return str(tokenizer.decode(generated[0, length:], skip_special_tokens=True))
+    return greedy_texts(model, tokenizer, [prompt.text], max_new_tokens, add_special_tokens=not prompt.is_chat)[0]
 
 
 def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> _Prompt:

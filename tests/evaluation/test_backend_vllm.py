@@ -165,7 +165,8 @@ def test_the_command(
         monkeypatch.setattr("sys.argv", ["ani", *map(str, arguments)])
         with pytest.raises(SystemExit) as done:
             main()
-        return done.value.code or 0, *capsys.readouterr()  # type: ignore[return-value]
+        said = capsys.readouterr()
+        return int(done.value.code or 0), said.out, said.err
 
     task = ["eval", "--model", folder, "--tasks", "gsm8k", "--data", f"gsm8k={tmp_path / 'gsm8k.jsonl'}", "--json"]
     task += ["--max-new-tokens", "4", "--out"]

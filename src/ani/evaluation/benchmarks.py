@@ -308,7 +308,7 @@ class _VllmChat(_Chat):
         return ids[0]
 
 
-class _ChatModel(_Chat, HFLM):  # type: ignore[misc]
+class _ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
     """lm-evaluation-harness's model, for one that is loaded; asks it only what isn't answered yet."""
 
     def __init__(

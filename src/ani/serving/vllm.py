@@ -126,6 +126,9 @@ def _split_off(
             yield name, weight
 
 
+# vLLM is left out of type checking (pyproject.toml), so that its classes are Any: hence each `misc` in this file.
+
+
 class AniLlamaForCausalLM(AniForCausalLM, LlamaForCausalLM):  # type: ignore[misc]
     """Llama with ANI."""
 
