@@ -39,6 +39,8 @@ class _InjectionLayer(nn.Module):
     """Which tokens carry a number, bool (tokens of a step, 1)."""
     ani_used: bool
     """Whether any does in the latest step."""
+    ani_eager: bool
+    """Whether this forward runs as written; a compiled one can't look at `ani_used`."""
 
     def forward(
         self,
@@ -49,6 +51,8 @@ class _InjectionLayer(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """vLLM's states come in two parts, not yet added; a token that isn't injected keeps both as they are."""
+        if self.ani_eager and not self.ani_used:
+            return super().forward(positions, hidden_states, residual, *args, **kwargs)
         count = hidden_states.shape[0]
         states = hidden_states if residual is None else hidden_states + residual
         injection = self.ani(states, self.ani_features[:count])
@@ -89,6 +93,7 @@ class AniForCausalLM(nn.Module):
         layer.register_buffer("ani_features", features, persistent=False)
         layer.register_buffer("ani_numbers", torch.zeros(size, 1, dtype=torch.bool, device=device), persistent=False)
         layer.ani_used = False
+        layer.ani_eager = model_config.enforce_eager
 
     @staticmethod
     def get_model_state_cls() -> type["AniModelState"]:
