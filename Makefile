@@ -1,11 +1,11 @@
-# One command for everything: make demo | test | check | bench. The environment is made on first use.
+# One command for everything: make demo | test | check | docs | bench. The environment is made on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHMARKS = $(filter-out benchmarks/_%.py benchmarks/gpu.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test check bench
+.PHONY: demo test check docs bench
 
 demo: $(READY)
 	$(BIN)/ani demo
@@ -18,6 +18,11 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@$(MAKE) --no-print-directory docs
+
+# Into site/; a warning, such as a link that leads nowhere, is an error. Needs no network.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(READY)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done

@@ -53,7 +53,9 @@ class ArithmeticTask(Section):
     count: int = Field(ge=1)
     """Problems for each length and operation; the paper has 100."""
     digits: list[int] = Field(default=list(PAPER_DIGITS))
+    """Lengths of the operands."""
     operations: list[Operation] = Field(default=["addition"])
+    """Of `addition`, `subtraction` and `multiplication`."""
 
 
 class GatingTask(Section):
@@ -92,8 +94,11 @@ class Evaluation(Section):
     arithmetic: list[ArithmeticTask] | None = Field(default=None, min_length=1)
     """One, or several where operations have other lengths or counts."""
     benchmarks: list[BenchmarkTask] | None = Field(default=None, min_length=1)
+    """Each at most once."""
     gating: GatingTask | None = None
+    """The gate's decisions."""
     language: LanguageTask | None = None
+    """What plain language costs."""
 
     @field_validator("arithmetic", mode="before")
     @classmethod
@@ -129,6 +134,7 @@ class _Design(Section):
     """Also probe the untrained model's layers, as the training recipe's `probe` says, for the plot of accuracy over
     probe accuracy (paper, Figure "Layer Sensitivity Analysis")."""
     evaluation: Evaluation
+    """What every model is asked."""
 
 
 class Comparison(_Design):

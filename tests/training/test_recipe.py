@@ -247,7 +247,7 @@ def test_a_method_fixes_its_settings(write: Callable[..., Path], tmp_path: Path,
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["method=telepathy"], "method: Input should be 'ani', 'sft'"),
+        (["method=telepathy"], "method: no method 'telepathy'; known are ani, sft"),
         (["method=sft", "lora=null"], "method 'sft' trains LoRA weights only"),
         (["ani=null"], "key 'ani' is missing: method 'ani' needs it"),
         (["method=static", "ani=null"], "key 'ani' is missing: method 'static' needs it"),

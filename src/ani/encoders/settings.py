@@ -24,12 +24,15 @@ class EncoderSettings(BaseModel):
     integer_digits: int = Field(default=10, ge=1, le=400)
     """Digits before the point of `fourier`; 10 to this power is the maximum of `magnitude`."""
     fraction_digits: int = Field(default=6, ge=0, le=400)
+    """Digits after it; further ones are rounded, half to even."""
     bases: tuple[Literal[2, 5, 10], ...] = (10,)
     """Bases b of the Fourier periods b·10^k."""
     sign: Literal["phase", "feature", "none"] = "phase"
     """How `fourier` tells negative numbers."""
     magnitude_scaling: Literal["log", "linear"] = "log"
+    """Of `magnitude`."""
     bits_reciprocal: bool = False
+    """Whether `bits` tells 1/x too."""
     overflow: Literal["wrap", "skip"] = "wrap"
     """Numbers out of the range of one of the encoders. `wrap`: encode them all the same (`fourier` keeps the low
     digits, `magnitude` its maximum, `bits` infinity). `skip`: leave the number alone."""

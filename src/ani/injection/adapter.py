@@ -25,7 +25,7 @@ from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
 from ani.injection.config import FORMAT_VERSION, LATER_SETTINGS, AniConfig
-from ani.injection.methods import METHODS, Method, MethodName
+from ani.injection.methods import METHODS, Method, MethodName, unknown_method
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
@@ -48,7 +48,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     """
     path = Path(path)
     if method not in METHODS:
-        raise InputError(f"no method {method!r}; known are {', '.join(METHODS)}")
+        raise InputError(unknown_method(method))
     module = ani_module(model) if METHODS[method].settings is not None else None
     if module is None and is_attached(model):
         raise InputError(f"method {method!r} has no module, but one is attached to the model; it would be lost")
@@ -266,7 +266,7 @@ def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniCon
             "pip install -U ani"
         )
     if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"{file}: no method {method!r}; known are {', '.join(METHODS)}")
+        raise InputError(f"{file}: {unknown_method(method)}")
     if METHODS[method].settings is None:
         if raw:
             raise InputError(f"{file} is damaged: method {method!r} has no module, but there are settings of one")

@@ -30,7 +30,9 @@ class InjectionSettings(EncoderSettings):
     gate: Literal["learned", "open"] = "learned"
     """`open`: no gate, α = 1 (the paper's static injection)."""
     gate_hidden_size: int = Field(default=128, ge=1)
+    """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
+    """On that layer."""
     penalty: float = Field(default=0.1, ge=0)
     """λ of the binarization penalty λ·mean(α(1−α)) (paper Eq. 4)."""
     penalty_ramp: float = Field(default=0.1, ge=0)
@@ -42,8 +44,11 @@ class InjectionSettings(EncoderSettings):
     embedding_scale: float | None = Field(default=None, gt=0)
     """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach."""
     hidden_size: int | None = Field(default=None, ge=1)
+    """Of the model, as are `model_type` and `num_hidden_layers`; None: filled in on attach, and checked ever after."""
     model_type: str | None = None
+    """Its family."""
     num_hidden_layers: int | None = Field(default=None, ge=1)
+    """Its decoder layers."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -33,15 +33,13 @@ What the sources leave open, and what is done here:
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from ani.numbers import number_pieces
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 
-MethodName = Literal[
-    "ani", "sft", "digitwise", "xval", "fone", "numerologic", "static", "static-additive", "digitwise-gated"
-]
-"""Methods that train something."""
+MethodName = str
+"""A key of `METHODS`."""
 
 
 class Method(NamedTuple):
@@ -72,6 +70,9 @@ METHODS: dict[MethodName, Method] = {
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
 }
-"""Every method by its name; the module's docstring says what each is."""
+"""Every method that trains something, by its name (the module's docstring says what each is); open to one's own."""
 
-assert tuple(METHODS) == get_args(MethodName)
+
+def unknown_method(name: object) -> str:
+    """What is wrong with a name that `METHODS` doesn't have."""
+    return f"no method {name!r}; known are {', '.join(METHODS)} (register your own in ani.injection.methods.METHODS)"

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.injection.config import AniConfig, InjectionSettings
-from ani.injection.methods import METHODS, MethodName
+from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
 
 
@@ -25,9 +25,13 @@ class LoraSettings(Section):
     """PEFT's LoRA (paper, "Hyperparameters")."""
 
     r: int = Field(default=64, ge=1)
+    """Rank."""
     alpha: int = Field(default=128, ge=1)
+    """The update counts alpha / r times."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """On the update's input."""
     target_modules: str | list[str] = "all-linear"
+    """Modules by name, or `all-linear`: all but the output embedding."""
 
 
 class AniSettings(InjectionSettings):
@@ -58,8 +62,11 @@ class ArithmeticData(Section):
 
     kind: Literal["arithmetic"]
     count: int = Field(ge=1)
+    """Examples in all."""
     digits: list[int] = [2, 4, 6, 8, 10, 12]
+    """Lengths of the operands."""
     operations: list[Literal["addition", "subtraction", "multiplication"]] = ["addition"]
+    """One or several."""
 
 
 class DiagnosticData(Section):
@@ -67,6 +74,7 @@ class DiagnosticData(Section):
 
     kind: Literal["diagnostic"]
     count: int = Field(ge=1)
+    """Sentences."""
 
 
 class JsonlData(Section):
@@ -74,7 +82,9 @@ class JsonlData(Section):
 
     kind: Literal["jsonl"]
     path: str
+    """A JSON-lines file."""
     limit: int | None = Field(default=None, ge=1)
+    """The first so many examples; null: all."""
 
 
 class HubData(Section):
@@ -82,8 +92,11 @@ class HubData(Section):
 
     kind: Literal["hub"]
     name: str
+    """On the hub."""
     split: str = "train"
+    """Its part."""
     limit: int | None = Field(default=None, ge=1)
+    """The first so many examples; null: all."""
 
 
 DataSource = Annotated[ArithmeticData | DiagnosticData | JsonlData | HubData, Field(discriminator="kind")]
@@ -97,18 +110,27 @@ class TrainingSettings(Section):
     module_learning_rate: float = Field(default=1e-3, gt=0)
     """Of the ANI module, which learns from zero."""
     batch_size: int = Field(default=1, ge=1)
+    """Examples a forward pass."""
     gradient_accumulation: int = Field(default=32, ge=1)
+    """Forward passes an optimizer step."""
     max_length: int = Field(default=4096, ge=8)
+    """Tokens of an example; the rest is cut off."""
     epochs: float = Field(default=1.0, gt=0)
+    """Times that all data is seen."""
     steps: int | None = Field(default=None, ge=1)
     """Optimizer steps; overrules `epochs`."""
     warmup_steps: int = Field(default=0, ge=0)
+    """In which the learning rates rise from 0."""
     max_gradient_norm: float = Field(default=1.0, gt=0)
+    """Longer gradients are shortened to it."""
     number_token_loss: float = Field(default=0.0, ge=0)
     """Weight of the Number Token Loss beside the cross-entropy; its authors take 0.3 (arXiv 2411.02083)."""
     gradient_checkpointing: bool = True
+    """Less memory, some time: activations are computed again in the backward pass."""
     log_every: int = Field(default=10, ge=1)
+    """Steps between log lines."""
     save_every: int = Field(default=100, ge=1)
+    """Steps between checkpoints, of which two are kept."""
 
 
 class Recipe(Section):
@@ -123,16 +145,28 @@ class Recipe(Section):
     data_seed: int | None = None
     """Of the generated examples: runs whose `seed` alone differs then learn from the same ones. None: `seed`."""
     dtype: DTypeName = "auto"
+    """Of the base model; `auto`: bfloat16 where the hardware computes in it, else float32."""
     quantization: Quantization = "nf4"
+    """`nf4`: 4-bit base weights (QLoRA), by bitsandbytes."""
     method: MethodName = "ani"
     """A row of the paper's tables (`ani.injection.methods`)."""
     ani: AniSettings | None = None
     """The module. What the method fixes overrules it; a method without a module leaves it out."""
     probe: ProbeSettings = ProbeSettings()
+    """For `ani.layer: auto`."""
     lora: LoraSettings | None = LoraSettings()
     """`null`: train the module alone."""
     data: list[DataSource] = Field(min_length=1)
+    """One source or more, shuffled together."""
     training: TrainingSettings = TrainingSettings()
+    """Batches, steps and rates."""
+
+    @field_validator("method")
+    @classmethod
+    def _known(cls, name: MethodName) -> MethodName:
+        if name not in METHODS:
+            raise ValueError(unknown_method(name))
+        return name
 
     @model_validator(mode="before")
     @classmethod
@@ -246,9 +280,8 @@ def _explain(error: ValidationError, kind: type[Section]) -> str:
         return f"unknown key {where!r}; did you mean {nearest[0]!r}?" if nearest else f"unknown key {where!r}"
     if first["type"] == "missing":
         return f"key {where!r} is missing"
-    if not where:
-        return first["msg"].removeprefix("Value error, ")
-    return f"{where}: {first['msg']} (got {first['input']!r})"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message} (got {first['input']!r})" if where else message
 
 
 def _known_keys(kind: type[Section], location: tuple[int | str, ...]) -> list[str]:
