@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError, TrainingFailed
+from ani.launch import Processes, fail, join, launch, launched, relaunched
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,6 +29,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 ModelOption = Annotated[str, typer.Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
 AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
+ProcessesOption = Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as training.steps=100.")]
 
@@ -95,6 +97,7 @@ def probe(
     ] = None,
     layers: Annotated[str | None, typer.Option("--layers", help="Comma-separated; default: all.")] = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
+    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Probe every layer for the roles of numbers and choose the one to inject at."""
@@ -104,6 +107,7 @@ def probe(
     from ani.report import layers_table
 
     wanted = _layers(layers) if layers is not None else None
+    team = _joined(processes)
     selection = run(
         load_model(model),
         load_tokenizer(model),
@@ -115,7 +119,10 @@ def probe(
         seed=seed,
         console=Console(quiet=True) if as_json else console,
         facts={"model": model},
+        processes=team,
     )
+    if not team.main:
+        return
     if as_json:
         print((out / SELECTION).read_text(encoding="utf-8"), end="")
         return
@@ -222,6 +229,7 @@ def evaluate(
         Literal["transformers", "vllm"],
         typer.Option("--backend", help="vllm: faster, for models and merged checkpoints; not gating and finer."),
     ] = "transformers",
+    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
@@ -237,6 +245,8 @@ def evaluate(
     places = dict(_task_data(entry) for entry in data or ())
     gated = [task for task in wanted if task in NEED_GATE]
     if backend == "vllm":
+        if processes > 1 or launched():
+            raise InputError("vLLM spreads its work itself: leave out --processes, or use --backend transformers")
         if gated:
             raise InputError(
                 f"the task {gated[0]} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
@@ -247,6 +257,7 @@ def evaluate(
             )
         if batch_size is not None:
             raise InputError("vLLM makes its own batches: leave out --batch-size")
+    team = _joined(processes)
     merged = _merged_method(model)
     method = adapter_method(adapter) if adapter is not None else merged or METHODS["ani"]
     if gated and adapter is None and merged is None:
@@ -269,8 +280,9 @@ def evaluate(
         method=method,
         quiet=as_json,
         facts={"model": model, "adapter": adapter, "backend": backend},
+        processes=team,
     )
-    if as_json:
+    if as_json and team.main:
         print(json.dumps(results))
 
 
@@ -287,6 +299,7 @@ def gate_shares(
     group: Annotated[str | None, typer.Option("--group", help="Key that groups a JSONL file's texts.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Texts of each, drawn at random.")] = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
+    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
@@ -294,6 +307,7 @@ def gate_shares(
     from ani.evaluation.run import evaluate_gate_shares
     from ani.evaluation.tasks.data import BENCHMARKS
 
+    team = _joined(processes)
     found: dict[str, list[GateText]] = {}
     for entry in texts:
         name, _, place = entry.partition("=")
@@ -316,8 +330,9 @@ def gate_shares(
         quiet=as_json,
         settings={"texts": texts, "field": field, "group": group, "limit": limit, "seed": seed},
         facts={"model": model, "adapter": adapter},
+        processes=team,
     )
-    if as_json:
+    if as_json and team.main:
         print(json.dumps(shares, ensure_ascii=False))
 
 
@@ -462,9 +477,15 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    line = " ".join(message.split())
-    Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False)
-    sys.exit(code)
+    line = f"[bold red]error:[/bold red] {escape(' '.join(message.split()))}"
+    fail(code, lambda: Console(stderr=True).print(line, soft_wrap=True, highlight=False))
+
+
+def _joined(processes: int) -> Processes:
+    """Those that share the work; where there are to be several and no launcher has started them, they start here."""
+    if processes > 1 and not launched():
+        sys.exit(launch(relaunched(processes, sys.argv[1:])))
+    return join()
 
 
 def _task_data(entry: str) -> tuple[str, str]:

@@ -77,12 +77,13 @@ def load_model(
         name: Directory, hub name, or `smollm2`.
         dtype: `auto` is bfloat16 where the hardware computes in it, else float32.
         quantization: `nf4` loads 4-bit weights with bitsandbytes (QLoRA).
-        device: Defaults to `cuda` if there is one, else `cpu`.
+        device: Defaults to the current GPU if there is one, else `cpu`.
 
     Raises:
         InputError: If the model is missing, gated, not to be reached, or damaged.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    # By its number: of several processes each has set its own.
+    device = device or (f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu")
     torch_dtype = default_dtype(device) if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
     quantization_config = None
     if quantization == "nf4":

@@ -12,6 +12,8 @@ from ani.numbers import find_numbers
 
 PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
 """Digit lengths of the paper's Table 2; it poses 100 problems of each."""
+BATCH_SIZE = 50
+"""Problems that are answered together."""
 
 
 class ArithmeticRecord(TypedDict):
@@ -34,7 +36,7 @@ def evaluate_arithmetic(
     *,
     run: str,
     method: Method = METHODS["ani"],
-    batch_size: int = 50,
+    batch_size: int = BATCH_SIZE,
     on_batch: Callable[[int], None] | None = None,
 ) -> Iterator[ArithmeticRecord]:
     """Answer every problem greedily and judge it: the first number of the output must equal the answer exactly.

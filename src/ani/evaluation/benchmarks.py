@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import difflib
+import glob
 import hashlib
 import itertools
 import json
@@ -28,6 +29,7 @@ from ani.evaluation.tasks.data import BENCHMARKS, BenchmarkName
 from ani.files import replacing_file
 from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
+from ani.launch import ALONE, Processes
 from ani.models import need_chat_template
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -140,6 +142,7 @@ def evaluate_benchmark(
     answers: Path | None = None,
     share_prefix: bool = True,
     on_question: Callable[[int], None] | None = None,
+    processes: Processes = ALONE,
 ) -> Iterator[BenchmarkRecord]:
     """Answer every question and judge it; records come when all are answered, in the benchmark's order.
 
@@ -153,10 +156,13 @@ def evaluate_benchmark(
         method: How texts are written for the model, and its answers read.
         batch_size: None: as many as fit on a GPU, 8 on a CPU. vLLM makes its own batches, and shares prefixes itself.
         answers: A file that keeps every answer as it comes, so that a killed run goes on; of use to the same model and
-            settings only, others begin it anew. It stays when all is answered.
+            settings only, others begin it anew. It stays when all is answered. Of several processes each has a file of
+            its own beside it (`answer_files`); a run may go on with another number of them.
         share_prefix: Compute what all prompts of a written benchmark begin with once, and not for every question. Not
             done where it can't be: a module that substitutes numbers, sliding windows, prompts that are cut off.
         on_question: Called with the number of questions answered.
+        processes: Those that share the work, all calling this. They answer the batches in which one would answer all,
+            if there is a batch size; the main one judges, and for the others no records come.
 
     Raises:
         InputError: The tokenizer has no chat template, or answers leave no room for prompts (`prompt_room`).
@@ -168,8 +174,8 @@ def evaluate_benchmark(
     if isinstance(model, VllmModel) and not written:
         room = min(room, longest_text(model.config) - 1)  # it can't but write a token
     docs = [dict(doc) for _, doc in task.doc_iterator(limit=benchmark.questions)]
-    fingerprint = "" if answers is None else _fingerprint(model, method, benchmark)
-    with _Answers(answers, fingerprint, 1 if written else 4, on_question) as kept:
+    fingerprint = partial(_fingerprint, model, method, benchmark)
+    with _Answers(answers, fingerprint, 1 if written else 4, on_question, processes) as kept:
         lm: _ChatModel | _VllmChat
         precise: contextlib.AbstractContextManager[None]
         if isinstance(model, VllmModel):
@@ -182,6 +188,8 @@ def evaluate_benchmark(
             lm.share(prompts)
         with contextlib.redirect_stdout(sys.stderr), precise:  # the harness prints to stdout
             getattr(lm, requests[0][0].request_type)([request for each in requests for request in each])
+        if not kept.gathered():
+            return
         for doc, prompt, each in zip(docs, prompts, requests, strict=True):
             results = [kept[request] for request in each]
             judged = _judged(benchmark.name, doc, method.read(results[0]) if written else results)
@@ -372,10 +380,27 @@ class _ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
         return self.tok_encode(context), self.tok_encode(continuation, add_special_tokens=False)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
-        return cast(list[str], super().generate_until(self.ani_kept.missing(requests), disable_tqdm))
+        return cast(list[str], super().generate_until(self._mine(requests), disable_tqdm))
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        return cast(list[tuple[float, bool]], super().loglikelihood(self.ani_kept.missing(requests), disable_tqdm))
+        return cast(list[tuple[float, bool]], super().loglikelihood(self._mine(requests), disable_tqdm))
+
+    def _mine(self, requests: list[Instance]) -> list[Instance]:
+        """What this process is to ask: whole batches of those that a single one would make."""
+        missing = self.ani_kept.missing(requests)
+        if self.ani_kept.processes.count == 1:
+            return missing
+        asked: dict[str, list[Instance]] = {}
+        for request in missing:
+            asked.setdefault(request.args[0], []).append(request)
+
+        def place(prompt: str) -> tuple[int, Any]:  # as the harness sorts
+            ids = self.tok_encode(prompt)
+            return -len(ids), prompt if requests[0].request_type == "generate_until" else ids
+
+        together = self.batch_size if isinstance(self.batch_size, int) else 1
+        batches = self.ani_kept.processes.share(sorted(asked, key=place), together)
+        return [request for batch in batches for prompt in batch for request in asked[prompt]]
 
 
 class _Answers:
@@ -385,22 +410,26 @@ class _Answers:
     """
 
     def __init__(
-        self, path: Path | None, fingerprint: str, requests_each: int, on_question: Callable[[int], None] | None
+        self,
+        path: Path | None,
+        fingerprint: Callable[[], str],
+        requests_each: int,
+        on_question: Callable[[int], None] | None,
+        processes: Processes,
     ) -> None:
-        self._path, self._requests_each, self._on_question = path, requests_each, on_question
+        self.processes = processes
+        self._requests_each, self._on_question = requests_each, on_question
         self._answers: dict[str, Any] = {}
+        self._own: dict[str, Any] = {}
         self._answered = 0
         self._file = None
         if path is None:
             return
-        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-        if lines[:1] == [fingerprint]:
-            for line in lines[1:-1]:  # the last one is empty, or was being written
-                key, answer = json.loads(line)
-                self._answers[key] = answer
-        with replacing_file(path) as file:
-            file.writelines(f"{line}\n" for line in (fingerprint, *map(json.dumps, self._answers.items())))
-        self._file = path.open("a", encoding="utf-8", newline="\n")
+        heading, self._answers = processes.told(lambda: _earlier(path, fingerprint()))
+        own = path if processes.main else path.with_name(f"{path.name}.{processes.rank}")
+        self._file = own.open("a", encoding="utf-8", newline="\n")
+        if not processes.main:  # `_earlier` has left no such file
+            self._write(heading)
 
     def __enter__(self) -> Self:
         return self
@@ -416,17 +445,27 @@ class _Answers:
         """Those without an answer, each once."""
         wanted = {self._key(request.request_type, request.args): request for request in requests}
         missing = [request for key, request in wanted.items() if key not in self._answers]
-        self._count(len(requests) - len(missing))
+        if self.processes.main:
+            self._count(len(requests) - len(missing))
         return missing
+
+    def gathered(self) -> bool:
+        """Whether this process, the main one, has the answers of all from here on."""
+        for own in self.processes.gathered(self._own):
+            self._answers |= own
+        return self.processes.main
 
     def add_partial(self, kind: str, request: tuple[str, Any], answer: Any) -> None:
         """What the harness calls with every answer: a text, or a log-probability and whether it is the greatest."""
         key = self._key(kind, request)
-        self._answers[key] = answer if kind == "generate_until" else answer[0]
-        if self._file is not None:
-            self._file.write(json.dumps((key, self._answers[key])) + "\n")
-            self._file.flush()
+        self._own[key] = self._answers[key] = answer if kind == "generate_until" else answer[0]
+        self._write(json.dumps((key, self._answers[key])))
         self._count(1)
+
+    def _write(self, line: str) -> None:
+        if self._file is not None:
+            self._file.write(line + "\n")
+            self._file.flush()
 
     def _key(self, kind: str, request: tuple[str, Any]) -> str:
         # Generation settings are the same for all, and the harness changes the ones it is given.
@@ -437,6 +476,30 @@ class _Answers:
         self._answered += answered
         if self._on_question is not None and self._answered // self._requests_each > done:
             self._on_question(self._answered // self._requests_each - done)
+
+
+def answer_files(answers: Path) -> list[Path]:
+    """What `evaluate_benchmark` keeps answers in: the main process's file, if there is one, and those of others."""
+    name = glob.escape(answers.name)
+    return [*answers.parent.glob(name), *answers.parent.glob(f"{name}.[0-9]*")]
+
+
+def _earlier(path: Path, fingerprint: str) -> tuple[str, dict[str, Any]]:
+    """The fingerprint, and what a killed run has answered, in any number of processes; then `path` alone has it."""
+    answers: dict[str, Any] = {}
+    files = answer_files(path)
+    for file in files:
+        lines = file.read_text(encoding="utf-8").split("\n")
+        if lines[0] == fingerprint:
+            for line in lines[1:-1]:  # the last one is empty, or was being written
+                key, answer = json.loads(line)
+                answers[key] = answer
+    with replacing_file(path) as out:
+        out.writelines(f"{line}\n" for line in (fingerprint, *map(json.dumps, answers.items())))
+    for file in files:
+        if file != path:
+            file.unlink()
+    return fingerprint, answers
 
 
 def _fingerprint(model: PreTrainedModel | VllmModel, method: Method, benchmark: Benchmark) -> str:

@@ -35,6 +35,8 @@ EXAMPLES = (
 )
 """Earlier turns: SmolLM2 answers in prose without them. They hold no trap, and no query holds their numbers."""
 MAX_NEW_TOKENS = 128
+BATCH_SIZE = 16
+"""Queries that are answered together."""
 
 CallStatus = Literal["called", "malformed", "none"]
 
@@ -83,7 +85,7 @@ def evaluate_routing(
     queries: Sequence[RoutingQuery],
     *,
     method: Method = METHODS["ani"],
-    batch_size: int = 16,
+    batch_size: int = BATCH_SIZE,
     on_batch: Callable[[int], None] | None = None,
 ) -> Iterator[RoutingRecord]:
     """Ask for the tool call of every query, greedily; where the model has a gate, inspect the query as well.

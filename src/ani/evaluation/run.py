@@ -1,6 +1,6 @@
 """`ani eval`: runs tasks on one model and leaves their result files; knows nothing about training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -12,17 +12,19 @@ from ani.data.diagnostic import diagnostic_sentences
 from ani.data.finer import HUB_NAME, finer_sentences
 from ani.data.tool_routing import drawn_queries
 from ani.errors import InputError
-from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
+from ani.evaluation.arithmetic import BATCH_SIZE, PAPER_DIGITS, evaluate_arithmetic, exact_match_by_digits
 from ani.evaluation.backends import VllmModel
-from ani.evaluation.benchmarks import evaluate_benchmark, load_benchmark, prompt_room
+from ani.evaluation.benchmarks import answer_files, evaluate_benchmark, load_benchmark, prompt_room
 from ani.evaluation.finer import evaluate_finer
 from ani.evaluation.gate_shares import GateText, check_lengths, gate_shares
 from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.results import write_json, write_records
+from ani.evaluation.routing import BATCH_SIZE as ROUTING_BATCH_SIZE
 from ani.evaluation.routing import evaluate_routing
 from ani.evaluation.statistics import wilson_interval
 from ani.evaluation.tasks.data import BENCHMARKS
 from ani.injection.methods import METHODS, Method
+from ani.launch import ALONE, Processes
 from ani.models import need_chat_template
 from ani.progress import counting
 from ani.provenance import provenance
@@ -62,8 +64,8 @@ class _Task(NamedTuple):
     total: int
     """Of what is counted while it runs, such as problems."""
     unit: str
-    records: Callable[[Callable[[int], None]], Any]
-    """Runs it, with a function to call with the number done; the records come one after the other."""
+    records: Callable[[Processes, Callable[[int], None]], Iterator[Any]]
+    """Runs it, with a function to call with the number done: all records in order, on the main process alone."""
     tables: Callable[[list[Any]], list[Any]]
     result: Callable[[list[Any]], Any]
     """What scripts get."""
@@ -87,6 +89,7 @@ def evaluate(
     method: Method = METHODS["ani"],
     quiet: bool = False,
     facts: Mapping[str, Any] | None = None,
+    processes: Processes = ALONE,
 ) -> dict[str, Any]:
     """Run tasks; one JSON-lines file a task in `out`, and a table on the console unless `quiet`.
 
@@ -110,6 +113,7 @@ def evaluate(
         method: What trained the model's adapter.
         quiet: Print nothing.
         facts: What `run.json` says of the model.
+        processes: Those that share the work, all calling this; the main one writes and prints.
 
     Returns:
         For scripts: per task, counts and shares with 95% intervals (None where nothing was counted).
@@ -118,7 +122,6 @@ def evaluate(
         InputError: A task's data can't be read, the tokenizer has no chat template where one is needed, or a
             benchmark's answers leave no room for its prompts.
     """
-    progress = Console(quiet=True) if quiet else console
     data = data or {}
     for task in data:
         if task not in WITH_DATA:
@@ -142,9 +145,12 @@ def evaluate(
             found[task] = _benchmark(
                 model, tokenizer, task, data.get(task), limit, max_new_tokens, batch_size, seed, method, out
             )
-    results = _run(found, {"limit": limit, "seed": seed}, out, progress, facts)
-    for task in found:
-        _answers(out, task).unlink(missing_ok=True)
+    progress = Console(quiet=True) if quiet else console
+    results = _run(found, {"limit": limit, "seed": seed}, out, progress, facts, processes)
+    if processes.main:
+        for task in found:
+            for file in answer_files(_answers(out, task)):
+                file.unlink(missing_ok=True)
     return results
 
 
@@ -158,6 +164,7 @@ def evaluate_gate_shares(
     quiet: bool = False,
     settings: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
+    processes: Processes = ALONE,
 ) -> list[dict[str, Any]]:
     """`ani gate-shares`: how often gates are open, by source and group; `gate-shares.jsonl` in `out` and a table.
 
@@ -170,6 +177,7 @@ def evaluate_gate_shares(
         quiet: Print nothing.
         settings: What `run.json` says of the texts.
         facts: What it says of the model.
+        processes: As for `evaluate`.
 
     Returns:
         For scripts: one entry a source and group.
@@ -181,11 +189,12 @@ def evaluate_gate_shares(
     task = _Task(
         len(texts),
         "texts",
-        lambda count: gate_shares(model, tokenizer, texts, count),
+        _shared(texts, lambda some, count: gate_shares(model, tokenizer, some, count)),
         lambda records: [gate_shares_table(records)],
         lambda records: [share._asdict() for share in share_summary(as_records(records, GatedText))],
     )
-    results = _run({"gate-shares": task}, settings or {}, out, Console(quiet=True) if quiet else console, facts)
+    progress = Console(quiet=True) if quiet else console
+    results = _run({"gate-shares": task}, settings or {}, out, progress, facts, processes)
     return cast(list[dict[str, Any]], results["gate-shares"])
 
 
@@ -193,24 +202,39 @@ def _run(
     tasks: Mapping[str, _Task],
     settings: Mapping[str, Any],
     out: Path,
-    progress: Console,
+    console: Console,
     facts: Mapping[str, Any] | None,
+    processes: Processes,
 ) -> dict[str, Any]:
     """Replaces what the folder has of these tasks, and keeps its other results, which are of the same model."""
+    progress = console if processes.main else Console(quiet=True)
     model = dict(facts or {})
-    every = _earlier_settings(out, model) | {name: {**settings, **task.facts} for name, task in tasks.items()}
-    for name in tasks:
-        (out / f"{name}.jsonl").unlink(missing_ok=True)
-    (out / RUN).unlink(missing_ok=True)
+    every: dict[str, Any] = {}
+    if processes.main:
+        every = _earlier_settings(out, model) | {name: {**settings, **task.facts} for name, task in tasks.items()}
+        for name in tasks:
+            (out / f"{name}.jsonl").unlink(missing_ok=True)
+        (out / RUN).unlink(missing_ok=True)
     results: dict[str, Any] = {}
     for name, task in tasks.items():
         with counting(progress, f"{name}, {task.unit}", task.total) as count:
-            records = write_records(out / f"{name}.jsonl", task.records(count))
-        for table in task.tables(records):
-            progress.print(table)
-        results[name] = task.result(records)
-    write_json(out / RUN, {"title": f"Results: {', '.join(every)}", "settings": every, **model, **provenance()})
-    return results
+            made = task.records(processes, processes.counted(count))
+            # What can't be written is met before the work: `made` begins when the file is open.
+            records = write_records(out / f"{name}.jsonl", made) if processes.main else list(made)
+        if processes.main:
+            for table in task.tables(records):
+                progress.print(table)
+            results[name] = task.result(records)
+    if processes.main:
+        write_json(out / RUN, {"title": f"Results: {', '.join(every)}", "settings": every, **model, **provenance()})
+    return processes.told(lambda: results)
+
+
+def _shared(
+    items: Sequence[Any], records: Callable[[Any, Callable[[int], None]], Iterable[Any]], together: int = 1
+) -> Callable[[Processes, Callable[[int], None]], Iterator[Any]]:
+    """The records of a task whose items are independent; `together` of them are answered as one batch."""
+    return lambda processes, count: processes.merged(items, lambda batch: records(batch, count), together)
 
 
 def _earlier_settings(out: Path, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,7 +280,13 @@ def _arithmetic(
     return _Task(
         len(problems),
         "problems",
-        lambda count: evaluate_arithmetic(model, tokenizer, problems, run="model", method=method, on_batch=count),
+        _shared(
+            sorted(problems, key=lambda problem: problem.digits),
+            lambda batch, count: evaluate_arithmetic(
+                model, tokenizer, batch, run="model", method=method, on_batch=count
+            ),
+            BATCH_SIZE,
+        ),
         lambda answers: [accuracy_table(answers)],
         result,
         {"limit": limit, "operations": list(operations)},
@@ -278,7 +308,7 @@ def _gating(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: i
     return _Task(
         len(sentences),
         "sentences",
-        lambda count: evaluate_gating(model, tokenizer, sentences, count),
+        _shared(sentences, lambda some, count: evaluate_gating(model, tokenizer, some, count)),
         lambda decisions: [gating_table(decisions)],
         result,
         {"limit": limit},
@@ -296,7 +326,11 @@ def _routing(
     return _Task(
         len(queries),
         "queries",
-        lambda count: evaluate_routing(model, tokenizer, queries, method=method, on_batch=count),
+        _shared(
+            queries,
+            lambda batch, count: evaluate_routing(model, tokenizer, batch, method=method, on_batch=count),
+            ROUTING_BATCH_SIZE,
+        ),
         lambda records: [routing_table(records)],
         lambda records: routing(as_records(records, RoutedQuery))._asdict(),
     )
@@ -309,7 +343,7 @@ def _finer(
     return _Task(
         len(sentences),
         "sentences",
-        lambda count: evaluate_finer(model, tokenizer, sentences, count),
+        _shared(sentences, lambda some, count: evaluate_finer(model, tokenizer, some, count)),
         lambda records: [finer_table(records)],
         lambda records: finer(as_records(records, TaggedDecision))._asdict(),
         {"data": data, "sentences": len(sentences)},
@@ -339,7 +373,7 @@ def _benchmark(
     return _Task(
         benchmark.questions,
         "questions",
-        lambda count: evaluate_benchmark(
+        lambda processes, count: evaluate_benchmark(
             model,
             tokenizer,
             benchmark,
@@ -347,6 +381,7 @@ def _benchmark(
             batch_size=batch_size,
             answers=_answers(out, name),
             on_question=count,
+            processes=processes,
         ),
         benchmark_tables,
         result,

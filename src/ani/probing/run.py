@@ -18,6 +18,7 @@ from ani.data.labelled import read_labelled
 from ani.errors import InputError
 from ani.evaluation.results import write_json, write_records
 from ani.injection.attach import base_model, decoder_layers
+from ani.launch import ALONE, Processes
 from ani.probing.probes import Bools, ProbeResults, probe_layers
 from ani.probing.selection import LayerSelection, choose_layer, preset_for
 from ani.probing.states import ProbedNumber, number_states
@@ -79,6 +80,7 @@ def probe(
     seed: int = 0,
     console: Console | None = None,
     facts: Mapping[str, Any] | None = None,
+    processes: Processes = ALONE,
 ) -> LayerSelection:
     """`select_layer` with data from files, and with its results in files.
 
@@ -90,6 +92,7 @@ def probe(
         held_out: Likewise, to test on.
         sentences: How many of each at most; None: all of a file, 4,000 of the contrastive set.
         facts: What `run.json` says of the model.
+        processes: Those that share the sentences, all calling this; the main one fits the probes and writes.
 
     Raises:
         InputError: As for `select_layer`; or a file is missing or malformed, or `out` is one.
@@ -98,7 +101,9 @@ def probe(
         raise InputError(f"output {out} is a file; name a directory")
     diagnostic = _sentences(data, sentences, seed)
     other = _sentences(held_out, sentences, seed) if held_out is not None else None
-    selection, results = _probe(model, tokenizer, diagnostic, other, layers, seed, out, console)
+    selection, results = _probe(model, tokenizer, diagnostic, other, layers, seed, out, console, processes)
+    if not processes.main:
+        return selection
     # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
     for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"):
         (out / name).unlink(missing_ok=True)
@@ -140,21 +145,36 @@ def _probe(
     seed: int,
     directory: Path | None,
     console: Console | None,
+    processes: Processes = ALONE,
 ) -> tuple[LayerSelection, ProbeResults]:
-    console = console or Console(quiet=True)
+    if console is None or not processes.main:
+        console = Console(quiet=True)
     base = base_model(model)
     if diagnostic is None:
         diagnostic = contrastive_sentences(SENTENCES, seed=seed)
     sets = [diagnostic] if held_out is None else [diagnostic, held_out]
     with counting(console, "sentences read", sum(map(len, sets))) as count:
         states = [
-            number_states(base, tokenizer, sentences, layers=layers, seed=seed, directory=directory, on_sentence=count)
+            number_states(
+                base,
+                tokenizer,
+                sentences,
+                layers=layers,
+                seed=seed,
+                directory=directory,
+                on_sentence=count,
+                processes=processes,
+            )
             for sentences in sets
         ]
-    with counting(console, "layers probed", len(states[0].layers)) as count:
-        results = probe_layers(*states, seed=seed, on_layer=count)
-    layer_count = len(decoder_layers(base))
-    return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
+
+    def probed() -> tuple[LayerSelection, ProbeResults]:
+        with counting(console, "layers probed", len(states[0].layers)) as count:
+            results = probe_layers(*states, seed=seed, on_layer=count)
+        layer_count = len(decoder_layers(base))
+        return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
+
+    return processes.told(probed)
 
 
 def _records(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.injection.attach import base_model, decoder_layers, is_attached
+from ani.launch import ALONE, Processes
 from ani.models import evaluating
 from ani.numbers import NumberScanner
 
@@ -48,7 +49,8 @@ class NumberStates(NamedTuple):
     layers: tuple[int, ...]
     """Which `hidden_states[l]` of transformers were read, ascending; 0 is the embedding output."""
     states: torch.Tensor
-    """(layers, N, hidden size) in the model's dtype; lies in a file that vanishes with it, not in memory."""
+    """(layers, N, hidden size) in the model's dtype; lies in a file that vanishes with it, not in memory. Of several
+    processes the main one has it, the others one of N = 0."""
 
 
 def all_layers(model: nn.Module) -> tuple[int, ...]:
@@ -66,6 +68,7 @@ def number_states(
     seed: int = 0,
     directory: Path | None = None,
     on_sentence: Callable[[int], None] | None = None,
+    processes: Processes = ALONE,
 ) -> NumberStates:
     """Read the hidden states at equally many names and quantities (paper Section "Optimal Layer Selection").
 
@@ -79,6 +82,7 @@ def number_states(
         directory: On its disk lies the file of states, unnamed; it need not exist. None: the system's temporary
             directory.
         on_sentence: Called with the number of sentences that are done.
+        processes: Those that share the sentences, all calling this.
 
     Raises:
         InputError: If the model has ANI attached or lacks a layer, or the sentences hold fewer than two roles.
@@ -98,12 +102,22 @@ def number_states(
     numbers = _balanced(list(_numbers(tokenizer, sentences, token_ids)), max_numbers, seed)
     base = base_model(model)
     width = int(base.config.get_text_config().hidden_size)
-    states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
+    if processes.main:
+        states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
+    else:
+        states = torch.empty((len(layers), 0, width), dtype=base.dtype)
+    batches = list(_batches(numbers, token_ids))
     with torch.inference_mode(), evaluating(base):
-        for batch in _batches(numbers, token_ids):
-            _read(base, layers, numbers, batch, token_ids, states)
-            if on_sentence is not None:
-                on_sentence(len({numbers[i].sentence for i in batch}))
+        # A batch for each process, then what they read: the states of all sentences have no room in memory.
+        for first in range(0, len(batches), processes.count):
+            now = batches[first : first + processes.count]
+            mine = None
+            if processes.rank < len(now):
+                mine = _read(base, layers, numbers, now[processes.rank], token_ids)
+            for batch, read in zip(now, processes.gathered(mine), strict=False):  # the last round may lack some
+                states[:, batch] = cast(torch.Tensor, read)
+                if on_sentence is not None:
+                    on_sentence(len({numbers[i].sentence for i in batch}))
     return NumberStates(numbers, layers, states)
 
 
@@ -171,9 +185,8 @@ def _read(
     numbers: Sequence[ProbedNumber],
     batch: list[int],
     token_ids: list[list[int]],
-    states: torch.Tensor,
-) -> None:
-    """One forward pass without the head; writes what each layer is given at the batch's terminal tokens."""
+) -> torch.Tensor:
+    """One forward pass without the head; what each layer is given at the batch's terminal tokens, on the CPU."""
     row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(numbers[i].sentence for i in batch))}
     texts = [torch.tensor(token_ids[sentence]) for sentence in row_of]
     # Not the tokenizer's padding: many have no padding token, and none is read.
@@ -181,11 +194,11 @@ def _read(
     attention_mask = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True).to(model.device)
     rows = torch.tensor([row_of[numbers[i].sentence] for i in batch])
     positions = torch.tensor([numbers[i].position for i in batch])
-    columns = torch.tensor(batch)
+    states: list[torch.Tensor] = [torch.empty(0)] * len(layers)
 
-    def write(index: int, hidden_states: torch.Tensor) -> None:
+    def keep(index: int, hidden_states: torch.Tensor) -> None:
         device = hidden_states.device
-        states[index, columns] = hidden_states[rows.to(device), positions.to(device)].to("cpu", states.dtype)
+        states[index] = hidden_states[rows.to(device), positions.to(device)].to("cpu", model.dtype)
 
     decoder_stack = decoder_layers(model)
     hooks = []
@@ -193,7 +206,7 @@ def _read(
         if layer < len(decoder_stack):
             # What a layer is given, not what it returns: that is a tuple in some families and a tensor in others.
             def before(_: nn.Module, args: Any, kwargs: Any, index: int = index) -> None:
-                write(index, args[0] if args else kwargs["hidden_states"])
+                keep(index, args[0] if args else kwargs["hidden_states"])
 
             hooks.append(decoder_stack[layer].register_forward_pre_hook(before, with_kwargs=True))
     try:
@@ -204,4 +217,5 @@ def _read(
         for hook in hooks:
             hook.remove()
     if len(decoder_stack) in layers:
-        write(layers.index(len(decoder_stack)), last)
+        keep(layers.index(len(decoder_stack)), last)
+    return torch.stack(states)

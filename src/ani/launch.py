@@ -1,0 +1,189 @@
+"""Several processes at one piece of work: starts them, deals items out, gathers what they made; knows no work.
+
+`accelerate launch` starts them, by the user's hand or by `launch`; they meet over gloo, so GPUs aren't needed.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from functools import cache
+from itertools import chain, zip_longest
+from typing import Any, NoReturn, TypeVar, cast
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+_LONGEST = timedelta(weeks=52)
+"""That one process waits for another's share. If that one dies, their launcher ends all."""
+_PARENT_DEATH_SIGNAL = 1
+"""`PR_SET_PDEATHSIG` of prctl(2)."""
+_FAILURES, _EXIT_CODE = "ani/failures", "ani/exit code"
+
+
+class Processes:
+    """The processes that share a piece of work, as one of them sees them; without arguments: this one alone.
+
+    Args:
+        rank: This one's, from 0; the main process has 0.
+        count: Of all.
+        store: What they share.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1, store: Any = None) -> None:
+        self.rank, self.count = rank, count
+        self._store = store
+        self._counters = 0
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the one that prints and writes."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[Item], together: int = 1) -> list[Sequence[Item]]:
+        """This process's batches of `together` items: all have the same, whatever their number, and each its own."""
+        batches = [items[first : first + together] for first in range(0, len(items), together)]
+        return batches[self.rank :: self.count]
+
+    def merged(
+        self, items: Sequence[Item], make: Callable[[Sequence[Item]], Iterable[Made]], together: int = 1
+    ) -> Iterator[Made]:
+        """What is made of all items, batch by batch, in their order; nothing but on the main process."""
+        everyone = self.gathered([list(make(batch)) for batch in self.share(items, together)])
+        for one_each in zip_longest(*everyone, fillvalue=()):
+            yield from chain.from_iterable(one_each)
+
+    def gathered(self, mine: Made) -> list[Made]:
+        """What every process has, by rank; empty but on the main process. All must call it."""
+        if self.count == 1:
+            return [mine]
+        from torch import distributed
+
+        everyone: list[Any] | None = [None] * self.count if self.main else None
+        distributed.gather_object(mine, everyone)
+        return everyone or []
+
+    def told(self, make: Callable[[], Made]) -> Made:
+        """What the main process makes, on all. All must call it."""
+        made = [make() if self.main else None]
+        if self.count > 1:
+            from torch import distributed
+
+            distributed.broadcast_object_list(made, src=0)
+        return cast(Made, made[0])
+
+    def counted(self, count: Callable[[int], None]) -> Callable[[int], None]:
+        """A counter of what all of them do, each calling it with its own amounts; the main process's shows it."""
+        if self._store is None:
+            return count
+        self._counters += 1
+        name, shown = f"ani/counter {self._counters}", 0
+
+        def add(amount: int) -> None:
+            nonlocal shown
+            done = self._store.add(name, amount)
+            if self.main:
+                count(done - shown)
+                shown = done
+
+        return add
+
+
+ALONE = Processes()
+
+
+def launched() -> bool:
+    """Whether a launcher started this process as one of several."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
+def join() -> Processes:
+    """The processes that the launcher started, each with a GPU of its own if there are enough; else `ALONE`."""
+    if not launched():
+        return ALONE
+    import torch
+
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)  # nobody is left behind by a killed launcher
+    store, rank, count = _meeting_point()
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=_LONGEST)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
+    return Processes(rank, count, store)
+
+
+def fail(code: int, say: Callable[[], None]) -> NoReturn:
+    """End this process. Of several that fail the first one says why, and its exit code is that of the others."""
+    store = None
+    if launched():
+        try:
+            store, _, _ = _meeting_point()
+            if store.add(_FAILURES, 1) > 1:
+                # Not before the first one has spoken: the launcher ends it as soon as another one ends.
+                store.wait([_EXIT_CODE], timedelta(minutes=1))
+                sys.exit(int(store.get(_EXIT_CODE)))
+        except RuntimeError:  # the first one was killed, or the launcher is gone
+            store = None
+    say()
+    if store is not None:
+        store.set(_EXIT_CODE, str(code))
+    sys.exit(code)
+
+
+def relaunched(processes: int, arguments: list[str]) -> list[str]:
+    """The command by which several processes carry out `ani` with these arguments."""
+    import torch
+
+    # `--multi_gpu` is also what makes it start several processes where there is no GPU. All that it would ask back or
+    # take from a configuration file is said.
+    options = {
+        "--num_processes": processes,
+        "--num_machines": 1,
+        "--mixed_precision": "no",
+        "--dynamo_backend": "no",
+        "--gpu_ids": "all",
+        "--main_process_port": 0,
+        "--num_cpu_threads_per_process": max(1, torch.get_num_threads() // processes),
+    }
+    given = [word for key, value in options.items() for word in (key, str(value))]
+    return ["accelerate", "launch", "--multi_gpu", *given, "-m", "ani.cli", *arguments]
+
+
+def launch(command: list[str]) -> int:
+    """Carry out what `relaunched` gave; the exit code is that of the process that failed first.
+
+    Not by a process of its own: that would write a traceback below the sentence of the one that failed, and end with 1.
+
+    Raises:
+        ChildProcessError: A process was killed.
+    """
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    logging.disable()  # the processes speak for themselves, in sentences
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    try:
+        launch_command(launch_command_parser().parse_args(command[2:]))
+    except SignalException as error:
+        return 128 + cast(int, error.sigval)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            name = signal.Signals(-failure.exitcode).name
+            raise ChildProcessError(f"process {rank} was ended by {name}; is there memory for all of them?") from error
+        return failure.exitcode
+    return 0
+
+
+@cache
+def _meeting_point() -> Any:
+    """(store, rank, count)."""
+    from torch.distributed.rendezvous import rendezvous
+
+    return next(rendezvous("env://", timeout=timedelta(minutes=5)))
