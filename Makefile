@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS = $(filter-out benchmarks/_%.py benchmarks/gpu.py,$(sort $(wildcard benchmarks/*.py)))
 
 .PHONY: demo test check docs bench
 
@@ -25,7 +24,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(READY)
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+	$(BIN)/python benchmarks/all.py
 
 $(READY): pyproject.toml constraints.txt requirements-assets.txt requirements-vllm.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ani needs Python 3.11 or newer: make PYTHON=python3.11")'

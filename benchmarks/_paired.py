@@ -1,11 +1,20 @@
-"""Times two ways of doing the same in turns and tells the ratio; knows nothing about what they do."""
+"""Times two ways of doing the same in turns, and shows ratios beside their aims; knows nothing about what they do."""
 
+import json
+import operator
+import os
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+ROWS = "ANI_BENCHMARK_ROWS"
+"""Environment variable: a file to which `add` also appends each row, as JSON, for `all.py`'s one table."""
+_HOLDS = {"≤": operator.le, "≥": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
 def ratios(ours: Callable[[], object], theirs: Callable[[], object], repeats: int, warmup: int = 2) -> list[float]:
@@ -26,15 +35,30 @@ def ratios(ours: Callable[[], object], theirs: Callable[[], object], repeats: in
 
 def table(title: str) -> Table:
     """An empty table of ratios."""
-    return Table("measure", "median", "min–max", "pairs", "aim", title=title)
+    return Table("measure", "median", "min–max", "pairs", "aim", "", title=title)
 
 
-def add(rows: Table, measure: str, found: list[float], aim: str) -> None:
-    """Add a row: the median ratio with its spread."""
-    spread = f"{min(found):.3f}–{max(found):.3f}"
-    rows.add_row(measure, f"{statistics.median(found):.3f}", spread, str(len(found)), aim)
+def add(rows: Table, measure: str, found: Sequence[float], aim: str = "") -> None:
+    """Add a row: the median ratio with its spread, and whether that meets the aim, such as `≤ 1.02` (empty: none)."""
+    spread = f"{_written(min(found))}–{_written(max(found))}" if len(found) > 1 else ""
+    met = "" if not aim else "met" if meets(statistics.median(found), aim) else "missed"
+    row = (measure, _written(statistics.median(found)), spread, str(len(found)), aim, met)
+    rows.add_row(*row)
+    if ROWS in os.environ:
+        with Path(os.environ[ROWS]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps([str(rows.title), *row]) + "\n")
+
+
+def meets(value: float, aim: str) -> bool:
+    """Whether a value is what an aim asks for."""
+    sign, _, bound = aim.partition(" ")
+    return bool(_HOLDS[sign](value, float(bound)))
 
 
 def show(rows: Table) -> None:
     """Print the table."""
-    Console().print(rows)
+    Console(width=None if sys.stdout.isatty() else 150).print(rows)
+
+
+def _written(value: float) -> str:
+    return f"{value:.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:.1e}"

@@ -4,16 +4,14 @@ Knows nothing about models; both start from the same texts and end with the same
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from decimal import Decimal
 from random import Random
 
+import _paired
 import mpmath
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from ani.encoders.fourier import FourierNumberEncoder
 
@@ -62,7 +60,7 @@ def main() -> None:
     texts = [
         f"{random.randrange(10**INTEGER_DIGITS)}.{random.randrange(10**FRACTION_DIGITS):06d}" for _ in range(10_000)
     ]
-    table = Table("measure", "value", "min–max", "aim", title="Fourier features, random 10+6-digit numbers")
+    rows = _paired.table("Fourier features, random 10+6-digit numbers")
     for count in (1, 100, 1000, 10_000):
         batch = texts[:count]
         calls = max(1, 500 // count)  # short calls are timed in groups, above the clock's resolution
@@ -72,25 +70,19 @@ def main() -> None:
             theirs = sum(seconds(published, batch) for _ in range(calls))
             if repeat >= 3:  # the first ones warm caches and threads
                 ratios.append(ours / theirs)
-        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-        aim = "≤ 1.00" if count == 10_000 else "–"
-        table.add_row(
-            f"CPU time ours / published, {count:,} number{'s' * (count > 1)}",
-            f"{middle:.2f}",
-            f"{low:.2f}–{high:.2f}",
-            aim,
-        )
+        measure = f"CPU time ours / published, {count:,} number{'s' * (count > 1)}"
+        _paired.add(rows, measure, ratios, "≤ 1.00" if count == 10_000 else "")
 
     checked = texts[: arguments.checked]
     reference = exact(checked)
     ours_error = (encode(checked) - reference).abs().max().item()
     theirs_error = (published(checked) - reference).abs()
-    table.add_row("worst feature error, ours", f"{ours_error:.1e}", "–", "≤ 1e-7")
-    table.add_row("worst feature error, published", f"{theirs_error.max().item():.1e}", "–", "–")
+    _paired.add(rows, "worst feature error, ours", [ours_error], "≤ 1e-7")
+    _paired.add(rows, "worst feature error, published", [theirs_error.max().item()])
     for column, period in enumerate(PERIODS.tolist()[:3]):
         error = theirs_error[:, 2 * column : 2 * column + 2].max().item()
-        table.add_row(f"  at period {Decimal(str(period)).normalize():e}", f"{error:.1e}", "–", "–")
-    Console().print(table)
+        _paired.add(rows, f"  at period {Decimal(str(period)).normalize():e}", [error])
+    _paired.show(rows)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,13 @@ Knows nothing about models. Text is GSM8K's questions and answers where they are
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from rich.console import Console
-from rich.table import Table
+import _paired
 from transformers import PreTrainedTokenizerBase
 
 from ani.numbers import NumberScanner
@@ -54,15 +52,11 @@ def main() -> None:
     parser.add_argument("--tokenizers", nargs="+", default=["qwen", "llama3"], choices=list(ALL))
     arguments = parser.parse_args()
     texts = documents(arguments.documents)
-    table = Table(title=f"scanner / tokenizer, {len(texts)} documents, CPU time, {arguments.repeats} repeats")
-    for column in ("measure", "ratio median", "min-max", "aim"):
-        table.add_column(column)
+    rows = _paired.table(f"Scanner / tokenizer, {len(texts)} documents, CPU time")
     for name in arguments.tokenizers:
         for measure, values in ratios(ALL[name](), texts, arguments.repeats).items():
-            spread = f"{min(values):.3f}-{max(values):.3f}"
-            aim = "" if "step" in measure else "≤ 0.05"
-            table.add_row(f"{name}: {measure}", f"{statistics.median(values):.3f}", spread, aim)
-    Console().print(table)
+            _paired.add(rows, f"{name}: {measure}", values, "" if "step" in measure else "≤ 0.05")
+    _paired.show(rows)
 
 
 def ratios(tokenizer: PreTrainedTokenizerBase, texts: list[str], repeats: int) -> dict[str, list[float]]:

@@ -35,8 +35,9 @@ def rows(count: int = 40, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def injection_of(alpha: torch.Tensor, rms: float = 1.0) -> Injection:
-    ones = torch.ones(len(alpha))
-    return Injection(torch.zeros(len(alpha), WIDTH), alpha.logit(), alpha, rms * ones, ones)
+    hidden = torch.zeros(len(alpha), WIDTH)
+    embeddings = torch.full_like(hidden, rms)
+    return Injection(hidden, alpha.logit(), alpha, hidden, embeddings, SCALE * embeddings)
 
 
 def unknown(count: int) -> torch.Tensor:

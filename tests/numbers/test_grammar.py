@@ -209,6 +209,13 @@ def test_whole_texts_are_read_off_the_runs(text: str) -> None:
     assert all((run.rule is not Rule.ALONE) or run.alone == run.joined for run in digit_runs(text))
 
 
+@given(texts, st.integers(0, 40))
+@example("1,234.5", 4)
+def test_runs_after_a_start_are_those_of_the_whole_text(text: str, start: int) -> None:
+    found, whole = ([run for run in digit_runs(text, at) if run.end > start] for at in (start, 0))
+    assert found == whole
+
+
 @given(texts, texts)
 def test_nothing_runs_across_a_boundary(left: str, right: str) -> None:
     shift = len(left) + 1

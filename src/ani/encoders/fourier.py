@@ -127,9 +127,11 @@ class FourierNumberEncoder:
                 rows.append(whole.rjust(integer_digits, "0") + fraction.ljust(fraction_digits, "0"))
             else:
                 rows.append(unread)
-        # One character a byte, whatever it was; anything but a digit then lies above 9.
-        characters = np.frombuffer("".join(rows).encode("ascii", "replace"), np.uint8)
-        digits = characters.reshape(len(rows), self._digits) - np.uint8(ord("0"))
+        # One character a byte, whatever it was.
+        written = "".join(rows).encode("ascii", "replace")
+        digits = (np.frombuffer(written, np.uint8) - np.uint8(ord("0"))).reshape(len(rows), self._digits)
+        if not rows or written.isdigit():  # as most are: each step that is left out counts for the few of a decode step
+            return self._features(digits, None)
         negative = np.zeros(len(rows), bool)
         for row in np.flatnonzero((digits > 9).any(axis=1)):
             rounded = self._round(texts[row])
@@ -187,8 +189,8 @@ class FourierNumberEncoder:
             self._number(row, is_negative) for row, is_negative in zip(digits.flip(1).tolist(), negative, strict=True)
         ]
 
-    def _features(self, digits: NDArray[np.uint8], negative: NDArray[np.bool_]) -> torch.Tensor:
-        """Features from digits, shape (N, integer_digits + fraction_digits), highest first."""
+    def _features(self, digits: NDArray[np.uint8], negative: NDArray[np.bool_] | None) -> torch.Tensor:
+        """Features from digits, shape (N, integer_digits + fraction_digits), highest first; None: none is negative."""
         # turns[i] = (x mod 10^i) / 10^i, lowest i first, is 0.ddd… of the digits from place i − 1 down. Each
         # step doubles how many of them it counts; those after the sixteenth are below float64.
         turns = np.ascontiguousarray(digits.T[::-1]) / 10
@@ -198,11 +200,13 @@ class FourierNumberEncoder:
         pairs = torch.empty(*angles.shape[:2], 2, len(digits))  # float32; cos and sin are taken in float64
         pairs[:, :, 0] = angles.cos()
         pairs[:, :, 1] = angles.sin_()
-        signs = torch.from_numpy(np.where(negative, np.float32(-1), np.float32(1)))
-        if self.sign == "phase":
-            pairs[:, :, 1] *= signs
+        signs = torch.ones(len(digits), 1)
+        if negative is not None:
+            signs[torch.from_numpy(negative)] = -1
+            if self.sign == "phase":
+                pairs[:, :, 1] *= signs.squeeze(1)
         features = pairs.permute(3, 0, 1, 2).flatten(1)
-        return torch.cat((features, signs[:, None]), 1) if self.sign == "feature" else features.contiguous()
+        return torch.cat((features, signs), 1) if self.sign == "feature" else features.contiguous()
 
     def _round(self, text: str) -> _Rounded:
         """Half-even to fraction_digits, on the digits as text: no exponent is ever written out in full."""

@@ -18,10 +18,28 @@ class Injection(NamedTuple):
     """Gate logits z, shape (N,); infinite without a gate."""
     alpha: torch.Tensor
     """α as applied: σ(z) while training, 1[σ(z) > 0.5] at inference, 0 or 1 where it is forced; shape (N,)."""
-    embedding_rms: torch.Tensor
-    """RMS of e in units of `embedding_scale`, shape (N,), detached."""
-    injected_ratio: torch.Tensor
-    """‖α·e‖ / ‖h‖, shape (N,), detached."""
+    before: torch.Tensor
+    """h, shape (N, d_model), in the module's dtype."""
+    embeddings: torch.Tensor
+    """e in units of `embedding_scale`, shape (N, d_model)."""
+    scaled: torch.Tensor
+    """e, shape (N, d_model)."""
+
+    # Computed when asked for: a decode step needs neither.
+    @property
+    def embedding_rms(self) -> torch.Tensor:
+        """RMS of e in units of `embedding_scale`, shape (N,), detached."""
+        return _rms(self.embeddings)
+
+    @property
+    def injected_ratio(self) -> torch.Tensor:
+        """‖α·e‖ / ‖h‖, shape (N,), detached."""
+        smallest = torch.finfo(torch.float32).tiny
+        return self.alpha.detach() * _rms(self.scaled) / _rms(self.before).clamp(min=smallest)
+
+
+def _rms(vectors: torch.Tensor) -> torch.Tensor:
+    return vectors.detach().float().square().mean(dim=-1).sqrt()
 
 
 class AniModule(nn.Module):
@@ -72,10 +90,12 @@ class AniModule(nn.Module):
         # Autocast would round the features to 8 bits, in training only.
         with torch.autocast(hidden.device.type, enabled=False):
             embeddings = self.projection(features.to(dtype))
-            logits = hidden.new_full(hidden.shape[:1], torch.inf)
             if self.gate is not None:
                 logits = self.gate(hidden, embeddings)
-        change = self.scale * embeddings if self.config.combine == "add" else self.scale * embeddings - hidden
+            else:
+                logits = hidden.new_full(hidden.shape[:1], torch.inf)
+        scaled = self.scale * embeddings
+        change = scaled if self.config.combine == "add" else scaled - hidden
         if self.training and self.gate is not None and self.forced is None:
             alpha = torch.sigmoid(logits)
             updated = hidden + alpha.unsqueeze(-1) * change
@@ -84,12 +104,8 @@ class AniModule(nn.Module):
             opened = logits > 0 if self.forced is None else torch.full_like(logits, self.forced, dtype=torch.bool)
             alpha = opened.to(dtype)
             # A closed gate returns h itself: bit for bit, also where h + 0·e would not be (−0, overflowing e).
-            updated = torch.where(alpha.unsqueeze(-1) > 0, hidden + change, hidden)
-        with torch.no_grad():
-            embedding_rms = embeddings.float().square().mean(dim=-1).sqrt()
-            hidden_rms = hidden.float().square().mean(dim=-1).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-            ratio = alpha * self.scale * embedding_rms / hidden_rms
-        return Injection(updated.to(hidden_states.dtype), logits, alpha, embedding_rms, ratio)
+            updated = torch.where(opened.unsqueeze(-1), hidden + change, hidden)
+        return Injection(updated.to(hidden_states.dtype), logits, alpha, hidden, embeddings, scaled)
 
     def auxiliary_loss(self, injection: Injection, roles: torch.Tensor) -> torch.Tensor:
         """What ANI adds to the language model's loss, a scalar; 0 without numbers::

@@ -63,6 +63,7 @@ MAX_BLANKS = 8
 _DIGITS = re.compile(r"[0-9]+")
 # Runs of digits that can have to do with each other. The group tells the few with several runs.
 _CLUSTER = re.compile(r"[0-9]+((?:[.,]|[eE][+-]?)[0-9]+)*")
+_NUMERIC = "0123456789.,eE+-"
 _BLANKS = " \t\N{NO-BREAK SPACE}"
 _CLOSING = ")]}\N{FULLWIDTH RIGHT PARENTHESIS}"
 _BEFORE_SIGN = frozenset(
@@ -171,8 +172,8 @@ def number_spans(text: str) -> dict[int, int]:
     for match in _CLUSTER.finditer(text):
         begin, end = match.span()
         before = text[begin - 1] if begin else BOUNDARY
-        if match.lastindex is None and before != ".":  # most numbers: one run, nothing to join
-            spans[_signed(text, begin) if before in "+-" else begin] = end
+        if match.lastindex is None and before not in "+-.":  # most numbers: one run, nothing to join
+            spans[begin] = end
             continue
         for run in _runs_of_cluster(text, begin, end):
             # A run that joins has the start of the number before it, whose end it moves.
@@ -180,14 +181,14 @@ def number_spans(text: str) -> dict[int, int]:
     return spans
 
 
-def digit_runs(text: str) -> Iterator[Run]:
-    """The runs of ASCII digits of a text, from left to right."""
-    for match in _CLUSTER.finditer(text):
+def digit_runs(text: str, start: int = 0) -> Iterator[Run]:
+    """The runs of ASCII digits of a text, from left to right; of those that end by `start`, some may be left out."""
+    # A number runs on over these characters alone, so that what ends before them has to do with no later run.
+    for match in _CLUSTER.finditer(text, len(text[:start].rstrip(_NUMERIC))):
         begin, end = match.span()
         before = text[begin - 1] if begin else BOUNDARY
-        if match.lastindex is None and before != ".":  # most numbers: one run, nothing to join
-            alone = _signed(text, begin) if before in "+-" else begin
-            yield Run(begin, end, alone, alone, Rule.ALONE)
+        if match.lastindex is None and before not in "+-.":  # most numbers: one run, nothing to join
+            yield Run(begin, end, begin, begin, Rule.ALONE)
         else:
             yield from _runs_of_cluster(text, begin, end)
 

@@ -13,7 +13,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from ani.errors import InputError
-from ani.numbers.grammar import BOUNDARY, decimal_value, digit_runs, number_spans, settled
+from ani.numbers.grammar import BOUNDARY, Rule, decimal_value, digit_runs, number_spans, settled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,7 +179,7 @@ class NumberScanner:
         fresh = sum(map(len, context_pieces))
         shift = position = 0  # bytes minus characters, up to position
         ascii_only = data.isascii()
-        for run in digit_runs(context):
+        for run in digit_runs(context, fresh if ascii_only else 0):
             if not ascii_only:
                 shift += _extra_bytes(context[position : run.begin])
                 position = run.begin
@@ -193,8 +193,10 @@ class NumberScanner:
             begin = -1
             for token in range(first, last + 1):
                 cut = min(end_byte, token_ends[token]) - shift
-                following = _decode(data[end_byte : token_ends[token]]) if token == last else ""
-                so_far = run.start(cut, following)
+                so_far = run.alone
+                if run.rule is not Rule.ALONE:
+                    following = _decode(data[end_byte : token_ends[token]]) if token == last else ""
+                    so_far = run.start(cut, following)
                 if so_far != begin:
                     begin = so_far
                     # A number is ASCII, so that bytes and characters agree from its beginning to the run's.

@@ -1,0 +1,204 @@
+"""A CUDA card: QLoRA steps of the Qwen3-8B shape with ANI and without, and the memory that the dry run predicts.
+
+The weights are random and made here, one matrix at a time, so that neither a hub nor 16 GB of float weights are needed.
+The rest is recipes/paper/train.yaml (NF4, LoRA r 64, batch 1, 4,096 tokens, gradient checkpointing), without its
+accumulation, as AniTrainer carries it out; the same without the module is method `sft`.
+
+    python benchmarks/gpu.py            # some 30 GB of GPU memory
+    python benchmarks/gpu.py --tiny     # the same code with a tiny model, on a CPU too
+
+SmolLM2 on N-digit arithmetic with 20,000 sums, by all methods, needs no script, and no hub either:
+
+    ani compare recipes/paper/n-digit.yaml output=runs/n-digit-smollm2 \
+      'overrides=[model=smollm2, quantization=none, ani.layer=10, ani.integer_digits=13, training.batch_size=32,
+                  training.gradient_accumulation=1, "data=[{kind: arithmetic, count: 20000}]"]' \
+      'variants={sft: [method=sft], ani: [], xval: [method=xval], fone: [method=fone],
+                 digitwise: [method=digitwise], numerologic: [method=numerologic],
+                 static: [method=static], static-additive: [method=static-additive],
+                 digitwise-gated: [method=digitwise-gated]}'
+"""
+
+import argparse
+import datetime
+import gc
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import _paired
+import torch
+from peft import get_peft_model, prepare_model_for_kbit_training
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+)
+from transformers.trainer_callback import PrinterCallback
+
+from ani.data.arithmetic import arithmetic_problems
+from ani.data.collator import NumberCollator, TokenizedExample
+from ani.injection.attach import attach, number_locator
+from ani.injection.locate import UNKNOWN_ROLE
+from ani.models import default_dtype, load_tokenizer
+from ani.training import trainer as training
+from ani.training.dry_run import PUBLISHED, dry_run
+from ani.training.recipe import Recipe, load_recipe
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "paper" / "train.yaml"
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+TINY |= {"num_key_value_heads": 2, "head_dim": 16}
+WARMUP = 3
+
+
+class Examples(list[TokenizedExample]):
+    """What `AniTrainer` takes for a dataset."""
+
+    @property
+    def examples(self) -> list[TokenizedExample]:
+        """The rows."""
+        return self
+
+
+class Clock(TrainerCallback):
+    """Seconds from the end of one step to the end of the next: collating is part of a step."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.ends.append(time.perf_counter())
+
+    def steps(self) -> list[float]:
+        """All but the first ones, in which kernels are chosen and memory is taken."""
+        return [end - begin for begin, end in zip(self.ends, self.ends[1:], strict=False)][WARMUP:]
+
+
+def main() -> None:
+    """Print one table of times and memory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="a tiny model of 64 tokens, to try the code anywhere")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--tokenizer", default="smollm2", help="its ids must be ids of the model")
+    arguments = parser.parse_args()
+    cuda = torch.cuda.is_available()
+    if not cuda and not arguments.tiny:
+        raise SystemExit("benchmarks/gpu.py needs a CUDA card; --tiny tries its code with a tiny model on the CPU")
+    tokenizer = load_tokenizer(arguments.tokenizer)
+    shape = PUBLISHED["Qwen/Qwen3-8B"] | (TINY if arguments.tiny else {})
+    config = AutoConfig.for_model(**shape)
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)  # for the dry run
+        overrides = [f"model={folder}", f"output={folder}/run", f"training.steps={arguments.steps + WARMUP + 1}"]
+        overrides += ["data=[{kind: arithmetic, count: 1}]", "training.gradient_accumulation=1"]
+        overrides += ["ani.layer=1", "training.max_length=64"] if arguments.tiny else []
+        found = {method: measured(method, overrides, config, tokenizer) for method in ("sft", "ani")}
+        plan = dry_run(load_recipe(RECIPE, overrides))
+    card = torch.cuda.get_device_name() if cuda else "CPU"
+    name = "tiny" if arguments.tiny else "Qwen3-8B's shape"
+    rows = _paired.table(f"{card}, {datetime.date.today()}: QLoRA steps, {name}")
+    for method, what in (("sft", "LoRA alone"), ("ani", "LoRA with ANI")):
+        steps, peak = found[method]
+        _paired.add(rows, f"seconds a step, {what}", steps)
+        if cuda:
+            _paired.add(rows, f"GiB of memory at most, {what}", [peak / 2**30])
+    sft, with_ani = (statistics.median(found[method][0]) for method in ("sft", "ani"))
+    _paired.add(rows, "step time ANI / SFT", [with_ani / sft], "" if arguments.tiny else "≤ 1.02")
+    _paired.add(rows, "GiB of memory that the dry run predicts, with ANI", [plan.memory.total / 2**30])
+    if cuda:
+        _paired.add(rows, "memory measured / predicted, with ANI", [found["ani"][1] / plan.memory.total])
+    _paired.show(rows)
+
+
+def measured(
+    method: str, overrides: list[str], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[float], int]:
+    """Seconds of each step and the most bytes that torch held on the card (0 without one) of a method's training."""
+    recipe = load_recipe(RECIPE, [*overrides, f"method={method}"])
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    model = prepared(recipe, config, tokenizer)
+    locator = number_locator(model) if recipe.ani is not None else None
+    settings = training._arguments(recipe)
+    settings.save_strategy = "no"
+    clock = Clock()
+    trainer = training.AniTrainer(
+        module_learning_rate=recipe.training.module_learning_rate,
+        method=recipe.method,
+        model=model,
+        args=settings,
+        train_dataset=Examples([row(tokenizer, recipe.training.max_length, seed) for seed in range(8)]),
+        data_collator=NumberCollator(tokenizer, locator),
+        processing_class=tokenizer,
+        callbacks=[clock],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return clock.steps(), torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+
+
+def prepared(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
+    """As `ani.training.trainer.prepare`, but with random weights."""
+    torch.manual_seed(recipe.seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    base = random_nf4(config, device, default_dtype(device.type))
+    assert recipe.lora is not None
+    model: Any = prepare_model_for_kbit_training(base.requires_grad_(False), use_gradient_checkpointing=False)
+    model = get_peft_model(model, training.lora_config(recipe.lora))
+    if recipe.ani is not None:
+        layer = recipe.ani.layer
+        layer = training.paper_layer(recipe.model, config) if isinstance(layer, str) else layer
+        attach(model, tokenizer, recipe.ani.model_copy(update={"layer": layer}).config())
+    return model  # type: ignore[no-any-return]
+
+
+def random_nf4(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A model with random weights, its linear layers but the head in NF4 as `ani.models.load_model` has them."""
+    import bitsandbytes as bnb
+
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    head = model.get_output_embeddings()
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and child is not head:
+                width, height = child.in_features, child.out_features
+                packed = bnb.nn.Linear4bit(width, height, bias=False, compute_dtype=dtype, device="meta")
+                weight = torch.randn(child.weight.shape, dtype=dtype, device=device) * config.initializer_range
+                packed.weight = bnb.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=packed)
+                setattr(parent, name, packed.to(device))  # which quantizes
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.is_meta:
+                value = torch.ones(parameter.shape, dtype=dtype, device=device)  # of the norms
+                if parameter.ndim > 1:
+                    value.normal_(std=config.initializer_range)
+                setattr(module, name, nn.Parameter(value, requires_grad=False))
+    rotary = model.get_decoder().rotary_emb
+    model.get_decoder().rotary_emb = type(rotary)(config=config).to(device)
+    model.is_loaded_in_4bit = True  # PEFT asks
+    return model.eval()
+
+
+def row(tokenizer: PreTrainedTokenizerBase, length: int, seed: int) -> TokenizedExample:
+    """Sums until `length` tokens are full; the first eighth of them is the prompt."""
+    problems = arithmetic_problems(length // 4, digits=(3, 6), split="train", seed=seed)
+    ids = tokenizer(" ".join(f"{problem.prompt} {problem.answer}." for problem in problems))["input_ids"][:length]
+    assert len(ids) == length
+    return TokenizedExample(ids, length // 8, [UNKNOWN_ROLE] * length)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The benchmarks' own code: the table of all ratios, and the GPU script with a tiny model on the CPU."""
+
+import json
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ani.training.dry_run import PUBLISHED
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def as_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script finds its neighbours."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as gpu.py would set it for good
+
+
+def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(BENCHMARKS / name), run_name="__main__")
+
+
+def test_rows_say_whether_their_aims_are_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import _paired
+
+    file = tmp_path / "rows.jsonl"
+    monkeypatch.setenv(_paired.ROWS, str(file))
+    table = _paired.table("title")
+    for aim in ("≤ 1.02", "≥ 1.02", "< 1", "> 1", ""):
+        _paired.add(table, "measure", [0.5, 1.0, 3.0], aim)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row[-1] for row in rows] == ["met", "missed", "missed", "missed", ""]
+    assert rows[0][:5] == ["title", "measure", "1.000", "0.500–3.000", "3"]
+
+
+def test_one_table_of_all_ratios(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, "all.py", "encoder")
+    table = capfd.readouterr().out.rpartition("All ratios that have an aim")[2]
+    assert "worst feature error, ours" in table
+    assert "met" in table
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it has one")
+def test_without_a_card_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="needs a CUDA card"):
+        run(monkeypatch, "gpu.py")
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_gpu_script_with_a_tiny_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, "gpu.py", "--tiny", "--steps", "1")
+    assert "step time ANI / SFT" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_random_weights_are_quantized_as_ours_are(tmp_path: Path) -> None:
+    import gpu
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from ani.models import load_model
+
+    config = AutoConfig.for_model(**{**PUBLISHED["Qwen/Qwen3-8B"], **gpu.TINY, "vocab_size": 100})
+    made = gpu.random_nf4(config, torch.device("cpu"), torch.float32)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    loaded = load_model(str(tmp_path), dtype="float32", quantization="nf4", device="cpu")
+
+    def shape_of(model: Any) -> dict[str, Any]:
+        return {
+            name: (type(parameter), parameter.shape, getattr(parameter, "quant_type", None), state_of(parameter))
+            for name, parameter in model.named_parameters()
+        }
+
+    def state_of(parameter: Any) -> Any:
+        state = getattr(parameter, "quant_state", None)
+        return state and (state.nested, state.blocksize, state.absmax.shape, state.absmax.dtype)
+
+    assert shape_of(made) == shape_of(loaded)
+    assert any(state is not None for *_, state in shape_of(made).values())
+    made_rotary, rotary = (dict(model.named_buffers())["model.rotary_emb.inv_freq"] for model in (made, loaded))
+    assert torch.equal(made_rotary, rotary)
+    assert made(input_ids=torch.arange(10)[None]).logits.isfinite().all()
