@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,6 +23,7 @@ app = typer.Typer(
     help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
 )
 console = Console() if sys.stdout.isatty() else Console(width=120)
+console.quiet = os.environ.get("RANK", "0") != "0"  # of several processes one speaks
 
 # typer is built on click or on its own copy of it, by version; this is the base of either's usage errors.
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -132,17 +134,25 @@ def train(
         bool, typer.Option("--dry-run", help="Only print parameters, memory and data; loads no weights.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON for scripts.")] = False,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=2, help="Train in so many processes of this machine, a GPU each.")
+    ] = None,
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
 ) -> None:
     """Train an adapter as a recipe says."""
+    from accelerate import PartialState
+
     from ani.progress import training_lines
     from ani.training.recipe import load_recipe
-    from ani.training.trainer import ADAPTER, resume_recipe
+    from ani.training.trainer import ADAPTER, check, resume_recipe
     from ani.training.trainer import train as run
 
     if (recipe is None) == (resume is None):
         raise InputError("give either a recipe or --resume DIR")
     if (dry and resume is not None) or (as_json and not dry):
         raise InputError("--dry-run takes a recipe, not --resume; and --json is for --dry-run only")
+    if (dry and processes is not None) or (fsdp and processes is None):
+        raise InputError("--fsdp takes --processes N; and --dry-run tells what one process needs, without --processes")
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
     if dry:
         from ani.training.dry_run import dry_run, dry_run_record, dry_run_view
@@ -154,12 +164,22 @@ def train(
         for part in dry_run_view(needs):
             console.print(part, highlight=False)
         return
+    if processes is not None:
+        from ani.training.launch import launch
+
+        check(plan, resume=resume is not None, processes=processes)
+        source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
+        code = launch(["train", *source], processes=processes, fsdp=fsdp)
+        if code == 128 + signal.SIGKILL:  # others are told by the processes themselves
+            console.print(f"a process was killed; continue with: ani train --resume {escape(plan.output)}")
+        raise typer.Exit(code)
     try:
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
     except KeyboardInterrupt:
         console.print(f"interrupted; continue with: ani train --resume {escape(plan.output)}", soft_wrap=True)
         raise
     console.print(f"The adapter: [bold]{escape(str(Path(plan.output) / ADAPTER))}[/bold]", soft_wrap=True)
+    PartialState().destroy_process_group()
 
 
 @app.command()
@@ -463,7 +483,11 @@ def main() -> None:
 
 def _fail(message: str, code: int) -> NoReturn:
     line = " ".join(message.split())
-    Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False)
+    # What is wrong with the input, and a training that fails, all processes of a machine find alike.
+    quiet = os.environ.get("LOCAL_RANK", "0") != "0" and isinstance(sys.exception(), InputError | TrainingFailed)
+    Console(stderr=True, quiet=quiet).print(
+        f"[bold red]error:[/bold red] {escape(line)}", soft_wrap=True, highlight=False
+    )
     sys.exit(code)
 
 
