@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError, TrainingFailed
-from ani.launch import Processes, fail, join, launch, launched, relaunched
+from ani.launch import Processes, end_with_launcher, fail, join, launch, launched
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +23,7 @@ app = typer.Typer(
     help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
 )
 console = Console() if sys.stdout.isatty() else Console(width=120)
+console.quiet = os.environ.get("RANK", "0") != "0"  # of several processes one speaks
 
 # typer is built on click or on its own copy of it, by version; this is the base of either's usage errors.
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -139,17 +140,25 @@ def train(
         bool, typer.Option("--dry-run", help="Only print parameters, memory and data; loads no weights.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON for scripts.")] = False,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=2, help="Train in so many processes of this machine, a GPU each.")
+    ] = None,
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
 ) -> None:
     """Train an adapter as a recipe says."""
+    from accelerate import PartialState
+
     from ani.progress import training_lines
     from ani.training.recipe import load_recipe
-    from ani.training.trainer import ADAPTER, resume_recipe
+    from ani.training.trainer import ADAPTER, check, resume_recipe
     from ani.training.trainer import train as run
 
     if (recipe is None) == (resume is None):
         raise InputError("give either a recipe or --resume DIR")
     if (dry and resume is not None) or (as_json and not dry):
         raise InputError("--dry-run takes a recipe, not --resume; and --json is for --dry-run only")
+    if (dry and processes is not None) or (fsdp and processes is None):
+        raise InputError("--fsdp takes --processes N; and --dry-run tells what one process needs, without --processes")
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
     if dry:
         from ani.training.dry_run import dry_run, dry_run_record, dry_run_view
@@ -161,12 +170,22 @@ def train(
         for part in dry_run_view(needs):
             console.print(part, highlight=False)
         return
+    if processes is not None:
+        check(plan, resume=resume is not None, processes=processes)
+        source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
+        try:
+            raise typer.Exit(launch(["train", *source], processes=processes, fsdp=fsdp))
+        except ChildProcessError:  # other ends are told by the processes themselves
+            console.print(f"continue with: ani train --resume {escape(plan.output)}", soft_wrap=True)
+            raise
+    end_with_launcher()
     try:
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
     except KeyboardInterrupt:
         console.print(f"interrupted; continue with: ani train --resume {escape(plan.output)}", soft_wrap=True)
         raise
     console.print(f"The adapter: [bold]{escape(str(Path(plan.output) / ADAPTER))}[/bold]", soft_wrap=True)
+    PartialState().destroy_process_group()
 
 
 @app.command()
@@ -484,7 +503,7 @@ def _fail(message: str, code: int) -> NoReturn:
 def _joined(processes: int) -> Processes:
     """Those that share the work; where there are to be several and no launcher has started them, they start here."""
     if processes > 1 and not launched():
-        sys.exit(launch(relaunched(processes, sys.argv[1:])))
+        sys.exit(launch(sys.argv[1:], processes=processes))
     return join()
 
 

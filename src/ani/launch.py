@@ -13,6 +13,8 @@ from functools import cache
 from itertools import chain, zip_longest
 from typing import Any, NoReturn, TypeVar, cast
 
+from ani.errors import InputError
+
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -20,6 +22,12 @@ _LONGEST = timedelta(weeks=52)
 """That one process waits for another's share. If that one dies, their launcher ends all."""
 _PARENT_DEATH_SIGNAL = 1
 """`PR_SET_PDEATHSIG` of prctl(2)."""
+_FSDP = {
+    "--fsdp_version": "2",
+    "--fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "--fsdp_reshard_after_forward": "true",
+    "--fsdp_cpu_ram_efficient_loading": "true",
+}
 _FAILURES, _EXIT_CODE = "ani/failures", "ani/exit code"
 
 
@@ -99,16 +107,21 @@ def launched() -> bool:
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
+def end_with_launcher() -> None:
+    """Nobody is left behind by a launcher that is killed (on Linux)."""
+    if launched() and sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
 def join() -> Processes:
     """The processes that the launcher started, each with a GPU of its own if there are enough; else `ALONE`."""
     if not launched():
         return ALONE
     import torch
 
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)  # nobody is left behind by a killed launcher
+    end_with_launcher()
     store, rank, count = _meeting_point()
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=_LONGEST)
@@ -135,12 +148,34 @@ def fail(code: int, say: Callable[[], None]) -> NoReturn:
     sys.exit(code)
 
 
-def relaunched(processes: int, arguments: list[str]) -> list[str]:
-    """The command by which several processes carry out `ani` with these arguments."""
-    import torch
+def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> int:
+    """Carry out `ani` with these arguments in several processes of this machine, as `accelerate launch` would.
 
+    Not by a process of its own: that would write a traceback below the sentence of the one that failed, and end with 1.
+
+    Args:
+        arguments: As on the command line, without `ani` itself.
+        processes: How many; each takes a GPU where there are any.
+        fsdp: Training fully sharded (FSDP 2), instead of a whole model in every process (DDP).
+
+    Returns:
+        The exit code of the process that failed first, or 128 and the signal that ended this one; else 0.
+
+    Raises:
+        ChildProcessError: A process was killed.
+        InputError: There are GPUs, but fewer.
+    """
+    import torch
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    if 0 < torch.cuda.device_count() < processes:
+        raise InputError(
+            f"--processes {processes} needs a GPU for each, and this machine has {torch.cuda.device_count()}"
+        )
     # `--multi_gpu` is also what makes it start several processes where there is no GPU. All that it would ask back or
-    # take from a configuration file is said.
+    # take from a configuration file is said; port 0 is any that is free.
     options = {
         "--num_processes": processes,
         "--num_machines": 1,
@@ -149,27 +184,14 @@ def relaunched(processes: int, arguments: list[str]) -> list[str]:
         "--gpu_ids": "all",
         "--main_process_port": 0,
         "--num_cpu_threads_per_process": max(1, torch.get_num_threads() // processes),
+        **(_FSDP if fsdp else {}),
     }
-    given = [word for key, value in options.items() for word in (key, str(value))]
-    return ["accelerate", "launch", "--multi_gpu", *given, "-m", "ani.cli", *arguments]
-
-
-def launch(command: list[str]) -> int:
-    """Carry out what `relaunched` gave; the exit code is that of the process that failed first.
-
-    Not by a process of its own: that would write a traceback below the sentence of the one that failed, and end with 1.
-
-    Raises:
-        ChildProcessError: A process was killed.
-    """
-    from accelerate.commands.launch import launch_command, launch_command_parser
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    logging.disable()  # the processes speak for themselves, in sentences
+    given = [str(word) for option in options.items() for word in option]
+    command = ["--use_fsdp" if fsdp else "--multi_gpu", *given, "-m", "ani.cli", *arguments]
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        launch_command(launch_command_parser().parse_args(command[2:]))
+        launch_command(launch_command_parser().parse_args(command))
     except SignalException as error:
         return 128 + cast(int, error.sigval)
     except ChildFailedError as error:

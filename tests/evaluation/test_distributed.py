@@ -16,7 +16,7 @@ from ani.evaluation import run as evaluation
 from ani.evaluation.gate_shares import GateText
 from ani.evaluation.results import read_records
 from ani.injection.adapter import load_adapter
-from ani.launch import ALONE, Processes, launch, relaunched
+from ani.launch import ALONE, Processes, launch
 from ani.models import load_model, load_tokenizer
 from tests.data.test_finer import NOTES, SEGMENTS
 from tests.evaluation.test_benchmarks import ROWS
@@ -193,5 +193,5 @@ def test_vllm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_the_launcher_gives_the_exit_code_and_adds_no_sentence(capfd: pytest.CaptureFixture[str]) -> None:
-    assert forked(lambda: sys.exit(launch(relaunched(2, ["probe"])))) == 2
+    assert forked(lambda: sys.exit(launch(["probe"], processes=2))) == 2
     assert capfd.readouterr() == ("", "error: Missing option '--out'.\n")

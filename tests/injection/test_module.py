@@ -132,6 +132,10 @@ def test_gradients_at_the_start() -> None:
     assert all(p.grad is not None and p.grad.any() for p in module.parameters())
 
 
+PARTS = [(0, 1), (1, 1), (1, 4)]
+"""Of four numbers; the second has none."""
+
+
 # --- the auxiliary loss -----------------------------------------------------------------------------------------------
 
 
@@ -166,6 +170,22 @@ def test_penalty_ramp(rms: float, weight: float) -> None:
     constant = module_of(penalty=0.1, penalty_ramp=0.0)
     loss = constant.auxiliary_loss(injection_of(torch.full((4,), 0.5), rms), unknown(4))
     assert loss.item() == pytest.approx(0.025, rel=1e-6)
+
+
+def test_penalty_ramps_by_number() -> None:
+    module = module_of(penalty=0.1, penalty_ramp=0.2)
+    injection = injection_of(torch.full((2,), 0.5))._replace(embedding_rms=torch.tensor([0.05, 3.0]))
+    assert module.auxiliary_loss(injection, unknown(2)).item() == pytest.approx(0.1 * 0.25 * (0.25 + 1) / 2, rel=1e-5)
+
+
+def test_parts_of_a_step_add_up_to_the_whole() -> None:
+    module = module_of(role_weight=0.5, penalty_ramp=0.2)
+    alpha, rms = torch.tensor([0.8, 0.3, 0.6, 0.5]), torch.tensor([0.1, 0.3, 0.0, 0.05])
+    roles = torch.tensor([1, -1, -1, 0])
+    whole = injection_of(alpha)._replace(embedding_rms=rms)
+    parts = [(whole._replace(**{k: v[i:j] for k, v in whole._asdict().items()}), roles[i:j]) for i, j in PARTS]
+    total = sum(module.auxiliary_loss(part, known, (4, 2)) for part, known in parts)
+    torch.testing.assert_close(total, module.auxiliary_loss(whole, roles))
 
 
 def test_role_term() -> None:

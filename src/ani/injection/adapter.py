@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from peft import PeftModel
@@ -18,7 +19,8 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
@@ -35,6 +37,8 @@ PEFT_WEIGHTS_FILE = "adapter_model.safetensors"
 
 def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
     """Write the adapter of an attached model: the ANI module and, where PEFT trained LoRA weights, those too.
+
+    Every process of a model that FSDP 2 sharded must call it; the first one writes.
 
     Args:
         model: Attached, possibly a PeftModel. For a method without a module: a PeftModel, not attached.
@@ -56,12 +60,18 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         raise InputError(f"{path} exists and is no ANI adapter; choose another path or remove it")
     config: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
     weights = b""
+    trained = None
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        trained = {name: whole(tensor.detach()) for name, tensor in model.named_parameters() if tensor.requires_grad}
     if module is not None:
-        weights = save_safetensors({name: tensor.contiguous() for name, tensor in module.state_dict().items()})
+        state = {name: whole(tensor).contiguous() for name, tensor in module.state_dict().items()}
+        weights = save_safetensors(state)
         config |= {**module.config.model_dump(mode="json"), "weights_sha256": hashlib.sha256(weights).hexdigest()}
+    if trained is not None and distributed.get_rank() > 0:
+        return
     with replacing_directory(path) as work:
         if isinstance(model, PeftModel):
-            _save_peft(model, work)
+            _save_peft(model, work, trained)
         elif getattr(base_model(model), "_hf_peft_config_loaded", False):
             base_model(model).save_pretrained(work)
         lora = work / PEFT_WEIGHTS_FILE
@@ -199,9 +209,14 @@ def _unchanged_on_failure(model: PreTrainedModel) -> Iterator[None]:
         raise
 
 
-def _save_peft(model: PeftModel, directory: Path) -> None:
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or all of one that is sharded over processes, on the CPU; then every process must ask."""
+    return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
+
+
+def _save_peft(model: PeftModel, directory: Path, state: dict[str, torch.Tensor] | None) -> None:
     # `ani` may be among PEFT's modules_to_save; it has its own file.
-    model.save_pretrained(str(directory), save_embedding_layers=False)
+    model.save_pretrained(str(directory), save_embedding_layers=False, state_dict=state)
 
 
 def _directory(path: str | Path) -> Path:

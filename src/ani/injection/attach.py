@@ -188,10 +188,18 @@ class _TokenHistory(Cache):
         self.ani_token_ids = [list(ids) for ids in self.ani_token_ids for _ in range(repeats)]
 
 
+class _LayerType(type):
+    """Of the edited layer's class. accelerate's FSDP finds a layer's class by its name and shards the instances of it:
+    when the edited layer is the first that it meets, the other layers must be among them."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cast(Any, cls)._ani_base)
+
+
 @functools.cache
-def _subclass(mixin: type[Any], base: type[Any]) -> type[Any]:
+def _subclass(mixin: type[Any], base: type[Any], kind: type[type] = type) -> type[Any]:
     # The name stays: transformers writes it into config.json (`architectures`) and looks layers up by it.
-    return type(base.__name__, (mixin, base), {"_ani_base": base, "__module__": base.__module__})
+    return kind(base.__name__, (mixin, base), {"_ani_base": base, "__module__": base.__module__})
 
 
 def base_model(model: nn.Module) -> PreTrainedModel:
@@ -302,7 +310,7 @@ def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> 
     module.to(parameter.device if parameter is not None else model.device)
     module.train(model.training)
     model.add_module("ani", module)
-    layer.__class__ = _subclass(_InjectionLayer, cast(Any, type(layer)))
+    layer.__class__ = _subclass(_InjectionLayer, cast(Any, type(layer)), _LayerType)
 
 
 def set_locator(model: PreTrainedModel, locator: NumberLocator) -> None:
@@ -391,6 +399,7 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     if not isinstance(model, AttachedModel) or (active is not None and active.model is model):
         return inner(*args, **kwargs)  # an inner wrapper of the same call, or somebody kept us over a detach
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
+    totals: tuple[int, int] | None = kwargs.pop("number_totals", None)
     given = _arguments(type(model)._ani_base, args, kwargs)
     input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
     if input_ids is not None and numbers is None and _substitutes(model) and not _generating(model):
@@ -416,7 +425,7 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     finally:
         _call.reset(token)
     if model.training and labels is not None and call.injection is not None:
-        outputs = _add_auxiliary_loss(model, outputs, call, labels, kwargs.get("num_items_in_batch"))
+        outputs = _add_auxiliary_loss(model, outputs, call, labels, kwargs.get("num_items_in_batch"), totals)
     used = getattr(outputs, "past_key_values", None) if cache is None else cache
     if rows is not None and isinstance(used, Cache):
         _remember(used, rows)
@@ -540,27 +549,32 @@ def _warn_if_frozen(model: AttachedModel) -> None:
         )
 
 
-def _add_auxiliary_loss(model: AttachedModel, outputs: Any, call: _Call, labels: torch.Tensor, num_items: Any) -> Any:
+def _add_auxiliary_loss(
+    model: AttachedModel,
+    outputs: Any,
+    call: _Call,
+    labels: torch.Tensor,
+    num_items: Any,
+    totals: tuple[int, int] | None,
+) -> Any:
     """Add the penalty to the model's own loss, as transformers does with the router losses of MoE models.
 
     A trainer that accumulates gradients divides the summed token losses by `num_items_in_batch`, the labelled tokens
-    of all accumulated batches; this batch's share of them is then the penalty's weight too.
+    of all accumulated batches. If it also counts their numbers (`number_totals`, as `AniModule.auxiliary_loss` wants
+    it), the penalty is summed alike; else this batch's share of the tokens is the weight of its mean.
     """
     assert call.injection is not None
     roles = call.numbers.roles.to(call.injection.logits.device)
-    auxiliary = ani_module(model).auxiliary_loss(call.injection, roles)
+    auxiliary = ani_module(model).auxiliary_loss(call.injection, roles, totals)
+    share = 1.0 if totals is not None or num_items is None else (labels[:, 1:] != -100).sum() / num_items
     if isinstance(outputs, tuple):
-        return (outputs[0] + _share(labels, num_items) * auxiliary, *outputs[1:])
+        return (outputs[0] + share * auxiliary, *outputs[1:])
     if getattr(outputs, "log_probs", None) is not None:
         # TRL's fused head: the trainer makes the loss from these, so every labelled token carries the penalty.
         outputs.log_probs = outputs.log_probs - auxiliary * outputs.label_mask
     if getattr(outputs, "loss", None) is not None:
-        outputs.loss = outputs.loss + _share(labels, num_items) * auxiliary
+        outputs.loss = outputs.loss + share * auxiliary
     return outputs
-
-
-def _share(labels: torch.Tensor, num_items: Any) -> Any:
-    return 1.0 if num_items is None else (labels[:, 1:] != -100).sum() / num_items
 
 
 # --- substitution: one position a number ------------------------------------------------------------------------------

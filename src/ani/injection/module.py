@@ -107,10 +107,12 @@ class AniModule(nn.Module):
             updated = torch.where(opened.unsqueeze(-1), hidden + change, hidden)
         return Injection(updated.to(hidden_states.dtype), logits, alpha, hidden, embeddings, scaled)
 
-    def auxiliary_loss(self, injection: Injection, roles: torch.Tensor) -> torch.Tensor:
+    def auxiliary_loss(
+        self, injection: Injection, roles: torch.Tensor, totals: tuple[int, int] | None = None
+    ) -> torch.Tensor:
         """What ANI adds to the language model's loss, a scalar; 0 without numbers::
 
-            λ·r·mean(α(1−α)) + w·mean over known roles of −log p(role)
+            λ·mean(r·α(1−α)) + w·mean over known roles of −log p(role)
 
         The first term is the binarization penalty, a mean over numbers, not tokens (paper Eq. 4). r = min(1, RMS(e) /
         `penalty_ramp`) phases it in: while W_P is close to zero the loss says nothing about the gate, and a constant
@@ -119,18 +121,20 @@ class AniModule(nn.Module):
         Args:
             injection: What `forward` returned, in training mode.
             roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown.
+            totals: The numbers and the known roles that the means are over, where these are only some of them: of an
+                optimizer step's other batches, on any process. None: those given here.
         """
         alpha = injection.alpha.float()
         if self.gate is None:
             return alpha.new_zeros(())
-        if len(alpha) == 0:
-            return alpha.sum()
-        weight: torch.Tensor | float = self.config.penalty
-        if self.config.penalty_ramp > 0:
-            weight = weight * (injection.embedding_rms.mean() / self.config.penalty_ramp).clamp(max=1)
-        loss = weight * (alpha * (1 - alpha)).mean()
         known = roles >= 0
-        if self.config.role_weight > 0 and bool(known.any()):
+        numbers, with_role = totals or (len(alpha), int(known.sum()))
+        penalties = alpha * (1 - alpha)
+        if self.config.penalty_ramp > 0:
+            penalties = penalties * (injection.embedding_rms / self.config.penalty_ramp).clamp(max=1)
+        loss = self.config.penalty * penalties.sum() / max(1, numbers)
+        if self.config.role_weight > 0:
             logits, targets = injection.logits[known].float(), roles[known].float()
-            loss = loss + self.config.role_weight * nn.functional.binary_cross_entropy_with_logits(logits, targets)
+            surprise = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+            loss = loss + self.config.role_weight * surprise / max(1, with_role)
         return loss

@@ -2,11 +2,15 @@
 
 `AniTrainer` is transformers' Trainer: own learning rate for the module, gate statistics in the log, whole checkpoints
 or none, and a stop with a reason when there is nothing left to learn from.
+
+Started by accelerate in several processes, each with its environment variables, `train` shares the recipe's batches
+among them (DDP, or FSDP 2). All compute the same steps; the main process alone writes.
 """
 
 import inspect
 import json
 import math
+import os
 import shutil
 import time
 import warnings
@@ -14,10 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
-from accelerate.utils import set_seed
+from accelerate import PartialState
+from accelerate.utils import (
+    DistributedType,
+    FullyShardedDataParallelPlugin,
+    broadcast_object_list,
+    gather_object,
+    set_seed,
+)
 from peft import (
     LoraConfig,
     PeftModel,
@@ -28,8 +39,10 @@ from peft import (
 from peft.utils import load_peft_weights
 from rich.console import Console
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ani.data.arithmetic import arithmetic_problems
@@ -38,11 +51,11 @@ from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
 from ani.errors import InputError, TrainingFailed
 from ani.files import replacing_file
-from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
+from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter, whole
 from ani.injection.attach import ani_module, attach, base_model, has_gate, is_attached, last_decision, number_locator
-from ani.injection.locate import NOMINAL, QUANTITATIVE, NumberLocator
+from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS, MethodName
-from ani.models import load_config, load_model, load_tokenizer
+from ani.models import DTypeName, default_dtype, load_config, load_model, load_tokenizer
 from ani.probing.run import SELECTION, probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
 from ani.training.number_token_loss import NumberTokenLoss
@@ -59,6 +72,20 @@ SATURATED = 6.0
 """|z| beyond which σ'(z) < 0.0025: a gate that gets hardly any gradient."""
 UNMOVED = 0.01
 """RMS of e, in units of the hidden state's, below which W_P has taught the model nothing yet."""
+
+
+NOTHING = -1
+"""Index of the example that stands where a process has none left."""
+
+
+class _StepTotals(NamedTuple):
+    """Of an optimizer step: all accumulated batches of all processes."""
+
+    numbers: int
+    roles: int
+    """Numbers whose role is known."""
+    digits: int
+    """Labels that are digits."""
 
 
 class AniTrainer(Trainer):
@@ -94,9 +121,18 @@ class AniTrainer(Trainer):
         if number_token_loss > 0:
             vocab_size = base_model(self.model).config.get_text_config().vocab_size
             self._number_token_loss = NumberTokenLoss(cast(Any, self.processing_class), vocab_size)
-        self._digits = 0
+        self._totals = _StepTotals(0, 0, 0)
         self._sums: dict[str, float] = {}
         self._log_started = time.monotonic()
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        state = self.accelerator.state
+        if _sharded() and state.distributed_type == DistributedType.MULTI_CPU:
+            # accelerate heeds FSDP's settings on accelerators only; torch can do it on CPUs too.
+            state.fsdp_plugin = FullyShardedDataParallelPlugin()
+            state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            self.is_fsdp_enabled = True
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         if self.optimizer is None:
@@ -112,8 +148,13 @@ class AniTrainer(Trainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         batches, num_items = super().get_batch_samples(*args, **kwargs)
+        numbers = [batch["numbers"] for batch in batches if "numbers" in batch]
+        digits = 0
         if self._number_token_loss is not None:
-            self._digits = sum(self._number_token_loss.count(batch["labels"][:, 1:]) for batch in batches)
+            digits = sum(self._number_token_loss.count(batch["labels"][:, 1:]) for batch in batches)
+        roles = sum(int((each.roles >= 0).sum()) for each in numbers)
+        counts = torch.tensor([[sum(map(len, numbers)), roles, digits]], device=self.args.device)
+        self._totals = _StepTotals(*self.accelerator.gather(counts).sum(dim=0).tolist())
         return batches, num_items
 
     def compute_loss(
@@ -129,12 +170,15 @@ class AniTrainer(Trainer):
             columns = (following != IGNORED).any(dim=0).nonzero().squeeze(1)
             following = following[:, columns]
             inputs = {**inputs, "logits_to_keep": columns, "shift_labels": following}
+        # Where the Trainer divides by the labels of the whole step, we divide by its numbers and digits.
+        counted = num_items_in_batch is not None
+        if counted and "numbers" in inputs:
+            inputs = {**inputs, "number_totals": (self._totals.numbers, self._totals.roles)}
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if self._number_token_loss is not None:
             digits = self._number_token_loss.count(following)
             total = self._number_token_loss.total(outputs["logits"], following)
-            # The mean over the digits of all accumulated batches, where the Trainer doesn't divide by their number.
-            mean = total / max(1, digits if num_items_in_batch is None else self._digits)
+            mean = self.args.world_size * total / max(1, self._totals.digits) if counted else total / max(1, digits)
             loss = loss + self.number_token_weight * mean
             self._add("number_token_loss", float(total.detach()))
             self._add("digits", digits)
@@ -142,19 +186,29 @@ class AniTrainer(Trainer):
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in cast(_Examples, self.train_dataset).examples]
-        return LengthGroupedSampler(lengths, self.args.per_device_train_batch_size, self.args.seed)
+        self._sampler = LengthGroupedSampler(
+            lengths, self.args.per_device_train_batch_size, self.args.seed, self.args.world_size
+        )
+        return self._sampler
+
+    def _run_epoch(self, model: Any, epoch: Any, *args: Any, **kwargs: Any) -> None:
+        # Of a resumed run the loader of several processes is wrapped too deep for accelerate to reach the sampler.
+        self._sampler.set_epoch(epoch)
+        super()._run_epoch(model, epoch, *args, **kwargs)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(model, inputs, *args, **kwargs)
-        if not bool(torch.isfinite(loss)):
+        if not bool(torch.isfinite(self.accelerator.gather(loss)).all()):
             step = self.state.global_step + 1
             # The weights that made this loss may have been saved a moment ago.
             (self.folder / f"checkpoint-{self.state.global_step}" / COMPLETE).unlink(missing_ok=True)
             rows = [self._decode(row) for row in inputs["input_ids"][:2].tolist()]
-            raise TrainingFailed(
+            message = (
                 f"the loss is {float(loss)} at step {step}, on a batch of {len(inputs['input_ids'])} that begins with "
                 f"{rows}; checkpoints of earlier steps are kept. Lower training.learning_rate or module_learning_rate"
             )
+            # The processes stop together, and give the reason of the first that has one.
+            raise TrainingFailed(next(filter(None, gather_object([None if bool(loss.isfinite()) else message]))))
         self._count(inputs)
         return loss
 
@@ -195,7 +249,11 @@ class AniTrainer(Trainer):
         self._sums[key] = self._sums.get(key, 0.0) + value
 
     def _statistics(self) -> dict[str, float]:
-        sums, self._sums = self._sums, {}
+        sums: dict[str, float] = {}
+        for part in gather_object([self._sums]):
+            for key, value in part.items():
+                sums[key] = sums.get(key, 0.0) + value
+        self._sums = {}
         now = time.monotonic()
         elapsed, self._log_started = now - self._log_started, now
         logs = {"tokens_per_second": sums.get("tokens", 0.0) / elapsed}
@@ -229,18 +287,56 @@ class AniTrainer(Trainer):
 
     # --- checkpoints: our adapter directory, and a mark that everything was written ---
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         directory = Path(output_dir) if output_dir else self.folder
-        directory.mkdir(parents=True, exist_ok=True)
-        save_adapter(self.model, directory / ADAPTER, method=self.method)
+        if self.args.should_save or self.is_fsdp_enabled:
+            save_adapter(self.model, directory / ADAPTER, method=self.method)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         _check_finite(self.model, self.state.global_step)
         super()._save_checkpoint(model, trial)
-        directory = self.folder / f"checkpoint-{self.state.global_step}"
-        (directory / COMPLETE).touch()
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            (self.folder / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.is_fsdp_enabled:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        assert self.optimizer is not None and self.lr_scheduler is not None
+        # Whole, as without FSDP: a checkpoint doesn't depend on the processes that wrote it.
+        state = self.optimizer.state_dict()
+        state["state"] = {
+            index: {key: whole(value) for key, value in entry.items()} for index, entry in state["state"].items()
+        }
+        if self.args.should_save:
+            torch.save(state, Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if not self.is_fsdp_enabled or checkpoint is None:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        assert self.optimizer is not None and self.lr_scheduler is not None
+        state = torch.load(Path(checkpoint) / OPTIMIZER_NAME, map_location="cpu", weights_only=True)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for index, entry in state["state"].items():
+            shard = cast(DTensor, parameters[index])
+            for key, value in entry.items():
+                if value.shape == shard.shape:
+                    value = value.to(shard.device)
+                    entry[key] = distribute_tensor(value, shard.device_mesh, shard.placements)
+        self.optimizer.load_state_dict(state)
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
+        if self.is_fsdp_enabled and resume_from_checkpoint is not None:
+            self._load_from_checkpoint(resume_from_checkpoint)
+        return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if model is not None:  # the sharded model, whose weights were loaded before it was sharded
+            return
         directory = Path(resume_from_checkpoint) / ADAPTER
         if is_attached(self.model):
             ani_module(self.model).load_state_dict(load_file(directory / WEIGHTS_FILE))
@@ -253,7 +349,9 @@ def _module_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def _check_finite(model: torch.nn.Module, step: int) -> None:
-    if not all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad):
+    trained = (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters() if p.requires_grad)
+    finite = all(bool(torch.isfinite(p).all()) for p in trained)
+    if not all(gather_object([finite])):
         raise TrainingFailed(
             f"the weights are no longer finite after step {step}; checkpoints of earlier steps are kept. Lower "
             "training.learning_rate or module_learning_rate"
@@ -282,16 +380,18 @@ class _LogAtCheckpoints(TrainerCallback):
 class LengthGroupedSampler(Sampler[int]):
     """Random order in which the rows of a batch have similar lengths, so that little is padded.
 
-    The order depends on seed and epoch alone: a resumed run skips what it has seen and meets the rest as before.
+    The order depends on seed and epoch alone: a resumed run skips what it has seen and meets the rest as before. The
+    processes take its batches in turn; `NOTHING` fills up the last round, so that all of them have a batch.
     """
 
     POOL = 32
     """Batches whose rows are sorted together; the smaller, the more random, the larger, the less padding."""
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, processes: int = 1) -> None:
         self.lengths = lengths
         self.batch_size = batch_size
         self.seed = seed
+        self.filling = -len(lengths) % (batch_size * processes) if processes > 1 else 0
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -299,7 +399,7 @@ class LengthGroupedSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.lengths) + self.filling
 
     def __iter__(self) -> Iterator[int]:
         random = Random(f"{self.seed} {self.epoch}")
@@ -313,18 +413,21 @@ class LengthGroupedSampler(Sampler[int]):
         # A batch that isn't full must stay the last one, or the batches after it would be cut elsewhere.
         last = [batches.pop()] if batches and len(batches[-1]) < self.batch_size else []
         random.shuffle(batches)
-        return (row for batch in [*batches, *last] for row in batch)
+        return (row for batch in [*batches, *last, [NOTHING] * self.filling] for row in batch)
 
 
 class _Examples(Dataset[TokenizedExample]):
-    def __init__(self, examples: list[TokenizedExample]) -> None:
+    """The examples; at `NOTHING` one without a number or anything to learn."""
+
+    def __init__(self, examples: list[TokenizedExample], pad_id: int) -> None:
         self.examples = examples
+        self.nothing = TokenizedExample([pad_id], 1, [UNKNOWN_ROLE])
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def __getitem__(self, index: int) -> TokenizedExample:
-        return self.examples[index]
+        return self.nothing if index == NOTHING else self.examples[index]
 
 
 def load_examples(recipe: Recipe) -> list[Example]:
@@ -451,7 +554,14 @@ def lora_config(lora: LoraSettings) -> LoraConfig:
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     """Load the recipe's model, wrap it in LoRA if it says so, and attach its method's untrained module, if any."""
     tokenizer = load_tokenizer(recipe.model)
-    model: torch.nn.Module = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
+    state = PartialState()
+    dtype, device = recipe.dtype, str(state.device) if state.num_processes > 1 and torch.cuda.is_available() else None
+    if _sharded() and recipe.quantization == "none":
+        # It may be too large for one GPU: shards are moved there.
+        device = "cpu"
+        if dtype == "auto" and torch.cuda.is_available():
+            dtype = cast(DTypeName, str(default_dtype("cuda")).removeprefix("torch."))
+    model: torch.nn.Module = load_model(recipe.model, dtype=dtype, quantization=recipe.quantization, device=device)
     set_seed(recipe.seed)
     model.requires_grad_(False)
     if recipe.lora is not None:
@@ -459,13 +569,24 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         model = get_peft_model(cast(Any, model), lora_config(recipe.lora))
     if recipe.ani is not None:
-        attach(model, tokenizer, recipe.ani.config())
+        config = recipe.ani.config()
+        if state.is_main_process:
+            attach(model, tokenizer, config)
+        # Told, not measured by each: accelerate may have left the weights to the main process until they are sharded.
+        scale = broadcast_object_list([ani_module(model).scale if state.is_main_process else None])[0]
+        if not state.is_main_process:
+            attach(model, tokenizer, config.model_copy(update={"embedding_scale": scale}))
     return model, tokenizer
 
 
-def check(recipe: Recipe, *, resume: bool = False) -> None:
+def _sharded() -> bool:
+    """Whether accelerate's launcher asks for FSDP."""
+    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
+def check(recipe: Recipe, *, resume: bool = False, processes: int | None = None) -> None:
     """Raise InputError for what can be told before anything is loaded: no place for the output, or settings that
-    contradict each other."""
+    contradict each other, or can't be carried out by so many processes (None: by those that run)."""
     output = Path(recipe.output)
     if output.exists() and not output.is_dir():
         raise InputError(f"output {output} is a file; name a directory")
@@ -473,6 +594,17 @@ def check(recipe: Recipe, *, resume: bool = False) -> None:
         raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
     if recipe.quantization != "none" and recipe.lora is None:
         raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
+    processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    if recipe.training.gradient_accumulation % processes:
+        raise InputError(
+            f"{processes} processes can't share training.gradient_accumulation="
+            f"{recipe.training.gradient_accumulation} batches a step; make it a multiple of {processes}, and "
+            "training.batch_size smaller if the step shall stay as large"
+        )
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+        raise InputError("DeepSpeed isn't supported; launch with FSDP 2 (--use_fsdp --fsdp_version 2)")
+    if _sharded() and os.environ.get("FSDP_VERSION") != "2":
+        raise InputError("FSDP 1 isn't supported; launch with --fsdp_version 2")
 
 
 def train(
@@ -484,14 +616,17 @@ def train(
 ) -> torch.nn.Module:
     """Carry out a recipe; the adapter lies in `<output>/adapter` when it returns.
 
+    In several processes each calls it alike. They share the `gradient_accumulation` batches of a step, so that the
+    recipe gives the same training in any number of them.
+
     Args:
         recipe: Validated.
         resume: Go on from the last complete checkpoint in `recipe.output` (from the start if there is none).
-        on_log: Called with each log line: loss, gate statistics, tokens/s, step and steps.
+        on_log: Called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
         console: For the progress of probing, and the layer that it finds; None: silent.
 
     Returns:
-        The trained model, in evaluation mode.
+        The trained model, in evaluation mode; with FSDP it is sharded.
 
     Raises:
         InputError: If the recipe can't be carried out as it is.
@@ -499,31 +634,45 @@ def train(
     """
     check(recipe, resume=resume)
     output = Path(recipe.output)
+    arguments = _arguments(recipe)
+    main = arguments.process_index == 0
     examples = load_examples(recipe)
-    model, tokenizer = prepare(with_layer(recipe, console))
+    # The main process writes first when all have seen that the output is free. The others find what it probed.
+    arguments.distributed_state.wait_for_everyone()
+    with arguments.main_process_first(local=False):
+        recipe_with_layer = with_layer(recipe, console)
+    model, tokenizer = prepare(recipe_with_layer)
     locator = number_locator(model) if is_attached(model) else None
-    dataset = _Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length))
+    collator = NumberCollator(tokenizer, locator)
+    dataset = _Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length), collator.pad_id)
     trainer = AniTrainer(
         module_learning_rate=recipe.training.module_learning_rate,
         method=recipe.method,
         number_token_loss=recipe.training.number_token_loss,
         model=model,
-        args=_arguments(recipe),
+        args=arguments,
         train_dataset=dataset,
-        data_collator=NumberCollator(tokenizer, locator),
+        data_collator=collator,
         processing_class=tokenizer,
-        callbacks=[_LogAtCheckpoints(), *([_Report(on_log)] if on_log is not None else [])],
+        callbacks=[_LogAtCheckpoints(), *([_Report(on_log)] if on_log is not None and main else [])],
     )
-    save_recipe(recipe, output / RECIPE_FILE)
+    if main:
+        save_recipe(recipe, output / RECIPE_FILE)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
-    checkpoint = _last_checkpoint(output) if resume else None
+    with arguments.main_process_first(local=False):  # it removes what the others shall not see
+        checkpoint = _last_checkpoint(output) if resume else None
+    if arguments.world_size > 1:
+        set_seed(recipe.seed, device_specific=True)  # each drops out its own
     with warnings.catch_warnings():
         # torch warns about a pin_memory that has no effect without an accelerator.
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
+        # accelerate's FSDP leaves 4-bit weights whole; the README says so.
+        warnings.filterwarnings("ignore", message="Found .* non-floating frozen Params4bit")
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     _check_finite(model, trainer.state.global_step)
-    save_adapter(model, output / ADAPTER, method=recipe.method)
+    trainer.save_model(str(output))
+    trainer.accelerator.wait_for_everyone()
     return model.eval()
 
 
@@ -542,7 +691,6 @@ def _arguments(recipe: Recipe) -> TrainingArguments:
     arguments = TrainingArguments(
         output_dir=recipe.output,
         per_device_train_batch_size=settings.batch_size,
-        gradient_accumulation_steps=settings.gradient_accumulation,
         num_train_epochs=settings.epochs,
         max_steps=settings.steps if settings.steps is not None else -1,
         learning_rate=settings.learning_rate,
@@ -559,7 +707,11 @@ def _arguments(recipe: Recipe) -> TrainingArguments:
         report_to="none",
         disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),
+        # Every process touches every trained parameter, also where its batch holds no number.
+        ddp_find_unused_parameters=False,
+        ddp_timeout=7200,  # the others wait while the main process probes
     )
+    arguments.gradient_accumulation_steps = settings.gradient_accumulation // arguments.world_size
     # With several GPUs in one process the Trainer would use nn.DataParallel, which can't split a NumberBatch.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments

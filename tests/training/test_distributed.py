@@ -1,0 +1,265 @@
+"""Two gloo processes on the CPU train as one process does."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import accelerate.commands.launch
+import pytest
+import torch
+import yaml
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import BatchSampler
+from typer.testing import CliRunner
+
+import ani.cli
+from ani import InputError
+from ani.cli import app
+from ani.injection.attach import base_model, decoder_layers
+from ani.launch import launch
+from ani.training.recipe import load_recipe
+from ani.training.trainer import ADAPTER, COMPLETE, NOTHING, LengthGroupedSampler, check, prepare, train
+from tests.training.test_trainer import log_of, weights_of
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+SPEED = {"tokens_per_second", "epoch"}
+"""What may differ: a process's own share of an epoch's batches need not be whole."""
+
+
+class Pair(NamedTuple):
+    """What two processes did."""
+
+    folder: Path
+    results: dict[str, tuple[Any, Any]]
+    """A job's, by process."""
+    output: str
+
+
+def uneven_data(path: Path) -> Path:
+    """9 examples: some without a number, some with many; of other lengths, so that they meet in other batches."""
+    examples = [{"prompt": "so it goes" + " on" * (i % 2), "completion": " and on"} for i in range(4)]
+    examples += [{"prompt": f"{i} + {3 * i} =", "completion": f" {4 * i}"} for i in range(11, 14)]
+    examples += [{"prompt": " ".join(map(str, range(i, i + 9))), "completion": f" {i + 9}"} for i in range(20, 22)]
+    path.write_text("\n".join(map(json.dumps, examples)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """7 batches, with all terms of the loss; without dropout, which every process draws for itself."""
+    folder = tmp_path_factory.mktemp("distributed")
+    settings = {
+        "model": str(tiny_model),
+        "output": str(folder / "unused"),
+        "dtype": "float32",
+        "quantization": "none",
+        "ani": {"layer": 1, "gate_hidden_size": 8, "gate_dropout": 0.0, "role_weight": 0.5},
+        "lora": {"r": 4, "alpha": 8},
+        "data": [
+            {"kind": "jsonl", "path": str(uneven_data(folder / "data.jsonl"))},
+            {"kind": "diagnostic", "count": 4},
+        ],
+        "training": {
+            "learning_rate": 1e-3,
+            "module_learning_rate": 5e-3,
+            "batch_size": 2,
+            "gradient_accumulation": 2,
+            "max_length": 64,
+            "epochs": 2,
+            "log_every": 1,
+            "save_every": 3,
+            "gradient_checkpointing": False,
+            "number_token_loss": 0.3,
+        },
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+TWO_A_PROCESS = ["training.gradient_accumulation=4", "training.gradient_checkpointing=true", "ani.layer=0"]
+
+
+@pytest.fixture(scope="module")
+def pair(recipe: Path) -> Pair:
+    """All runs of the two processes (starting them takes longest), and beside them those of one."""
+    folder = recipe.parent
+
+    def job(name: str, *overrides: str, **settings: Any) -> dict[str, Any]:
+        overrides = (*overrides, f"output={folder / name}")
+        return {"name": name, "recipe": str(recipe), "overrides": overrides, "fsdp": "fsdp" in name, **settings}
+
+    jobs = []
+    for kind in ("ddp", "fsdp"):
+        stopped = str(folder / f"{kind}-stopped")
+        jobs += [
+            job(kind),
+            job(f"{kind}-4", *TWO_A_PROCESS),
+            job(f"{kind}-stopped", stop=7),
+            {"name": f"{kind}-resumed", "resume": stopped, "fsdp": kind == "fsdp"},
+            job(f"{kind}-failed", "training.learning_rate=1e36"),
+        ]
+    # A checkpoint doesn't depend on the processes: FSDP's is resumed by DDP, and DDP's by one process (below).
+    jobs += [job("fsdp-changed", stop=4), {"name": "ddp-changed", "resume": str(folder / "fsdp-changed")}]
+    jobs += [job("ddp-continued", stop=4)]
+    jobs += [{"name": "cli", "cli": ["train", str(recipe), f"output={folder / 'cli'}"]}]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    process = subprocess.Popen(
+        [*launcher, str(WORKER), str(folder / "jobs.json")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        train(load_recipe(recipe, [f"output={folder / 'one'}"]))
+        train(load_recipe(recipe, [*TWO_A_PROCESS, f"output={folder / 'one-4'}"]))
+        output = process.communicate(timeout=300)[0]
+    finally:
+        process.terminate()
+    assert process.returncode == 0, output
+    results = [json.loads((folder / f"results-{rank}.json").read_text()) for rank in (0, 1)]
+    return Pair(folder, {job["name"]: both for job, *both in zip(jobs, *results, strict=True)}, output)
+
+
+def assert_alike(run: Path, reference: Path) -> None:
+    lines, expected = log_of(run), log_of(reference)
+    assert [line["step"] for line in lines] == [line["step"] for line in expected]
+    for line, other in zip(lines, expected, strict=True):
+        assert line.keys() == other.keys()
+        for key in line.keys() - SPEED:
+            assert line[key] == pytest.approx(other[key], abs=1e-4), (line["step"], key)
+    weights, others = weights_of(run / ADAPTER), weights_of(reference / ADAPTER)
+    assert weights.keys() == others.keys()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, others[name], atol=1e-4, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("accumulation", ["", "-4"])
+def test_two_processes_train_as_one(pair: Pair, kind: str, accumulation: str) -> None:
+    assert_alike(pair.folder / f"{kind}{accumulation}", pair.folder / f"one{accumulation}")
+
+
+def test_numbers_were_uneven(pair: Pair) -> None:
+    first, second = (result["numbers"] for result in pair.results["ddp"])
+    assert len(first) == len(second) == 8
+    assert any(a == 0 < b for a, b in zip(first, second, strict=True))
+    assert any(b == 0 < a for a, b in zip(first, second, strict=True))
+    assert second[3] == second[7] == 0  # an epoch's last batch is the first process's
+    keys = {key for line in log_of(pair.folder / "one") for key in line}
+    assert keys >= {"number_token_loss", "gate_open_nominal", "gate_open_quantitative", "gate_undecided"}
+
+
+def test_fsdp_shards_every_layer(pair: Pair) -> None:
+    for result in pair.results["fsdp-4"]:  # injected at layer 0, whose class FSDP meets first
+        assert result["sharded"]
+        assert [unit.rpartition(".")[2] for unit in result["units"] if ".layers." in unit] == ["0", "1", "2"]
+    assert not pair.results["ddp-4"][0]["units"]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_resumed_run_is_the_unbroken_one(pair: Pair, kind: str) -> None:
+    assert pair.results[f"{kind}-stopped"] == [{"interrupted": True}] * 2
+    assert pair.results[f"{kind}-resumed"][0]["lines"] == [7, 8]  # in the second epoch
+    assert_alike(pair.folder / f"{kind}-stopped", pair.folder / kind)
+    names = {path.name for path in (pair.folder / f"{kind}-stopped" / "checkpoint-6").iterdir()}
+    assert {COMPLETE, ADAPTER, "optimizer.pt", "rng_state_0.pth", "rng_state_1.pth"} <= names
+
+
+def test_a_checkpoint_is_resumed_by_other_processes(pair: Pair) -> None:
+    assert_alike(pair.folder / "fsdp-changed", pair.folder / "one")
+    run = pair.folder / "ddp-continued"
+    train(load_recipe(run / "recipe.yaml"), resume=True)
+    assert_alike(run, pair.folder / "one")
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_processes_fail_together(pair: Pair, kind: str) -> None:
+    first, second = pair.results[f"{kind}-failed"]
+    assert first == second
+    assert "the loss is nan at step 2, on a batch of 2" in first["error"]
+
+
+def test_one_process_speaks(pair: Pair) -> None:
+    assert pair.results["ddp"][0]["lines"] == list(range(1, 9))
+    assert pair.results["ddp"][1]["lines"] == []
+    assert pair.output.count("The adapter:") == 1
+    assert pair.output.count("step    8/8") == 1
+    assert_alike(pair.folder / "cli", pair.folder / "one")
+
+
+# --- without processes ---
+
+
+@pytest.mark.parametrize("rows", [11, 12, 13, 24, 3])
+def test_processes_share_the_order_of_one(rows: int) -> None:
+    lengths = [(7 * i) % 5 for i in range(rows)]
+    (alone := LengthGroupedSampler(lengths, 2, seed=3)).set_epoch(1)
+    (shared := LengthGroupedSampler(lengths, 2, seed=3, processes=3)).set_epoch(1)
+    shards = [list(BatchSamplerShard(BatchSampler(shared, 2, drop_last=False), 3, process)) for process in range(3)]
+    assert {len(shard) for shard in shards} == {-(-rows // 6)}
+    rounds = [row for batches in zip(*shards, strict=True) for batch in batches for row in batch]
+    assert len(rounds) == len(shared)
+    assert rounds == [*alone, *[NOTHING] * (len(rounds) - rows)]
+
+
+def test_layers_are_instances_of_the_edited_ones_class(recipe: Path) -> None:
+    model, _ = prepare(load_recipe(recipe, ["ani.layer=0"]))
+    edited, *others = decoder_layers(base_model(model))
+    assert type(edited) is not type(others[0])
+    assert all(isinstance(layer, type(edited)) for layer in others)
+    assert not isinstance(model, type(edited))
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"WORLD_SIZE": "3"}, r"3 processes can't share training\.gradient_accumulation=2 .* multiple of 3"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed isn't supported"),
+        ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"}, "--fsdp_version 2"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], message: str
+) -> None:
+    check(load_recipe(recipe))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message):
+        check(load_recipe(recipe))
+
+
+def test_the_command_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(ani.cli, "launch", lambda *args, **kwargs: calls.append((args, kwargs)) or 7)
+    run: Callable[..., Any] = lambda *args: CliRunner().invoke(app, ["train", str(recipe), *args])  # noqa: E731
+    assert run("seed=1", "--processes", "2", "--fsdp").exit_code == 7
+    assert calls == [((["train", str(recipe), "seed=1"],), {"processes": 2, "fsdp": True})]
+    assert isinstance(run("--processes", "3").exception, InputError)
+    assert isinstance(run("--fsdp").exception, InputError)
+    assert isinstance(run("--dry-run", "--processes", "2").exception, InputError)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_what_is_launched(monkeypatch: pytest.MonkeyPatch, fsdp: bool) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(accelerate.commands.launch, "launch_command", seen.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert launch(["train", "recipe.yaml", "--resume"], processes=2, fsdp=fsdp) == 0
+    (arguments,) = seen
+    assert (arguments.module, arguments.training_script) == (True, "ani.cli")
+    assert arguments.training_script_args == ["train", "recipe.yaml", "--resume"]
+    assert (arguments.num_processes, arguments.use_fsdp, arguments.multi_gpu) == (2, fsdp, not fsdp)
+    assert not fsdp or arguments.fsdp_version == "2"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match="this machine has 1"):
+        launch([], processes=2)
