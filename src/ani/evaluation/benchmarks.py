@@ -25,7 +25,7 @@ from ani.errors import InputError
 from ani.evaluation.backends import VllmModel, longest_text
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
 from ani.evaluation.tasks.data import BENCHMARKS, BenchmarkName
-from ani.files import replacing_file
+from ani.files import naming_full_disk, replacing_file
 from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 from ani.models import need_chat_template
@@ -424,8 +424,9 @@ class _Answers:
         key = self._key(kind, request)
         self._answers[key] = answer if kind == "generate_until" else answer[0]
         if self._file is not None:
-            self._file.write(json.dumps((key, self._answers[key])) + "\n")
-            self._file.flush()
+            with naming_full_disk(Path(self._file.name)):
+                self._file.write(json.dumps((key, self._answers[key])) + "\n")
+                self._file.flush()
         self._count(1)
 
     def _key(self, kind: str, request: tuple[str, Any]) -> str:
