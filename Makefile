@@ -1,10 +1,10 @@
-# One command for everything: make demo | test | check | docs | bench. The environment is made on first use.
+# One command for everything: make demo | test | check | docs | bench | stress. The environment is made on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs bench
+.PHONY: demo test check docs bench stress
 
 demo: $(READY)
 	$(BIN)/ani demo
@@ -25,6 +25,10 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/all.py
+
+# Minutes of what `make test` has no time for; each script prints what it counted and fails if anything did.
+stress: $(READY)
+	@set -e; for script in $(sort $(wildcard stress/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
 $(READY): pyproject.toml constraints.txt requirements-assets.txt requirements-vllm.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ani needs Python 3.11 or newer: make PYTHON=python3.11")'

@@ -242,7 +242,7 @@ def test_an_interrupted_evaluation_goes_on(
 
     monkeypatch.setattr("ani.evaluation.run.counting", counting)
     assert run(*arguments, results).code == 130
-    assert [path.name for path in results.iterdir()] == ["gsm8k.answers"]
+    assert {path.name for path in results.iterdir()} == {"gsm8k.answers", "run.json"}
     assert len((results / "gsm8k.answers").read_text().splitlines()) == 1 + 2
     counted.clear()
     patience = 0
@@ -318,7 +318,7 @@ def test_an_interrupted_training_says_how_to_go_on(
         patch.setattr("ani.progress.training_lines", lines)
         done = run("train", tiny_recipe())
     assert done.code == 130
-    assert f"ani train --resume {tmp_path / 'run'}" in done.out
+    assert f"interrupted: continue with: ani train --resume {tmp_path / 'run'} (there is no checkpoint yet)" in done.err
     done = run("train", "--resume", tmp_path / "run")
     assert done.code == 0
     assert (tmp_path / "run" / ADAPTER).is_dir()

@@ -1,8 +1,13 @@
 """The command line: parses, calls one function, prints; knows nothing else."""
 
+import errno
 import json
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, cast
@@ -13,6 +18,7 @@ from rich.markup import escape
 
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError, TrainingFailed
+from ani.files import DISK_FULL, alone
 from ani.launch import Processes, end_with_launcher, fail, join, launch, launched
 
 app = typer.Typer(
@@ -43,7 +49,8 @@ def demo(
     """Train ANI on the embedded model, evaluate before and after, and write a report."""
     from ani.demo import run_demo
 
-    report = run_demo(out, console, overrides or ())
+    with _resumable("continue with the same command"):
+        report = run_demo(out, console, overrides or ())
     console.print(f"\nThe report: [bold]{escape(str(report.resolve()))}[/bold] (open it in a browser)", soft_wrap=True)
 
 
@@ -109,19 +116,20 @@ def probe(
 
     wanted = _layers(layers) if layers is not None else None
     team = _joined(processes)
-    selection = run(
-        load_model(model),
-        load_tokenizer(model),
-        out,
-        data=data,
-        held_out=held_out,
-        sentences=sentences,
-        layers=wanted,
-        seed=seed,
-        console=Console(quiet=True) if as_json else console,
-        facts={"model": model},
-        processes=team,
-    )
+    with _resumable("start the same command again"), alone(out):
+        selection = run(
+            load_model(model),
+            load_tokenizer(model),
+            out,
+            data=data,
+            held_out=held_out,
+            sentences=sentences,
+            layers=wanted,
+            seed=seed,
+            console=Console(quiet=True) if as_json else console,
+            facts={"model": model},
+            processes=team,
+        )
     if not team.main:
         return
     if as_json:
@@ -150,7 +158,7 @@ def train(
 
     from ani.progress import training_lines
     from ani.training.recipe import load_recipe
-    from ani.training.trainer import ADAPTER, check, resume_recipe
+    from ani.training.trainer import ADAPTER, RECIPE_FILE, check, last_step, resume_recipe
     from ani.training.trainer import train as run
 
     if (recipe is None) == (resume is None):
@@ -174,16 +182,23 @@ def train(
         check(plan, resume=resume is not None, processes=processes)
         source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
         try:
-            raise typer.Exit(launch(["train", *source], processes=processes, fsdp=fsdp))
+            sys.exit(launch(["train", *source], processes=processes, fsdp=fsdp))
         except ChildProcessError:  # other ends are told by the processes themselves
             console.print(f"continue with: ani train --resume {escape(plan.output)}", soft_wrap=True)
             raise
+
+    def how() -> str:
+        if (Path(plan.output) / ADAPTER).is_dir():
+            return f"the training is finished, its adapter is {Path(plan.output) / ADAPTER}"
+        if not (Path(plan.output) / RECIPE_FILE).is_file():
+            return "nothing is kept yet, start the same command again"
+        step = last_step(plan.output)
+        kept = f"the last checkpoint is of step {step}" if step else "there is no checkpoint yet"
+        return f"continue with: ani train --resume {plan.output} ({kept})"
+
     end_with_launcher()
-    try:
+    with _resumable(how):
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
-    except KeyboardInterrupt:
-        console.print(f"interrupted; continue with: ani train --resume {escape(plan.output)}", soft_wrap=True)
-        raise
     console.print(f"The adapter: [bold]{escape(str(Path(plan.output) / ADAPTER))}[/bold]", soft_wrap=True)
     PartialState().destroy_process_group()
 
@@ -205,11 +220,8 @@ def compare(
             for part in dry_run_view(dry_run(variant)):
                 console.print(part, highlight=False)
         return
-    try:
+    with _resumable("continue with the same command"):
         page = run_comparison(recipe, console, overrides or ())
-    except KeyboardInterrupt:
-        console.print("interrupted; continue with the same command")
-        raise
     console.print(f"The report: [bold]{escape(str(page.resolve()))}[/bold]", soft_wrap=True)
 
 
@@ -281,26 +293,28 @@ def evaluate(
     method = adapter_method(adapter) if adapter is not None else merged or METHODS["ani"]
     if gated and adapter is None and merged is None:
         raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
-    loaded, tokenizer = (VllmModel(model), load_tokenizer(model)) if backend == "vllm" else _load(model, adapter)
-    if gated:
-        _check_gate(loaded, adapter or model, f"the task {gated[0]}")
-    results = run(
-        loaded,
-        tokenizer,
-        wanted,
-        out,
-        console=console,
-        operations=cast(Any, kinds),
-        data=places,
-        limit=limit,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        seed=seed,
-        method=method,
-        quiet=as_json,
-        facts={"model": model, "adapter": adapter, "backend": backend},
-        processes=team,
-    )
+    how = "start the same command again: benchmarks go on, other tasks begin anew"
+    with _resumable(how), alone(out):
+        loaded, tokenizer = (VllmModel(model), load_tokenizer(model)) if backend == "vllm" else _load(model, adapter)
+        if gated:
+            _check_gate(loaded, adapter or model, f"the task {gated[0]}")
+        results = run(
+            loaded,
+            tokenizer,
+            wanted,
+            out,
+            console=console,
+            operations=cast(Any, kinds),
+            data=places,
+            limit=limit,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            seed=seed,
+            method=method,
+            quiet=as_json,
+            facts={"model": model, "adapter": adapter, "backend": backend},
+            processes=team,
+        )
     if as_json and team.main:
         print(json.dumps(results))
 
@@ -338,19 +352,20 @@ def gate_shares(
             raise InputError(f"{entry}: there are texts called {read[0].source!r} already; give the file another name")
         found[read[0].source] = read
     adapter = adapter or _default_adapter(model)
-    attached, tokenizer = _load(model, adapter)
-    _check_gate(attached, adapter or model, "ani gate-shares")
-    shares = evaluate_gate_shares(
-        attached,
-        tokenizer,
-        [text for read in found.values() for text in read],
-        out,
-        console=console,
-        quiet=as_json,
-        settings={"texts": texts, "field": field, "group": group, "limit": limit, "seed": seed},
-        facts={"model": model, "adapter": adapter},
-        processes=team,
-    )
+    with _resumable("start the same command again"), alone(out):
+        attached, tokenizer = _load(model, adapter)
+        _check_gate(attached, adapter or model, "ani gate-shares")
+        shares = evaluate_gate_shares(
+            attached,
+            tokenizer,
+            [text for read in found.values() for text in read],
+            out,
+            console=console,
+            quiet=as_json,
+            settings={"texts": texts, "field": field, "group": group, "limit": limit, "seed": seed},
+            facts={"model": model, "adapter": adapter},
+            processes=team,
+        )
     if as_json and team.main:
         print(json.dumps(shares, ensure_ascii=False))
 
@@ -398,7 +413,7 @@ def diagnostic(
     from ani.data.openmath_magpie import build_openmath_magpie
     from ani.progress import counting
 
-    with counting(console, "texts", 2 * count) as kept:
+    with _resumable("start the same command again"), counting(console, "texts", 2 * count) as kept:
         build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)
     console.print(f"The diagnostic set: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
@@ -419,7 +434,8 @@ def merge(
     """Write base model and adapter as one checkpoint directory."""
     from ani.serving.merge import merge as run
 
-    run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
+    with _resumable("start the same command again"):
+        run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
     console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
 
@@ -463,19 +479,27 @@ def env(as_json: JsonOption = False) -> None:
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    """Entry point. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 ended by SIGTERM."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     if not sys.stderr.isatty():
         from transformers.utils import logging
 
         logging.disable_progress_bar()
     try:
         code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
+        if code == 130:
+            raise KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else 0)
     except InputError as error:
         _fail(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):
+        _say("[yellow]interrupted:[/yellow]", "start the same command again")
         sys.exit(130)
-    except (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:
+        wrong_path = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+        if not isinstance(error, wrong_path) and error.errno != errno.EROFS:
+            _unexpected(error)
         _fail(f"{error.filename}: {error.strerror}; name another path", 2)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -490,14 +514,37 @@ def main() -> None:
         extra = "playground" if error.name == "gradio" else "train,eval"
         _fail(f'the package {error.name} is missing; install it with pip install "ani[{extra}]"', 2)
     except Exception as error:
-        if os.environ.get("ANI_TRACEBACK"):
+        _unexpected(error)
+
+
+@contextmanager
+def _resumable(how: str | Callable[[], str]) -> Iterator[None]:
+    """Say `how` to go on after Ctrl-C, SIGTERM or a full disk."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as end:
+        if not console.quiet:
+            _say("[yellow]interrupted:[/yellow]", how if isinstance(how, str) else how())
+        raise SystemExit(130 if isinstance(end, KeyboardInterrupt) else end.code) from end
+    except OSError as error:
+        if error.errno not in DISK_FULL:
             raise
-        _fail(f"{type(error).__name__}: {error} (set ANI_TRACEBACK=1 for the traceback)", 1)
+        next_step = how if isinstance(how, str) else how()
+        _fail(f"{error.filename} can't be written: {error.strerror}; make room, then {next_step}", 1)
+
+
+def _terminated(*_: object) -> None:
+    sys.exit(143)  # by way of all that tidies up files and locks
+
+
+def _unexpected(error: Exception) -> NoReturn:
+    if os.environ.get("ANI_TRACEBACK"):
+        raise error
+    _fail(f"{type(error).__name__}: {error} (set ANI_TRACEBACK=1 for the traceback)", 1)
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    line = f"[bold red]error:[/bold red] {escape(' '.join(message.split()))}"
-    fail(code, lambda: Console(stderr=True).print(line, soft_wrap=True, highlight=False))
+    fail(code, lambda: _say("[bold red]error:[/bold red]", message))
 
 
 def _joined(processes: int) -> Processes:
@@ -505,6 +552,10 @@ def _joined(processes: int) -> Processes:
     if processes > 1 and not launched():
         sys.exit(launch(sys.argv[1:], processes=processes))
     return join()
+
+
+def _say(mark: str, message: str) -> None:
+    Console(stderr=True).print(f"{mark} {escape(' '.join(message.split()))}", soft_wrap=True, highlight=False)
 
 
 def _task_data(entry: str) -> tuple[str, str]:

@@ -8,12 +8,10 @@ import gc
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from filelock import FileLock, Timeout
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
@@ -27,7 +25,7 @@ from ani.evaluation.gating import evaluate_gating
 from ani.evaluation.language import LanguageText, evaluate_language, language_texts
 from ani.evaluation.results import read_records, write_json, write_records
 from ani.evaluation.tasks.data import BenchmarkName
-from ani.files import replacing_directory, replacing_file
+from ani.files import alone, replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.injection.methods import METHODS, Method
 from ani.models import load_config, load_model, load_tokenizer, need_chat_template
@@ -253,7 +251,7 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
         prompt_room(load_config(plan.base.model), benchmark)
     folder = Path(comparison.output)
     cells = _cells(plan, folder)
-    with _alone(folder):
+    with alone(folder):
         _claim(plan, folder)
         for note in _budget_notes(plan):
             console.print(note, highlight=False, markup=False)
@@ -261,12 +259,14 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             _probe(plan, folder, tokenizer, console)
         for number, cell in enumerate(cells, start=1):
             console.rule(f"{number}/{len(cells)} {cell.name}")
-            if all(file.is_file() for file in tasks.files(cell)):
+            if finished := all(file.is_file() for file in tasks.files(cell)):
                 console.print("finished already")
-                continue
-            _reuse_probe(cell, cells)
-            _run_cell(cell, tasks, tokenizer, console)
-            if number < len(cells):
+            else:
+                _reuse_probe(cell, cells)
+                _run_cell(cell, tasks, tokenizer, console)
+            for answers in cell.folder.glob("*.answers"):
+                answers.unlink()
+            if not finished and number < len(cells):
                 _print_tables(_merge(folder, cells, tasks), plan, console)
         results = _merge(folder, cells, tasks)
         _print_tables(results, plan, console)
@@ -369,21 +369,6 @@ def _cells(plan: Plan, folder: Path) -> list[_Cell]:
     return cells
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from the folder; raises InputError if one is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise InputError(f"another process works on {folder}; wait for it, or name another output") from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 _MAY_GROW = ("variants", "seeds", "more_seeds", "baseline")
 
 
@@ -447,8 +432,9 @@ def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, co
             except TrainingFailed as error:
                 raise TrainingFailed(f"{cell.name}: {error}") from error
             gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
-        for checkpoint in cell.training.glob("checkpoint-*"):
-            shutil.rmtree(checkpoint)
+        with alone(cell.training):
+            for checkpoint in cell.training.glob("checkpoint-*"):
+                shutil.rmtree(checkpoint)
     # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
     model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
     if cell.seed is not None:
@@ -474,7 +460,6 @@ def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, co
                         model, tokenizer, benchmark, method=cell.method, answers=answers, on_question=count
                     ),
                 )
-            answers.unlink()
         elif file.name == LANGUAGE:
             assert tasks.texts is not None
             with counting(console, f"texts, {cell.name}", len(tasks.texts)) as count:

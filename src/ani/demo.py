@@ -18,6 +18,7 @@ from ani.errors import InputError
 from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic
 from ani.evaluation.gating import evaluate_gating, inspection_record
 from ani.evaluation.results import read_records, write_json, write_records
+from ani.files import alone
 from ani.injection.adapter import load_adapter
 from ani.injection.attach import ani_module
 from ani.models import load_model, load_tokenizer
@@ -53,10 +54,15 @@ def run_demo(output: str | Path | None, console: Console, overrides: Sequence[st
         The report, one HTML file.
 
     Raises:
-        InputError: If `output` holds the demo of another recipe.
+        InputError: If `output` holds the demo of another recipe, or another process is at it.
     """
     recipe = load_recipe(RECIPE, overrides)
     folder = Path(output if output is not None else recipe.output)
+    with alone(folder):
+        return _demo(recipe, folder, console)
+
+
+def _demo(recipe: Recipe, folder: Path, console: Console) -> Path:
     training = recipe.model_copy(update={"output": str(folder / "training")})
     tokenizer = load_tokenizer(recipe.model)
     _claim(training)

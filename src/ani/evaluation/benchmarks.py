@@ -26,7 +26,7 @@ from ani.errors import InputError
 from ani.evaluation.backends import VllmModel, longest_text
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
 from ani.evaluation.tasks.data import BENCHMARKS, BenchmarkName
-from ani.files import replacing_file
+from ani.files import naming_full_disk, replacing_file
 from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 from ani.launch import ALONE, Processes
@@ -464,8 +464,9 @@ class _Answers:
 
     def _write(self, line: str) -> None:
         if self._file is not None:
-            self._file.write(line + "\n")
-            self._file.flush()
+            with naming_full_disk(Path(self._file.name)):
+                self._file.write(line + "\n")
+                self._file.flush()
 
     def _key(self, kind: str, request: tuple[str, Any]) -> str:
         # Generation settings are the same for all, and the harness changes the ones it is given.

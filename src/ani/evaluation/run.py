@@ -209,12 +209,12 @@ def _run(
     """Replaces what the folder has of these tasks, and keeps its other results, which are of the same model."""
     progress = console if processes.main else Console(quiet=True)
     model = dict(facts or {})
-    every: dict[str, Any] = {}
     if processes.main:
         every = _earlier_settings(out, model) | {name: {**settings, **task.facts} for name, task in tasks.items()}
         for name in tasks:
             (out / f"{name}.jsonl").unlink(missing_ok=True)
-        (out / RUN).unlink(missing_ok=True)
+        # Before the results, so that those of a killed run are never taken for another model's.
+        write_json(out / RUN, {"title": f"Results: {', '.join(every)}", "settings": every, **model, **provenance()})
     results: dict[str, Any] = {}
     for name, task in tasks.items():
         with counting(progress, f"{name}, {task.unit}", task.total) as count:
@@ -225,8 +225,6 @@ def _run(
             for table in task.tables(records):
                 progress.print(table)
             results[name] = task.result(records)
-    if processes.main:
-        write_json(out / RUN, {"title": f"Results: {', '.join(every)}", "settings": every, **model, **provenance()})
     return processes.told(lambda: results)
 
 
@@ -242,7 +240,8 @@ def _earlier_settings(out: Path, model: Mapping[str, Any]) -> dict[str, Any]:
     if not (out / RUN).is_file():
         return {}
     run = read_object(out / RUN, Run)
-    if (run.model, run.adapter, run.backend) != (
+    found = {task: settings for task, settings in run.settings.items() if (out / f"{task}.jsonl").is_file()}
+    if found and (run.model, run.adapter, run.backend) != (
         model.get("model"),
         model.get("adapter"),
         model.get("backend", Run().backend),
@@ -251,7 +250,7 @@ def _earlier_settings(out: Path, model: Mapping[str, Any]) -> dict[str, Any]:
             f"{out} holds results of the model {run.model}, adapter {run.adapter}, by {run.backend}; name another "
             "output, or remove it"
         )
-    return {task: found for task, found in run.settings.items() if (out / f"{task}.jsonl").is_file()}
+    return found
 
 
 def _arithmetic(

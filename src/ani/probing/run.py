@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled import read_labelled
-from ani.errors import InputError
 from ani.evaluation.results import write_json, write_records
 from ani.injection.attach import base_model, decoder_layers
 from ani.launch import ALONE, Processes
@@ -95,10 +94,8 @@ def probe(
         processes: Those that share the sentences, all calling this; the main one fits the probes and writes.
 
     Raises:
-        InputError: As for `select_layer`; or a file is missing or malformed, or `out` is one.
+        InputError: As for `select_layer`; or a file is missing or malformed.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"output {out} is a file; name a directory")
     diagnostic = _sentences(data, sentences, seed)
     other = _sentences(held_out, sentences, seed) if held_out is not None else None
     selection, results = _probe(model, tokenizer, diagnostic, other, layers, seed, out, console, processes)
@@ -112,7 +109,8 @@ def probe(
     write_records(out / RANDOM_SPLIT, _records(results.numbers, shares, results.seen))
     write_records(out / HELD_OUT, _records(results.held_out_numbers, (("held_out", results.held_out),)))
     settings = {"data": data, "held_out": held_out, "sentences": len(diagnostic), "seed": seed}
-    write_json(
+    write_json(out / "run.json", {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
+    write_json(  # the last one: training goes on from it
         out / SELECTION,
         {
             **{key: value for key, value in selection._asdict().items() if key != "curve"},
@@ -122,7 +120,6 @@ def probe(
             **settings,
         },
     )
-    write_json(out / "run.json", {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
     return selection
 
 

@@ -1,5 +1,6 @@
 """Hidden states of every layer at the numbers of labelled sentences, from one pass; knows nothing about probes."""
 
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
+from ani.files import naming_full_disk
 from ani.injection.attach import base_model, decoder_layers, is_attached
 from ani.launch import ALONE, Processes
 from ani.models import evaluating
@@ -152,15 +154,17 @@ def _balanced(numbers: list[ProbedNumber], max_numbers: int, seed: int) -> list[
 
 def _on_disk(shape: tuple[int, int, int], dtype: torch.dtype, directory: Path | None) -> torch.Tensor:
     """A tensor in a file without a name: it needs no memory, and the disk gets its room back in any case."""
-    count = shape[0] * shape[1] * shape[2]
+    size = shape[0] * shape[1] * shape[2] * dtype.itemsize
     if directory is not None and not directory.is_dir():
         # Not made here: sentences that turn out not to do must leave nothing.
         directory = next(parent for parent in directory.absolute().parents if parent.is_dir())
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".states-") as file:
+    with tempfile.TemporaryFile(dir=directory) as file, naming_full_disk(directory or Path(tempfile.gettempdir())):
         if hasattr(os, "posix_fallocate"):
             # A disk that is full says so here; a write into the mapping would kill the process.
-            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
-        return torch.from_file(file.name, shared=True, size=count, dtype=dtype).view(shape)
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+        return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype).view(shape)
 
 
 def _batches(numbers: Sequence[ProbedNumber], token_ids: list[list[int]]) -> Iterator[list[int]]:

@@ -40,10 +40,22 @@ def merge(
         max_shard_size: Of a weights file, as transformers takes it.
 
     Raises:
-        InputError: If the base model or the adapter can't be had or don't fit, the base model is quantized, or
-            `out_path` is something else than a merged checkpoint; nothing is then written.
+        InputError: If the base model or the adapter can't be had or don't fit, the base model is quantized, `out_path`
+            is something else than a merged checkpoint, or another process writes it; nothing is then written.
     """
     out = Path(out_path)
+    with replacing_directory(out) as work:
+        _merge(adapter_path, out, work, model, dtype, max_shard_size)
+
+
+def _merge(
+    adapter_path: str | Path,
+    out: Path,
+    work: Path,
+    model: str | None,
+    dtype: DType | None,
+    max_shard_size: int | str,
+) -> None:
     if out.exists() and not _is_merged(out) and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"{out} exists and is no merged checkpoint; choose another path or remove it")
     if dtype is not None and dtype not in DTYPES:
@@ -77,10 +89,9 @@ def merge(
     merged = load_model(base, dtype=dtype, device="cpu")
     method = fold_adapter(merged, tokenizer, adapter_path)
     mark_merged(merged, method)
-    with replacing_directory(out) as work:
-        merged.save_pretrained(work, max_shard_size=max_shard_size)
-        tokenizer.save_pretrained(work)
-        (work / "README.md").write_text(_card(method, is_attached(merged)))
+    merged.save_pretrained(work, max_shard_size=max_shard_size)
+    tokenizer.save_pretrained(work)
+    (work / "README.md").write_text(_card(method, is_attached(merged)))
 
 
 def _is_merged(path: Path) -> bool:

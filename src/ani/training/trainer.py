@@ -12,13 +12,14 @@ import json
 import math
 import os
 import shutil
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from accelerate import PartialState
@@ -42,15 +43,15 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
 from ani.errors import InputError, TrainingFailed
-from ani.files import replacing_file
+from ani.files import alone, naming_full_disk, replacing_file
 from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter, whole
 from ani.injection.attach import ani_module, attach, base_model, has_gate, is_attached, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
@@ -67,6 +68,8 @@ RECIPE_FILE = "recipe.yaml"
 LOG_FILE = "training_log.jsonl"
 COMPLETE = "complete"
 """Marks a checkpoint whose every file was written."""
+KEPT = 2
+"""Checkpoints. The Trainer's own limit goes by time, and would keep one that a kill left half-removed."""
 
 SATURATED = 6.0
 """|z| beyond which σ'(z) < 0.0025: a gate that gets hardly any gradient."""
@@ -294,10 +297,20 @@ class AniTrainer(Trainer):
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         _check_finite(self.model, self.state.global_step)
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
+        directory = self.folder / f"checkpoint-{self.state.global_step}"
+        try:
+            with naming_full_disk(directory):
+                super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                (directory / COMPLETE).touch()
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         if self.args.should_save:
-            (self.folder / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
+            for _, old in sorted(_checkpoints(self.folder))[:-KEPT]:
+                (old / COMPLETE).unlink(missing_ok=True)  # first, so that half of it is never taken for a whole one
+                shutil.rmtree(old)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if not self.is_fsdp_enabled:
@@ -375,6 +388,52 @@ class _LogAtCheckpoints(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if control.should_save:
             control.should_log = True
+
+
+class _StopWhenTold(TrainerCallback):
+    """While it is entered, Ctrl-C (SIGINT) and SIGTERM end training after the step, with a checkpoint; a second Ctrl-C
+    ends it at once."""
+
+    def __init__(self, console: Console | None) -> None:
+        self.console = console
+        self.told: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # no other is told
+            self._before = {number: signal.signal(number, self._tell) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _tell(self, number: int, frame: object) -> None:
+        # A launcher passes Ctrl-C on to processes that have it already.
+        if self.told == number == signal.SIGINT and not _distributed():
+            raise KeyboardInterrupt
+        self.told = number
+        if self.console is not None:
+            self.console.print("ending after this step, with a checkpoint; Ctrl-C again: at once", highlight=False)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if _distributed():  # all processes must end after the same step
+            told = torch.tensor(self.told or 0, device=args.device)
+            torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
+            self.told = int(told) or None
+        if self.told is not None:
+            control.should_save = control.should_training_stop = True
+
+    def end(self) -> None:
+        """End the process as it was told to, if it was."""
+        if self.told == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.told is not None:
+            raise SystemExit(128 + self.told)
+
+
+def _distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 class LengthGroupedSampler(Sampler[int]):
@@ -532,8 +591,6 @@ def _probed_layer(recipe: Recipe, console: Console | None) -> int:
     except InputError:
         if new:
             file.unlink()
-            with suppress(OSError):
-                output.rmdir()
         raise
     if console is not None:
         console.print(selection.reason, highlight=False)
@@ -590,7 +647,12 @@ def check(recipe: Recipe, *, resume: bool = False, processes: int | None = None)
     output = Path(recipe.output)
     if output.exists() and not output.is_dir():
         raise InputError(f"output {output} is a file; name a directory")
-    if output.exists() and any(output.iterdir()) and not resume:
+    # What is hidden is left of a run that was killed before it wrote its recipe.
+    if not resume and output.exists() and not all(path.name.startswith(".") for path in output.iterdir()):
+        if (output / ADAPTER).is_dir():
+            raise InputError(f"output {output} is not empty: it has a finished run, {output / ADAPTER}; name another")
+        if not (output / RECIPE_FILE).is_file():
+            raise InputError(f"output {output} is not empty, and holds no run; name another")
         raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
     if recipe.quantization != "none" and recipe.lora is None:
         raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
@@ -629,10 +691,19 @@ def train(
         The trained model, in evaluation mode; with FSDP it is sharded.
 
     Raises:
-        InputError: If the recipe can't be carried out as it is.
+        InputError: If the recipe can't be carried out as it is, or another process works on its output.
         TrainingFailed: If the loss is no longer finite or the gate is dead; the last good checkpoint is kept.
+        KeyboardInterrupt, SystemExit: After SIGINT (Ctrl-C) or SIGTERM, with a checkpoint of the step they came in.
+        OSError: If the disk is full; checkpoints of earlier steps are kept.
     """
-    check(recipe, resume=resume)
+    with alone(Path(recipe.output)):
+        check(recipe, resume=resume)
+        return _train(recipe, resume, on_log, console)
+
+
+def _train(
+    recipe: Recipe, resume: bool, on_log: Callable[[dict[str, Any]], None] | None, console: Console | None
+) -> torch.nn.Module:
     output = Path(recipe.output)
     arguments = _arguments(recipe)
     main = arguments.process_index == 0
@@ -645,6 +716,7 @@ def train(
     locator = number_locator(model) if is_attached(model) else None
     collator = NumberCollator(tokenizer, locator)
     dataset = _Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length), collator.pad_id)
+    stop = _StopWhenTold(console)
     trainer = AniTrainer(
         module_learning_rate=recipe.training.module_learning_rate,
         method=recipe.method,
@@ -654,7 +726,7 @@ def train(
         train_dataset=dataset,
         data_collator=collator,
         processing_class=tokenizer,
-        callbacks=[_LogAtCheckpoints(), *([_Report(on_log)] if on_log is not None and main else [])],
+        callbacks=[stop, _LogAtCheckpoints(), *([_Report(on_log)] if on_log is not None and main else [])],
     )
     if main:
         save_recipe(recipe, output / RECIPE_FILE)
@@ -664,15 +736,23 @@ def train(
         checkpoint = _last_checkpoint(output) if resume else None
     if arguments.world_size > 1:
         set_seed(recipe.seed, device_specific=True)  # each drops out its own
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), stop:
         # torch warns about a pin_memory that has no effect without an accelerator.
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         # accelerate's FSDP leaves 4-bit weights whole; the README says so.
         warnings.filterwarnings("ignore", message="Found .* non-floating frozen Params4bit")
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if checkpoint is not None and (history := _ended(checkpoint, recipe)) is not None:
+            trainer._load_from_checkpoint(str(checkpoint))  # the Trainer would make one step more
+            if main:
+                _write_log(output, history)
+        else:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if trainer.state.global_step < trainer.state.max_steps:
+        stop.end()
     _check_finite(model, trainer.state.global_step)
     trainer.save_model(str(output))
     trainer.accelerator.wait_for_everyone()
+    stop.end()
     return model.eval()
 
 
@@ -680,7 +760,7 @@ def resume_recipe(directory: str | Path) -> Recipe:
     """The recipe of an interrupted run."""
     directory = Path(directory)
     if not (directory / RECIPE_FILE).is_file():
-        raise InputError(f"{directory} holds no {RECIPE_FILE}, so there is no run to resume")
+        raise InputError(f"{directory} holds no {RECIPE_FILE}, so no run to resume; start it with ani train RECIPE")
     if (directory / ADAPTER).is_dir():
         raise InputError(f"the run in {directory} is finished: its adapter is {directory / ADAPTER}")
     return load_recipe(directory / RECIPE_FILE).model_copy(update={"output": str(directory)})
@@ -701,7 +781,6 @@ def _arguments(recipe: Recipe) -> TrainingArguments:
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,
         save_steps=settings.save_every,
-        save_total_limit=2,
         seed=recipe.seed,
         remove_unused_columns=False,
         report_to="none",
@@ -717,17 +796,29 @@ def _arguments(recipe: Recipe) -> TrainingArguments:
     return arguments
 
 
+def last_step(directory: str | Path) -> int:
+    """The step of a run's newest complete checkpoint; 0: there is none."""
+    return max((step for step, place in _checkpoints(Path(directory)) if (place / COMPLETE).is_file()), default=0)
+
+
 def _last_checkpoint(output: Path) -> Path | None:
     """The newest complete checkpoint; half-written ones are removed."""
-    complete: list[tuple[int, Path]] = []
-    for directory in output.glob("checkpoint-*"):
-        if not directory.name.removeprefix("checkpoint-").isdecimal():
-            continue  # the user's own
-        if (directory / COMPLETE).is_file():
-            complete.append((int(directory.name.removeprefix("checkpoint-")), directory))
-        else:
+    for _, directory in _checkpoints(output):
+        if not (directory / COMPLETE).is_file():
             shutil.rmtree(directory)
-    return max(complete)[1] if complete else None
+    step = last_step(output)
+    return output / f"checkpoint-{step}" if step else None
+
+
+def _ended(checkpoint: Path, recipe: Recipe) -> list[dict[str, float]] | None:
+    """The log lines up to a checkpoint that has no step after it; None: it has."""
+    state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    return state.log_history if state.global_step >= (recipe.training.steps or state.max_steps) else None
+
+
+def _checkpoints(output: Path) -> list[tuple[int, Path]]:
+    numbered = ((path.name.removeprefix("checkpoint-"), path) for path in output.glob("checkpoint-*"))
+    return [(int(step), path) for step, path in numbered if step.isdecimal()]  # others are the user's own
 
 
 def _write_log(output: Path, history: list[dict[str, float]]) -> None:

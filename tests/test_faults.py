@@ -1,0 +1,366 @@
+"""Killed, interrupted, doubled and disk-full commands; `stress/kills.py` kills them at random."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from filelock import FileLock
+
+from ani import InputError
+from ani.files import alone, naming_full_disk, replacing_directory, replacing_file
+from ani.training.recipe import load_recipe
+from ani.training.trainer import ADAPTER, COMPLETE, LOG_FILE, RECIPE_FILE, last_step, resume_recipe, train
+from tests import test_cli
+from tests.training.test_trainer import interrupt_at, log_of, weights_of
+
+run = test_cli.run
+Run = Callable[..., test_cli.Done]
+Write = Callable[..., Path]
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob(".*")]
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file may grow beyond `size`: what writes it meets the system's own error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def commands(tiny_model: Path, tiny_adapter: Path, tiny_recipe: Write, tmp_path: Path) -> Callable[[Path], Any]:
+    """Each command with its output, by name."""
+    notes = tmp_path / "notes.txt"
+    notes.write_text("12\n")
+    recipe = tiny_recipe()
+    comparison = tmp_path / "comparison.yaml"
+    evaluation = {"arithmetic": {"count": 1, "digits": [1]}}
+    settings = {"output": "x", "recipe": recipe.name, "variants": {"sft": ["method=sft"]}, "evaluation": evaluation}
+    comparison.write_text(json.dumps(settings))
+
+    def commands(out: Path) -> dict[str, list[Any]]:
+        of = ["--model", tiny_model, "--adapter", tiny_adapter]
+        return {
+            "train": ["train", recipe, f"output={out}"],
+            "compare": ["compare", comparison, f"output={out}"],
+            "eval": ["eval", *of, "--tasks", "arithmetic,gating", "--limit", "1", "--out", out],
+            "gate-shares": ["gate-shares", notes, *of, "--out", out],
+            "probe": ["probe", "--model", tiny_model, "--sentences", "240", "--out", out],
+            "merge": ["merge", tiny_adapter, out, "--model", tiny_model],
+            "demo": ["demo", "--out", out],
+        }
+
+    return commands
+
+
+COMMANDS = ["train", "compare", "eval", "gate-shares", "probe", "merge", "demo"]
+
+# --- a second process ---
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_second_process_is_told(run: Run, commands: Callable[[Path], Any], tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    lock = FileLock(tmp_path / ".out.ani-lock" if name == "merge" else out / ".lock")
+    with lock:
+        test_cli.assert_refused(run(*commands(out)[name]), f"another process works on {out}", "name another output")
+    assert list(out.iterdir()) in ([], [out / ".lock"])
+
+
+def test_only_the_main_process_of_a_launch_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with alone(tmp_path):
+        with pytest.raises(InputError, match="another process"), alone(tmp_path):
+            pass
+        monkeypatch.setenv("RANK", "1")
+        with alone(tmp_path):
+            pass
+        assert hidden(tmp_path) == [".lock"]
+    assert hidden(tmp_path) == []
+
+
+def test_a_lock_leaves_only_what_was_there(tmp_path: Path) -> None:
+    with alone(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(KeyError), alone(tmp_path / "kept"):
+        raise KeyError
+    assert (tmp_path / "kept").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is a file"), alone(tmp_path / "file"):
+        pass
+
+
+# --- interrupted ---
+
+
+def test_ctrl_c_in_training(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
+    """In a process of its own, at work on the folder; then resumed, to the end of an unbroken run."""
+    recipe, out = tiny_recipe(training={"steps": 4000, "save_every": 5, "log_every": 1}), tmp_path / "run"
+    command = [sys.executable, "-m", "ani.cli", "train", str(recipe)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not (out / "checkpoint-5" / COMPLETE).exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        for arguments in (["train", recipe], ["train", "--resume", out]):
+            test_cli.assert_refused(run(*arguments), f"another process works on {out}")
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    step = last_step(out)
+    assert 5 < step < 4000 and step == log_of(out)[-1]["step"]
+    assert "ending after this step" in said
+    ending = f"interrupted: continue with: ani train --resume {out} (the last checkpoint is of step {step})"
+    assert errors.splitlines()[-1] == ending and "Traceback" not in errors
+    assert hidden(out) == []
+    test_cli.assert_refused(run("train", recipe), "is not empty", f"ani train --resume {out}")
+
+    # To the next regular checkpoint, and back to a recipe that ends there.
+    end = step - step % 5 + 5
+    (out / RECIPE_FILE).write_text((out / RECIPE_FILE).read_text().replace("steps: 4000", f"steps: {end}"))
+    assert run("train", "--resume", out).code == 0
+    assert run("train", recipe, f"training.steps={end}", f"output={tmp_path / 'unbroken'}").code == 0
+    weights, others = weights_of(out / ADAPTER), weights_of(tmp_path / "unbroken" / ADAPTER)
+    assert weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+    losses = [[line["loss"] for line in log_of(place)] for place in (out, tmp_path / "unbroken")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("signals", "kept", "code"),
+    [([signal.SIGTERM, signal.SIGTERM], 2, 143), ([signal.SIGINT], 2, 130), ([signal.SIGINT] * 2, 0, 130)],
+)
+def test_signals_end_training(
+    run: Run, tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: Any, kept: int, code: int
+) -> None:
+    def lines(console: Any) -> Callable[[dict[str, Any]], None]:
+        return lambda line: [os.kill(os.getpid(), one) for one in signals if line["step"] == 1] and None
+
+    monkeypatch.setattr("ani.progress.training_lines", lines)
+    done = run("train", tiny_recipe(training={"log_every": 1, "gradient_accumulation": 1}))
+    assert done.code == code, done
+    assert last_step(tmp_path / "run") == kept  # told after the first step, it made the second one
+    assert done.err.startswith("interrupted: ") and len(done.err.splitlines()) == 1
+    assert hidden(tmp_path / "run") == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_at_the_last_step_finishes(tiny_recipe: Write, tmp_path: Path) -> None:
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["step"] == line["steps"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(load_recipe(tiny_recipe()), on_log=interrupt)
+    assert (tmp_path / "run" / ADAPTER).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "work", "how"),
+    [
+        ("compare", "comparison.run_comparison", "continue with the same command"),
+        ("eval", "evaluation.run.evaluate", "start the same command again: benchmarks go on"),
+        ("probe", "probing.run.probe", "start the same command again"),
+        ("merge", "serving.merge.merge", "start the same command again"),
+        ("demo", "demo.run_demo", "continue with the same command"),
+    ],
+)
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_an_interrupted_command_says_how_to_go_on(
+    run: Run,
+    commands: Callable[[Path], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    work: str,
+    how: str,
+    end: BaseException,
+    code: int,
+) -> None:
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        raise end
+
+    monkeypatch.setattr(f"ani.{work}", interrupted)
+    done = run(*commands(tmp_path / "out")[name])
+    assert done.code == code
+    assert done.err.startswith(f"interrupted: {how}") and len(done.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_run_is_told_from_another(tiny_recipe: Write, tmp_path: Path) -> None:
+    recipe, out = load_recipe(tiny_recipe()), tmp_path / "run"
+    out.mkdir()
+    for name in (".lock", f".{RECIPE_FILE}.partial"):  # killed before it wrote its recipe
+        (out / name).touch()
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, on_log=interrupt_at(4))
+    assert hidden(out) == []
+    with pytest.raises(InputError, match=f"continue with ani train --resume {out},"):
+        train(recipe)
+    # Killed between the last checkpoint and the adapter, or between the adapter and the lock's removal.
+    train(resume_recipe(out), resume=True)
+    finished = weights_of(out / ADAPTER)
+    shutil.rmtree(out / ADAPTER)
+    (out / ".adapter.partial").mkdir()
+    (out / ".adapter.partial" / "half").touch()
+    (out / f".{LOG_FILE}.partial").touch()
+    log = log_of(out)
+    train(resume_recipe(out), resume=True)
+    assert all(torch.equal(tensor, finished[name]) for name, tensor in weights_of(out / ADAPTER).items())
+    assert log_of(out) == log and hidden(out) == []
+    (out / ".adapter.ani-lock").touch()
+    with pytest.raises(InputError, match="is not empty: it has a finished run"):
+        train(recipe)
+    assert hidden(out) == []
+    (out / RECIPE_FILE).unlink()
+    shutil.rmtree(out / ADAPTER)
+    with pytest.raises(InputError, match="holds no run; name another"):
+        train(recipe)
+
+
+def test_a_half_removed_checkpoint_is_never_resumed(
+    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(folder: Path, *args: Any, **kwargs: Any) -> None:
+        if not folder.name.startswith("checkpoint-"):
+            return remove(folder, *args, **kwargs)
+        (folder / "optimizer.pt").unlink()
+        raise SystemExit
+
+    out, remove = tmp_path / "run", shutil.rmtree
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(SystemExit):
+            train(load_recipe(tiny_recipe(training={"save_every": 1, "log_every": 1})))
+    assert last_step(out) == 3 and not (out / "checkpoint-1" / COMPLETE).exists()
+    train(resume_recipe(out), resume=True)
+    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-5", "checkpoint-6"]
+
+
+# --- what killed processes leave ---
+
+
+def test_leftovers_are_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / ".a.partial").mkdir()
+    (tmp_path / ".a.partial" / "half").touch()
+    (tmp_path / ".a.old").mkdir()
+    (tmp_path / ".a.old" / "earlier").touch()
+    (tmp_path / ".a.ani-lock").touch()
+    with pytest.raises(KeyError), replacing_directory(tmp_path / "a") as work:
+        assert list(work.iterdir()) == []
+        raise KeyError
+    # Killed between its two moves: the earlier directory is back.
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/earlier"]
+    (tmp_path / ".a.old").mkdir()
+    with replacing_directory(tmp_path / "a") as work:
+        (work / "new").touch()
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/new"]
+    (tmp_path / ".b.partial").write_text("half")
+    with replacing_file(tmp_path / "b") as file:
+        file.write("whole")
+    assert (tmp_path / "b").read_text() == "whole" and hidden(tmp_path) == []
+
+
+def test_two_writers_of_a_directory(tmp_path: Path) -> None:
+    with replacing_directory(tmp_path / "a") as work:
+        with pytest.raises(InputError, match="another process works on"), replacing_directory(tmp_path / "a"):
+            pass
+        (work / "whole").touch()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["whole"] and hidden(tmp_path) == []
+
+
+def test_a_killed_evaluation_mixes_no_models(
+    run: Run, commands: Callable[[Path], Any], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    command, other = commands(out)["eval"], ["eval", "--model", tiny_model, "--limit", "1", "--out", out]
+    with monkeypatch.context() as patch:
+        patch.setattr("ani.evaluation.run.evaluate_gating", interrupted)
+        assert run(*command).code == 130
+    assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl"}
+    test_cli.assert_refused(run(*other), "holds results of the model")
+    (out / "arithmetic.jsonl").unlink()
+    assert run(*other).code == 0  # there was nothing of the first model left
+
+
+# --- full disks, read-only ones ---
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("earlier")
+    if Path("/dev/full").exists():
+        (tmp_path / ".file.partial").symlink_to("/dev/full")
+        with pytest.raises(OSError) as caught, replacing_file(path) as file:
+            file.write("new")
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+    with largest_file(5):
+        with pytest.raises(OSError, match="File too large") as caught, replacing_file(path) as file:
+            file.write("a longer text")
+        assert caught.value.filename == str(path)
+        with pytest.raises(OSError, match="No space left") as caught, naming_full_disk(path):
+            torch.save(torch.zeros(100), tmp_path / "weights")
+        assert caught.value.filename == str(path)
+    with pytest.raises(RuntimeError, match="other"), naming_full_disk(path):
+        raise RuntimeError("other")
+    assert path.read_text() == "earlier" and hidden(tmp_path) == []
+
+
+def test_training_on_a_full_disk(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(load_recipe(tiny_recipe()), on_log=interrupt_at(4))
+    size = (out / "checkpoint-3" / "optimizer.pt").stat().st_size
+    for limit in (size - 1, 3000):  # torch's file, then safetensors'
+        with largest_file(limit):
+            done = run("train", "--resume", out)
+        assert done.code == 1 and len(done.err.splitlines()) == 1, done
+        assert done.err.startswith(f"error: {out / 'checkpoint-6'}") and "can't be written: " in done.err
+        kept = f"make room, then continue with: ani train --resume {out} (the last checkpoint is of step 3)"
+        assert kept in done.err
+        assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-3"] and hidden(out) == []
+    assert run("train", "--resume", out).code == 0
+
+
+@pytest.mark.parametrize(("name", "size"), [("merge", 20_000), ("eval", 500), ("probe", 10_000)])
+def test_a_full_disk_is_one_sentence(
+    run: Run, commands: Callable[[Path], Any], tmp_path: Path, name: str, size: int
+) -> None:
+    out = tmp_path / "out"
+    with largest_file(size):
+        done = run(*commands(out)[name])
+    assert done.code == 1 and len(done.err.splitlines()) == 1, done
+    assert done.err.startswith(f"error: {out}") and "; make room, then start the same command again" in done.err
+    assert not out.exists() and hidden(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no directory that even root can't write")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_read_only_output(run: Run, commands: Callable[[Path], Any], name: str) -> None:
+    done = run(*commands(Path("/sys/kernel/ani"))[name])
+    test_cli.assert_refused(done, "output /sys/kernel/ani can't be written", "name another")
