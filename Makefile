@@ -1,11 +1,11 @@
-# One command for everything: make demo | test | check | bench. The environment is made on first use.
+# One command for everything: make demo | test | check | bench | stress. The environment is made on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHMARKS = $(filter-out benchmarks/_%.py benchmarks/gpu.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test check bench
+.PHONY: demo test check bench stress
 
 demo: $(READY)
 	$(BIN)/ani demo
@@ -21,6 +21,10 @@ check: $(READY)
 
 bench: $(READY)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+
+# Minutes of what `make test` has no time for; each script prints what it counted and fails if anything did.
+stress: $(READY)
+	@set -e; for script in $(sort $(wildcard stress/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
 $(READY): pyproject.toml constraints.txt requirements-assets.txt requirements-vllm.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ani needs Python 3.11 or newer: make PYTHON=python3.11")'

@@ -29,6 +29,7 @@ from ani.files import replacing_file
 from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 from ani.models import need_chat_template
+from ani.untrusted import parse_json
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -393,11 +394,14 @@ class _Answers:
         self._file = None
         if path is None:
             return
-        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+        lines = path.read_bytes().decode(errors="replace").split("\n") if path.is_file() else []
         if lines[:1] == [fingerprint]:
-            for line in lines[1:-1]:  # the last one is empty, or was being written
-                key, answer = json.loads(line)
-                self._answers[key] = answer
+            for number, line in enumerate(lines[1:-1], start=2):  # the last one is empty, or was being written
+                match parse_json(line, f"{path}, line {number}"):
+                    case [str(key), str() | int() | float() as answer]:
+                        self._answers[key] = answer
+                    case _:
+                        raise InputError(f"{path}, line {number} is no kept answer; delete the file to answer anew")
         with replacing_file(path) as file:
             file.writelines(f"{line}\n" for line in (fingerprint, *map(json.dumps, self._answers.items())))
         self._file = path.open("a", encoding="utf-8", newline="\n")
