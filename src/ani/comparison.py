@@ -5,12 +5,12 @@ interrupted comparison goes on.
 """
 
 import gc
-import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
@@ -35,6 +35,7 @@ from ani.provenance import provenance
 from ani.report import build_report, comparison_markdown, comparison_tables
 from ani.training.recipe import Recipe, Section, load_recipe, load_settings, save_recipe
 from ani.training.trainer import ADAPTER, PROBE, train
+from ani.untrusted import read_json_object
 
 PLAN_FILE = "comparison.yaml"
 ARITHMETIC = "arithmetic.jsonl"
@@ -106,7 +107,7 @@ class Evaluation(Section):
     @model_validator(mode="after")
     def _asked_once(self) -> Self:
         asked = [(op, n) for task in self.arithmetic or [] for op in task.operations for n in task.digits]
-        if twice := [pair for pair in asked if asked.count(pair) > 1]:
+        if twice := [pair for pair, times in Counter(asked).items() if times > 1]:
             raise ValueError(f"evaluation.arithmetic asks {twice[0][0]} of {twice[0][1]} digits more than once")
         names = [task.name for task in self.benchmarks or []]
         if more := [name for name in names if names.count(name) > 1]:
@@ -120,7 +121,7 @@ class Evaluation(Section):
 
 
 class _Design(Section):
-    seeds: list[int] = Field(default=[0], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
     """Of initialization, dropout and order of examples. Training data and problems are the same for all."""
     more_seeds: dict[str, list[int]] = Field(default={})
     """Variant: its further seeds, where the seeds of all are too dear."""
@@ -510,6 +511,6 @@ def _facts(cell: _Cell) -> dict[str, Any]:
     """For figures: which cell, and the layer and policy of its adapter if it has a module."""
     facts: dict[str, Any] = {"variant": cell.variant, "seed": cell.seed}
     if cell.seed is not None:
-        config = json.loads((cell.training / ADAPTER / CONFIG_FILE).read_text())
+        config = read_json_object(cell.training / ADAPTER / CONFIG_FILE)
         facts |= {key: config[key] for key in ("layer", "policy") if key in config}
     return facts

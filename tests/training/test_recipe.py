@@ -177,7 +177,7 @@ def test_malformed_overrides_are_quoted(write: Callable[..., Path], override: st
         (b"model: [", "is not valid YAML"),
         (b"- model", "must be a mapping"),
         (b"", "must be a mapping"),
-        (b"\xff\xfe\x00", "is not valid YAML"),
+        (b"\xff\xfe\x00", "is not UTF-8"),
         (b"model: !!python/object:os.system {}", "is not valid YAML"),
         (b"[" * 5000, "is not valid YAML"),
     ],

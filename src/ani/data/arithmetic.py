@@ -17,6 +17,8 @@ Operation = Literal["addition", "subtraction", "multiplication"]
 Symbol = Literal["+", "-", "*"]
 Split = Literal["train", "test"]
 
+MOST_DIGITS = 1000
+"""Of an operand; Python writes no number of 4,300 digits, and a product has twice as many."""
 SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*"}
 _TENTHS: dict[Split, int] = {"train": 9, "test": 1}  # of all problems, in each split
 
@@ -66,7 +68,7 @@ def arithmetic_problems(
 
     Args:
         count: how many problems; each length, and each operation, gets its share to within one.
-        digits: distinct operand lengths, each at least 1; zero is a one-digit operand.
+        digits: distinct operand lengths, each 1 to `MOST_DIGITS`; zero is a one-digit operand.
         operations: distinct operations.
         split: which side of the division to draw from.
         seed: selects the draw within the split.
@@ -76,8 +78,8 @@ def arithmetic_problems(
     """
     if count < 0:
         raise InputError(f"count must not be negative, but is {count}")
-    if not digits or len(set(digits)) < len(digits) or min(digits) < 1:
-        raise InputError(f"digits must be distinct lengths of at least 1, such as (2, 4), not {digits!r}")
+    if not digits or len(set(digits)) < len(digits) or min(digits) < 1 or max(digits) > MOST_DIGITS:
+        raise InputError(f"digits must be distinct lengths of 1 to {MOST_DIGITS}, such as (2, 4), not {digits!r:.80}")
     if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(SYMBOLS):
         raise InputError(f"operations must be distinct names among {list(SYMBOLS)}, not {operations!r}")
     if split not in _TENTHS:

@@ -10,6 +10,7 @@ from ani.data.sources import Example, Message
 from ani.errors import InputError
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.numbers import find_numbers
+from ani.untrusted import one_line
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
@@ -67,7 +68,12 @@ def _rendered(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> st
         raise InputError(
             "the data holds chat messages, but the tokenizer has no chat template; use plain prompt and completion"
         )
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # jinja's, and whatever the template's own code meets
+        raise InputError(
+            f"the model's chat template refuses the messages {one_line(repr(messages), 100)}: {one_line(error)}"
+        ) from error
 
 
 def _mark_roles(

@@ -6,7 +6,9 @@ before one of 139 names.
 """
 
 import io
+import lzma
 import random
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -19,9 +21,13 @@ from ani.data.diagnostic import Role
 from ani.data.sources import hub_errors, json_lines, json_values
 from ani.errors import InputError
 from ani.numbers import find_numbers
+from ani.untrusted import one_line
 
 HUB_NAME = "nlpaueb/finer-139"
 HUB_FILE = "finer139.zip"
+
+LARGEST_MEMBER = 2**31
+"""Bytes of a file in the zip, unpacked; the set's own have some hundred million."""
 
 NOMINAL_TAGS = frozenset({"DebtInstrumentMaturityDate"})
 """Tags whose numbers are names, by the rules of `ani.data.diagnostic`: positions in a calendar are, whatever counts or
@@ -106,11 +112,19 @@ def _records(source: str, split: str) -> Iterator[tuple[str, Any]]:
         with zipfile.ZipFile(source) as archive:
             name = next((name for name in archive.namelist() if Path(name).name == f"{split}.jsonl"), None)
             if name is None:
-                raise InputError(f"{source} holds no {split}.jsonl, only {', '.join(archive.namelist()[:10])}")
+                names = one_line(", ".join(archive.namelist()[:10]))
+                raise InputError(f"{source} holds no {split}.jsonl, only {names or 'nothing'}")
+            size = archive.getinfo(name).file_size  # no more than that is unpacked
+            if size > LARGEST_MEMBER:
+                raise InputError(f"{source}/{one_line(name)} would unpack to {size:,} bytes; name another zip")
             with archive.open(name) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as lines:
-                yield from json_values(lines, f"{source}/{name}")
-    except (OSError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{source} can't be read as a zip: {error}") from error
+                yield from json_values(lines, f"{source}/{one_line(name)}")
+    except InputError:
+        raise
+    except (OSError, EOFError, RuntimeError, ValueError, LookupError, struct.error) as error:
+        raise InputError(f"{source} can't be read as a zip: {one_line(error)}") from error
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+        raise InputError(f"{source} can't be read as a zip: {one_line(error)}") from error
 
 
 def _sentence(record: Any, where: str) -> FinerSentence:
@@ -133,7 +147,7 @@ def _sentence(record: Any, where: str) -> FinerSentence:
     for token, tag in zip(tokens, tags, strict=True):
         if tag != "O":
             if tag[:2] not in ("B-", "I-"):
-                raise InputError(f"{where}: {tag!r} is no tag; write 'O', or 'B-' or 'I-' and a name")
+                raise InputError(f"{where}: {tag!r:.80} is no tag; write 'O', or 'B-' or 'I-' and a name")
             spans.append((position, position + len(token), tag[2:]))
         position += len(token) + 1
     found = find_numbers(text) if spans else []

@@ -31,6 +31,7 @@ from ani.data.sources import hub_errors, json_lines, record_examples
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.numbers import find_numbers
+from ani.untrusted import one_line
 
 OPENMATH = "nvidia/OpenMathInstruct-2"
 MAGPIE = "Magpie-Align/Magpie-Pro-MT-300K-v0.1"
@@ -269,8 +270,8 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, Any]]:
     try:
         for i, row in enumerate(load_dataset("parquet", data_files=str(file), split="train", streaming=True)):
             yield f"{file}, row {i}", row
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"{file} can't be read as parquet: {' '.join(str(error).split())[:200]}") from error
+    except Exception as error:  # Arrow and `datasets` have errors of their own, of many kinds
+        raise InputError(f"{file} can't be read as parquet: {one_line(error, 200)}") from error
 
 
 def _shuffled(records: Iterable[tuple[str, Any]], rng: random.Random) -> Iterator[tuple[str, Any]]:
@@ -313,8 +314,9 @@ def _entry(record: Any, where: str) -> _Entry:
     if "text" in record:
         text = _text(record, "text", where)
         return _Entry(text, text, text)
+    fields = one_line(", ".join(map(str, record)))
     raise InputError(
-        f"{where}: no known kind of record, its fields are {', '.join(map(str, record)) or 'none'}; known are problem "
+        f"{where}: no known kind of record, its fields are {fields or 'none'}; known are problem "
         "with solution or generated_solution, question with answer, conversations, messages, prompt with completion, "
         "and text"
     )

@@ -4,17 +4,17 @@ A record is `{"prompt": …, "completion": …}` (texts or lists of chat message
 what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them for every number.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TextIO, get_args
 
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.numbers import find_numbers
+from ani.untrusted import bounded_lines, one_line, parse_json
 
 Message = dict[str, str]
 
@@ -100,23 +100,25 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
         InputError: If the file is missing or not UTF-8, or a line is no JSON.
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"data file {path} does not exist")
-    with path.open(encoding="utf-8-sig") as lines:
-        yield from json_values(lines, str(path))
-
-
-def json_values(lines: Iterable[str], name: str) -> Iterator[tuple[str, Any]]:
-    """As `json_lines`, from the lines of an open file that errors call `name`."""
     try:
-        for number, line in enumerate(lines, start=1):
+        if path.is_dir():
+            raise InputError(f"data file {path} is a directory; name a file in it")
+        if not path.is_file():
+            raise InputError(f"data file {path} does not exist")
+        file = path.open(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"data file {one_line(path)} can't be read: {error.strerror}") from error
+    with file:
+        yield from json_values(file, str(path))
+
+
+def json_values(file: TextIO, name: str) -> Iterator[tuple[str, Any]]:
+    """As `json_lines`, from an open file that errors call `name`."""
+    try:
+        for number, line in enumerate(bounded_lines(file, name), start=1):
             if line.strip():
                 where = f"{name}, line {number}"
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise InputError(f"{where}: not valid JSON ({error})") from error
-                yield where, value
+                yield where, parse_json(line, where)
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 

@@ -17,7 +17,7 @@ from ani.encoders.residues import ResidueNumberEncoder
 class EncoderSettings(BaseModel):
     """The part of a config that says how numbers become features."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     encoders: tuple[str, ...] = ("fourier",)
     """Names in `ENCODERS`; the features of several stand side by side, in this order."""

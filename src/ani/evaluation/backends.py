@@ -55,6 +55,8 @@ class VllmModel:
         llm = LLM(
             source,
             dtype=cast(Any, dtype),
+            load_format="safetensors",  # never a pickle
+            trust_remote_code=False,
             max_model_len=longest_text(self.config),
             enable_prefix_caching=caches_prefixes(settings),
             # In bfloat16 logits have three digits: letters would tie.

@@ -31,6 +31,7 @@ from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 from ani.launch import ALONE, Processes
 from ani.models import need_chat_template
+from ani.untrusted import parse_json
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -490,11 +491,14 @@ def _earlier(path: Path, fingerprint: str) -> tuple[str, dict[str, Any]]:
     answers: dict[str, Any] = {}
     files = answer_files(path)
     for file in files:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_bytes().decode(errors="replace").split("\n")
         if lines[0] == fingerprint:
-            for line in lines[1:-1]:  # the last one is empty, or was being written
-                key, answer = json.loads(line)
-                answers[key] = answer
+            for number, line in enumerate(lines[1:-1], start=2):  # the last one is empty, or was being written
+                match parse_json(line, f"{file}, line {number}"):
+                    case [str(key), str() | int() | float() as answer]:
+                        answers[key] = answer
+                    case _:
+                        raise InputError(f"{file}, line {number} is no kept answer; delete the file to answer anew")
     with replacing_file(path) as out:
         out.writelines(f"{line}\n" for line in (fingerprint, *map(json.dumps, answers.items())))
     for file in files:

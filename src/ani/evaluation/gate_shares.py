@@ -11,6 +11,7 @@ from ani.data.sources import json_lines
 from ani.errors import InputError
 from ani.evaluation.gating import inspection_record
 from ani.evaluation.tasks.data import READERS, BenchmarkName
+from ani.untrusted import bounded_lines, one_line
 
 
 class GateText(NamedTuple):
@@ -91,18 +92,18 @@ def _texts(path: Path, fields: Sequence[str], group: str | None) -> Iterator[Gat
         return
     try:
         with path.open(encoding="utf-8-sig") as lines:
-            for line in lines:
+            for line in bounded_lines(lines, str(path)):
                 if line.strip():
                     yield GateText(line.rstrip("\n"), path.stem)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} can't be read as UTF-8 text: {error}") from error
+        raise InputError(f"{path} can't be read as UTF-8 text: {one_line(error)}") from error
 
 
 def _parts(record: Any, field: str, where: str) -> list[str]:
     value = record.get(field) if isinstance(record, dict) else None
     parts: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(part, str) for part in parts):
-        known = f"; it has {', '.join(map(repr, record))}" if isinstance(record, dict) else ""
+        known = f"; it has {one_line(', '.join(map(repr, record)))}" if isinstance(record, dict) else ""
         raise InputError(f"{where}: no text under {field!r}{known}")
     return parts
 

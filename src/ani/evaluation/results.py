@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ani.data.sources import json_lines
 from ani.errors import InputError
 from ani.files import replacing_file
 
@@ -22,14 +23,10 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> list[Mapp
 def read_records(path: Path) -> list[dict[str, Any]]:
     """Read a file that `write_records` wrote; raises InputError naming the line that is damaged."""
     records: list[dict[str, Any]] = []
-    # Not splitlines, which also breaks at U+2028: that may stand raw in a JSON string.
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line:
-            continue
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: not valid JSON ({error})") from error
+    for where, record in json_lines(path):
+        if not isinstance(record, dict):
+            raise InputError(f"{where}: expected an object, found {type(record).__name__}; delete the file")
+        records.append(record)
     return records
 
 

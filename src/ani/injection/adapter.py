@@ -1,38 +1,48 @@
 """Adapter directories: `ani_config.json`, `ani.safetensors`, PEFT's files, a model card; knows nothing about training.
 
-Nothing is pickled, nothing is half-written: a directory is written beside its place and then moved there.
+Nothing is pickled, nothing is half-written: a directory is written beside its place and then moved there. What is read
+may be anybody's: it is judged by `ani.injection.config`, by the sizes in its headers and by what PEFT may be told, all
+before anything is built by it.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
-from pydantic import ValidationError
-from safetensors import SafetensorError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ani.encoders import build_encoder
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
 from ani.injection.config import FORMAT_VERSION, LATER_SETTINGS, AniConfig
 from ani.injection.methods import METHODS, Method, MethodName, unknown_method
+from ani.injection.module import AniModule
+from ani.untrusted import one_line, read_json_object
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
 PEFT_CONFIG_FILE = "adapter_config.json"
 PEFT_WEIGHTS_FILE = "adapter_model.safetensors"
+
+_LARGEST_HEADER = 2**20
+"""Bytes of a safetensors file beside its weights; one of ours has some hundred."""
+_FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 
 
 def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
@@ -122,9 +132,10 @@ def _load(
     lora: Callable[[PreTrainedModel, Path], None],
 ) -> MethodName:
     saved = _read_config(directory)
-    weights = {} if saved.config is None else _read_weights(directory, saved.digest)
+    weights = {} if saved.config is None else _read_weights(directory, saved.config, saved.digest)
     if saved.lora_digest is not None:
-        _checked_bytes(directory, PEFT_WEIGHTS_FILE, saved.lora_digest)
+        _checked_file(directory, PEFT_WEIGHTS_FILE, saved.lora_digest)
+        _check_lora(model, directory)
     if is_attached(model):
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
     if saved.config is not None:  # before LoRA too, because it checks the model
@@ -136,7 +147,9 @@ def _load(
             lora(model, directory)
         except InputError:
             raise
-        except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        except (torch.cuda.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # whatever PEFT meets in what others wrote
             raise InputError(f"the LoRA weights in {directory} can't be loaded: {_first_line(error)}") from error
         if saved.config is not None:
             _attach(model, tokenizer, saved.config, weights, directory)
@@ -174,15 +187,116 @@ def _attach(
         raise InputError(f"{directory / WEIGHTS_FILE} doesn't fit its {CONFIG_FILE}: {_first_line(error)}") from error
 
 
+class _LoraConfig(BaseModel):
+    """What `PEFT_CONFIG_FILE` may say: plain LoRA. PEFT has further settings that import modules, name other files or
+    draw on data; they must be at their defaults."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    peft_type: Literal["LORA"]
+    r: int = Field(ge=1, le=2**16)
+    lora_alpha: float
+    lora_dropout: float = Field(ge=0, le=1)
+    target_modules: Annotated[str, Field(max_length=1000)] | list[Annotated[str, Field(max_length=1000)]]
+    base_model_name_or_path: Annotated[str, Field(max_length=4096)] | None = None
+    task_type: Literal["CAUSAL_LM"] | None = None
+    bias: Literal["none", "all", "lora_only"] = "none"
+    modules_to_save: list[str] | None = None
+    init_lora_weights: bool | Literal["gaussian", "orthogonal"] = True
+    use_rslora: bool = False
+    use_dora: bool = False
+    fan_in_fan_out: bool = False
+    inference_mode: bool = True
+    peft_version: str | None = None
+    revision: str | None = None
+    auto_mapping: Any = None
+    """For PEFT's own Auto classes, which import what it names; nobody here asks them."""
+
+
+def _read_lora_config(directory: Path) -> _LoraConfig:
+    file = _file(directory, PEFT_CONFIG_FILE)
+    raw = read_json_object(file)
+    try:
+        config = _LoraConfig.model_validate(raw)
+    except ValidationError as error:
+        raise InputError(f"{file}: {_first_problem(error)}; ANI loads plain LoRA adapters of PEFT") from error
+    defaults = LoraConfig().to_dict()
+    for key, value in (config.model_extra or {}).items():
+        if value and value != defaults.get(key):
+            raise InputError(
+                f"{file}: {one_line(key, 80)} is {one_line(repr(value), 80)}; ANI loads plain LoRA adapters, without "
+                "that setting of PEFT's"
+            )
+    targets = config.target_modules
+    if isinstance(targets, str):
+        # A repeated group, or many repetitions or choices, can take for ever on a module's name.
+        repeated, choices = re.findall(r"[*+{]|(?<!\()\?", targets), targets.count("|")
+        if re.search(r"\)[*+{]", targets) or len(repeated) > 3 or targets.count("(") > 3 or choices > 12:
+            raise InputError(
+                f"{file}: matching target_modules={one_line(targets, 80)!r} may take for ever; name the modules instead"
+            )
+        try:
+            re.compile(targets)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise InputError(
+                f"{file}: target_modules is no regular expression: {one_line(error)}; name the modules"
+            ) from error
+    return config
+
+
+def _check_lora(model: PreTrainedModel, directory: Path) -> None:
+    """Raises InputError unless LoRA's weights are finite and as many as PEFT will make room for."""
+    config, file = _read_lora_config(directory), directory / PEFT_WEIGHTS_FILE
+    held = 0
+    try:
+        with safe_open(file, "pt") as weights:
+            for name in weights.keys():  # noqa: SIM118  # it is no dict
+                shape = weights.get_slice(name).get_shape()
+                rank = {"lora_A.weight": 0, "lora_B.weight": 1}.get(".".join(name.split(".")[-2:]))
+                if rank is not None and (len(shape) != 2 or shape[rank] != config.r):
+                    raise InputError(
+                        f"{file}: {one_line(name)} has the shape {shape}, which doesn't fit r={config.r} in "
+                        f"{PEFT_CONFIG_FILE}; fetch the adapter again"
+                    )
+                tensor = weights.get_tensor(name)
+                _check_numbers(file, name, tensor)
+                held += tensor.numel()
+    except InputError:
+        raise
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged: {_first_line(error)}") from error
+    wanted = sum(
+        config.r * (module.in_features + module.out_features)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and _is_target(name, config.target_modules)
+    )
+    if wanted > 2 * held:  # twice, because PEFT may know two modules under one weight
+        raise InputError(
+            f"{directory / PEFT_CONFIG_FILE} asks for {wanted:,} LoRA weights, and {PEFT_WEIGHTS_FILE} holds {held:,}; "
+            "fetch the adapter again"
+        )
+
+
+def _is_target(name: str, targets: str | list[str]) -> bool:
+    """As PEFT decides it."""
+    if isinstance(targets, str):
+        return re.fullmatch(targets, name) is not None
+    return any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def _check_numbers(file: Path, name: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype not in _FLOATS:
+        raise InputError(f"{file}: {one_line(name)} holds {tensor.dtype}, not floating-point weights")
+    if not tensor.isfinite().all():
+        raise InputError(f"{file}: {one_line(name)} holds NaN or infinity; train again, or take an earlier checkpoint")
+
+
 def adapter_base(path: str | Path) -> str | None:
     """The base model that PEFT wrote into an adapter; None without LoRA weights; raises as `load_adapter`."""
     directory = _directory(path)
     if _read_config(directory).lora_digest is None:
         return None
-    try:
-        return cast(str | None, json.loads((directory / PEFT_CONFIG_FILE).read_text())["base_model_name_or_path"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{directory / PEFT_CONFIG_FILE} is damaged: {_first_line(error)}") from error
+    return _read_lora_config(directory).base_model_name_or_path
 
 
 def adapter_method(path: str | Path) -> Method:
@@ -221,19 +335,21 @@ def _save_peft(model: PeftModel, directory: Path, state: dict[str, torch.Tensor]
 
 def _directory(path: str | Path) -> Path:
     directory = Path(path)
-    if directory.is_dir():
-        return directory
-    if directory.exists():
-        raise InputError(f"{path} is a file; an adapter is a directory with {CONFIG_FILE} and {WEIGHTS_FILE}")
     try:
+        if directory.is_dir():
+            return directory
+        if directory.exists():
+            raise InputError(f"{path} is a file; an adapter is a directory with {CONFIG_FILE} and {WEIGHTS_FILE}")
         return Path(
             snapshot_download(
                 str(path), allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
             )
         )
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except InputError:
+        raise
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise InputError(
-            f"no adapter at {path!s}: there is no such directory, and the Hugging Face hub gave none "
+            f"no adapter at {one_line(path)}: there is no such directory, and the Hugging Face hub gave none "
             f"({_first_line(error)})"
         ) from error
 
@@ -251,19 +367,19 @@ class _Saved(NamedTuple):
 
 
 def _read_config(directory: Path) -> _Saved:
-    file = directory / CONFIG_FILE
-    if not file.is_file():
+    if not (directory / CONFIG_FILE).exists():
         raise InputError(f"{directory} has no {CONFIG_FILE}, so it is no ANI adapter")
-    try:
-        raw: dict[str, Any] = json.loads(file.read_text())
-        lora_digest = raw.pop("lora_sha256")
-        digest = raw.pop("weights_sha256", None)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(f"{file} is damaged: {_first_line(error)}") from error
+    file = _file(directory, CONFIG_FILE)
+    raw = read_json_object(file)
+    if "lora_sha256" not in raw:
+        raise InputError(f"{file} is damaged: lora_sha256 is missing")
+    digest, lora_digest = raw.pop("weights_sha256", None), raw.pop("lora_sha256")
+    if not isinstance(digest, str | None) or not isinstance(lora_digest, str | None):
+        raise InputError(f"{file} is damaged: weights_sha256 and lora_sha256 must be texts or null")
     method, config = read_settings(raw, str(file))
     if (digest if config is not None else lora_digest) is None:
         raise InputError(f"{file} is damaged: it names no weights")
-    return _Saved(method, config, str(digest or ""), lora_digest if lora_digest is None else str(lora_digest))
+    return _Saved(method, config, digest or "", lora_digest)
 
 
 def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniConfig | None]:
@@ -275,9 +391,9 @@ def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniCon
     raw = dict(raw)
     version = raw.pop("format_version", None)
     method = raw.pop("method", "ani")  # the first adapters don't say
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise InputError(
-            f"{file} has format version {version!r}, this ani reads up to {FORMAT_VERSION}; upgrade with "
+            f"{file} has format version {version!r:.80}, this ani reads up to {FORMAT_VERSION}; upgrade with "
             "pip install -U ani"
         )
     if not isinstance(method, str) or method not in METHODS:
@@ -289,29 +405,77 @@ def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniCon
     try:
         config = AniConfig.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise InputError(f"{file}: {_first_problem(error)}") from error
     for key in AniConfig.model_fields:
         if key not in LATER_SETTINGS and raw.get(key) is None:
             raise InputError(f"{file} is damaged: {key} is missing")
     return method, config
 
 
-def _read_weights(directory: Path, digest: str) -> dict[str, Any]:
+def _read_weights(directory: Path, config: AniConfig, digest: str) -> dict[str, torch.Tensor]:
+    """The module's weights; raises InputError unless they are finite and those that the config asks for."""
+    with torch.device("meta"):  # shapes only, whatever sizes the config tells of
+        module = AniModule(config, build_encoder(config).width)
+    wanted = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
+    file = _checked_file(
+        directory, WEIGHTS_FILE, digest, 8 * sum(tensor.numel() for tensor in module.state_dict().values())
+    )
     try:
-        return load_safetensors(_checked_bytes(directory, WEIGHTS_FILE, digest))
-    except SafetensorError as error:
-        raise InputError(f"{directory / WEIGHTS_FILE} is damaged: {_first_line(error)}") from error
+        weights = load_safetensors(file.read_bytes())
+    except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged: {_first_line(error)}") from error
+    for name in {**wanted, **weights}:
+        found = list(weights[name].shape) if name in weights else None
+        if found != wanted.get(name):
+            raise InputError(
+                f"{file} doesn't fit its {CONFIG_FILE}: {one_line(name)} has the shape {found or 'nothing'}, not "
+                f"{wanted.get(name, 'nothing')}; fetch the adapter again"
+            )
+        _check_numbers(file, name, weights[name])
+    return weights
 
 
-def _checked_bytes(directory: Path, name: str, digest: str) -> bytes:
+def _checked_file(directory: Path, name: str, digest: str, weights: int | None = None) -> Path:
+    """A file of the adapter; raises InputError unless its digest is right, and at most so many bytes are `weights`."""
+    file = _file(directory, name)
+    try:
+        size = file.stat().st_size
+        if weights is not None and size > weights + _LARGEST_HEADER:
+            raise InputError(
+                f"{file} holds {size:,} bytes, and doesn't fit its {CONFIG_FILE}, which asks for {weights:,} at most; "
+                "fetch the adapter again"
+            )
+        with file.open("rb") as data:
+            found = hashlib.file_digest(data, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{file} can't be read: {error.strerror}") from error
+    if found != digest:
+        raise InputError(f"{file} is not the file that {CONFIG_FILE} describes (truncated or changed); fetch it again")
+    return file
+
+
+def _file(directory: Path, name: str) -> Path:
+    """A file of the adapter; raises InputError if it isn't there, or is a link to somewhere else."""
     file = directory / name
+    pickle = file.with_suffix(".bin")
+    if not file.exists() and pickle.exists():
+        raise InputError(
+            f"{directory} holds {pickle.name}, a pickle, which can run any code when it is opened, and no {name}; ANI "
+            "loads safetensors only: have it saved as those"
+        )
     if not file.is_file():
         raise InputError(f"{directory} has no {name}; the adapter is incomplete")
-    data = file.read_bytes()
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise InputError(f"{file} is not the file that {CONFIG_FILE} describes (truncated or changed); fetch it again")
-    return data
+    folder, real = directory.resolve(), file.resolve()
+    # In its cache, the hub's own client links a snapshot's files to blobs beside the snapshots.
+    blobs = folder.parent.parent / "blobs" if folder.parent.name == "snapshots" else folder
+    if not real.is_relative_to(folder) and not real.is_relative_to(blobs):
+        raise InputError(f"{file} is a link to a file outside of the adapter; copy that file in its place")
+    return file
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{one_line('.'.join(map(str, first['loc'])), 80)}: {one_line(first['msg'])}"
 
 
 def _card(method: MethodName, config: AniConfig | None) -> str:
@@ -331,4 +495,4 @@ def _is_empty_directory(path: Path) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return one_line((str(error).strip().splitlines() or [type(error).__name__])[0])

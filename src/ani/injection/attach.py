@@ -355,7 +355,7 @@ def _model_facts(model: PreTrainedModel, config: AniConfig, num_layers: int) -> 
     for key, actual in facts.items():
         wanted = getattr(config, key)
         if wanted is not None and wanted != actual:
-            raise InputError(f"this ANI config was made for {key}={wanted!r}, the model has {key}={actual!r}")
+            raise InputError(f"this ANI config was made for {key}={wanted!r:.80}, the model has {key}={actual!r}")
     return facts
 
 

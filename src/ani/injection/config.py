@@ -9,6 +9,9 @@ from ani.encoders import EncoderSettings
 FORMAT_VERSION = 1
 """Version of the adapter format on disk; raised when an older reader would misread a newer file."""
 
+MOST_LAYERS = 10_000
+"""Of a model; no file makes anything build more."""
+
 LATER_SETTINGS = frozenset({"encoders", "magnitude_scaling", "bits_reciprocal", "gate", "combine"})
 """Settings that the first adapters were written without; their defaults say what those adapters do."""
 
@@ -29,7 +32,7 @@ class InjectionSettings(EncoderSettings):
     0, and the number's other sub-tokens leave the sequence, so that one position is all there is of it."""
     gate: Literal["learned", "open"] = "learned"
     """`open`: no gate, α = 1 (the paper's static injection)."""
-    gate_hidden_size: int = Field(default=128, ge=1)
+    gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
     """On that layer."""
@@ -43,11 +46,11 @@ class InjectionSettings(EncoderSettings):
     model's loss and the penalty teach the gate."""
     embedding_scale: float | None = Field(default=None, gt=0)
     """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach."""
-    hidden_size: int | None = Field(default=None, ge=1)
+    hidden_size: int | None = Field(default=None, ge=1, le=2**20)
     """Of the model, as are `model_type` and `num_hidden_layers`; None: filled in on attach, and checked ever after."""
     model_type: str | None = None
     """Its family."""
-    num_hidden_layers: int | None = Field(default=None, ge=1)
+    num_hidden_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
     """Its decoder layers."""
 
     @model_validator(mode="after")
@@ -74,5 +77,5 @@ class AniConfig(InjectionSettings):
     fills in; it refuses a model of another type, width or depth.
     """
 
-    layer: int = Field(ge=0)
+    layer: int = Field(ge=0, le=MOST_LAYERS)
     """Injection layer l: the edited hidden state is `hidden_states[l]` of transformers; 0 is the embedding output."""

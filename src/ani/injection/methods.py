@@ -75,4 +75,6 @@ METHODS: dict[MethodName, Method] = {
 
 def unknown_method(name: object) -> str:
     """What is wrong with a name that `METHODS` doesn't have."""
-    return f"no method {name!r}; known are {', '.join(METHODS)} (register your own in ani.injection.methods.METHODS)"
+    return (
+        f"no method {name!r:.80}; known are {', '.join(METHODS)} (register your own in ani.injection.methods.METHODS)"
+    )

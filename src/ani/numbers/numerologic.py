@@ -39,7 +39,7 @@ def remove_digit_counts(text: str) -> str:
     parts: list[str] = []
     end = 0
     while match := _COUNTS.search(text, end):
-        number = _counted(text, match.end(), int(match[1]), None if match[2] is None else int(match[2]))
+        number = _counted(text, match.end(), _count(match[1]), None if match[2] is None else _count(match[2]))
         if number is None:
             # The counts may begin later, as in `7.2:42`, where the 7 belongs to what is before.
             parts.append(text[end : match.start() + 1])
@@ -48,6 +48,11 @@ def remove_digit_counts(text: str) -> str:
         parts += [text[end : match.start()], number]
         end = match.end() + len(number)
     return "".join([*parts, text[end:]])
+
+
+def _count(digits: str) -> int:
+    """A digit count; Python refuses to read an int of thousands of digits, and no text has 10^18 to count."""
+    return int(digits[:19])
 
 
 def _counted(text: str, start: int, whole: int, fraction: int | None) -> str | None:

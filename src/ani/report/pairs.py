@@ -17,6 +17,7 @@ from ani.evaluation.tasks.data import BENCHMARKS
 from ani.report.records import Answer, BenchmarkAnswer, Run, read_lines, read_object
 from ani.report.summaries import benchmark_differences, differences
 from ani.report.tables import benchmark_difference_cells, difference_cells, rich_table
+from ani.untrusted import one_line
 
 NAMES: dict[str, str] = {symbol: name for name, symbol in SYMBOLS.items()}
 A = TypeVar("A", Answer, BenchmarkAnswer)
@@ -93,12 +94,13 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[RichTable], dict[st
 def _same_generation(task: str, run: Path, baseline: Path) -> None:
     """A shorter answer may be wrong for being cut off. Folders without such settings in `run.json` are let pass."""
     found = [
-        read_object(folder / "run.json", Run).settings.get(task, {}).get("generation")
+        settings.get("generation")
         for folder in (run, baseline)
         if (folder / "run.json").is_file()
+        and isinstance(settings := read_object(folder / "run.json", Run).settings.get(task, {}), dict)
     ]
     if len(found) == 2 and None not in found and found[0] != found[1]:
-        ours, theirs = map(json.dumps, found)
+        ours, theirs = (one_line(json.dumps(generation), 200) for generation in found)
         raise InputError(
             f"{task}: answers were generated with {ours} for {run} and {theirs} for {baseline}, by their run.json; "
             "evaluate both with the same --max-new-tokens"

@@ -3,6 +3,7 @@
 Knows nothing about statistics, tables or pages.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -11,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from ani.errors import InputError
 from ani.evaluation.tasks.data import BenchmarkName
+from ani.untrusted import one_line
 
 Probability = Annotated[float, Field(ge=0, le=1)]
+Integer = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""What a float can hold too, as the statistics and figures have it."""
 Gain = Annotated[float, Field(ge=-1, le=1)]
 
 
@@ -26,8 +30,8 @@ class TrainedCell(Record):
     """A cell of a comparison: a variant trained with a seed, and the layer that it injects at."""
 
     variant: str
-    seed: int | None = None
-    layer: int | None = None
+    seed: Integer | None = None
+    layer: Integer | None = None
     """None: a model without ANI."""
 
 
@@ -36,7 +40,7 @@ class Run(Record):
 
     title: str = "Adaptive Numerical Injection"
     model: str | None = None
-    layer: int | None = None
+    layer: Integer | None = None
     policy: str | None = None
     adapter: str | None = None
     backend: str = "transformers"
@@ -56,13 +60,13 @@ class Answer(Record):
 
     run: str
     operation: str
-    digits: int = Field(ge=1)
+    digits: Integer = Field(ge=1)
     prompt: str | None = None
     answer: str | None = None
     """The right one."""
     prediction: str | None = None
     correct: bool
-    seed: int | None = None
+    seed: Integer | None = None
     """Of the training run that made the model, in a comparison."""
 
 
@@ -70,16 +74,16 @@ class BenchmarkAnswer(Record):
     """One line of `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`: a question and whether the model's answer is right."""
 
     task: BenchmarkName
-    id: int
+    id: Integer
     correct: bool
     prediction: str | None = None
     prompt_hash: str
     truncated: bool = False
     subject: str | None = None
-    level: int | None = None
+    level: Integer | None = None
     group: str | None = None
     run: str = "model"
-    seed: int | None = None
+    seed: Integer | None = None
 
     @property
     def part(self) -> str | None:
@@ -132,7 +136,7 @@ class GatedText(Record):
 class TrainingStep(Record):
     """One line of `training_log.jsonl`: what was logged at a step. Every key but `step` may be missing."""
 
-    step: int = Field(ge=0)
+    step: Integer = Field(ge=0)
     loss: float | None = None
     cross_entropy: float | None = None
     penalty: float | None = None
@@ -154,7 +158,7 @@ class GateDecision(Record):
     domain: str | None = None
     run: str | None = None
     """Only in a comparison, as `seed`."""
-    seed: int | None = None
+    seed: Integer | None = None
 
     @property
     def right(self) -> bool:
@@ -166,10 +170,10 @@ class TextLoss(Record):
     """One line of a comparison's `language.jsonl`: the loss on a text's word tokens, in nats, summed."""
 
     run: str
-    seed: int | None = None
+    seed: Integer | None = None
     kind: Literal["plain", "nominal"]
     text: str
-    tokens: int = Field(ge=1)
+    tokens: Integer = Field(ge=1)
     loss: FiniteFloat
 
 
@@ -178,8 +182,8 @@ class InspectedNumber(Record):
 
     text: str
     value: str
-    start: int = Field(ge=0)
-    end: int
+    start: Integer = Field(ge=0)
+    end: Integer
     alpha: Probability | None = None
     injected: bool
 
@@ -207,7 +211,7 @@ class InspectedSentence(Record):
 class ProbedLayer(Record):
     """One line of `layers.jsonl`: what linear probes read of numbers' roles after a layer, with 95% intervals."""
 
-    layer: int = Field(ge=0)
+    layer: Integer = Field(ge=0)
     random_split: Probability
     random_split_low: Probability
     random_split_high: Probability
@@ -223,12 +227,12 @@ class ProbedLayer(Record):
 class SelectedLayer(Record):
     """`selection.json`: the layer to inject at, and why; the other layers are those that it is compared to."""
 
-    layer: int
-    best: int
+    layer: Integer
+    best: Integer
     """Of the greatest held-out accuracy, smoothed."""
-    argmax: int
+    argmax: Integer
     """The paper's rule."""
-    early_peak: int | None
+    early_peak: Integer | None
     reason: str
 
 
@@ -237,14 +241,22 @@ R = TypeVar("R", bound=Record)
 
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    return f"{key}: {problem['msg']}" if key else problem["msg"]
+    key = one_line(".".join(str(part) for part in problem["loc"]), 80)
+    message = one_line(problem["msg"])
+    return f"{key}: {message}" if key else message
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes().removeprefix(BOM_UTF8)
+    except OSError as error:
+        raise InputError(f"{one_line(path)} can't be read: {error.strerror}; replace or delete it") from error
 
 
 def read_object(path: Path, kind: type[R]) -> R:
     """Reads a file of one JSON object. Raises InputError, naming the file and the key, if it is malformed."""
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(_bytes(path))
     except ValidationError as error:
         raise InputError(f"{path}: {_first_problem(error)}; correct the file or delete it") from error
 
@@ -257,7 +269,7 @@ def read_lines(path: Path, kind: type[R]) -> list[R]:
     """
     records = []
     # Split on b"\n" alone: str.splitlines would also break at U+2028, which may stand raw in a JSON string.
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+    for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:

@@ -110,13 +110,14 @@ class MergedModel(AttachedModel):
         name = pretrained_model_name_or_path
         with_info = kwargs.pop("output_loading_info", False)
         hub = {key: kwargs[key] for key in _HUB_OPTIONS if key in kwargs}
+        kwargs.setdefault("use_safetensors", True)  # never a pickle
         loaded: Any = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         model, info = loaded
         missing = sorted(key for key in info["missing_keys"] if key.startswith("ani."))
         if missing:
             raise InputError(f"{name} is no complete merged checkpoint: the weights {', '.join(missing)} are missing")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name, **hub)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(
                 f"{name} has no tokenizer, without which no numbers are found; save one beside it with "

@@ -1,6 +1,8 @@
 """One validated training recipe, from YAML and `key=value` overrides; knows nothing about how it is carried out."""
 
 import difflib
+import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -8,17 +10,30 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
+from ani.untrusted import DEEPEST, one_line, parse_yaml, read_text
+
+LARGEST_INTEGER = 2**32 - 1
+"""What NumPy takes as a seed."""
 
 
 class Section(BaseModel):
     """A part of a recipe: it can't be changed, and has no other keys than its own."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _in_bounds(self) -> Self:
+        for key, value in self:
+            for number in value if isinstance(value, list) else [value]:
+                if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
+                    raise ValueError(f"{key} is {number}, but no integer may be above {LARGEST_INTEGER}: lower it")
+        return self
 
 
 class LoraSettings(Section):
@@ -63,7 +78,7 @@ class ArithmeticData(Section):
     kind: Literal["arithmetic"]
     count: int = Field(ge=1)
     """Examples in all."""
-    digits: list[int] = [2, 4, 6, 8, 10, 12]
+    digits: list[Annotated[int, Field(ge=1, le=MOST_DIGITS)]] = [2, 4, 6, 8, 10, 12]
     """Lengths of the operands."""
     operations: list[Literal["addition", "subtraction", "multiplication"]] = ["addition"]
     """One or several."""
@@ -115,7 +130,7 @@ class TrainingSettings(Section):
     """Forward passes an optimizer step."""
     max_length: int = Field(default=4096, ge=8)
     """Tokens of an example; the rest is cut off."""
-    epochs: float = Field(default=1.0, gt=0)
+    epochs: float = Field(default=1.0, gt=0, le=1e6)
     """Times that all data is seen."""
     steps: int | None = Field(default=None, ge=1)
     """Optimizer steps; overrules `epochs`."""
@@ -140,9 +155,9 @@ class Recipe(Section):
     """Directory, hub name, or `smollm2` (embedded)."""
     output: str
     """Directory for adapter, checkpoints and logs."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """Of initialization, dropout and the order of examples."""
-    data_seed: int | None = None
+    data_seed: int | None = Field(default=None, ge=0)
     """Of the generated examples: runs whose `seed` alone differs then learn from the same ones. None: `seed`."""
     dtype: DTypeName = "auto"
     """Of the base model; `auto`: bfloat16 where the hardware computes in it, else float32."""
@@ -180,8 +195,9 @@ class Recipe(Section):
             section = section.model_dump()
         if isinstance(section, dict) or (section is None and "layer" in fixed):
             section = section or {}
-            encoders = fixed.get("encoders", section.get("encoders"))
-            if list(section.get("encoders") or encoders or ()) != list(encoders or ()):
+            encoders = fixed.get("encoders", ())
+            own = section.get("encoders")
+            if own and "encoders" in fixed and (not isinstance(own, list | tuple) or list(own) != list(encoders)):
                 raise ValueError(f"method {name!r} has encoders of its own, {encoders}: leave ani.encoders out")
             return {**raw, "ani": {**section, **fixed}}
         return raw
@@ -213,12 +229,9 @@ def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()
             has the wrong type.
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"recipe {path} does not exist")
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"recipe {path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not os.path.exists(path):  # pathlib raises where a name is too long
+        raise InputError(f"recipe {one_line(path)} does not exist")
+    raw = parse_yaml(read_text(path), f"recipe {path}")
     if not isinstance(raw, dict):
         raise InputError(f"recipe {path} must be a mapping of keys to values")
     for override in overrides:
@@ -239,14 +252,14 @@ def save_recipe(recipe: Section, path: Path) -> None:
 
 def _override(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
+    override = one_line(override, 80)
     if not equals or not key:
         raise InputError(f"override {override!r} must have the form key=value, such as training.steps=100")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"override {override!r}: the value is not valid YAML") from error
+    value = parse_yaml(text, f"override {override!r}: the value")
     target: Any = raw
     *parents, last = key.split(".")
+    if len(parents) > DEEPEST:
+        raise InputError(f"override {override!r} names a key in {len(parents)} sections; recipes have three at most")
     for name in parents:
         if isinstance(target, list):
             target = _item(target, name, override)
@@ -255,7 +268,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
                 target[name] = {}
             target = target[name]
         if not isinstance(target, dict | list):
-            raise InputError(f"override {override!r}: {name!r} is a value, not a section")
+            raise InputError(f"override {override!r}: {name!r:.80} is a value, not a section")
     if isinstance(target, list):
         _item(target, last, override)
         target[int(last)] = value
@@ -264,8 +277,8 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 
 def _item(items: list[Any], name: str, override: str) -> Any:
-    if not name.isdecimal() or int(name) >= len(items):
-        raise InputError(f"override {override!r}: {name!r} must be an index from 0 to {len(items) - 1}")
+    if not re.fullmatch("[0-9]{1,6}", name) or int(name) >= len(items):
+        raise InputError(f"override {override!r}: {name!r:.80} must be an index from 0 to {len(items) - 1}")
     return items[int(name)]
 
 
@@ -273,15 +286,15 @@ def _explain(error: ValidationError, kind: type[Section]) -> str:
     first = error.errors()[0]
     # Under data.<index> and ani.layer pydantic names the kind too, which is no key.
     location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] in ("ani", "data"))]
-    where = ".".join(map(str, location))
+    where = one_line(".".join(map(str, location)), 80)
     if first["type"] == "extra_forbidden":
         known = _known_keys(kind, first["loc"][:-1])
-        nearest = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.0)
+        nearest = difflib.get_close_matches(str(location[-1])[:80], known, n=1, cutoff=0.0)
         return f"unknown key {where!r}; did you mean {nearest[0]!r}?" if nearest else f"unknown key {where!r}"
     if first["type"] == "missing":
         return f"key {where!r} is missing"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {message} (got {first['input']!r})" if where else message
+    message = one_line(first["msg"].removeprefix("Value error, "))
+    return f"{where}: {message} (got {one_line(repr(first['input']))})" if where else message
 
 
 def _known_keys(kind: type[Section], location: tuple[int | str, ...]) -> list[str]:

@@ -61,6 +61,7 @@ from ani.probing.run import SELECTION, probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
 from ani.training.number_token_loss import NumberTokenLoss
 from ani.training.recipe import LoraSettings, Recipe, load_recipe, save_recipe
+from ani.untrusted import read_json_object
 
 ADAPTER = "adapter"
 PROBE = "probe"
@@ -572,7 +573,10 @@ def _probed_layer(recipe: Recipe, console: Console | None) -> int:
     output = Path(recipe.output)
     selected = output / PROBE / SELECTION
     if selected.is_file():
-        return int(json.loads(selected.read_text(encoding="utf-8"))["layer"])
+        layer = read_json_object(selected).get("layer")
+        if type(layer) is not int:
+            raise InputError(f"{selected} is damaged: it names no layer; remove {selected.parent} to probe again")
+        return layer
     model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
     # First, so that a run that is killed while it probes, or right after, can be resumed.
     file = output / RECIPE_FILE

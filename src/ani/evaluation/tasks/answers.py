@@ -17,6 +17,7 @@ LONGEST_ANSWER = 500
 _SAYS = re.compile(r"the (?:final )?answer is", re.IGNORECASE)
 _CALCULATION = re.compile(r"[\s\d.,+\-*/×÷()%]*=")
 _BOX = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"(?<!\\)[{}]")
 _DENOMINATOR = re.compile(r"\s*/\s*(\d+)\b(?![.,]\d)")
 _BASE = re.compile(r"\d\s*_\s*\{?(\d+)\}?$")
 _NOT_SEEN = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|[$\s]")
@@ -25,14 +26,16 @@ _WORDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf)\{([^{}]*)\}"
 
 def boxed_answer(text: str) -> str | None:
     r"""What the last complete `\boxed{…}` holds; None if there is none."""
-    for box in reversed(list(_BOX.finditer(text))):
-        depth = 1
-        for end in range(box.end(), len(text)):
-            if text[end] in "{}" and text[end - 1] != "\\":
-                depth += 1 if text[end] == "{" else -1
-            if depth == 0:
-                return text[box.end() : end].strip()
-    return None
+    boxes = {box.end() - 1 for box in _BOX.finditer(text)}
+    opened: list[int] = []
+    last: tuple[int, int] | None = None  # the braces around the box that begins last
+    for brace in _BRACE.finditer(text):
+        place = brace.start()
+        if brace[0] == "{":
+            opened.append(place)
+        elif opened and (start := opened.pop()) in boxes and (last is None or start > last[0]):
+            last = (start, place)
+    return None if last is None else text[last[0] + 1 : last[1]].strip()
 
 
 def marked_answer(text: str) -> tuple[str, str] | None:

@@ -161,7 +161,7 @@ def _math_row(record: Any, where: str) -> Record:
         "question": question,
         "answer": answer,
         "subject": _text(record, "type", where),
-        "level": int(level) if level.isdigit() else None,
+        "level": int(level) if level in ("1", "2", "3", "4", "5") else None,
     }
 
 
@@ -170,7 +170,7 @@ def _mmlu_row(record: Any, where: str) -> Record:
     choices = _field(record, "choices", where, lambda value: isinstance(value, list) and len(value) == 4)
     answer = _field(record, "answer", where, lambda value: type(value) is int and 0 <= value <= 3)
     if subject not in _GROUP:
-        raise InputError(f"{where}: 'subject' must be one of MMLU's 57, not {subject!r}")
+        raise InputError(f"{where}: 'subject' must be one of MMLU's 57, not {subject!r:.80}")
     return {
         "question": question.strip(),
         "choices": [str(choice) for choice in choices],

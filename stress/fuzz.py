@@ -1,0 +1,864 @@
+"""Feed the loaders and the scanner what nobody should write: a seeded fuzzer that knows the formats.
+
+    python stress/fuzz.py [--count 1000000] [--seed 0] [--only recipe,adapter] [--keep DIR]
+
+Every target takes its share of the count, changes valid inputs (a value of another type or size, a key gone or twice,
+a nesting, a header that lies, a byte) and reads them. It fails on any exception but `ani.InputError`, on a message that
+is no single line, on a case of more than 5 seconds of CPU, and on four gigabytes more of memory. A failing input is
+written to a file, and the exit code is 1. The same seed and count give the same inputs.
+"""
+
+import argparse
+import copy
+import hashlib
+import io
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import numpy as np
+import torch
+import transformers
+import yaml
+from peft import LoraConfig, get_peft_model
+
+import ani
+from ani import InputError
+from ani.comparison import Comparison
+from ani.data.collator import NumberCollator, tokenize
+from ani.data.finer import finer_sentences
+from ani.data.labelled import read_labelled
+from ani.data.openmath_magpie import _entries
+from ani.data.sources import read_jsonl
+from ani.encoders import ENCODERS, EncoderSettings
+from ani.evaluation.gate_shares import gate_texts
+from ani.evaluation.results import read_records
+from ani.evaluation.tasks import data as benchmarks
+from ani.evaluation.tasks.answers import boxed_answer, marked_answer
+from ani.injection import adapter as adapters
+from ani.injection.attach import number_locator
+from ani.models import load_config, load_model, load_tokenizer
+from ani.numbers import NumberScanner, find_numbers
+from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
+from ani.report import build_report
+from ani.report import records as kinds
+from ani.report.pairs import compare_folders
+from ani.serving.checkpoint import mark_merged, merged_settings
+from ani.training.recipe import Recipe, load_settings, save_recipe
+from tests import tokenizers
+from tests.tiny import tiny
+
+SECONDS = 5.0
+MEMORY = 4 * 2**30
+"""More address space than the process has at the start; what asks for more gets a MemoryError."""
+LONGEST_MESSAGE = 2000
+
+
+class TooSlow(BaseException):
+    """Raised in a case that has used up its seconds."""
+
+
+def _too_slow(*_: object) -> None:
+    raise TooSlow(f"more than {SECONDS} s")
+
+
+# --- what is fed ------------------------------------------------------------------------------------------------------
+
+Rng = random.Random
+
+
+def nested(depth: int, inner: Any = 0) -> Any:
+    """Lists and objects in each other."""
+    for level in range(depth):
+        inner = [inner] if level % 3 else {"a": inner}
+    return inner
+
+
+# fmt: off
+VALUES: list[Any] = [
+    None, True, False, 0, -1, 1, 2, 7, 2**31, 2**32, 2**63, 2**64, -(2**63) - 1, 10**9, 10**30, 10**4000, 0.5, -0.0,
+    1e308, 1e-320, math.nan, math.inf, -math.inf, "", " ", "0", "nan", "1e999", "1" * 5000, "x" * 3000, "\0", "\ud800",
+    "a\udfff", "\ufeff", "\u2028", "a\nb", "²", "٣", "../../etc/passwd", "/dev/zero", "\\boxed{", "#### 12",
+    "The answer is 1e999", "<pad>", "{{ 1/0 }}", "!!python/object:os.system", [], {}, [[]], [None], {"": None},
+    {"a": {"b": []}}, nested(20), nested(150), [1] * 2000,
+]
+FRAGMENTS = [
+    "0", "1", "7", "12", "505", "007", "1,234", "1,234,567", "3.14", ".5", "2.0.1", "1e5", "1E-7", "1e999", "1e9999",
+    "1e999999999", "9" * 40, "e", "E", "+", "-", "−", ".", ",", "..", " ", "\t", "\n", "\0", "a", "x -", "COVID-", "$",
+    "%", "(", ")", "[", "}", "#### ", "The answer is ", "\\boxed{", "\\boxed {", "{", "}", ":", "2:", "1.2:", "é", "数",
+    "🙂", "²", "٣", "\u00a0", "\u2028", "\ufeff", "\ufffd", "▁", "Ġ", "<0x31>", "<eos>", "<|im_end|>", "\U0010ffff",
+]
+# fmt: on
+
+
+def text(rng: Rng) -> str:
+    """Fragments that numbers are made of, and now and then something very long."""
+    parts = rng.choices(FRAGMENTS, k=rng.randrange(1, 24))
+    if rng.random() < 0.0005:
+        unit = rng.choice([*FRAGMENTS, "1,234", "1.2", "1e1", "9"])
+        parts.insert(rng.randrange(len(parts)), unit * (100_000 // len(unit)))
+    if rng.random() < 0.05:
+        parts.append(chr(rng.choice([rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)])))
+    return "".join(parts)
+
+
+def changed(value: Any, rng: Rng) -> Any:
+    """A JSON value with one place of it changed."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(list(value))
+        match rng.randrange(10):
+            case 0:
+                return {k: v for k, v in value.items() if k != key}
+            case 1:
+                return {**value, rng.choice([key + "x", "", "\0", "a.b", "format_version"]): value[key]}
+            case _:
+                return {**value, key: changed(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        place = rng.randrange(len(value))
+        match rng.randrange(8):
+            case 0:
+                return value[:place] + value[place + 1 :]
+            case 1:
+                return value + [copy.copy(value[place])] * rng.choice([1, 1, 1, 300])
+            case _:
+                return [*value[:place], changed(value[place], rng), *value[place + 1 :]]
+    match rng.randrange(11):
+        case 0:
+            return [value]
+        case 1:
+            return {"a": value}
+        case 8 | 9 | 10:
+            return rng.choice([1, 2, 5, 0.5, "a", "1 and 2", True, False, None, value])
+        case 2 if isinstance(value, str):
+            return text(rng)
+        case 3 if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**64):
+            return value * rng.choice([-1, 2, 10, 0.5, 10**6, 10**12])
+        case 4:
+            return str(value)
+        case _:
+            return rng.choice(VALUES)
+
+
+def several(value: Any, rng: Rng) -> Any:
+    """A JSON value with some places of it changed."""
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        value = changed(value, rng)
+    return value
+
+
+def bytes_of(data: bytes, rng: Rng) -> bytes:
+    """The same bytes three times of four; else cut, flipped, doubled, or with something put in."""
+    if rng.random() < 0.75 or not data:
+        return data
+    place, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+    match rng.randrange(7):
+        case 0:
+            return data[:place]
+        case 1:
+            return data[:place] + bytes([data[place % len(data)] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
+        case 2:
+            return data[:end] + data[place:]
+        case 3:
+            return data[:place] + data[end:]
+        case 4:
+            return rng.choice([b"\xef\xbb\xbf", b"\xff\xfe", b"\0", b"\n\n", b" "]) + data
+        case 5:
+            return data.decode(errors="replace").encode(rng.choice(["utf-16", "latin-1", "utf-8"]), "replace")
+        case _:
+            piece = rng.choice([b"\xff", b"\0", b'"', b"{", b"]" * 300, b"[" * 100_000, b"\\ud800", b"\r", b"9" * 5000])
+            return data[:place] + piece + data[place:]
+
+
+def json_bytes(value: Any, rng: Rng) -> bytes:
+    """A JSON value as somebody may have saved it."""
+    written = json.dumps(value, ensure_ascii=rng.random() < 0.9)
+    return bytes_of(written.encode("utf-8", "surrogatepass"), rng)
+
+
+def lines(record: Any, rng: Rng) -> bytes:
+    """A JSON-lines file of one to three records, one of them changed."""
+    good = json.dumps(record).encode() + b"\n"
+    return good * rng.randrange(2) + json_bytes(several(record, rng), rng) + b"\n" + good * rng.randrange(2)
+
+
+# --- the targets ------------------------------------------------------------------------------------------------------
+
+Case = Callable[[Rng], tuple[bytes, Callable[[], Any]]]
+"""Draws an input; gives it as bytes to keep, and what reads it."""
+
+
+def scanner_cases(folder: Path) -> Case:
+    """Token ids of any kind, and texts, through the scanner of three tokenizers."""
+    made = []
+    for make in (tokenizers.gemma_like, tokenizers.llama3, tokenizers.mistral):
+        try:
+            made.append(make())
+        except BaseException as error:  # pytest's, of a package that isn't there
+            print(f"without {make.__name__}: {error}")
+    found = []
+    for tokenizer in made:
+        vocabulary = tokenizer.get_vocab()
+        digits = [i for token, i in vocabulary.items() if any("0" <= c <= "9" for c in token)]
+        joints = [i for token, i in vocabulary.items() if token in {".", ",", "-", "+", "e", "E", "▁", "Ġ", "1", "▁-"}]
+        odd = [*tokenizer.all_special_ids, -1, -100, len(vocabulary), 2**31, 2**63, -(2**70), 2**70]
+        found.append((tokenizer, NumberScanner(tokenizer), list(vocabulary.values()), digits, joints, odd))
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        tokenizer, scanner, every, digits, joints, odd = rng.choice(found)
+        if rng.random() < 0.1:
+            written = text(rng)
+            ids = tokenizer(written[:2000])["input_ids"]
+        else:
+            pools = rng.choices([every, digits, joints, odd], [3, 6, 4, 1], k=rng.randrange(1, 28))
+            ids = [rng.choice(pool) for pool in pools]
+            if rng.random() < 0.0005:
+                ids *= 100_000 // len(ids)
+        start = rng.randrange(len(ids) + 1)
+        form = rng.randrange(12)
+
+        def read() -> None:
+            given: Any = ids
+            if form < 3 and all(-(2**63) <= i < 2**63 for i in ids):
+                given = (tuple(ids), np.array(ids), torch.tensor(ids))[form]
+            numbers = scanner.scan(given)
+            whole = scanner.text(given)
+            for number in numbers[:50]:
+                assert whole[number.start : number.end] == number.text, number
+                assert 0 <= number.first_token <= number.last_token < len(ids), number
+                assert number.value.is_finite()
+            for number in scanner.scan_running(given, start)[:50]:
+                assert start <= number.last_token < len(ids), number
+                assert number.value.is_finite()
+
+        return json.dumps({"tokenizer": type(tokenizer).__name__, "ids": ids, "start": start}).encode(), read
+
+    return draw
+
+
+def grammar_cases(folder: Path) -> Case:
+    """Texts through the grammar, the encoders, NumeroLogic's counts and the readers of answers."""
+    encoders = [
+        build(EncoderSettings(fraction_digits=fraction, integer_digits=whole, bits_reciprocal=fraction == 0))
+        for build in ENCODERS.values()
+        for whole, fraction in ((10, 6), (300, 0))
+    ]
+    odd = [Decimal("NaN"), Decimal("Infinity"), Decimal("-0"), Decimal("1e999999"), Decimal("1e-999999"), 10**5000, -7]
+    odd += ["", "-", "1e", "1e99999999999999999999", "1e-99999999999999999999", ".", "0" * 9000, "1_000", "0x1", "٣"]
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        written = text(rng)
+        encoder = rng.choice(encoders)
+        value: Any = rng.choice(odd) if rng.random() < 0.1 else None
+
+        def read() -> None:
+            numbers = find_numbers(written)
+            assert sum(c in "0123456789" for n in numbers for c in n.text) == sum(c in "0123456789" for c in written)
+            texts = [number.text for number in numbers[:20]]
+            features = encoder.encode(texts)
+            assert features.isfinite().all() and features.shape == (len(texts), encoder.width)
+            for number in numbers[:3]:
+                encoder.in_range(number.value)
+            remove_digit_counts(written)
+            remove_digit_counts("".join(piece for piece, _ in digit_counted_pieces(written)))
+            marked_answer(written)
+            boxed_answer(written)
+            if value is not None:
+                encoder.in_range(value)
+                encoder.encode([value])
+
+        return written.encode("utf-8", "surrogatepass"), read
+
+    return draw
+
+
+EXAMPLES: list[Any] = [
+    {"prompt": "Room 505 holds", "completion": " 10 people", "roles": "nominal"},
+    {"prompt": "1 + 2 =", "completion": " 3", "roles": ["quantitative", "quantitative"]},
+    {"messages": [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}], "roles": "nominal"},
+    {"prompt": [{"role": "user", "content": "2 + 3?"}], "completion": [{"role": "assistant", "content": "5"}]},
+]
+LABELLED = {"text": "Bus 12 has 40 seats", "roles": ["nominal", "quantitative"], "domain": "town", "template": "Bus"}
+FINER = {
+    "tokens": ["due", "2027", "at", "5.5", "%"],
+    "ner_tags": ["O", "B-DebtInstrumentMaturityDate", "O", "B-Rate", "O"],
+}
+QUESTIONS: dict[str, Any] = {
+    "gsm8k": {"question": "2 + 3?", "answer": "It is 5.\n#### 5"},
+    "math": {"problem": "2 + 3?", "solution": "\\boxed{5}", "level": "Level 1", "type": "Algebra"},
+    "mmlu": {"question": "2 + 3?", "choices": ["4", "5", "6", "7"], "answer": 1, "subject": "anatomy"},
+}
+PAIRS = [
+    {"problem": "2 + 3?", "generated_solution": "5"},
+    {"conversations": [{"from": "human", "value": "Bus 7?"}, {"from": "gpt", "value": "It is late."}]},
+    {"text": "Bus 12 is late."},
+]
+
+
+def jsonl_cases(folder: Path) -> Case:
+    """Training examples up to their batch, labelled sentences, FiNER, texts for gate shares, diagnostic sources."""
+    tokenizer = tokenizers.gemma_like()
+    model = ani.attach(tiny("gemma", tokenizer=tokenizer), tokenizer, ani.AniConfig(layer=1, gate_hidden_size=4))
+    locator = number_locator(model)
+    collate = NumberCollator(tokenizer, locator)
+    file = folder / "data.jsonl"
+
+    def training() -> None:
+        examples = read_jsonl(file)[:4]
+        collate([tokenize(example, tokenizer, locator, 64) for example in examples])
+
+    def labelled() -> None:
+        read_labelled(file)
+
+    def finer() -> None:
+        finer_sentences(file, limit=5)
+
+    def shares() -> None:
+        gate_texts(str(file), ["text", "question"], "group", limit=3)
+
+    def entries() -> None:
+        list(_entries(str(file), 0))
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        record, read = rng.choice(
+            [
+                (rng.choice(EXAMPLES), training),
+                (rng.choice(EXAMPLES), training),
+                (LABELLED, labelled),
+                (FINER, finer),
+                ({"text": "Bus 12", "question": ["a", "b"], "group": "town"}, shares),
+                (rng.choice(PAIRS + EXAMPLES), entries),
+            ]
+        )
+        data = lines(record, rng)
+        file.write_bytes(data)
+        return data, read
+
+    return draw
+
+
+def benchmark_cases(folder: Path) -> Case:
+    """Questions of the three benchmarks."""
+    file = folder / "test.jsonl"
+    rows = {"gsm8k": benchmarks._gsm8k_row, "math": benchmarks._math_row, "mmlu": benchmarks._mmlu_row}
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        name = rng.choice(list(QUESTIONS))
+        data = lines(QUESTIONS[name], rng)
+        file.write_bytes(data)
+        if rng.random() < 0.02:
+            return data, lambda: benchmarks.READERS[name](str(rng.choice([file, folder])))
+        return data, lambda: benchmarks._rows(str(file), "test", [], rows[name])
+
+    return draw
+
+
+def zip_cases(folder: Path) -> Case:
+    """FiNER's zip."""
+    file = folder / "finer.zip"
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        memory = io.BytesIO()
+        with zipfile.ZipFile(memory, "w", rng.choice([0, 8, 12, 14])) as archive:
+            name = rng.choice(["test.jsonl", "finer139/test.jsonl", "../../test.jsonl", "/test.jsonl", "a\nb.jsonl"])
+            archive.writestr(name, lines(FINER, rng))
+        data = bytearray(bytes_of(memory.getvalue(), rng))
+        for _ in range(rng.randrange(3) if data else 0):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        file.write_bytes(data)
+        return bytes(data), lambda: finer_sentences(file)
+
+    return draw
+
+
+YAML = """\
+model: smollm2  # of the package
+output: &out runs/x
+seed: 0
+dtype: auto
+quantization: none
+method: ani
+ani: {layer: 14, encoders: [fourier], integer_digits: 10, penalty: 0.1}
+lora:
+  r: 16
+  target_modules: all-linear
+data:
+  - kind: arithmetic
+    count: 100
+    digits: [2, 4]
+    operations: [addition]
+  - {kind: jsonl, path: data.jsonl, limit: 5}
+  - {kind: hub, name: a/b, split: train}
+probe:
+  data: contrastive
+training: &t
+  learning_rate: 1e-4
+  steps: 10
+"""
+COMPARISON = """\
+output: runs/x
+recipe: train.yaml
+seeds: [0, 1]
+reference: true
+variants:
+  ani: []
+  sft: [method=sft]
+evaluation:
+  arithmetic: {count: 5, digits: [2, 4]}
+  gating: {count: 5}
+  benchmarks:
+    - {name: gsm8k, limit: 3}
+"""
+# fmt: off
+YAML_PIECES = [
+    "&a [1, *a]", "*out", "*t", "<<: *t", "!!python/object:os.system {}", "!!int x", "!!float []", "!!binary é",
+    "!!set {a}", "!!timestamp x", "2024-13-45", "2024-01-01", ".nan", ".inf", "-.inf", "1e400", "0x" + "f" * 5000,
+    "9" * 5000, "=", "!", "1:59:59", "? [a]\n: b", "? {a: 1}\n: b", "yes", "~", "!!null x", "!!bool x", "!!int ''",
+    "!!omap [a: 1]", "!<x> y", '"\\ud800"', '"\\0"', '"\\U00110000"', "[" * 3000, "{a: " * 500, "- " * 300,
+    "%YAML 9.9\n---", "---\na", "...", "\t", "|", ">", "x" * 5000, "\u2028", "\x85",
+    "[&b [1,1,1,1,1,1,1,1,1], &c [*b,*b,*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c], *d]", "5", "0.5", "a", "null",
+    "[1, 2]", "1_000", "0o17", "true",
+]
+# fmt: on
+BOMB = "".join(f"{'ba'[i % 2]}{i}: &n{i} [{', '.join([f'*n{i - 1}' if i else 'x'] * 9)}]\n" for i in range(9))
+
+
+def recipe_cases(folder: Path) -> Case:
+    """Recipes and comparisons, as YAML and JSON, with overrides."""
+    file = folder / "recipe.yaml"
+    parsed = {Recipe: yaml.safe_load(YAML), Comparison: yaml.safe_load(COMPARISON)}
+    overrides = ["training.steps=5", "data.0.count=7", "ani=null", "data.9999999999999999999.x=1", "a.b.c=1", "=1", "x"]
+    overrides += [
+        "data.٣=1",
+        "seed=" + "9" * 5000,
+        "model=[",
+        "data.0=1",
+        "training=5",
+        "ani.layer=auto",
+        "a." * 3000 + "b=1",
+    ]
+    overrides += [
+        "seed=&a [*a]",
+        "model=2024-01-01",
+        "lora.r=.inf",
+        "data." + "9" * 5000 + "=1",
+        "seed.x=1",
+        "\ud800=1",
+    ]
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        kind, source = rng.choice([(Recipe, YAML), (Recipe, YAML), (Comparison, COMPARISON)])
+        if rng.random() < 0.5:  # YAML reads JSON
+            data = json_bytes(several(parsed[kind], rng), rng)
+        else:
+            rows = source.splitlines()
+            for _ in range(rng.choice([1, 1, 2])):
+                place = rng.randrange(len(rows))
+                key, colon, value = rows[place].partition(": ")
+                piece = rng.choice(YAML_PIECES)
+                rows[place : place + 1] = rng.choice(
+                    [
+                        [f"{key}: {piece}"],
+                        [f"{key}: {piece}"],
+                        [rows[place], piece],
+                        [],
+                        [rows[place]] * 2,
+                        [f"{piece}{colon}{value}"],
+                        [" " + rows[place]],
+                    ]
+                )
+            data = "\n".join([BOMB * (rng.random() < 0.002), *rows]).encode("utf-8", "surrogatepass")
+            data = bytes_of(data, rng)
+        file.write_bytes(data)
+        extra = rng.sample(overrides, rng.choice([0, 0, 0, 1, 2]))
+
+        def read() -> None:
+            loaded = load_settings(file, kind, extra)
+            save_recipe(loaded, folder / "saved.yaml")
+
+        return data + b"\n# " + "\n# ".join(extra).encode("utf-8", "backslashreplace")[:9000], read
+
+    return draw
+
+
+def tensors(raw: bytes, rng: Rng) -> bytes:
+    """A safetensors file whose header, lengths or numbers lie; four times of five with one change."""
+    size = struct.unpack("<Q", raw[:8])[0]
+    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
+    names = [name for name in header if name != "__metadata__"]
+    match rng.randrange(6):
+        case 0:
+            return bytes_of(raw, rng)
+        case 1:  # NaN or infinity
+            place = rng.randrange(len(data) // 4) * 4
+            data = (
+                data[:place] + struct.pack("<f", rng.choice([math.nan, math.inf, -math.inf, 1e38])) + data[place + 4 :]
+            )
+        case 2:  # the header's length
+            return (
+                struct.pack("<Q", rng.choice([0, 1, size + 1, 2**31, 2**63, 2**64 - 1, rng.randrange(size)])) + raw[8:]
+            )
+        case 3:  # a tensor
+            name = rng.choice(names)
+            entry = dict(header[name])
+            match rng.randrange(4):
+                case 0:
+                    entry["shape"] = rng.choice([entry["shape"][::-1], [], [10**12], [2**63, 2**63], [-1], [0], ["a"]])
+                case 1:
+                    entry["dtype"] = rng.choice(["F16", "I32", "BF16", "BOOL", "U8", "F8_E4M3", "C64", "F4", "X", 5])
+                case 2:
+                    entry["data_offsets"] = rng.choice([[0, 0], [0, 2**40], [8, 4], [-4, 4], [2**63, 2**64], None, [0]])
+                case 3:
+                    header[rng.choice(["../../x", "", "\0", name + "x", "x" * 9000])] = header.pop(name)
+            if name in header:
+                header[name] = entry
+        case 4:
+            header = several(header, rng)
+        case 5:
+            pass
+    written = json.dumps(header, allow_nan=True).encode()
+    return struct.pack("<Q", len(written)) + written + data
+
+
+class _Adapters:
+    """An adapter with LoRA for a tiny model, and changed copies of it."""
+
+    FILES = (adapters.CONFIG_FILE, adapters.WEIGHTS_FILE, adapters.PEFT_CONFIG_FILE, adapters.PEFT_WEIGHTS_FILE)
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = tokenizers.gemma_like()
+        model = tiny("gemma", tokenizer=self.tokenizer)
+        self.model = copy.deepcopy(model)
+        lora = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+        trained = get_peft_model(model, lora)
+        ani.attach(trained, self.tokenizer, ani.AniConfig(layer=2, gate_hidden_size=4))
+        ani.save_adapter(trained, folder / "good")
+        self.files = {name: (folder / "good" / name).read_bytes() for name in self.FILES}
+        self.config, self.peft = (json.loads(self.files[name]) for name in (self.FILES[0], self.FILES[2]))
+        self.path = folder / "adapter"
+        self.path.mkdir()
+
+    def write(self, rng: Rng) -> bytes:
+        config, peft, files = self.config, self.peft, dict(self.files)
+        for _ in range(rng.choice([1, 1, 1, 2])):
+            match rng.randrange(6):
+                case 0 | 1:
+                    config = changed(config, rng)
+                case 2:
+                    files[self.FILES[1]] = tensors(self.files[self.FILES[1]], rng)
+                case 3:
+                    peft = changed(peft, rng)
+                case 4:
+                    files[self.FILES[3]] = tensors(self.files[self.FILES[3]], rng)
+                case 5:
+                    sizes = ("hidden_size", "gate_hidden_size", "integer_digits", "num_hidden_layers", "layer")
+                    if isinstance(config, dict):
+                        config = {**config, rng.choice(sizes): rng.choice([2**16, 400, 10**9, 2**40, 2**63, 10**30])}
+        if rng.random() < 0.8 and isinstance(config, dict):
+            for key, name in (("weights_sha256", self.FILES[1]), ("lora_sha256", self.FILES[3])):
+                if isinstance(config.get(key), str):
+                    config = {**config, key: hashlib.sha256(files[name]).hexdigest()}
+        files[self.FILES[0]], files[self.FILES[2]] = json_bytes(config, rng), json_bytes(peft, rng)
+        for name, data in files.items():
+            place = self.path / name
+            if place.is_dir():
+                place.rmdir()
+            place.unlink(missing_ok=True)
+            if rng.random() < 0.005:
+                match rng.randrange(4):
+                    case 0:
+                        place.mkdir()
+                    case 1:
+                        place.symlink_to(rng.choice(["/dev/zero", "/etc/passwd", "nowhere", name, "../good/" + name]))
+                    case 2:
+                        (self.path / "adapter_model.bin").write_bytes(b"\x80\x04.")
+            else:
+                place.write_bytes(data)
+        return b"".join(f"--- {name}\n".encode() + data + b"\n" for name, data in files.items())
+
+
+def adapter_cases(folder: Path) -> Case:
+    """What is read of an adapter before it changes the model."""
+    made = _Adapters(folder)
+
+    def read() -> None:
+        saved = adapters._read_config(made.path)
+        adapters.adapter_base(made.path)
+        if saved.config is not None:
+            adapters._read_weights(made.path, saved.config, saved.digest)
+        if saved.lora_digest is not None:
+            adapters._checked_file(made.path, adapters.PEFT_WEIGHTS_FILE, saved.lora_digest)
+            adapters._check_lora(made.model, made.path)
+
+    return lambda rng: (made.write(rng), read)
+
+
+def loading_cases(folder: Path) -> Case:
+    """Adapters all the way onto a tiny model."""
+    made = _Adapters(folder)
+    model = copy.deepcopy(made.model)
+
+    def read() -> None:
+        nonlocal model
+        try:
+            ani.load_adapter(model, made.tokenizer, made.path)
+        except InputError:
+            raise
+        except BaseException:
+            model = copy.deepcopy(made.model)
+            raise
+        model = copy.deepcopy(made.model)
+
+    return lambda rng: (made.write(rng), read)
+
+
+def checkpoint_cases(folder: Path) -> Case:
+    """Model directories: config, weights, tokenizer."""
+    tokenizer = tokenizers.gemma_like()
+    model: Any = tiny("llama", tokenizer=tokenizer)
+    ani.attach(model, tokenizer, ani.AniConfig(layer=1, gate_hidden_size=4))
+    mark_merged(model, "ani")
+    good, path = folder / "good", folder / "model"
+    model.save_pretrained(good)
+    tokenizer.save_pretrained(good)
+    shutil.copytree(good, path)
+    names = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    files = {name: (good / name).read_bytes() for name in names}
+    parsed = {name: json.loads(data) for name, data in files.items() if name.endswith(".json")}
+    index = path / "model.safetensors.index.json"
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        for name, data in files.items():
+            (path / name).write_bytes(data)
+        index.unlink(missing_ok=True)
+        if rng.random() < 0.9:
+            name = "config.json"
+            config = several(parsed[name], rng)
+            if isinstance(config, dict) and rng.random() < 0.3:
+                sizes = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size", "head_dim", "auto_map")
+                config = {**config, rng.choice(sizes): rng.choice([10**4, 10**6, 10**9, 2**63, {"AutoConfig": "x.Y"}])}
+            data = json_bytes(config, rng)
+            if rng.random() < 0.02:
+                index.write_bytes(json_bytes({"weight_map": {"a": "../../x.safetensors"}, "metadata": {}}, rng))
+            (path / name).write_bytes(data)
+            if rng.random() < 0.1:
+                return data, lambda: load_model(str(path), dtype="float32", device="cpu")
+            return data, lambda: merged_settings(load_config(str(path)))
+        name = rng.choice(names[1:])
+        data = tensors(files[name], rng) if name in names[:2] else json_bytes(several(parsed[name], rng), rng)
+        (path / name).write_bytes(data)
+        if name in names[:2]:
+            return data, lambda: load_model(str(path), dtype="float32", device="cpu")
+        return data, lambda: load_tokenizer(str(path))
+
+    return draw
+
+
+ANSWER = {
+    "run": "ani",
+    "operation": "+",
+    "digits": 2,
+    "prompt": "1 + 2 =",
+    "answer": "3",
+    "prediction": "3",
+    "correct": True,
+}
+BENCHMARK = {
+    "task": "gsm8k",
+    "id": 0,
+    "correct": True,
+    "prediction": "5",
+    "prompt_hash": "a",
+    "truncated": False,
+    "run": "ani",
+}
+RESULTS: dict[str, tuple[Any, Any]] = {
+    "arithmetic.jsonl": ({**ANSWER, "seed": 0}, kinds.Answer),
+    "gsm8k.jsonl": (BENCHMARK, kinds.BenchmarkAnswer),
+    "gating.jsonl": ({"role": "nominal", "alpha": 0.5, "injected": False, "domain": "town"}, kinds.GateDecision),
+    "training_log.jsonl": ({"step": 1, "loss": 0.5, "penalty": 0.1, "embedding_ratio": 0.2}, kinds.TrainingStep),
+    "routing.jsonl": (
+        {
+            "query": "q",
+            "call": "called",
+            "exact": True,
+            "numbers": [{"role": "nominal", "injected": True, "passed": True}],
+        },
+        kinds.RoutedQuery,
+    ),
+    "inspected.jsonl": (
+        {
+            "text": "Bus 12",
+            "numbers": [{"text": "12", "value": "12", "start": 4, "end": 6, "alpha": 1.0, "injected": True}],
+        },
+        kinds.InspectedSentence,
+    ),
+    "gate-shares.jsonl": ({"source": "a", "group": None, "numbers": [{"injected": True}]}, kinds.GatedText),
+    "language.jsonl": ({"run": "ani", "kind": "plain", "text": "a", "tokens": 3, "loss": 2.5}, kinds.TextLoss),
+}
+RUN = {
+    "title": "t",
+    "model": "m",
+    "layer": 3,
+    "backend": "transformers",
+    "settings": {"gsm8k": {"generation": {"n": 1}}},
+}
+
+
+def result_cases(folder: Path) -> Case:
+    """Single result files."""
+    file = folder / "records.jsonl"
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        record, kind = rng.choice(list(RESULTS.values()))
+        data = lines(record, rng)
+        if rng.random() < 0.2:
+            data, kind = json_bytes(several(RUN, rng), rng), kinds.Run
+        file.write_bytes(data)
+        match rng.randrange(3):
+            case 0 if kind is not kinds.Run:
+                return data, lambda: read_records(file)
+            case 1 if kind is kinds.Run:
+                return data, lambda: kinds.read_object(file, kind)
+            case _:
+                return data, lambda: kinds.read_lines(file, kind)
+
+    return draw
+
+
+def report_cases(folder: Path) -> Case:
+    """Folders of results, as a page or compared."""
+    one, two = folder / "one", folder / "two"
+    for place in (one, two):
+        place.mkdir()
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        pages = rng.random() < 0.2
+        kept = []
+        for place in (one, two):
+            for file in place.iterdir():
+                file.unlink()
+            chosen = rng.sample(list(RESULTS), 3) if pages else ["arithmetic.jsonl", "gsm8k.jsonl"]
+            for name in chosen:
+                record = RESULTS[name][0]
+                value = changed(record, rng) if rng.random() < 0.5 else record
+                data = json.dumps(record).encode() + b"\n" + json.dumps(value).encode()
+                (place / name).write_bytes(data)
+                kept.append(f"--- {place.name}/{name}\n".encode() + data)
+            data = json_bytes(several(RUN, rng), rng) if rng.random() < 0.3 else json.dumps(RUN).encode()
+            (place / "run.json").write_bytes(data)
+            kept.append(f"--- {place.name}/run.json\n".encode() + data)
+        return b"\n".join(kept), (lambda: build_report(one)) if pages else (lambda: compare_folders(one, two))
+
+    return draw
+
+
+TARGETS: dict[str, tuple[Callable[[Path], Case], float]] = {
+    "scanner": (scanner_cases, 0.48),
+    "grammar and encoders": (grammar_cases, 0.335),
+    "JSONL data": (jsonl_cases, 0.08),
+    "benchmark data": (benchmark_cases, 0.03),
+    "result files": (result_cases, 0.03),
+    "recipes": (recipe_cases, 0.02),
+    "adapters": (adapter_cases, 0.015),
+    "zips": (zip_cases, 0.004),
+    "adapters onto a model": (loading_cases, 0.002),
+    "checkpoints": (checkpoint_cases, 0.002),
+    "reports and diffs": (report_cases, 0.002),
+}
+"""What is fuzzed, and its share of the count."""
+
+
+def outcomes(case: Case, rng: Rng) -> Iterator[tuple[bytes, bool, BaseException | None]]:
+    """Cases without an end: the input, whether it was refused, and what was wrong with how it was read."""
+    while True:
+        data, read = case(rng)
+        refused, wrong = False, None
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        try:
+            read()
+        except InputError as error:
+            refused, message = True, str(error)
+            if not message or "\n" in message or len(message) > LONGEST_MESSAGE:
+                wrong = AssertionError(f"not a message to show: {message[:500]!r}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            wrong = error
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        yield data, refused, wrong
+
+
+def main() -> int:
+    """Run the targets; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1_000_000, help="inputs in all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="targets, comma-separated, by the beginnings of their names")
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="folder for failing inputs")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    transformers.logging.disable_progress_bar()
+    signal.signal(signal.SIGPROF, _too_slow)
+    wanted = options.only.split(",") if options.only else [""]
+    chosen = {name: spec for name, spec in TARGETS.items() if any(name.startswith(start) for start in wanted)}
+    whole = sum(share for _, share in chosen.values())
+    left, total, begin = 0, 0, time.perf_counter()
+    shown = set()
+    memory = "/dev/shm"  # files in it cost next to nothing
+    print(f"{'target':24}{'inputs':>10}{'refused by us':>15}{'failures':>10}{'inputs/s':>10}", flush=True)
+    for name, (make, share) in chosen.items():
+        with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+            case = make(Path(folder))
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, resource.RLIM_INFINITY))
+            count = max(1, round(options.count * share / whole))
+            start, failed, refused = time.perf_counter(), 0, 0
+            rng = random.Random(f"{name} {options.seed}")
+            for number, (data, ours, wrong) in zip(range(count), outcomes(case, rng), strict=False):
+                refused += ours
+                if wrong is None:
+                    continue
+                failed += 1
+                frames = traceback.extract_tb(wrong.__traceback__)
+                lines_of_ours = [frame.lineno for frame in frames if f"{os.sep}ani{os.sep}" in frame.filename]
+                key = (name, type(wrong).__name__, *lines_of_ours[-1:])
+                if key in shown:
+                    continue
+                shown.add(key)
+                options.keep.mkdir(parents=True, exist_ok=True)
+                file = options.keep / f"{name.replace(' ', '-')}-{options.seed}-{number}"
+                file.write_bytes(data)
+                print(f"FAILURE of {name}, input {number}, kept in {file}", flush=True)
+                print("".join(traceback.format_exception(wrong)[-8:])[-3000:], flush=True)
+            seconds = time.perf_counter() - start
+        left += failed
+        total += count
+        print(f"{name:24}{count:>10,}{refused:>15,}{failed:>10,}{count / seconds:>10,.0f}", flush=True)
+    seconds = time.perf_counter() - begin
+    print(f"{total:,} inputs in {seconds:,.0f} s, {left} failures", flush=True)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,511 @@
+"""Files that the fuzzer (stress/fuzz.py) and reading found: each is refused by the sentence that it must give."""
+
+import hashlib
+import json
+import math
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
+
+import ani
+from ani import InputError
+from ani.comparison import Comparison
+from ani.data.collator import tokenize
+from ani.data.finer import finer_sentences
+from ani.data.labelled import read_labelled
+from ani.data.sources import Example, read_jsonl
+from ani.evaluation.results import read_records
+from ani.evaluation.tasks.answers import boxed_answer
+from ani.evaluation.tasks.data import math as math_questions
+from ani.evaluation.tasks.data import mmlu
+from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
+from ani.injection.attach import is_attached
+from ani.models import load_config, load_model, load_tokenizer
+from ani.numbers import NumberScanner, find_numbers
+from ani.numbers.numerologic import remove_digit_counts
+from ani.report import build_report
+from ani.report.pairs import compare_folders
+from ani.training.recipe import Recipe, load_recipe, load_settings
+from ani.untrusted import LARGEST_SETTINGS, LONGEST_LINE
+from tests.tiny import tiny
+from tests.tokenizers import CHATML, gemma_like
+
+BOMB = "a0: &n0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &n{i} [{', '.join([f'*n{i - 1}'] * 9)}]\n" for i in range(1, 9)
+)
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """The one sentence of the error that a call raises."""
+    with pytest.raises(InputError) as error:
+        call()
+    message = str(error.value)
+    assert message and "\n" not in message and len(message) < 2000
+    message.encode()  # can be printed
+    return message
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+
+GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BOMB, "stands for more than 100,000 values, with its aliases"),
+        (BOMB.replace("[", "{k: ").replace("]", "}"), "not valid YAML"),
+        ("a: &a [*a]", "line 1: an alias stands for a value that holds it"),
+        ("a: &a {b: 1}\nc:\n  <<: [*a, *a]\n  <<: *a", "line 4: the key '<<' is there twice"),
+        ("output: x\nseed: 1\nseed: 2", "line 3: the key 'seed' is there twice; remove one"),
+        ("output: 2024-01-01", "line 1: YAML reads a value as 'timestamp'; put it in quotes"),
+        ("output: 2024-13-45", "line 1: YAML reads a value as 'timestamp'"),
+        ("output: =", "YAML reads a value as 'value'"),
+        ("seed: !!int x", "a value can't be read"),
+        ("seed: !!int ''", "a value can't be read"),
+        ("seed: !!bool x", "a value can't be read"),
+        ("seed: !!timestamp x", "line 1: YAML reads a value as 'timestamp'"),
+        ("model: !!python/object/apply:os.system [echo]", "YAML reads a value as 'python/object/apply:os.system'"),
+        ("5: x", "line 1: a key must be a text; put it in quotes"),
+        ("yes: x", "a key must be a text"),
+        ("? [a]\n: b", "a key must be a text"),
+        ("seed: " + "9" * 5000, "line 1: an integer of 5000 characters is too large"),
+        ("seed: 0x" + "f" * 5000, "an integer of 5002 characters is too large"),
+        ('output: "\\ud800"', "half of a surrogate pair"),
+        ('output: "a\\0"', "holds NUL"),
+        ('output: "\\U00110000"', "not valid YAML"),
+        ("a: " + "[" * 150 + "]" * 150, "more than 100 deep"),
+        ("a: " + "[" * 90_000, "not valid YAML"),
+        ("# " + "x" * 300_000, "more than 200,000 characters"),
+        ("#" * (LARGEST_SETTINGS + 1), "is larger than 1,048,576 bytes"),
+        (GOOD + "seed: -1", "seed: Input should be greater than or equal to 0 (got -1)"),
+        (GOOD + "seed: 4294967296", "seed is 4294967296, but no integer may be above 4294967295: lower it"),
+        (GOOD.replace("count: 1", "count: 1000000000000"), "data.0: Value error, count is 1000000000000"),
+        (GOOD + "training: {learning_rate: .nan}", "training.learning_rate: Input should be a finite number"),
+        (GOOD + "training: {max_gradient_norm: .inf}", "training.max_gradient_norm: Input should be a finite number"),
+        (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty: Input should be a finite number"),
+        (GOOD.replace("layer: 1", "layer: 1, gate_hidden_size: 10000000000"), "ani.gate_hidden_size: "),
+        (GOOD.replace("layer: 1", "layer: 1, integer_digits: 1000000000"), "ani.integer_digits: "),
+        (GOOD.replace("{layer: 1}", "{layer: 1, encoders: 5}") + "method: fone", "'fone' has encoders of its own"),
+        ("output: x\nani: {layer: 1}\ndata: [{kind: arithmetic, count: 1, digits: [1000000000]}]", "data.0.digits.0: "),
+        (GOOD + "x" * 900 + ": 1", "unknown key 'xxx"),
+    ],
+)
+def test_recipe(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    message = refusal(lambda: load_recipe(path))
+    assert str(path) in message
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.9" + "9" * 5000 + ".count=1", "must be an index from 0 to 0"),
+        ("data.٣=1", "must be an index from 0 to 0"),
+        ("a." * 3000 + "b=1", "names a key in 3000 sections"),
+        ("seed=&a [*a]", "an alias stands for a value that holds it"),
+        ("seed=" + "9" * 5000, "too large"),
+        ("output=2024-01-01", "put it in quotes"),
+        ("\ud800=1", "Input should be a valid string"),
+    ],
+)
+def test_override(tmp_path: Path, override: str, words: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(GOOD)
+    assert words in refusal(lambda: load_recipe(path, [override]))
+
+
+def test_recipe_of_a_strange_name(tmp_path: Path) -> None:
+    for name in (tmp_path, "x" * 5000, "a\0b"):
+        refusal(lambda name=name: load_recipe(name))  # type: ignore[misc]
+
+
+def test_comparison_with_many_lengths_is_judged_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "comparison.yaml"
+    digits = ", ".join(map(str, [*range(1, 30_000), 1]))
+    path.write_text(
+        f"output: x\nrecipe: r.yaml\nvariants: {{a: []}}\nevaluation: {{arithmetic: {{count: 1, digits: [{digits}]}}}}"
+    )
+    assert "asks addition of 1 digits more than once" in refusal(lambda: load_settings(path, Comparison))
+
+
+# --- JSON lines -------------------------------------------------------------------------------------------------------
+
+PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"prompt": "\\ud800", "completion": "a"}', "line 1: a text holds '\\ud800', half of a surrogate pair"),
+        (
+            b'{"prompt": ' + b"[" * 200 + b"]" * 200 + b"}",
+            "line 1: not valid JSON (lists and objects stand in each other",
+        ),
+        (b"[" * 100_000, "line 1: not valid JSON (lists and objects stand in each other more than 100 deep"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "line 1: not valid JSON (an integer of over 4,300 digits"),
+        (b"x" * (LONGEST_LINE + 2), "line 1 is longer than 16,777,216 characters; write a record a line"),
+        (b"\xff\xfe{\0}\0", "is not UTF-8 text"),
+        (b"\0", "line 1: not valid JSON"),
+        (b"\xef\xbb\xbf", "holds no examples"),
+        (b"NaN", "line 1: expected an object, found float"),
+    ],
+    ids=range(9),
+)
+def test_json_lines(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(data)
+    assert words in refusal(lambda: read_jsonl(path))
+
+
+def test_what_looks_odd_but_is_right(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    astral = {
+        **PAIR,
+        "prompt": "\U0001f642 " + "[" * 500,
+    }  # written as a surrogate pair; brackets in a text nest nothing
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(astral).encode() + b"\r\n\n" + json.dumps(PAIR).encode())
+    assert read_jsonl(path) == [Example(astral["prompt"], " 2"), Example("1 + 1 =", " 2")]
+
+
+def test_directories_and_names_that_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").mkdir()
+    assert "data.jsonl is a directory; name a file in it" in refusal(lambda: read_jsonl(tmp_path / "data.jsonl"))
+    assert "can't be read: File name too long" in refusal(lambda: read_jsonl("x" * 5000))
+    for read in (read_jsonl, read_labelled, read_records, finer_sentences):
+        refusal(lambda read=read: read(Path("/dev/zero")))  # type: ignore[misc]
+
+
+def test_levels_of_math(tmp_path: Path) -> None:
+    """`int("²")` fails though `"²".isdigit()` holds; and levels end with 5."""
+    row = {"problem": "p", "solution": "\\boxed{1}", "type": "t"}
+    (tmp_path / "test.jsonl").write_text(
+        "\n".join(json.dumps({**row, "level": f"Level {level}"}) for level in ("²", "?", "5", "6", "9" * 5000))
+    )
+    assert sorted(map(str, math_questions(str(tmp_path))["test"]["level"])) == ["5", "None", "None", "None", "None"]
+
+
+def test_a_wrong_value_is_shown_short(tmp_path: Path) -> None:
+    row = {"question": "q", "choices": ["a"] * 4, "answer": 0, "subject": "x" * 10_000}
+    (tmp_path / "test.jsonl").write_text(json.dumps(row))
+    assert len(refusal(lambda: mmlu(str(tmp_path)))) < 500
+
+
+def test_zip(tmp_path: Path) -> None:
+    path = tmp_path / "finer.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a\nb.jsonl", "x" * 20)
+    assert "holds no test.jsonl, only a b.jsonl" in refusal(lambda: finer_sentences(path))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../../test.jsonl", "{}")  # nothing is ever unpacked to disk
+    assert "line 1: no 'tokens'" in refusal(lambda: finer_sentences(path))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("test.jsonl", "{}")
+    data = path.read_bytes()
+    at = data.rindex(b"PK\x01\x02")
+    path.write_bytes(data[: at + 24] + struct.pack("<I", 2**32 - 2) + data[at + 28 :])  # the size that the header tells
+    assert "would unpack to 4,294,967,294 bytes" in refusal(lambda: finer_sentences(path))
+    path.write_bytes(data[: at + 10] + b"\x63\0" + data[at + 12 :])  # a compression that nobody knows
+    assert "can't be read as a zip" in refusal(lambda: finer_sentences(path))
+
+
+def test_chat_template_that_refuses() -> None:
+    tokenizer = gemma_like().__class__(tokenizer_object=gemma_like().backend_tokenizer)
+    tokenizer.chat_template = CHATML + "{{ raise_exception('no such role') }}"
+    example = Example([{"role": "x", "content": "1"}], "2")
+    assert "chat template refuses the messages" in refusal(lambda: tokenize(example, tokenizer, None, 64))
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+ANSWER = {"run": "a", "operation": "+", "digits": 2, "prompt": "p", "answer": "3", "prediction": "3", "correct": True}
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"[1]", b"5", b'{"a": "\\ud800"}'])
+def test_records(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "records.jsonl").write_bytes(data)
+    assert "records.jsonl" in refusal(lambda: read_records(tmp_path / "records.jsonl"))
+
+
+def test_report(tmp_path: Path) -> None:
+    loss = {"run": "a", "kind": "plain", "text": "t", "tokens": 10**30, "loss": 1.5}
+    (tmp_path / "language.jsonl").write_text(json.dumps(loss))
+    assert "language.jsonl, line 1: tokens: " in refusal(lambda: build_report(tmp_path))
+    (tmp_path / "language.jsonl").unlink()
+    (tmp_path / "arithmetic.jsonl").mkdir()
+    assert "arithmetic.jsonl can't be read: Is a directory" in refusal(lambda: build_report(tmp_path))
+
+
+def test_diff_of_settings_of_another_kind(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "arithmetic.jsonl").write_text(json.dumps(ANSWER))
+        row = {"task": "gsm8k", "id": 0, "correct": True, "prompt_hash": "a"}
+        (tmp_path / name / "gsm8k.jsonl").write_text(json.dumps(row))
+        (tmp_path / name / "run.json").write_text(json.dumps({"settings": {"gsm8k": 5}}))
+    compare_folders(tmp_path / "one", tmp_path / "two")
+
+
+# --- texts and token ids ----------------------------------------------------------------------------------------------
+
+
+def test_long_texts_are_cheap() -> None:
+    digits = "9" * 100_000
+    assert remove_digit_counts(f"{digits}:5") == f"{digits}:5"  # int() reads no 4,300 digits
+    assert find_numbers(digits)[0].value == 10**100_000 - 1
+    assert [number.text for number in find_numbers("1e999999999")] == ["1", "999999999"]
+    assert boxed_answer("\\boxed{" * 50_000) is None
+    assert boxed_answer("\\boxed{" * 20_000 + "5" + "}" * 20_000) == "5"
+    for name in ("fourier", "residues", "magnitude", "bits"):
+        encoder = ani.encoders.build_encoder(ani.AniConfig(layer=0, encoders=(name,)))
+        assert encoder.encode([digits, "1e999999999", "1e-999999999"]).isfinite().all()
+
+
+def test_token_ids_of_any_kind() -> None:
+    scanner = NumberScanner(gemma_like())
+    one = gemma_like().convert_tokens_to_ids("1")
+    ids = [one, -1, one, 10**30, one, -(2**70), *gemma_like().all_special_ids, one]
+    assert [number.text for number in scanner.scan(ids)] == ["1"] * 4
+    assert [number.text for number in scanner.scan_running(ids)] == ["1"] * 4
+
+
+# --- adapters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter with LoRA weights for the tiny gemma."""
+    model = tiny("gemma", tokenizer=gemma_like())
+    trained = get_peft_model(
+        model, LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    )
+    ani.attach(trained, gemma_like(), ani.AniConfig(layer=2, gate_hidden_size=4))
+    path = tmp_path_factory.mktemp("saved") / "adapter"
+    ani.save_adapter(trained, path)
+    return path
+
+
+@pytest.fixture
+def adapter(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "adapter"))
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def rewrite(adapter: Path, name: str, data: bytes) -> None:
+    """Another file of weights, with its own digest: somebody who means harm can write that too."""
+    (adapter / name).write_bytes(data)
+    key = "weights_sha256" if name == WEIGHTS_FILE else "lora_sha256"
+    edit(adapter / CONFIG_FILE, **{key: hashlib.sha256(data).hexdigest()})
+
+
+def refused(adapter: Path) -> str:
+    model = tiny("gemma", tokenizer=gemma_like())
+    message = refusal(lambda: ani.load_adapter(model, gemma_like(), adapter))
+    assert not is_attached(model)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"a": ' * 300 + "1" + "}" * 300, "is damaged: not valid JSON (lists and objects"),
+        ("[" * 100_000, "is damaged: not valid JSON (lists and objects"),
+        ('{"layer": ' + "9" * 5000 + "}", "is damaged: not valid JSON (an integer"),
+        (" " * (LARGEST_SETTINGS + 1), "is larger than 1,048,576 bytes"),
+        ('{"lora_sha256": 5}', "must be texts or null"),
+        ('{"lora_sha256": null, "format_version": true}', "has format version True"),
+        ('{"lora_sha256": null, "format_version": -5}', "has format version -5"),
+    ],
+)
+def test_adapter_config(adapter: Path, text: str, words: str) -> None:
+    (adapter / CONFIG_FILE).write_text(text)
+    message = refused(adapter)
+    assert CONFIG_FILE in message and words in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"integer_digits": 10**9}, "integer_digits: Input should be less than or equal to 400"),
+        ({"gate_hidden_size": 10**9}, "gate_hidden_size: Input should be less than or equal to 65536"),
+        ({"gate_hidden_size": 2**16}, "doesn't fit its ani_config.json"),
+        ({"hidden_size": 2**20}, "doesn't fit its ani_config.json"),
+        ({"hidden_size": 10**12}, "hidden_size: Input should be less than or equal to 1048576"),
+        ({"layer": 10**30}, "layer: Input should be"),
+        ({"embedding_scale": math.nan}, "embedding_scale: Input should be"),
+        ({"embedding_scale": math.inf}, "embedding_scale: Input should be a finite number"),
+        ({"penalty": math.inf}, "penalty: Input should be a finite number"),
+        ({"model_type": "x" * 5000}, "model_type='xxx"),
+    ],
+)
+def test_adapter_settings(adapter: Path, changes: dict[str, Any], words: str) -> None:
+    edit(adapter / CONFIG_FILE, **changes)
+    assert words in refused(adapter)
+
+
+def with_header(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    change(header)
+    written = json.dumps(header).encode()
+    return struct.pack("<Q", len(written)) + written + data[8 + size :]
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda data: struct.pack("<Q", 2**63) + data[8:],
+        lambda data: struct.pack("<Q", 10) + data[8:],
+        lambda data: data[:-4] + struct.pack("<f", math.nan),
+        lambda data: with_header(data, lambda header: next(iter(header.values())).update(shape=[2**40])),
+        lambda data: with_header(data, lambda header: list(header.values())[-1].update(shape=[2**63, 2**63])),
+        lambda data: with_header(data, lambda header: list(header.values())[-1].update(dtype="I32")),
+        lambda data: with_header(data, lambda header: list(header.values())[-1].update(dtype="F4")),
+        lambda data: with_header(data, lambda header: list(header.values())[-1].update(data_offsets=[0, 2**50])),
+        lambda data: b"",
+        lambda data: b"\x80\x04\x95",
+    ],
+    ids=range(10),
+)
+def test_weights_that_lie(adapter: Path, name: str, lie: Callable[[bytes], bytes]) -> None:
+    rewrite(adapter, name, lie((adapter / name).read_bytes()))
+    assert name in refused(adapter)
+
+
+def test_weights_beside_the_module_s(adapter: Path, tmp_path: Path) -> None:
+    save_file({"../../x": torch.zeros(1)}, tmp_path / "one")
+    rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
+    assert "has the shape nothing, not [32" in refused(adapter)
+    save_file({"x": torch.zeros(2**20)}, tmp_path / "one")
+    rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
+    assert "bytes, and doesn't fit" in refused(adapter)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"peft_type": "PROMPT_TUNING", "tokenizer_kwargs": {"trust_remote_code": True}}, "peft_type: "),
+        ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "megatron_config is {'a': 1}; ANI loads plain LoRA"),
+        ({"megatron_core": "antigravity"}, "megatron_core is 'antigravity'"),
+        ({"auto_mapping": {"parent_library": "antigravity"}, "r": "4"}, "r: Input should be a valid integer"),
+        ({"rank_pattern": {"(a+)+$": 4}}, "rank_pattern"),
+        ({"target_modules": "(.*)*x"}, "may take for ever"),
+        ({"target_modules": ".*.*.*.*.*x"}, "may take for ever"),
+        ({"target_modules": ".?.?.?.?x"}, "may take for ever"),
+        ({"target_modules": "(.|.)(.|.)(.|.)(.|.)x"}, "may take for ever"),
+        ({"target_modules": "(q_proj"}, "no regular expression"),
+        ({"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"]}, "asks for"),
+        ({"r": 10**9}, "r: Input should be less than or equal to 65536"),
+        ({"r": 2**16}, "doesn't fit r=65536"),
+        ({"lora_alpha": math.nan}, "lora_alpha: Input should be a finite number"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights"),
+        ({"base_model_name_or_path": ["/etc"]}, "base_model_name_or_path"),
+        ({"layer_replication": [[0, 10**9]]}, "layer_replication"),
+    ],
+)
+def test_what_peft_may_be_told(adapter: Path, changes: dict[str, Any], words: str) -> None:
+    edit(adapter / PEFT_CONFIG_FILE, **changes)
+    message = refused(adapter)
+    assert PEFT_CONFIG_FILE in message and words in message
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])
+def test_pickles_are_never_opened(adapter: Path, name: str) -> None:
+    (adapter / name).rename((adapter / name).with_suffix(".bin"))
+    message = refused(adapter)
+    assert ".bin, a pickle, which can run any code when it is opened" in message and "safetensors only" in message
+
+
+@pytest.mark.parametrize("name", [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE])
+def test_links_out_of_the_adapter(adapter: Path, tmp_path: Path, name: str) -> None:
+    (adapter / name).rename(tmp_path / "secret")
+    (adapter / name).symlink_to(tmp_path / "secret")
+    assert f"{name} is a link to a file outside of the adapter" in refused(adapter)
+
+
+def test_links_of_the_hub_s_cache(adapter: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "cache" / "snapshots" / "1"
+    snapshot.mkdir(parents=True)
+    adapter.rename(tmp_path / "cache" / "blobs")
+    for name in (CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE):
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    model = tiny("gemma", tokenizer=gemma_like())
+    assert is_attached(ani.load_adapter(model, gemma_like(), snapshot))
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tiny_model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_model, tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 10**9}, "has num_hidden_layers=1000000000, no model's"),
+        ({"num_hidden_layers": 9999, "intermediate_size": 10**6}, "more than its files hold"),
+        ({"vocab_size": 10**8}, "hidden_size × vocab_size = 3,200,000,000 weights, more than its files hold"),
+        ({"text_config": {"vocab_size": 2**62}}, "no model's"),
+        ({"hidden_size": math.nan}, "hidden_size=nan"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "code.Config"}}, "code of its own, which ANI never runs"),
+        ({"num_attention_heads": []}, "no model"),
+        ({"model_type": "ani", "ani": {"base_model_type": ["x"]}}, "damaged"),
+        ({"model_type": "ani", "ani": 5}, "damaged"),
+    ],
+)
+def test_model_config(model: Path, changes: dict[str, Any], words: str) -> None:
+    edit(model / "config.json", **changes)
+    assert words in refusal(lambda: load_config(str(model)))
+    assert words in refusal(lambda: load_model(str(model)))
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "5", "\x00", '{"vocab_size": ' + "9" * 5000 + "}"])
+def test_config_that_is_none(model: Path, text: str) -> None:
+    (model / "config.json").write_text(text)
+    assert "no model" in refusal(lambda: load_config(str(model)))
+
+
+def test_pickled_model(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    message = refusal(lambda: load_model(str(model)))
+    assert "pytorch_model.bin, a pickle, which can run any code when it is opened; convert it to safetensors" in message
+
+
+def test_shards_out_of_the_folder(model: Path) -> None:
+    index = {"metadata": {}, "weight_map": {"a": "../other/model.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "must name files of its own folder" in refusal(lambda: load_model(str(model)))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"model": 5}', "[" * 5000])
+def test_tokenizer(model: Path, text: str) -> None:
+    (model / "tokenizer.json").write_text(text)
+    assert "no tokenizer" in refusal(lambda: load_tokenizer(str(model)))
+
+
+def test_names_that_are_no_names() -> None:
+    for name in ("x" * 5000, "~nobody-here/x", "a\0b", ""):
+        refusal(lambda name=name: load_model(name))  # type: ignore[misc]
+        refusal(lambda name=name: ani.load_adapter(tiny("gemma", tokenizer=gemma_like()), gemma_like(), name))  # type: ignore[misc]
+
+
+def test_the_good_ones_load(tmp_path: Path, saved: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(GOOD + "training: &t {steps: 5}\n")
+    assert isinstance(load_recipe(tmp_path / "recipe.yaml"), Recipe)
+    assert is_attached(ani.load_adapter(tiny("gemma", tokenizer=gemma_like()), gemma_like(), saved))
