@@ -88,7 +88,7 @@ GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
         ("#" * (LARGEST_SETTINGS + 1), "is larger than 1,048,576 bytes"),
         (GOOD + "seed: -1", "seed: Input should be greater than or equal to 0 (got -1)"),
         (GOOD + "seed: 4294967296", "seed is 4294967296, but no integer may be above 4294967295: lower it"),
-        (GOOD.replace("count: 1", "count: 1000000000000"), "data.0: Value error, count is 1000000000000"),
+        (GOOD.replace("count: 1", "count: 1000000000000"), "data.0: count is 1000000000000"),
         (GOOD + "training: {learning_rate: .nan}", "training.learning_rate: Input should be a finite number"),
         (GOOD + "training: {max_gradient_norm: .inf}", "training.max_gradient_norm: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty: Input should be a finite number"),
