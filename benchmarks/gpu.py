@@ -113,7 +113,7 @@ def main() -> None:
         if cuda:
             _paired.add(rows, f"GiB of memory at most, {what}", [peak / 2**30])
     sft, with_ani = (statistics.median(found[method][0]) for method in ("sft", "ani"))
-    _paired.add(rows, "step time ANI / SFT", [with_ani / sft], "" if arguments.tiny else "≤ 1.02")
+    _paired.add(rows, "step time ANI / SFT, one after the other", [with_ani / sft], "" if arguments.tiny else "≤ 1.02")
     _paired.add(rows, "GiB of memory that the dry run predicts, with ANI", [plan.memory.total / 2**30])
     if cuda:
         _paired.add(rows, "memory measured / predicted, with ANI", [found["ani"][1] / plan.memory.total])

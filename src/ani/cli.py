@@ -19,7 +19,7 @@ from rich.markup import escape
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError, TrainingFailed
 from ani.files import DISK_FULL, alone
-from ani.launch import Processes, end_with_launcher, fail, join, launch, launched
+from ani.launch import Processes, end_with_launcher, fail, is_main, join, launch, launched
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,7 +29,7 @@ app = typer.Typer(
     help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
 )
 console = Console() if sys.stdout.isatty() else Console(width=120)
-console.quiet = os.environ.get("RANK", "0") != "0"  # of several processes one speaks
+console.quiet = not is_main()  # of several processes one speaks
 
 # typer is built on click or on its own copy of it, by version; this is the base of either's usage errors.
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -49,6 +49,7 @@ def demo(
     """Train ANI on the embedded model, evaluate before and after, and write a report."""
     from ani.demo import run_demo
 
+    _need_one_process("demo")
     with _resumable("continue with the same command"):
         report = run_demo(out, console, overrides or ())
     console.print(f"\nThe report: [bold]{escape(str(report.resolve()))}[/bold] (open it in a browser)", soft_wrap=True)
@@ -178,14 +179,6 @@ def train(
         for part in dry_run_view(needs):
             console.print(part, highlight=False)
         return
-    if processes is not None:
-        check(plan, resume=resume is not None, processes=processes)
-        source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
-        try:
-            sys.exit(launch(["train", *source], processes=processes, fsdp=fsdp))
-        except ChildProcessError:  # other ends are told by the processes themselves
-            console.print(f"continue with: ani train --resume {escape(plan.output)}", soft_wrap=True)
-            raise
 
     def how() -> str:
         if (Path(plan.output) / ADAPTER).is_dir():
@@ -196,6 +189,13 @@ def train(
         kept = f"the last checkpoint is of step {step}" if step else "there is no checkpoint yet"
         return f"continue with: ani train --resume {plan.output} ({kept})"
 
+    if processes is not None and not launched():
+        check(plan, resume=resume is not None, processes=processes)
+        source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
+        try:
+            sys.exit(launch(["train", *source], processes=processes, fsdp=fsdp))
+        except ChildProcessError as error:  # other ends are told by the processes themselves
+            raise ChildProcessError(f"{error}; {how()}") from error
     end_with_launcher()
     with _resumable(how):
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
@@ -211,6 +211,8 @@ def compare(
 ) -> None:
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
     from ani.comparison import run_comparison, variant_recipes
+
+    _need_one_process("compare")
 
     if dry:
         from ani.training.dry_run import dry_run, dry_run_view
@@ -434,6 +436,7 @@ def merge(
     """Write base model and adapter as one checkpoint directory."""
     from ani.serving.merge import merge as run
 
+    _need_one_process("merge")
     with _resumable("start the same command again"):
         run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
     console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
@@ -545,6 +548,11 @@ def _unexpected(error: Exception) -> NoReturn:
 
 def _fail(message: str, code: int) -> NoReturn:
     fail(code, lambda: _say("[bold red]error:[/bold red]", message))
+
+
+def _need_one_process(command: str) -> None:
+    if launched():
+        raise InputError(f"ani {command} is the work of one process; start it without a launcher")
 
 
 def _joined(processes: int) -> Processes:

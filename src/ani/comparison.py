@@ -123,7 +123,7 @@ class Evaluation(Section):
 class _Design(Section):
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
     """Of initialization, dropout and order of examples. Training data and problems are the same for all."""
-    more_seeds: dict[str, list[int]] = Field(default={})
+    more_seeds: dict[str, list[Annotated[int, Field(ge=0)]]] = Field(default={})
     """Variant: its further seeds, where the seeds of all are too dear."""
     reference: bool = True
     """Also evaluate the model as it is before training."""

@@ -12,6 +12,7 @@ from typing import TextIO
 from filelock import FileLock, Timeout
 
 from ani.errors import InputError
+from ani.launch import is_main
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What the system answers to a write for which there is no room: disk, quota, largest file."""
@@ -46,9 +47,8 @@ def replacing_directory(path: Path) -> Iterator[Path]:
     with _locked(path, lock), naming_full_disk(path):
         try:
             _put_back(old, path)  # killed between the two moves below
-            for leftover in (work, old):
-                if leftover.exists():
-                    shutil.rmtree(leftover)
+            _remove(work)
+            _remove(old)
             work.mkdir()
             yield work
             if path.exists():
@@ -56,8 +56,16 @@ def replacing_directory(path: Path) -> Iterator[Path]:
             os.replace(work, path)
         finally:
             _put_back(old, path)
-            for leftover in (work, old):
-                shutil.rmtree(leftover, ignore_errors=True)
+            with suppress(OSError):
+                _remove(work)
+                _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()  # what it points to is somebody's own
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def _put_back(old: Path, path: Path) -> None:
@@ -77,14 +85,15 @@ def alone(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output {folder} is a file; name a directory")
     with _locked(folder, folder / ".lock"):
-        for left_by_a_killed_process in folder.glob(".*.ani-lock"):
-            left_by_a_killed_process.unlink()
+        for file in folder.glob(".*.ani-lock"):
+            with suppress(Timeout), FileLock(file, timeout=0):  # it is held unless its process was killed
+                file.unlink(missing_ok=True)
         yield
 
 
 @contextmanager
 def _locked(path: Path, file: Path) -> Iterator[None]:
-    if os.environ.get("RANK", "0") != "0":
+    if not is_main():
         yield
         return
     made = [folder for folder in file.parents if not folder.exists()]
@@ -121,6 +130,8 @@ def naming_full_disk(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except InputError:
+        raise  # of another place
     except Exception as error:
         number = _errno(error)
         if number not in DISK_FULL or getattr(error, "filename", None) is not None:

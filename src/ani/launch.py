@@ -107,6 +107,11 @@ def launched() -> bool:
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
+def is_main() -> bool:
+    """Whether this is the process that prints and writes: the first of several, or the only one."""
+    return not launched() or os.environ["RANK"] == "0"
+
+
 def end_with_launcher() -> None:
     """Nobody is left behind by a launcher that is killed (on Linux)."""
     if launched() and sys.platform == "linux":
@@ -140,7 +145,7 @@ def fail(code: int, say: Callable[[], None]) -> NoReturn:
                 # Not before the first one has spoken: the launcher ends it as soon as another one ends.
                 store.wait([_EXIT_CODE], timedelta(minutes=1))
                 sys.exit(int(store.get(_EXIT_CODE)))
-        except RuntimeError:  # the first one was killed, or the launcher is gone
+        except (RuntimeError, ValueError):  # the first one was killed, or there is no launcher
             store = None
     say()
     if store is not None:
@@ -166,7 +171,7 @@ def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> i
         InputError: There are GPUs, but fewer.
     """
     import torch
-    from accelerate.commands.launch import launch_command, launch_command_parser
+    from accelerate.commands.launch import launch_command_parser, multi_gpu_launcher
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -174,8 +179,7 @@ def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> i
         raise InputError(
             f"--processes {processes} needs a GPU for each, and this machine has {torch.cuda.device_count()}"
         )
-    # `--multi_gpu` is also what makes it start several processes where there is no GPU. All that it would ask back or
-    # take from a configuration file is said; port 0 is any that is free.
+    # `--multi_gpu` is also what makes it start several processes where there is no GPU; port 0 is any that is free.
     options = {
         "--num_processes": processes,
         "--num_machines": 1,
@@ -190,8 +194,11 @@ def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> i
     command = ["--use_fsdp" if fsdp else "--multi_gpu", *given, "-m", "ani.cli", *arguments]
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # Told to end, a process finishes its step and writes a checkpoint.
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "300")
     try:
-        launch_command(launch_command_parser().parse_args(command))
+        # Not its `launch_command`, which takes what isn't said here from the user's configuration file.
+        multi_gpu_launcher(launch_command_parser().parse_args(command))
     except SignalException as error:
         return 128 + cast(int, error.sigval)
     except ChildFailedError as error:

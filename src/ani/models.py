@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from ani.errors import InputError
-from ani.files import replacing_directory
+from ani.files import DISK_FULL, replacing_directory
 from ani.untrusted import one_line, parse_json, read_text
 
 EMBEDDED = "smollm2"
@@ -217,9 +217,11 @@ def _loading(kind: str, name: str) -> Iterator[None]:
     """Whatever a loader raises in the block becomes an InputError: the files are others' and may hold anything."""
     try:
         yield
-    except (torch.cuda.OutOfMemoryError, InputError):
+    except (torch.cuda.OutOfMemoryError, MemoryError, InputError):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise
         raise _unavailable(kind, name, error) from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # of the loaders in Rust, and no Exception

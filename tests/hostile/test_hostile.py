@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import ani
 from ani import InputError
@@ -26,7 +26,7 @@ from ani.evaluation.results import read_records
 from ani.evaluation.tasks.answers import boxed_answer
 from ani.evaluation.tasks.data import math as math_questions
 from ani.evaluation.tasks.data import mmlu
-from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
+from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE, check_pattern
 from ani.injection.attach import is_attached
 from ani.models import load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
@@ -90,7 +90,9 @@ GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
         (GOOD + "seed: 4294967296", "seed is 4294967296, but no integer may be above 4294967295: lower it"),
         (GOOD.replace("count: 1", "count: 1000000000000"), "data.0: count is 1000000000000"),
         (GOOD + "training: {learning_rate: .nan}", "training.learning_rate: Input should be a finite number"),
-        (GOOD + "training: {max_gradient_norm: .inf}", "training.max_gradient_norm: Input should be a finite number"),
+        (GOOD + "training: {max_gradient_norm: .nan}", "training.max_gradient_norm: Input should be greater than 0"),
+        (GOOD + "lora: {target_modules: '(.*)*x'}", "may take for ever; name the modules"),
+        (GOOD + "training: {learning_rate: .inf}", "training.learning_rate: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, gate_hidden_size: 10000000000"), "ani.gate_hidden_size: "),
         (GOOD.replace("layer: 1", "layer: 1, integer_digits: 1000000000"), "ani.integer_digits: "),
@@ -402,15 +404,18 @@ def test_weights_beside_the_module_s(adapter: Path, tmp_path: Path) -> None:
         ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "megatron_config is {'a': 1}; ANI loads plain LoRA"),
         ({"megatron_core": "antigravity"}, "megatron_core is 'antigravity'"),
         ({"auto_mapping": {"parent_library": "antigravity"}, "r": "4"}, "r: Input should be a valid integer"),
-        ({"rank_pattern": {"(a+)+$": 4}}, "rank_pattern"),
+        ({"rank_pattern": {"(a+)+$": 4}}, "may take for ever"),
         ({"target_modules": "(.*)*x"}, "may take for ever"),
         ({"target_modules": ".*.*.*.*.*x"}, "may take for ever"),
-        ({"target_modules": ".?.?.?.?x"}, "may take for ever"),
-        ({"target_modules": "(.|.)(.|.)(.|.)(.|.)x"}, "may take for ever"),
+        ({"target_modules": ".?.?.?.?.?x"}, "may take for ever"),
+        ({"target_modules": "(.|.)" * 20 + "x"}, "may take for ever"),
         ({"target_modules": "(q_proj"}, "no regular expression"),
-        ({"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"]}, "asks for"),
+        ({"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"]}, "has the shape nothing, not [4, 32]"),
+        ({"target_modules": "all-linear"}, "has the shape nothing, not [4, 32]"),
+        ({"target_modules": ["embed_tokens"]}, "has the shape nothing, not [4, "),
+        ({"rank_pattern": {"q_proj": 2**16}}, "has the shape [4, 32], not [65536, 32]"),
         ({"r": 10**9}, "r: Input should be less than or equal to 65536"),
-        ({"r": 2**16}, "doesn't fit r=65536"),
+        ({"r": 2**16}, "has the shape [4, 32], not [65536, 32]"),
         ({"lora_alpha": math.nan}, "lora_alpha: Input should be a finite number"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights"),
         ({"base_model_name_or_path": ["/etc"]}, "base_model_name_or_path"),
@@ -421,6 +426,20 @@ def test_what_peft_may_be_told(adapter: Path, changes: dict[str, Any], words: st
     edit(adapter / PEFT_CONFIG_FILE, **changes)
     message = refused(adapter)
     assert PEFT_CONFIG_FILE in message and words in message
+
+
+def test_lora_of_other_names(adapter: Path, tmp_path: Path) -> None:
+    """PEFT would draw what is missing at random."""
+    weights = load_file(adapter / PEFT_WEIGHTS_FILE)
+    save_file({name.replace(".layers.", ".blocks."): tensor for name, tensor in weights.items()}, tmp_path / "other")
+    rewrite(adapter, PEFT_WEIGHTS_FILE, (tmp_path / "other").read_bytes())
+    assert "has the shape nothing, not [4, 32]" in refused(adapter)
+
+
+def test_patterns_as_people_write_them() -> None:
+    layers = r".*\.layers\.(?:1[6-9]|2[0-9])\.(?:self_attn|mlp)\.(?:(?:q|k|v|o)_proj|(?:gate|up|down)_proj)"
+    for pattern in (layers, r".*\.self_attn\.[qkvo]_proj", r"model\.layers\.\d+\.mlp\..*_proj", ".*(q_proj|v_proj)$"):
+        check_pattern(pattern)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])

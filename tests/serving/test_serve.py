@@ -30,15 +30,21 @@ def merge(folder: Path, family: str = "llama", method: str = "ani", **config: An
     return str(folder / "out")
 
 
-def test_command_changes_two_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_changes_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ani.serving.serve.version", lambda package: "0.32.0")
     terminal, running = merge(tmp_path / "a"), merge(tmp_path / "b", policy="running")
-    local, uncached = ["--host", "127.0.0.1"], ["--no-enable-prefix-caching"]
+    local = ["--host", "127.0.0.1", "--load-format", "safetensors"]
+    uncached = ["--no-enable-prefix-caching"]
     head = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
     assert serve_command(terminal) == [*head, terminal, *local, *uncached]
     assert serve_command(running, ["--port", "1"]) == [*head, running, *local, "--port", "1"]
-    assert serve_command(running, ["--host=0.0.0.0"]) == [*head, running, "--host=0.0.0.0"]
-    chosen = ["--enable_prefix_caching", "--host", "::1"]  # refused by vLLM, which our check tells
+    assert serve_command(running, ["--host=0.0.0.0"]) == [*head, running, *local[2:], "--host=0.0.0.0"]
+    chosen = [
+        "--enable_prefix_caching",
+        "--host",
+        "::1",
+        "--load-format=auto",
+    ]  # refused by vLLM, which our check tells
     assert serve_command(terminal, chosen) == [*head, terminal, *chosen]
 
     def missing(package: str) -> str:

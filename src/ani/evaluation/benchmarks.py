@@ -437,7 +437,8 @@ class _Answers:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with naming_full_disk(Path(self._file.name)):  # what could not be written is tried once more
+                self._file.close()
 
     def __getitem__(self, request: Instance) -> Any:
         return self._answers[self._key(request.request_type, request.args)]

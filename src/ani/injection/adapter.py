@@ -5,8 +5,10 @@ may be anybody's: it is judged by `ani.injection.config`, by the sizes in its he
 before anything is built by it.
 """
 
+import copy
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
@@ -42,6 +44,8 @@ PEFT_WEIGHTS_FILE = "adapter_model.safetensors"
 
 _LARGEST_HEADER = 2**20
 """Bytes of a safetensors file beside its weights; one of ours has some hundred."""
+_MOST_WAYS = 10**6
+"""In which a pattern may be matched with a module's name, by a generous estimate."""
 _FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 
 
@@ -70,19 +74,26 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         raise InputError(f"{path} exists and is no ANI adapter; choose another path or remove it")
     config: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
     weights = b""
-    trained = None
-    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        trained = {name: whole(tensor.detach()) for name, tensor in model.named_parameters() if tensor.requires_grad}
+    sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    lora_state = None
+    if sharded and isinstance(model, PeftModel):
+        lora_state = {
+            name: whole(tensor.detach())
+            for name, tensor in model.named_parameters()
+            if tensor.requires_grad or ".lora_" in name
+        }
     if module is not None:
         state = {name: whole(tensor).contiguous() for name, tensor in module.state_dict().items()}
         weights = save_safetensors(state)
         config |= {**module.config.model_dump(mode="json"), "weights_sha256": hashlib.sha256(weights).hexdigest()}
-    if trained is not None and distributed.get_rank() > 0:
+    if sharded and distributed.get_rank() > 0:
         return
     with replacing_directory(path) as work:
         if isinstance(model, PeftModel):
-            _save_peft(model, work, trained)
+            _save_peft(model, work, lora_state)
         elif getattr(base_model(model), "_hf_peft_config_loaded", False):
+            if sharded:
+                raise InputError("a sharded model can be saved only with PEFT's get_peft_model around it")
             base_model(model).save_pretrained(work)
         lora = work / PEFT_WEIGHTS_FILE
         config["lora_sha256"] = hashlib.sha256(lora.read_bytes()).hexdigest() if lora.is_file() else None
@@ -131,18 +142,18 @@ def _load(
     directory: Path,
     lora: Callable[[PreTrainedModel, Path], None],
 ) -> MethodName:
+    if is_attached(model):
+        raise InputError("an ANI module is attached to this model already; call ani.detach first")
     saved = _read_config(directory)
     weights = {} if saved.config is None else _read_weights(directory, saved.config, saved.digest)
     if saved.lora_digest is not None:
         _checked_file(directory, PEFT_WEIGHTS_FILE, saved.lora_digest)
-        _check_lora(model, directory)
-    if is_attached(model):
-        raise InputError("an ANI module is attached to this model already; call ani.detach first")
     if saved.config is not None:  # before LoRA too, because it checks the model
         _attach(model, tokenizer, saved.config, weights, directory)
     if saved.lora_digest is not None:
         if saved.config is not None:
             detach(model)  # so that LoRA finds the base model's own modules
+        _check_lora(model, directory)
         try:
             lora(model, directory)
         except InputError:
@@ -206,6 +217,11 @@ class _LoraConfig(BaseModel):
     use_rslora: bool = False
     use_dora: bool = False
     fan_in_fan_out: bool = False
+    rank_pattern: dict[str, Annotated[int, Field(ge=1, le=2**16)]] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+    exclude_modules: str | list[str] | None = None
     inference_mode: bool = True
     peft_version: str | None = None
     revision: str | None = None
@@ -227,61 +243,61 @@ def _read_lora_config(directory: Path) -> _LoraConfig:
                 f"{file}: {one_line(key, 80)} is {one_line(repr(value), 80)}; ANI loads plain LoRA adapters, without "
                 "that setting of PEFT's"
             )
-    targets = config.target_modules
-    if isinstance(targets, str):
-        # A repeated group, or many repetitions or choices, can take for ever on a module's name.
-        repeated, choices = re.findall(r"[*+{]|(?<!\()\?", targets), targets.count("|")
-        if re.search(r"\)[*+{]", targets) or len(repeated) > 3 or targets.count("(") > 3 or choices > 12:
-            raise InputError(
-                f"{file}: matching target_modules={one_line(targets, 80)!r} may take for ever; name the modules instead"
-            )
+    patterns = [p for p in (config.target_modules, config.exclude_modules) if isinstance(p, str)]
+    for pattern in (*patterns, *(config.rank_pattern or ()), *(config.alpha_pattern or ())):
         try:
-            re.compile(targets)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise InputError(
-                f"{file}: target_modules is no regular expression: {one_line(error)}; name the modules"
-            ) from error
+            check_pattern(pattern)
+        except ValueError as error:
+            raise InputError(f"{file}: {error}") from error
     return config
 
 
+def check_pattern(pattern: str) -> None:
+    """Raises ValueError unless a regular expression for modules' names, as PEFT has them, surely ends."""
+    # A repeated group, or many repetitions or choices, can take for ever on a module's name.
+    repetitions = len(re.findall(r"[*+{]|(?<!\()\?(?<![*+}]\?)", pattern))
+    ways, rest = math.comb(60, min(repetitions, 30)), pattern
+    while group := re.search(r"\([^()]*\)", rest):
+        ways *= group[0].count("|") + 1
+        rest = rest[: group.start()] + rest[group.end() :]
+    if re.search(r"\)[*+{]", pattern) or ways > _MOST_WAYS:
+        raise ValueError(f"matching modules with {one_line(pattern, 80)!r} may take for ever; name the modules instead")
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{one_line(pattern, 80)!r} is no regular expression: {one_line(error)}") from error
+
+
 def _check_lora(model: PreTrainedModel, directory: Path) -> None:
-    """Raises InputError unless LoRA's weights are finite and as many as PEFT will make room for."""
-    config, file = _read_lora_config(directory), directory / PEFT_WEIGHTS_FILE
-    held = 0
+    """Raises InputError unless LoRA's weights are finite, and those that PEFT will make room for."""
+    _read_lora_config(directory)
+    file = directory / PEFT_WEIGHTS_FILE
+    held: dict[str, list[int]] = {}
     try:
         with safe_open(file, "pt") as weights:
             for name in weights.keys():  # noqa: SIM118  # it is no dict
-                shape = weights.get_slice(name).get_shape()
-                rank = {"lora_A.weight": 0, "lora_B.weight": 1}.get(".".join(name.split(".")[-2:]))
-                if rank is not None and (len(shape) != 2 or shape[rank] != config.r):
-                    raise InputError(
-                        f"{file}: {one_line(name)} has the shape {shape}, which doesn't fit r={config.r} in "
-                        f"{PEFT_CONFIG_FILE}; fetch the adapter again"
-                    )
-                tensor = weights.get_tensor(name)
-                _check_numbers(file, name, tensor)
-                held += tensor.numel()
+                if ".lora_" in name:
+                    held[name.removeprefix("base_model.model.")] = weights.get_slice(name).get_shape()
+                _check_numbers(file, name, weights.get_tensor(name))
     except InputError:
         raise
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged: {_first_line(error)}") from error
-    wanted = sum(
-        config.r * (module.in_features + module.out_features)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and _is_target(name, config.target_modules)
-    )
-    if wanted > 2 * held:  # twice, because PEFT may know two modules under one weight
-        raise InputError(
-            f"{directory / PEFT_CONFIG_FILE} asks for {wanted:,} LoRA weights, and {PEFT_WEIGHTS_FILE} holds {held:,}; "
-            "fetch the adapter again"
-        )
-
-
-def _is_target(name: str, targets: str | list[str]) -> bool:
-    """As PEFT decides it."""
-    if isinstance(targets, str):
-        return re.fullmatch(targets, name) is not None
-    return any(name == target or name.endswith(f".{target}") for target in targets)
+    try:
+        # On no device, so that nothing of the size that the config tells is ever made.
+        with torch.device("meta"):
+            empty = type(model)(copy.deepcopy(model.config))
+            inject_adapter_in_model(LoraConfig.from_pretrained(str(directory)), empty)
+        state = get_peft_model_state_dict(cast(Any, empty), save_embedding_layers=False)
+    except Exception as error:  # whatever PEFT meets in what others wrote
+        raise InputError(f"{directory / PEFT_CONFIG_FILE} doesn't fit the model: {_first_line(error)}") from error
+    wanted = {name: list(tensor.shape) for name, tensor in state.items() if ".lora_" in name}
+    for name in {**wanted, **held}:
+        if held.get(name) != wanted.get(name):
+            raise InputError(
+                f"{file} doesn't fit its {PEFT_CONFIG_FILE} and the model: {one_line(name)} has the shape "
+                f"{held.get(name, 'nothing')}, not {wanted.get(name, 'nothing')}; fetch the adapter again"
+            )
 
 
 def _check_numbers(file: Path, name: str, tensor: torch.Tensor) -> None:

@@ -13,8 +13,8 @@ from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
     """The program and arguments of vLLM's server for a merged checkpoint.
 
-    Two of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, and prefix caching is
-    off where the policy doesn't allow it.
+    Three of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, reads no pickled
+    weights, and prefix caching is off where the policy doesn't allow it.
 
     Args:
         checkpoint: What `ani merge` wrote: a directory, or a hub name.
@@ -43,6 +43,8 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
     defaults: list[str] = []
     if not given & {"--host", "--uds"}:
         defaults += ["--host", "127.0.0.1"]
+    if "--load-format" not in given:
+        defaults += ["--load-format", "safetensors"]
     caching = {"--enable-prefix-caching", "--no-enable-prefix-caching"}
     if not caches_prefixes(settings) and not given & caching:
         defaults.append("--no-enable-prefix-caching")

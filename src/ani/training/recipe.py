@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
 from ani.files import replacing_file
+from ani.injection.adapter import check_pattern
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
@@ -46,7 +47,14 @@ class LoraSettings(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """On the update's input."""
     target_modules: str | list[str] = "all-linear"
-    """Modules by name, or `all-linear`: all but the output embedding."""
+    """Modules by name, or `all-linear`: all but the output embedding; a text is a regular expression."""
+
+    @field_validator("target_modules")
+    @classmethod
+    def _loads_again(cls, targets: str | list[str]) -> str | list[str]:
+        if isinstance(targets, str):
+            check_pattern(targets)
+        return targets
 
 
 class AniSettings(InjectionSettings):
@@ -136,8 +144,8 @@ class TrainingSettings(Section):
     """Optimizer steps; overrules `epochs`."""
     warmup_steps: int = Field(default=0, ge=0)
     """In which the learning rates rise from 0."""
-    max_gradient_norm: float = Field(default=1.0, gt=0)
-    """Longer gradients are shortened to it."""
+    max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
+    """Longer gradients are shortened to it; `.inf`: none is."""
     number_token_loss: float = Field(default=0.0, ge=0)
     """Weight of the Number Token Loss beside the cross-entropy; its authors take 0.3 (arXiv 2411.02083)."""
     gradient_checkpointing: bool = True

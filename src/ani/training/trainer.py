@@ -293,7 +293,8 @@ class AniTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         directory = Path(output_dir) if output_dir else self.folder
-        if self.args.should_save or self.is_fsdp_enabled:
+        sharded = any(isinstance(parameter, DTensor) for parameter in self.model.parameters())
+        if self.args.should_save or sharded:
             save_adapter(self.model, directory / ADAPTER, method=self.method)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
@@ -415,7 +416,8 @@ class _StopWhenTold(TrainerCallback):
             raise KeyboardInterrupt
         self.told = number
         if self.console is not None:
-            self.console.print("ending after this step, with a checkpoint; Ctrl-C again: at once", highlight=False)
+            at_once = "" if _distributed() else "; Ctrl-C again: at once"
+            self.console.print(f"ending after this step, with a checkpoint{at_once}", highlight=False)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if _distributed():  # all processes must end after the same step
@@ -683,7 +685,7 @@ def train(
     """Carry out a recipe; the adapter lies in `<output>/adapter` when it returns.
 
     In several processes each calls it alike. They share the `gradient_accumulation` batches of a step, so that the
-    recipe gives the same training in any number of them.
+    recipe gives the same training in any number of them, but for dropout.
 
     Args:
         recipe: Validated.
@@ -714,9 +716,8 @@ def _train(
     examples = load_examples(recipe)
     # The main process writes first when all have seen that the output is free. The others find what it probed.
     arguments.distributed_state.wait_for_everyone()
-    with arguments.main_process_first(local=False):
-        recipe_with_layer = with_layer(recipe, console)
-    model, tokenizer = prepare(recipe_with_layer)
+    (recipe_with_layer,) = broadcast_object_list([with_layer(recipe, console) if main else None])
+    model, tokenizer = prepare(cast(Recipe, recipe_with_layer))
     locator = number_locator(model) if is_attached(model) else None
     collator = NumberCollator(tokenizer, locator)
     dataset = _Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length), collator.pad_id)
