@@ -91,6 +91,7 @@ def test_only_the_main_process_of_a_launch_asks(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(InputError, match="another process"), alone(tmp_path):
             pass
         monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
         with alone(tmp_path):
             pass
         assert hidden(tmp_path) == [".lock"]

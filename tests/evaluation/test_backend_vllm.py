@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         for i in range(1, 9)
     ],
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_group_is_left() -> Iterator[None]:
+    """Processes that later tests fork would inherit torch's."""
+    yield
+    vllm.distributed.cleanup_dist_env_and_memory()
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,9 @@ def rows(count: int = 40, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     return 20 * torch.randn(count, WIDTH, generator=generator), torch.randn(count, FEATURES, generator=generator)
 
 
-def injection_of(alpha: torch.Tensor, rms: float = 1.0) -> Injection:
+def injection_of(alpha: torch.Tensor, rms: float | torch.Tensor = 1.0) -> Injection:
     hidden = torch.zeros(len(alpha), WIDTH)
-    embeddings = torch.full_like(hidden, rms)
+    embeddings = hidden + torch.as_tensor(rms).reshape(-1, 1)
     return Injection(hidden, alpha.logit(), alpha, hidden, embeddings, SCALE * embeddings)
 
 
@@ -174,7 +174,7 @@ def test_penalty_ramp(rms: float, weight: float) -> None:
 
 def test_penalty_ramps_by_number() -> None:
     module = module_of(penalty=0.1, penalty_ramp=0.2)
-    injection = injection_of(torch.full((2,), 0.5))._replace(embedding_rms=torch.tensor([0.05, 3.0]))
+    injection = injection_of(torch.full((2,), 0.5), torch.tensor([0.05, 3.0]))
     assert module.auxiliary_loss(injection, unknown(2)).item() == pytest.approx(0.1 * 0.25 * (0.25 + 1) / 2, rel=1e-5)
 
 
@@ -182,7 +182,7 @@ def test_parts_of_a_step_add_up_to_the_whole() -> None:
     module = module_of(role_weight=0.5, penalty_ramp=0.2)
     alpha, rms = torch.tensor([0.8, 0.3, 0.6, 0.5]), torch.tensor([0.1, 0.3, 0.0, 0.05])
     roles = torch.tensor([1, -1, -1, 0])
-    whole = injection_of(alpha)._replace(embedding_rms=rms)
+    whole = injection_of(alpha, rms)
     parts = [(whole._replace(**{k: v[i:j] for k, v in whole._asdict().items()}), roles[i:j]) for i, j in PARTS]
     total = sum(module.auxiliary_loss(part, known, (4, 2)) for part, known in parts)
     torch.testing.assert_close(total, module.auxiliary_loss(whole, roles))

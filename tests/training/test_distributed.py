@@ -251,7 +251,7 @@ def test_the_command_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_what_is_launched(monkeypatch: pytest.MonkeyPatch, fsdp: bool) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(accelerate.commands.launch, "launch_command", seen.append)
+    monkeypatch.setattr(accelerate.commands.launch, "multi_gpu_launcher", seen.append)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert launch(["train", "recipe.yaml", "--resume"], processes=2, fsdp=fsdp) == 0
