@@ -80,10 +80,10 @@ def answers(page: Page) -> tuple[str, str]:
 
 def test_page(visit: Callable[..., Page]) -> None:
     model, tokenizer = attached("llama")
+    numbers = decisions(model, tokenizer, TEXT)  # before the page uses the model too
     page = visit(model, tokenizer)
     marks = page.locator("#gates mark")
     page.get_by_label("Text").fill(TEXT)
-    numbers = decisions(model, tokenizer, TEXT)
     assert {number.injected for number in numbers} == {True, False}
     expect(marks).to_have_text(
         [
