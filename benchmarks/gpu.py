@@ -59,15 +59,6 @@ TINY |= {"num_key_value_heads": 2, "head_dim": 16}
 WARMUP = 3
 
 
-class Examples(list[TokenizedExample]):
-    """What `AniTrainer` takes for a dataset."""
-
-    @property
-    def examples(self) -> list[TokenizedExample]:
-        """The rows."""
-        return self
-
-
 class Clock(TrainerCallback):
     """Seconds from the end of one step to the end of the next: collating is part of a step."""
 
@@ -131,6 +122,8 @@ def measured(
         torch.cuda.reset_peak_memory_stats()
     model = prepared(recipe, config, tokenizer)
     locator = number_locator(model) if recipe.ani is not None else None
+    rows = [row(tokenizer, recipe.training.max_length, seed) for seed in range(8)]
+    collator = NumberCollator(tokenizer, locator)
     settings = training._arguments(recipe)
     settings.save_strategy = "no"
     clock = Clock()
@@ -139,8 +132,8 @@ def measured(
         method=recipe.method,
         model=model,
         args=settings,
-        train_dataset=Examples([row(tokenizer, recipe.training.max_length, seed) for seed in range(8)]),
-        data_collator=NumberCollator(tokenizer, locator),
+        train_dataset=training.Examples(rows, collator.pad_id),
+        data_collator=collator,
         processing_class=tokenizer,
         callbacks=[clock],
     )
@@ -161,7 +154,7 @@ def prepared(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedToke
         layer = recipe.ani.layer
         layer = training.paper_layer(recipe.model, config) if isinstance(layer, str) else layer
         attach(model, tokenizer, recipe.ani.model_copy(update={"layer": layer}).config())
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def random_nf4(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

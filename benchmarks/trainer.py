@@ -15,21 +15,12 @@ import torch
 from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback
 
-from ani.data.collator import NumberCollator, TokenizedExample, tokenize
+from ani.data.collator import NumberCollator, tokenize
 from ani.injection.attach import is_attached, number_locator
 from ani.training import trainer as ours
 from ani.training.recipe import Recipe, load_recipe
 
 DEMO = Path(__file__).parents[1] / "recipes" / "demo.yaml"
-
-
-class Examples(list[TokenizedExample]):
-    """What `AniTrainer` takes for a dataset."""
-
-    @property
-    def examples(self) -> list[TokenizedExample]:
-        """The rows."""
-        return self
 
 
 def main() -> None:
@@ -60,14 +51,15 @@ def trainer(recipe: Recipe, *, plain: bool) -> Callable[[], object]:
     model, tokenizer = ours.prepare(recipe)
     locator = number_locator(model) if is_attached(model) else None
     rows = [tokenize(each, tokenizer, locator, recipe.training.max_length) for each in ours.load_examples(recipe)]
+    collator = NumberCollator(tokenizer, locator)
     settings = ours._arguments(recipe)
     settings.save_strategy = "no"
     settings.logging_strategy = "no"
     common = {
         "model": model,
         "args": settings,
-        "train_dataset": Examples(rows),
-        "data_collator": NumberCollator(tokenizer, locator),
+        "train_dataset": ours.Examples(rows, collator.pad_id),
+        "data_collator": collator,
         "processing_class": tokenizer,
     }
     made: Trainer

@@ -110,7 +110,7 @@ def _meanings(kind: Any) -> dict[str, str]:
         if base.__module__.split(".")[0] != "ani":
             continue
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        for statement, following in pairwise(node.body):  # type: ignore[attr-defined]
+        for statement, following in pairwise(node.body):
             match statement, following:
                 case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str() as text)):
                     found[key] = _cell(inspect.cleandoc(text))

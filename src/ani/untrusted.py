@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
+from pydantic import ValidationError
 
 from ani.errors import InputError
 
@@ -33,6 +34,14 @@ def one_line(text: object, limit: int = 300) -> str:
     line = " ".join(str(text).split())
     line = line if len(line) <= limit else f"{line[: limit - 1]}…"
     return line.encode("utf-8", "backslashreplace").decode()
+
+
+def first_problem(error: ValidationError) -> str:
+    """What pydantic says first, with its key, for a message."""
+    problem = error.errors(include_url=False)[0]
+    key = one_line(".".join(str(part) for part in problem["loc"]), 80)
+    message = one_line(problem["msg"])
+    return f"{key}: {message}" if key else message
 
 
 def read_text(path: Path, limit: int = LARGEST_SETTINGS) -> str:

@@ -129,7 +129,7 @@ def test_override(tmp_path: Path, override: str, words: str) -> None:
 
 def test_recipe_of_a_strange_name(tmp_path: Path) -> None:
     for name in (tmp_path, "x" * 5000, "a\0b"):
-        refusal(lambda name=name: load_recipe(name))  # type: ignore[misc]
+        refusal(lambda name=name: load_recipe(name))
 
 
 def test_comparison_with_many_lengths_is_judged_at_once(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_directories_and_names_that_are_no_files(tmp_path: Path) -> None:
     assert "data.jsonl is a directory; name a file in it" in refusal(lambda: read_jsonl(tmp_path / "data.jsonl"))
     assert "can't be read: File name too long" in refusal(lambda: read_jsonl("x" * 5000))
     for read in (read_jsonl, read_labelled, read_records, finer_sentences):
-        refusal(lambda read=read: read(Path("/dev/zero")))  # type: ignore[misc]
+        refusal(lambda read=read: read(Path("/dev/zero")))
 
 
 def test_levels_of_math(tmp_path: Path) -> None:
@@ -520,8 +520,8 @@ def test_tokenizer(model: Path, text: str) -> None:
 
 def test_names_that_are_no_names() -> None:
     for name in ("x" * 5000, "~nobody-here/x", "a\0b", ""):
-        refusal(lambda name=name: load_model(name))  # type: ignore[misc]
-        refusal(lambda name=name: ani.load_adapter(tiny("gemma", tokenizer=gemma_like()), gemma_like(), name))  # type: ignore[misc]
+        refusal(lambda name=name: load_model(name))
+        refusal(lambda name=name: ani.load_adapter(tiny("gemma", tokenizer=gemma_like()), gemma_like(), name))
 
 
 def test_the_good_ones_load(tmp_path: Path, saved: Path) -> None:

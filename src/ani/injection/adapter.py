@@ -35,7 +35,7 @@ from ani.injection.attach import ani_module, attach, base_model, detach, is_atta
 from ani.injection.config import FORMAT_VERSION, LATER_SETTINGS, AniConfig
 from ani.injection.methods import METHODS, Method, MethodName, unknown_method
 from ani.injection.module import AniModule
-from ani.untrusted import one_line, read_json_object
+from ani.untrusted import first_problem, one_line, read_json_object
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
@@ -235,7 +235,7 @@ def _read_lora_config(directory: Path) -> _LoraConfig:
     try:
         config = _LoraConfig.model_validate(raw)
     except ValidationError as error:
-        raise InputError(f"{file}: {_first_problem(error)}; ANI loads plain LoRA adapters of PEFT") from error
+        raise InputError(f"{file}: {first_problem(error)}; ANI loads plain LoRA adapters of PEFT") from error
     defaults = LoraConfig().to_dict()
     for key, value in (config.model_extra or {}).items():
         if value and value != defaults.get(key):
@@ -421,7 +421,7 @@ def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniCon
     try:
         config = AniConfig.model_validate(raw)
     except ValidationError as error:
-        raise InputError(f"{file}: {_first_problem(error)}") from error
+        raise InputError(f"{file}: {first_problem(error)}") from error
     for key in AniConfig.model_fields:
         if key not in LATER_SETTINGS and raw.get(key) is None:
             raise InputError(f"{file} is damaged: {key} is missing")
@@ -487,11 +487,6 @@ def _file(directory: Path, name: str) -> Path:
     if not real.is_relative_to(folder) and not real.is_relative_to(blobs):
         raise InputError(f"{file} is a link to a file outside of the adapter; copy that file in its place")
     return file
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    return f"{one_line('.'.join(map(str, first['loc'])), 80)}: {one_line(first['msg'])}"
 
 
 def _card(method: MethodName, config: AniConfig | None) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from ani.errors import InputError
 from ani.evaluation.tasks.data import BenchmarkName
-from ani.untrusted import one_line
+from ani.untrusted import first_problem, one_line
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Integer = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -239,13 +239,6 @@ class SelectedLayer(Record):
 R = TypeVar("R", bound=Record)
 
 
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
-    key = one_line(".".join(str(part) for part in problem["loc"]), 80)
-    message = one_line(problem["msg"])
-    return f"{key}: {message}" if key else message
-
-
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes().removeprefix(BOM_UTF8)
@@ -258,7 +251,7 @@ def read_object(path: Path, kind: type[R]) -> R:
     try:
         return kind.model_validate_json(_bytes(path))
     except ValidationError as error:
-        raise InputError(f"{path}: {_first_problem(error)}; correct the file or delete it") from error
+        raise InputError(f"{path}: {first_problem(error)}; correct the file or delete it") from error
 
 
 def read_lines(path: Path, kind: type[R]) -> list[R]:
@@ -275,7 +268,7 @@ def read_lines(path: Path, kind: type[R]) -> list[R]:
         try:
             records.append(kind.model_validate_json(line))
         except ValidationError as error:
-            message = f"{path}, line {number}: {_first_problem(error)}; correct the line or delete it"
+            message = f"{path}, line {number}: {first_problem(error)}; correct the line or delete it"
             raise InputError(message) from error
     return records
 
@@ -287,5 +280,5 @@ def as_records(records: Iterable[R | Mapping[str, Any]], kind: type[R]) -> list[
         try:
             checked.append(kind.model_validate(record))
         except ValidationError as error:
-            raise InputError(f"record {position}: {_first_problem(error)}") from error
+            raise InputError(f"record {position}: {first_problem(error)}") from error
     return checked

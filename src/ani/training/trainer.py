@@ -189,7 +189,7 @@ class AniTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
-        lengths = [len(example.input_ids) for example in cast(_Examples, self.train_dataset).examples]
+        lengths = [len(example.input_ids) for example in cast(Examples, self.train_dataset).examples]
         self._sampler = LengthGroupedSampler(
             lengths, self.args.per_device_train_batch_size, self.args.seed, self.args.world_size
         )
@@ -478,7 +478,7 @@ class LengthGroupedSampler(Sampler[int]):
         return (row for batch in [*batches, *last, [NOTHING] * self.filling] for row in batch)
 
 
-class _Examples(Dataset[TokenizedExample]):
+class Examples(Dataset[TokenizedExample]):
     """The examples; at `NOTHING` one without a number or anything to learn."""
 
     def __init__(self, examples: list[TokenizedExample], pad_id: int) -> None:
@@ -720,7 +720,7 @@ def _train(
     model, tokenizer = prepare(cast(Recipe, recipe_with_layer))
     locator = number_locator(model) if is_attached(model) else None
     collator = NumberCollator(tokenizer, locator)
-    dataset = _Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length), collator.pad_id)
+    dataset = Examples(_tokenized(examples, tokenizer, locator, recipe.training.max_length), collator.pad_id)
     stop = _StopWhenTold(console)
     trainer = AniTrainer(
         module_learning_rate=recipe.training.module_learning_rate,
