@@ -149,9 +149,7 @@ def train(
         bool, typer.Option("--dry-run", help="Only print parameters, memory and data; loads no weights.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON for scripts.")] = False,
-    processes: Annotated[
-        int | None, typer.Option("--processes", min=2, help="Train in so many processes of this machine, a GPU each.")
-    ] = None,
+    processes: ProcessesOption = 1,
     fsdp: Annotated[bool, typer.Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
 ) -> None:
     """Train an adapter as a recipe says."""
@@ -166,7 +164,7 @@ def train(
         raise InputError("give either a recipe or --resume DIR")
     if (dry and resume is not None) or (as_json and not dry):
         raise InputError("--dry-run takes a recipe, not --resume; and --json is for --dry-run only")
-    if (dry and processes is not None) or (fsdp and processes is None):
+    if (dry and processes > 1) or (fsdp and processes == 1):
         raise InputError("--fsdp takes --processes N; and --dry-run tells what one process needs, without --processes")
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
     if dry:
@@ -189,7 +187,7 @@ def train(
         kept = f"the last checkpoint is of step {step}" if step else "there is no checkpoint yet"
         return f"continue with: ani train --resume {plan.output} ({kept})"
 
-    if processes is not None and not launched():
+    if processes > 1 and not launched():
         check(plan, resume=resume is not None, processes=processes)
         source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
         try:
@@ -213,7 +211,6 @@ def compare(
     from ani.comparison import run_comparison, variant_recipes
 
     _need_one_process("compare")
-
     if dry:
         from ani.training.dry_run import dry_run, dry_run_view
 
