@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,26 +18,13 @@ import ani
 
 # All that these tests know of the package's inside.
 from ani import comparison
-from ani.evaluation import run as evaluation
-from ani.evaluation.results import read_records
-from ani.injection.methods import METHODS
-from ani.models import load_config, load_model, load_tokenizer
-from ani.probing.selection import LayerPoint
-from ani.report import (
-    accuracy_table,
-    benchmark_tables,
-    build_report,
-    compare_folders,
-    comparison_markdown,
-    comparison_tables,
-    finer_table,
-    gate_shares_table,
-    gating_table,
-    layers_table,
-    routing_table,
-)
-from ani.report.records import GatedText, as_records
-from ani.report.summaries import gate_shares
+from ani.models import load_model, load_tokenizer
+from ani.probing.curve import layers_table
+from ani.report import build_report
+from ani.report.layers import read_curve, read_selection
+from ani.results.tables import Table, markdown, rich_table
+from ani.tasks import TASKS, presented, read_results
+from ani.tasks.folders import compare_folders
 from ani.training.recipe import load_recipe
 from ani.training.trainer import resume_recipe, train
 
@@ -48,7 +34,6 @@ TEXTS = (
     "Bus 42 needs 1,234.5 litres, 7% more than in 2019; -3 of them are left.",
     "Calculate 345 + 678 =",
 )
-LIMITS = {"arithmetic": 2, "gating": 12, "gsm8k": 6, "math": 9, "mmlu": 8, "routing": 12, "finer": 4}
 
 
 @pytest.fixture(autouse=True)
@@ -60,59 +45,43 @@ def in_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def shown(*tables: Any) -> str:
+def shown(tables: Iterable[Table]) -> str:
     """As the command line prints tables where there is no terminal."""
     out = io.StringIO()
     console = Console(width=120, file=out)
     for table in tables:
-        console.print(table)
+        console.print(rich_table(table))
     return out.getvalue()
 
 
-def results(folder: str) -> dict[str, list[dict[str, Any]]]:
-    """All records of a folder, by the name of their file; empty where there is no such file."""
-    names = ("arithmetic", "gating", "gsm8k", "math", "mmlu", "routing", "finer", "language", "gate-shares", "layers")
-    files = {name: Path(folder, f"{name}.jsonl") for name in names}
-    return {name: read_records(file) if file.is_file() else [] for name, file in files.items()}
+def eval_tables(folder: str) -> list[Table]:
+    """Then `ani eval` printed no kinds of errors, and went by another order of tasks."""
+    found = read_results(Path(folder))
+    order = ("arithmetic", "gating", "gsm8k", "math", "mmlu", "routing", "finer")
+    tables = [table for name in order if (records := found.get(TASKS[name])) for table in TASKS[name].tables(records)]
+    return [table for table in tables if not table.caption.startswith("How wrong")]
 
 
-def eval_tables(folder: str) -> list[Any]:
-    found = results(folder)
-    tables = [accuracy_table(found["arithmetic"])]
-    tables += [gating_table(found["gating"])] if found["gating"] else []
-    for task in ("gsm8k", "math", "mmlu"):
-        tables += benchmark_tables(found[task])
-    tables += [routing_table(found["routing"])] if found["routing"] else []
-    return [*tables, *([finer_table(found["finer"])] if found["finer"] else [])]
+def compared() -> list[Table]:
+    results = presented(read_results(Path("comparison")))
+    return [table for task, records in results for table in task.tables(records, "sft")]
 
 
-def compared() -> tuple[Any, ...]:
-    found = results("comparison")
-    benchmarks = [*found["gsm8k"], *found["math"], *found["mmlu"]]
-    return found["arithmetic"], found["gating"], found["language"], benchmarks, "sft"
-
-
-def probed() -> Any:
-    """Of `layers.jsonl` and `selection.json`, what `ani probe` has in memory."""
-    selection = json.loads(Path("probe/selection.json").read_text(encoding="utf-8"))
-    curve = tuple(LayerPoint(**record) for record in results("probe")["layers"])
-    facts = {key: selection[key] for key in ("layer", "best", "argmax", "early_peak", "reason")}
-    return SimpleNamespace(curve=curve, _asdict=lambda: facts)
-
-
-def demo_tables() -> list[Any]:
-    found = results("demo")
-    return [accuracy_table(found["arithmetic"]), gating_table(found["gating"])]
+def probed() -> Table:
+    curve = read_curve(Path("probe"))
+    return layers_table(curve, read_selection(Path("probe"), curve))
 
 
 PRINTED: dict[str, Callable[[], str]] = {
-    "eval.txt": lambda: shown(*eval_tables("eval")),
-    "eval-other.txt": lambda: shown(*eval_tables("eval-other")),
-    "compare.txt": lambda: shown(*comparison_tables(*compared())),
-    "gate-shares.txt": lambda: shown(gate_shares_table(results("gate-shares")["gate-shares"])),
-    "probe.txt": lambda: shown(layers_table(probed())),
-    "diff.txt": lambda: shown(*compare_folders(Path("eval"), Path("eval-other"))[0]),
-    "demo.txt": lambda: shown(*demo_tables()),
+    "eval.txt": lambda: shown(eval_tables("eval")),
+    "eval-other.txt": lambda: shown(eval_tables("eval-other")),
+    "compare.txt": lambda: shown(compared()),
+    "gate-shares.txt": lambda: shown(
+        TASKS["gate-shares"].tables(read_results(Path("gate-shares"))[TASKS["gate-shares"]])
+    ),
+    "probe.txt": lambda: shown([probed()]),
+    "diff.txt": lambda: shown(compare_folders(Path("eval"), Path("eval-other"))[0]),
+    "demo.txt": lambda: shown(eval_tables("demo")),
 }
 
 
@@ -120,41 +89,14 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=0) + "\n"
 
 
-def eval_results(folder: str) -> dict[str, Any]:
-    """What `ani eval --json` prints, from the folder's records."""
-    tasks = {}
-    for name, records in results(folder).items():
-        if records:
-            tasks[name] = _task(name).result(records)
-    return tasks
-
-
-def _task(name: str) -> Any:
-    model: Any = SimpleNamespace(config=load_config("model"))
-    tokenizer: Any = None
-    limit = LIMITS[name]
-    match name:
-        case "arithmetic":
-            operations = ("addition", "subtraction", "multiplication")
-            return evaluation._arithmetic(model, tokenizer, operations, limit, 0, METHODS["ani"])
-        case "gating":
-            return evaluation._gating(model, tokenizer, limit, 0)
-        case "routing":
-            return evaluation._routing(model, tokenizer, limit, 0, METHODS["ani"])
-        case "finer":
-            return evaluation._finer(model, tokenizer, "data/finer.jsonl", limit, 0)
-    data = "data/mmlu" if name == "mmlu" else f"data/{name}.jsonl"
-    return evaluation._benchmark(model, tokenizer, name, data, limit, 64, None, 0, METHODS["ani"], Path("eval"))
-
-
-def share_results() -> list[dict[str, Any]]:
-    """What `ani gate-shares --json` prints."""
-    return [share._asdict() for share in gate_shares(as_records(results("gate-shares")["gate-shares"], GatedText))]
+def summaries(folder: str) -> dict[str, Any]:
+    """What `ani eval --json` and `ani gate-shares --json` print, from the folder's records."""
+    return {task.name: task.summary(records) for task, records in read_results(Path(folder)).items()}
 
 
 JSON: dict[str, Callable[[], str]] = {
-    "eval.json": lambda: as_json(eval_results("eval")),
-    "gate-shares.json": lambda: as_json(share_results()),
+    "eval.json": lambda: as_json(summaries("eval")),
+    "gate-shares.json": lambda: as_json(summaries("gate-shares")["gate-shares"]),
     "diff.json": lambda: as_json(compare_folders(Path("eval"), Path("eval-other"))[1]),
 }
 
@@ -165,7 +107,7 @@ def test_tables_are_the_same_byte_for_byte(name: str) -> None:
 
 
 def test_the_comparison_wrote_its_tables_too() -> None:
-    assert Path("comparison/comparison.md").read_text(encoding="utf-8").endswith(comparison_markdown(*compared()))
+    assert Path("comparison/comparison.md").read_text(encoding="utf-8").endswith(markdown(compared()))
 
 
 @pytest.mark.parametrize("name", JSON)
@@ -350,11 +292,15 @@ def test_a_stopped_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shutil.copytree("model", tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     train(resume_recipe(Path("training")), resume=True)
-    found, stored = (read_records(folder / "training/training_log.jsonl") for folder in (tmp_path, STORED))
+    found, stored = (lines(folder / "training/training_log.jsonl") for folder in (tmp_path, STORED))
     assert [line["step"] for line in found] == [line["step"] for line in stored]
     for line, before in zip(found, stored, strict=True):
         for key in before.keys() - {"tokens_per_second"}:
             assert line[key] == pytest.approx(before[key], rel=1e-3, abs=1e-4), (line["step"], key)
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def test_a_finished_comparison_is_not_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,14 +311,14 @@ def test_a_finished_comparison_is_not_begun_anew(tmp_path: Path, monkeypatch: py
         shutil.copy(name, tmp_path)
     monkeypatch.chdir(tmp_path)
     folder = Path("comparison")
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    before = {file.name: lines(file) for file in folder.glob("*.jsonl")}
     for cell in json.loads((folder / "run.json").read_text())["cells"]:
         name, seed = cell.pop("variant"), cell.pop("seed")
         place = folder / "cells" / name / ("." if seed is None else f"seed-{seed}")
         (place / "training" / "adapter").mkdir(parents=True)
         (place / "training" / "adapter" / "ani_config.json").write_text(json.dumps(cell))
         for file in folder.glob("*.jsonl"):
-            mine = [r for r in read_records(file) if (r.get("run"), r.get("seed")) == (name, seed)]
+            mine = [r for r in lines(file) if (r.get("run"), r.get("seed")) == (name, seed)]
             if mine:
                 (place / file.name).write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in mine))
 
@@ -382,8 +328,7 @@ def test_a_finished_comparison_is_not_begun_anew(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(comparison, "train", never)
     monkeypatch.setattr(comparison, "load_model", never)
     comparison.run_comparison("comparison-of.yaml", Console(quiet=True))
-    after = {name: (folder / name).read_bytes() for name in before}
-    assert {name for name in before if after[name] != before[name]} == {"run.json"}  # its date and command
+    assert {name: lines(folder / name) for name in before} == before
 
 
 def test_recipes_are_read() -> None:

@@ -47,11 +47,14 @@ def demo(
     out: Annotated[Path | None, typer.Option("--out", help="Directory for results; default runs/demo.")] = None,
 ) -> None:
     """Train ANI on the embedded model, evaluate before and after, and write a report."""
-    from ani.demo import run_demo
+    from ani.comparison import DEMO, run_comparison
 
     _need_one_process("demo")
+    # No layer is looked for where one is named.
+    changes = ["probe=false"] if any(each.startswith("ani.layer=") for each in overrides or ()) else []
+    changes += [] if out is None else [f"output={json.dumps(str(out))}"]
     with _resumable("continue with the same command"):
-        report = run_demo(out, console, overrides or ())
+        report = run_comparison(DEMO, console, changes, overrides or ())
     console.print(f"\nThe report: [bold]{escape(str(report.resolve()))}[/bold] (open it in a browser)", soft_wrap=True)
 
 
@@ -63,16 +66,17 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
-    from ani.evaluation.gating import inspection_record
-    from ani.inspection_view import inspection_table, marked_text
+    from ani.results.decisions import DecidedText
+    from ani.tasks.answering import Answerer
+    from ani.tasks.inspected import Inspected, inspection_table, marked_text
 
-    attached, tokenizer = _load(model, adapter or _default_adapter(model))
-    record = inspection_record(attached, tokenizer, text)
+    answerer = Answerer(*_load(model, adapter or _default_adapter(model)))
+    decided = DecidedText(text=text, numbers=answerer.decisions(text))
     if as_json:
-        print(json.dumps(record, ensure_ascii=False))
+        print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
         return
-    console.print(marked_text(record))
-    console.print(inspection_table(record))
+    console.print(marked_text(decided))
+    console.print(inspection_table(decided))
 
 
 @app.command()
@@ -111,9 +115,10 @@ def probe(
 ) -> None:
     """Probe every layer for the roles of numbers and choose the one to inject at."""
     from ani.models import load_model, load_tokenizer
-    from ani.probing.run import SELECTION
+    from ani.probing.curve import SelectedLayer, layers_table
     from ani.probing.run import probe as run
-    from ani.report import layers_table
+    from ani.results.files import SELECTION, read_object
+    from ani.results.tables import rich_table
 
     wanted = _layers(layers) if layers is not None else None
     team = _joined(processes)
@@ -136,7 +141,7 @@ def probe(
     if as_json:
         print((out / SELECTION).read_text(encoding="utf-8"), end="")
         return
-    console.print(layers_table(selection))
+    console.print(rich_table(layers_table(selection.curve, read_object(out / SELECTION, SelectedLayer))))
     console.print(selection.reason, highlight=False)
 
 
@@ -263,17 +268,25 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
-    from ani.evaluation.backends import VllmModel
-    from ani.evaluation.run import NEED_GATE, TASKS
-    from ani.evaluation.run import evaluate as run
     from ani.injection.adapter import adapter_method
     from ani.injection.methods import METHODS
     from ani.models import load_tokenizer
+    from ani.tasks import TASKS
+    from ani.tasks.answering import Answerer, VllmModel
+    from ani.tasks.folders import evaluate as run
 
-    wanted = _names("task", tasks, TASKS)
+    # The others need settings that have no option.
+    known = {name: task for name, task in TASKS.items() if not any(f.is_required() for f in task.model_fields.values())}
+    wanted = _names("task", tasks, tuple(known))
     kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
     places = dict(_task_data(entry) for entry in data or ())
-    gated = [task for task in wanted if task in NEED_GATE]
+    for name in places:
+        if "data" not in getattr(known.get(name), "model_fields", {}):
+            takers = ", ".join(name for name, task in known.items() if "data" in task.model_fields)
+            raise InputError(f"the task {name} takes no data; those that do are {takers}")
+        if name not in wanted:
+            raise InputError(f"data for {name}, which is not among the tasks {', '.join(wanted)}")
+    gated = [name for name in wanted if known[name].needs_gate]
     if backend == "vllm":
         if processes > 1 or launched():
             raise InputError("vLLM spreads its work itself: leave out --processes, or use --backend transformers")
@@ -292,25 +305,21 @@ def evaluate(
     method = adapter_method(adapter) if adapter is not None else merged or METHODS["ani"]
     if gated and adapter is None and merged is None:
         raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
+    asked = [
+        known[name].asked(limit=limit, data=places.get(name), operations=kinds, max_new_tokens=max_new_tokens)
+        for name in wanted
+    ]
     how = "start the same command again: benchmarks go on, other tasks begin anew"
     with _resumable(how), alone(out):
         loaded, tokenizer = (VllmModel(model), load_tokenizer(model)) if backend == "vllm" else _load(model, adapter)
         if gated:
             _check_gate(loaded, adapter or model, f"the task {gated[0]}")
         results = run(
-            loaded,
-            tokenizer,
-            wanted,
+            asked,
+            Answerer(loaded, tokenizer, method, batch_size),
             out,
-            console=console,
-            operations=cast(Any, kinds),
-            data=places,
-            limit=limit,
-            max_new_tokens=max_new_tokens,
-            batch_size=batch_size,
             seed=seed,
-            method=method,
-            quiet=as_json,
+            console=Console(quiet=True) if as_json else console,
             facts={"model": model, "adapter": adapter, "backend": backend},
             processes=team,
         )
@@ -335,38 +344,27 @@ def gate_shares(
     as_json: JsonOption = False,
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
-    from ani.evaluation.gate_shares import GateText, benchmark_texts, gate_texts
-    from ani.evaluation.run import evaluate_gate_shares
-    from ani.evaluation.tasks.data import BENCHMARKS
+    from ani.tasks.answering import Answerer
+    from ani.tasks.folders import evaluate as run
+    from ani.tasks.gate_shares import GateShares
 
     team = _joined(processes)
-    found: dict[str, list[GateText]] = {}
-    for entry in texts:
-        name, _, place = entry.partition("=")
-        if name in BENCHMARKS:
-            read = benchmark_texts(cast(Any, name), place or None, limit=limit, seed=seed)
-        else:
-            read = gate_texts(entry, field or ["text"], group, limit=limit, seed=seed)
-        if read[0].source in found:
-            raise InputError(f"{entry}: there are texts called {read[0].source!r} already; give the file another name")
-        found[read[0].source] = read
     adapter = adapter or _default_adapter(model)
+    task = GateShares(texts=texts, field=field or ["text"], group=group, limit=limit)
     with _resumable("start the same command again"), alone(out):
         attached, tokenizer = _load(model, adapter)
         _check_gate(attached, adapter or model, "ani gate-shares")
-        shares = evaluate_gate_shares(
-            attached,
-            tokenizer,
-            [text for read in found.values() for text in read],
+        results = run(
+            [task],
+            Answerer(attached, tokenizer),
             out,
-            console=console,
-            quiet=as_json,
-            settings={"texts": texts, "field": field, "group": group, "limit": limit, "seed": seed},
+            seed=seed,
+            console=Console(quiet=True) if as_json else console,
             facts={"model": model, "adapter": adapter},
             processes=team,
         )
     if as_json and team.main:
-        print(json.dumps(shares, ensure_ascii=False))
+        print(json.dumps(results[task.name], ensure_ascii=False))
 
 
 @app.command()
@@ -376,7 +374,8 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p."""
-    from ani.report import backends_differ, compare_folders
+    from ani.results.tables import rich_table
+    from ani.tasks.folders import backends_differ, compare_folders
 
     tables, results = compare_folders(run, baseline)
     if note := backends_differ(run, baseline):
@@ -385,7 +384,7 @@ def diff(
         print(json.dumps(results, ensure_ascii=False))
         return
     for table in tables:
-        console.print(table)
+        console.print(rich_table(table))
 
 
 @app.command()

@@ -7,117 +7,38 @@ interrupted comparison goes on.
 import gc
 import re
 import shutil
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
-from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problems
-from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.errors import InputError, TrainingFailed
-from ani.evaluation.arithmetic import PAPER_DIGITS, evaluate_arithmetic
-from ani.evaluation.benchmarks import Benchmark, evaluate_benchmark, load_benchmark, prompt_room
-from ani.evaluation.gating import evaluate_gating
-from ani.evaluation.language import LanguageText, evaluate_language, language_texts
-from ani.evaluation.results import read_records, write_json, write_records
-from ani.evaluation.tasks.data import BenchmarkName
 from ani.files import alone, replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.injection.methods import METHODS, Method
-from ani.models import load_config, load_model, load_tokenizer, need_chat_template
-from ani.probing.run import LAYERS, SELECTION, probe
-from ani.progress import counting, training_lines
+from ani.models import load_config, load_model, load_tokenizer
+from ani.probing.run import probe
+from ani.progress import training_lines
 from ani.provenance import provenance
-from ani.report import build_report, comparison_markdown, comparison_tables
-from ani.training.recipe import Recipe, Section, load_recipe, load_settings, save_recipe
+from ani.report import build_report
+from ani.results.files import LAYERS, RUN, SELECTION, TRAINING_LOG, read_records, task_file, write_json, write_records
+from ani.results.tables import Table, markdown, rich_table
+from ani.settings import Section, load_settings, save_settings, validated
+from ani.tasks import Posed, ask, clear_answers, presented, task_class
+from ani.tasks.answering import Answerer
+from ani.tasks.task import Task
+from ani.training.recipe import Recipe, load_recipe
 from ani.training.trainer import ADAPTER, PROBE, train
 from ani.untrusted import read_json_object
 
 PLAN_FILE = "comparison.yaml"
-ARITHMETIC = "arithmetic.jsonl"
-GATING = "gating.jsonl"
-LANGUAGE = "language.jsonl"
+DEMO = Path(__file__).parent / "recipes" / "demo-comparison.yaml"
 REFERENCE = "reference"
 COMMON = ("model", "output", "seed", "data_seed")
 """Keys of the training recipe that no variant may set."""
-
-
-class ArithmeticTask(Section):
-    """N-digit arithmetic, answered by generation."""
-
-    count: int = Field(ge=1)
-    """Problems for each length and operation; the paper has 100."""
-    digits: list[int] = Field(default=list(PAPER_DIGITS))
-    """Lengths of the operands."""
-    operations: list[Operation] = Field(default=["addition"])
-    """Of `addition`, `subtraction` and `multiplication`."""
-
-
-class GatingTask(Section):
-    """Held-out sentences whose numbers have known roles; for models with a gate."""
-
-    count: int = Field(ge=1)
-    """Sentences."""
-
-
-class LanguageTask(Section):
-    """Perplexity on texts without numbers and on sentences whose numbers are names: shows damage."""
-
-    texts: str
-    """A JSONL file, or a data set on the hub; no text of it should stand in the training data."""
-    field: str = "text"
-    """The key of the text in each record."""
-    count: int = Field(ge=1)
-    """Texts without numbers, and as many sentences."""
-
-
-class BenchmarkTask(Section):
-    """GSM8K, MATH or MMLU."""
-
-    name: BenchmarkName
-    data: str | None = None
-    """A hub name, a JSONL file or a directory of them; None: the set on the hub."""
-    limit: int | None = Field(default=None, ge=1)
-    """Questions; None: all."""
-    max_new_tokens: int | None = Field(default=None, ge=1)
-    """Of an answer; None: 512 of GSM8K, 2,048 of MATH."""
-
-
-class Evaluation(Section):
-    """What every cell is asked. A task that is `null` or missing is left out."""
-
-    arithmetic: list[ArithmeticTask] | None = Field(default=None, min_length=1)
-    """One, or several where operations have other lengths or counts."""
-    benchmarks: list[BenchmarkTask] | None = Field(default=None, min_length=1)
-    """Each at most once."""
-    gating: GatingTask | None = None
-    """The gate's decisions."""
-    language: LanguageTask | None = None
-    """What plain language costs."""
-
-    @field_validator("arithmetic", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, dict) else value
-
-    @model_validator(mode="after")
-    def _asked_once(self) -> Self:
-        asked = [(op, n) for task in self.arithmetic or [] for op in task.operations for n in task.digits]
-        if twice := [pair for pair, times in Counter(asked).items() if times > 1]:
-            raise ValueError(f"evaluation.arithmetic asks {twice[0][0]} of {twice[0][1]} digits more than once")
-        names = [task.name for task in self.benchmarks or []]
-        if more := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"evaluation.benchmarks asks {more[0]} more than once")
-        return self
-
-    @property
-    def for_all(self) -> bool:
-        """Whether there is a task for models without a gate as well, whose answers have pairs."""
-        return any(task is not None for task in (self.arithmetic, self.benchmarks, self.language))
 
 
 class _Design(Section):
@@ -132,8 +53,8 @@ class _Design(Section):
     probe: bool = False
     """Also probe the untrained model's layers, as the training recipe's `probe` says, for the plot of accuracy over
     probe accuracy (paper, Figure "Layer Sensitivity Analysis")."""
-    evaluation: Evaluation
-    """What every model is asked."""
+    evaluation: dict[str, Any]
+    """What every model is asked: tasks by name, with their settings; one that is `null` is left out."""
 
 
 class Comparison(_Design):
@@ -161,18 +82,9 @@ class Comparison(_Design):
                 raise ValueError(f"more_seeds: there is no variant {name!r}")
             if len({*self.seeds, *more}) < len(self.seeds) + len(more):
                 raise ValueError(f"seeds must be distinct, not {[*self.seeds, *more]}")
-        for_all = self.evaluation.for_all
-        if not for_all and self.evaluation.gating is None:
-            raise ValueError("evaluation needs a task, such as arithmetic: {count: 100}")
-        if self.reference and not for_all:
-            raise ValueError("the untrained model has no gate to evaluate; set reference: false")
-        if self.baseline is not None:
-            known = [*([REFERENCE] if self.reference else []), *self.variants]
-            if not for_all or self.baseline not in known:
-                raise ValueError(
-                    f"baseline {self.baseline!r} must be one of {known}, with evaluation.arithmetic, "
-                    "evaluation.benchmarks or evaluation.language"
-                )
+        known = [*([REFERENCE] if self.reference else []), *self.variants]
+        if self.baseline is not None and self.baseline not in known:
+            raise ValueError(f"baseline {self.baseline!r} must be one of {known}")
         return self
 
 
@@ -203,35 +115,25 @@ class _Cell(NamedTuple):
     def training(self) -> Path:
         return self.folder / "training"
 
+    def asked(self, posed: Sequence[Posed]) -> list[Posed]:
+        """The tasks that this model can be asked."""
+        gate = self.seed is not None and self.recipe.ani is not None and self.recipe.ani.gate == "learned"
+        return [each for each in posed if gate or not each.task.needs_gate]
 
-class _Tasks(NamedTuple):
-    """What every cell is asked; None: left out."""
-
-    problems: list[ArithmeticProblem] | None
-    benchmarks: dict[str, Benchmark]
-    """By result file."""
-    sentences: list[DiagnosticSentence] | None
-    texts: list[LanguageText] | None
-
-    def files(self, cell: _Cell) -> list[Path]:
-        """The results that a finished cell has."""
-        gated = cell.seed is not None and cell.recipe.ani is not None and cell.recipe.ani.gate == "learned"
-        wanted = {
-            ARITHMETIC: self.problems is not None,
-            **dict.fromkeys(self.benchmarks, True),
-            GATING: self.sentences is not None and gated,
-            LANGUAGE: self.texts is not None,
-        }
-        return [cell.folder / name for name, asked in wanted.items() if asked]
+    def is_finished(self, posed: Sequence[Posed]) -> bool:
+        return all(task_file(self.folder, each.task.name).is_file() for each in self.asked(posed))
 
 
-def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] = ()) -> Path:
+def run_comparison(
+    path: str | Path, console: Console, overrides: Sequence[str] = (), recipe_overrides: Sequence[str] = ()
+) -> Path:
     """Carry out a comparison, or go on with it.
 
     Args:
         path: Of the comparison, a YAML file (`Comparison`).
         console: Where progress and tables go.
         overrides: Changes to the comparison, `key=value`.
+        recipe_overrides: Further changes to the training recipe for all variants.
 
     Returns:
         The report, one HTML file. Beside it lie the results of all cells, one JSON-lines file a task, and the tables,
@@ -242,14 +144,16 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
         TrainingFailed: If a cell can't be trained; what is finished stays.
     """
     comparison = load_settings(path, Comparison, overrides)
-    plan = _plan(comparison, Path(path).parent)
+    comparison = comparison.model_copy(update={"overrides": [*comparison.overrides, *recipe_overrides]})
+    tasks = evaluation_tasks(comparison, f"recipe {path}")
+    plan = _plan(comparison, tasks, Path(path).parent)
     # All bad input is met before the first file is touched.
-    tasks = _tasks(plan)
-    tokenizer = load_tokenizer(plan.base.model)
-    if tasks.benchmarks:
-        need_chat_template(tokenizer, "evaluation.benchmarks")
-    for benchmark in tasks.benchmarks.values():
-        prompt_room(load_config(plan.base.model), benchmark)
+    seed = plan.base.data_seed
+    assert seed is not None  # `_plan` set it
+    posed = [Posed(task, task.questions(seed)) for task in tasks]
+    tokenizer, config = load_tokenizer(plan.base.model), load_config(plan.base.model)
+    for task, questions in posed:
+        task.check(questions, tokenizer, config)
     folder = Path(comparison.output)
     cells = _cells(plan, folder)
     with alone(folder):
@@ -260,33 +164,60 @@ def run_comparison(path: str | Path, console: Console, overrides: Sequence[str] 
             _probe(plan, folder, tokenizer, console)
         for number, cell in enumerate(cells, start=1):
             console.rule(f"{number}/{len(cells)} {cell.name}")
-            if finished := all(file.is_file() for file in tasks.files(cell)):
+            if finished := cell.is_finished(posed):
                 console.print("finished already")
             else:
-                _reuse_probe(cell, cells)
-                _run_cell(cell, tasks, tokenizer, console)
-            for answers in cell.folder.glob("*.answers"):
-                answers.unlink()
+                _reuse_probe(cell, cells, folder if plan.probe else None)
+                _run_cell(cell, posed, tokenizer, console)
+            clear_answers(cell.folder, tasks)
             if not finished and number < len(cells):
-                _print_tables(_merge(folder, cells, tasks), plan, console)
-        results = _merge(folder, cells, tasks)
-        _print_tables(results, plan, console)
+                _print(_tables(_merge(folder, cells, posed), plan), console)
+        tables = _tables(_merge(folder, cells, posed), plan)
+        _print(tables, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
             notes = "".join(f"{note}\n\n" for note in _budget_notes(plan))
-            file.write(f"# {title}\n\n{notes}{comparison_markdown(*results, plan.baseline)}")
-        write_json(
-            folder / "run.json",
-            {
-                "title": title,
-                "model": plan.base.model,
-                "baseline": plan.baseline,
-                "cells": [_facts(cell) for cell in cells],
-                "settings": comparison.model_dump(mode="json"),
-                **provenance(),
-            },
-        )
+            file.write(f"# {title}\n\n{notes}{markdown(tables)}")
+        trained = [cell for cell in cells if cell.seed is not None]
+        facts: dict[str, Any] = {"title": title, "model": plan.base.model, "baseline": plan.baseline}
+        if len(trained) == 1:  # the page shows what was trained, and how
+            shutil.copy(trained[0].training / TRAINING_LOG, folder)
+            facts |= {"adapter": str(trained[0].training / ADAPTER), **_injection(trained[0])}
+        facts |= {
+            "cells": [
+                {"variant": cell.variant, "seed": cell.seed, **({} if cell.seed is None else _injection(cell))}
+                for cell in cells
+            ],
+            "settings": comparison.model_dump(mode="json"),
+            **provenance(),
+        }
+        write_json(folder / RUN, facts)
         return build_report(folder)
+
+
+def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:
+    """The tasks of `evaluation`, in the order of `TASKS`; `benchmarks: [{name: gsm8k, ...}]` is another way to write
+    `gsm8k: {...}`.
+
+    Raises:
+        InputError: A task is unknown, asked twice, or its settings aren't valid; or there is none that every model can
+            be asked, where one is needed.
+    """
+    wanted = {name: settings for name, settings in design.evaluation.items() if settings is not None}
+    for each in wanted.pop("benchmarks", []):
+        name = each.get("name") if isinstance(each, dict) else None
+        if name in wanted:
+            raise InputError(f"{where}: evaluation.benchmarks asks {name} more than once")
+        wanted[str(name)] = {key: value for key, value in dict(each).items() if key != "name"}
+    tasks = {name: validated(task_class(name), wanted[name], where, f"evaluation.{name}") for name in wanted}
+    for_all = any(not task.needs_gate for task in tasks.values())
+    if not tasks:
+        raise InputError(f"{where}: evaluation needs a task, such as arithmetic: {{count: 100}}")
+    if design.reference and not for_all:
+        raise InputError(f"{where}: the untrained model has no gate to evaluate; set reference: false")
+    if design.baseline is not None and not for_all:
+        raise InputError(f"{where}: baseline needs a task that every model is asked, such as arithmetic")
+    return list(tasks.values())
 
 
 def _budget_notes(plan: Plan) -> list[str]:
@@ -303,10 +234,11 @@ def _budget_notes(plan: Plan) -> list[str]:
 
 def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Recipe]:
     """What each variant of a comparison trains; raises InputError if the comparison is not valid."""
-    return _plan(load_settings(path, Comparison, overrides), Path(path).parent).variants
+    comparison = load_settings(path, Comparison, overrides)
+    return _plan(comparison, evaluation_tasks(comparison, f"recipe {path}"), Path(path).parent).variants
 
 
-def _plan(comparison: Comparison, directory: Path) -> Plan:
+def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Plan:
     file = directory / comparison.recipe
     base = load_recipe(file, comparison.overrides)
     common = {"data_seed": base.seed if base.data_seed is None else base.data_seed}
@@ -325,36 +257,13 @@ def _plan(comparison: Comparison, directory: Path) -> Plan:
     return Plan(
         base=base.model_copy(update={**common, "output": f"cells/{REFERENCE}"}),
         variants=variants,
-        **{key: getattr(comparison, key) for key in _Design.model_fields},
+        **{key: getattr(comparison, key) for key in _Design.model_fields if key != "evaluation"},
+        evaluation=_spelled_out(tasks),
     )
 
 
-def _tasks(plan: Plan) -> _Tasks:
-    seed = plan.base.data_seed
-    assert seed is not None  # `_plan` set it
-    arithmetic, gating, language = plan.evaluation.arithmetic, plan.evaluation.gating, plan.evaluation.language
-    problems = [
-        problem
-        for task in arithmetic or []
-        for problem in arithmetic_problems(
-            task.count * len(task.digits) * len(task.operations),
-            digits=task.digits,
-            operations=task.operations,
-            split="test",
-            seed=seed,
-        )
-    ]
-    return _Tasks(
-        problems or None,
-        {
-            f"{task.name}.jsonl": load_benchmark(
-                task.name, data=task.data, limit=task.limit, seed=seed, max_new_tokens=task.max_new_tokens
-            )
-            for task in plan.evaluation.benchmarks or []
-        },
-        None if gating is None else diagnostic_sentences(gating.count, split="test", seed=seed),
-        None if language is None else language_texts(language.texts, language.field, language.count, seed),
-    )
+def _spelled_out(tasks: Sequence[Task]) -> dict[str, Any]:
+    return {task.name: task.model_dump(mode="json") for task in tasks}
 
 
 def _cells(plan: Plan, folder: Path) -> list[_Cell]:
@@ -382,9 +291,10 @@ def _claim(plan: Plan, folder: Path) -> None:
     if not file.is_file():
         if any(not entry.name.startswith(".") for entry in folder.iterdir()):
             raise InputError(f"{folder} is not empty and holds no {PLAN_FILE}; name another output")
-        save_recipe(plan, file)
+        save_settings(plan, file)
         return
     found = load_settings(file, Plan)
+    found = found.model_copy(update={"evaluation": _spelled_out(evaluation_tasks(found, str(file)))})
     changed = [key for key in Plan.model_fields if key not in _MAY_GROW and getattr(found, key) != getattr(plan, key)]
     changed += [
         f"variant {name}"
@@ -396,7 +306,7 @@ def _claim(plan: Plan, folder: Path) -> None:
             f"{folder} holds another comparison, with other {' and '.join(changed)}; remove it, or name another output"
         )
     # Left out variants stay in the plan: should they come back, their cells must be theirs.
-    save_recipe(plan.model_copy(update={"variants": {**found.variants, **plan.variants}}), file)
+    save_settings(plan.model_copy(update={"variants": {**found.variants, **plan.variants}}), file)
 
 
 def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
@@ -411,21 +321,23 @@ def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console
             file.write((folder / PROBE / name).read_text(encoding="utf-8"))
 
 
-def _reuse_probe(cell: _Cell, cells: Sequence[_Cell]) -> None:
-    """Cells that probe the same model alike find the same layer: give this one what another one found."""
+def _reuse_probe(cell: _Cell, cells: Sequence[_Cell], probed: Path | None) -> None:
+    """Cells that probe the same model alike find the same layer: give this one what was found in the comparison's
+    folder, if it is `probed`, or by another cell."""
     ani = cell.recipe.ani
     if cell.seed is None or ani is None or ani.layer != "auto" or (cell.training / PROBE).exists():
         return
     what = ("dtype", "quantization", "probe")
-    for other in cells:
-        alike = all(getattr(other.recipe, key) == getattr(cell.recipe, key) for key in what)
-        if alike and (other.training / PROBE / SELECTION).is_file():
-            with replacing_directory(cell.training / PROBE) as copy:
-                shutil.copytree(other.training / PROBE, copy, dirs_exist_ok=True)
-            return
+    alike = [o for o in cells if all(getattr(o.recipe, key) == getattr(cell.recipe, key) for key in what)]
+    places = [other.training / PROBE for other in alike]
+    if probed is not None and any(other.seed is None for other in alike):
+        places.insert(0, probed / PROBE)
+    if found := next((place for place in places if (place / SELECTION).is_file()), None):
+        with replacing_directory(cell.training / PROBE) as copy:
+            shutil.copytree(found, copy, dirs_exist_ok=True)
 
 
-def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
+def _run_cell(cell: _Cell, posed: Sequence[Posed], tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
     if cell.seed is not None:
         if not (cell.training / ADAPTER).is_dir():
             try:
@@ -440,77 +352,41 @@ def _run_cell(cell: _Cell, tasks: _Tasks, tokenizer: PreTrainedTokenizerBase, co
     model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
     if cell.seed is not None:
         load_adapter(model, tokenizer, cell.training / ADAPTER)
-    for file in tasks.files(cell):
-        if file.is_file():
-            continue
-        if file.name == ARITHMETIC:
-            assert tasks.problems is not None
-            with counting(console, f"problems, {cell.name}", len(tasks.problems)) as count:
-                write_records(
-                    file,
-                    evaluate_arithmetic(
-                        model, tokenizer, tasks.problems, run=cell.variant, method=cell.method, on_batch=count
-                    ),
-                )
-        elif file.name in tasks.benchmarks:
-            benchmark, answers = tasks.benchmarks[file.name], file.with_suffix(".answers")
-            with counting(console, f"{benchmark.name}, {cell.name}", benchmark.questions) as count:
-                write_records(
-                    file,
-                    evaluate_benchmark(
-                        model, tokenizer, benchmark, method=cell.method, answers=answers, on_question=count
-                    ),
-                )
-        elif file.name == LANGUAGE:
-            assert tasks.texts is not None
-            with counting(console, f"texts, {cell.name}", len(tasks.texts)) as count:
-                write_records(
-                    file,
-                    evaluate_language(model, tokenizer, tasks.texts, rewrite=cell.method.pieces, on_text=count),
-                )
-        else:
-            assert tasks.sentences is not None
-            with counting(console, f"sentences, {cell.name}", len(tasks.sentences)) as count:
-                write_records(file, evaluate_gating(model, tokenizer, tasks.sentences, count))
+    missing = [each for each in cell.asked(posed) if not task_file(cell.folder, each.task.name).is_file()]
+    ask(missing, Answerer(model, tokenizer, cell.method), cell.folder, console=console, of=cell.name)
 
 
-class _Results(NamedTuple):
-    """The records of all finished cells, with run and seed."""
-
-    answers: list[Any]
-    decisions: list[Any]
-    losses: list[Any]
-    benchmarks: list[Any]
-
-
-def _merge(folder: Path, cells: Sequence[_Cell], tasks: _Tasks) -> _Results:
+def _merge(folder: Path, cells: Sequence[_Cell], posed: Sequence[Posed]) -> dict[type[Task], list[Any]]:
     """Write the results of the finished cells into the folder."""
-    finished = [cell for cell in cells if all(file.is_file() for file in tasks.files(cell))]
-
-    def merged(name: str) -> list[Any]:
+    finished = [cell for cell in cells if cell.is_finished(posed)]
+    results: dict[type[Task], list[Any]] = {}
+    for task, _ in posed:
+        files = [(cell, task_file(cell.folder, task.name)) for cell in finished]
         records = [
-            {**record, "run": cell.variant, "seed": cell.seed}
-            for cell in finished
-            if (cell.folder / name).is_file()
-            for record in read_records(cell.folder / name)
+            record.model_copy(update={"run": cell.variant, "seed": cell.seed})
+            for cell, file in files
+            if file.is_file()
+            for record in read_records(file, task.record)
         ]
-        return write_records(folder / name, records) if records else []
-
-    judged = [record for name in tasks.benchmarks for record in merged(name)]
-    return _Results(merged(ARITHMETIC), merged(GATING), merged(LANGUAGE), judged)
-
-
-def _print_tables(results: _Results, plan: Plan, console: Console) -> None:
-    in_pairs = (*results.answers, *results.losses, *results.benchmarks)
-    baseline = plan.baseline if any(record["run"] == plan.baseline for record in in_pairs) else None
-    for table in comparison_tables(*results, baseline):
-        console.print(table)
+        if records:
+            results[type(task)] = write_records(task_file(folder, task.name), records)
+    return results
 
 
-def _facts(cell: _Cell) -> dict[str, Any]:
-    """For figures: which cell, and the layer and policy of its adapter if it has a module."""
-    facts: dict[str, Any] = {"variant": cell.variant, "seed": cell.seed}
-    if cell.seed is not None:
-        config = read_json_object(cell.training / ADAPTER / CONFIG_FILE)
-        facts |= {key: config[key] for key in ("layer", "policy") if key in config}
-    return facts
+def _tables(results: Mapping[type[Task], list[Any]], plan: Plan) -> list[Table]:
+    tables = []
+    for task, records in presented(results):
+        runs = {record.run for record in records}
+        tables += task.tables(records, plan.baseline if plan.baseline in runs else None)
+    return tables
+
+
+def _print(tables: Sequence[Table], console: Console) -> None:
+    for table in tables:
+        console.print(rich_table(table))
+
+
+def _injection(cell: _Cell) -> dict[str, Any]:
+    """The layer and policy of a trained cell's adapter, if it has a module."""
+    config = read_json_object(cell.training / ADAPTER / CONFIG_FILE)
+    return {key: config[key] for key in ("layer", "policy") if key in config}

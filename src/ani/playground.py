@@ -12,10 +12,10 @@ import gradio as gr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.evaluation.backends import greedy_texts
 from ani.injection.attach import ani_module
 from ani.injection.inspection import NumberDecision, forced_gates, inspect
 from ani.serving.checkpoint import merged_method
+from ani.tasks.answering import Answerer
 
 GATES = {"as learnt": None, "all open": True, "all shut": False}
 EXAMPLE = "Room 505 has a capacity of 10. How many people can be in it?"
@@ -160,7 +160,9 @@ def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str
     if not text.strip():
         raise InputError("there is no text to answer; type one")
     prompt = _prompt(model, tokenizer, text)
-    return greedy_texts(model, tokenizer, [prompt.text], max_new_tokens, add_special_tokens=not prompt.is_chat)[0]
+    return Answerer(model, tokenizer).greedy_texts(
+        [prompt.text], max_new_tokens, add_special_tokens=not prompt.is_chat
+    )[0]
 
 
 def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> _Prompt:

@@ -15,24 +15,23 @@ from transformers import PreTrainedTokenizerBase
 from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled import read_labelled
-from ani.evaluation.results import write_json, write_records
 from ani.injection.attach import base_model, decoder_layers
 from ani.launch import ALONE, Processes
+from ani.probing.curve import ProbedRole
 from ani.probing.probes import Bools, ProbeResults, probe_layers
 from ani.probing.selection import LayerSelection, choose_layer, preset_for
 from ani.probing.states import ProbedNumber, number_states
 from ani.progress import counting
 from ani.provenance import provenance
+from ani.results.files import LAYERS, RUN, SELECTION, write_json, write_records
 
 CONTRASTIVE = "contrastive"
 """Names our own minimal pairs where a file of labelled sentences could stand."""
 SENTENCES = 4000
 """How many of them."""
 
-LAYERS = "layers.jsonl"
 RANDOM_SPLIT = "probe_random_split.jsonl"
 HELD_OUT = "probe_held_out.jsonl"
-SELECTION = "selection.json"
 
 
 def select_layer(
@@ -102,14 +101,14 @@ def probe(
     if not processes.main:
         return selection
     # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
-    for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"):
+    for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, RUN):
         (out / name).unlink(missing_ok=True)
-    write_records(out / LAYERS, (point._asdict() for point in selection.curve))
+    write_records(out / LAYERS, selection.curve)
     shares = (("random_split", results.random_split), ("control", results.control))
     write_records(out / RANDOM_SPLIT, _records(results.numbers, shares, results.seen))
     write_records(out / HELD_OUT, _records(results.held_out_numbers, (("held_out", results.held_out),)))
     settings = {"data": data, "held_out": held_out, "sentences": len(diagnostic), "seed": seed}
-    write_json(out / "run.json", {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
+    write_json(out / RUN, {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
     write_json(  # the last one: training goes on from it
         out / SELECTION,
         {
@@ -176,10 +175,9 @@ def _probe(
 
 def _records(
     numbers: Sequence[ProbedNumber], right: Sequence[tuple[str, Bools]], seen: Bools | None = None
-) -> Iterator[dict[str, Any]]:
-    """A number, and for each layer in order 1 where the probe was right."""
+) -> Iterator[ProbedRole]:
     for index, number in enumerate(numbers):
-        record = {**number._asdict(), "value": str(number.value)}
+        facts: dict[str, Any] = {**number._asdict(), "value": str(number.value)}
         if seen is not None:
-            record["seen"] = bool(seen[index])
-        yield record | {name: values[index].astype(int).tolist() for name, values in right}
+            facts["seen"] = bool(seen[index])
+        yield ProbedRole(**facts, **{name: values[index].astype(int).tolist() for name, values in right})

@@ -9,37 +9,14 @@ from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 
 from ani.errors import InputError
-from ani.evaluation.statistics import bootstrap_means
+from ani.probing.curve import LayerPoint
 from ani.probing.probes import ProbeResults
+from ani.results.statistics import bootstrap_means
 
 MARGIN = 0.05
 """Accuracy that a layer may lack to the best one and still count as good as it."""
 _CONFIDENCE = 95
 _FALL = 0.01  # of accuracy on the random split, after a peak that is worth a word
-
-
-class LayerPoint(NamedTuple):
-    """One layer of the curve, a line of `layers.jsonl`. Intervals are 95%, bootstrapped over templates."""
-
-    layer: int
-    random_split: float
-    """Accuracy on a random split of the sentences: the paper's measure."""
-    random_split_low: float
-    random_split_high: float
-    held_out: float
-    """Accuracy on domains, templates and numbers that the probe has not seen."""
-    held_out_low: float
-    held_out_high: float
-    control: float
-    """Accuracy in the control task, on the numbers where it can be learnt."""
-    selectivity: float
-    """Accuracy of the random split on the same numbers, minus `control`."""
-    selectivity_low: float
-    selectivity_high: float
-    deficit_high: float
-    """With 95% confidence (one-sided) the held-out accuracy, smoothed, is at most this far below the best layer's."""
-    strength: float
-    """C of the logistic regression."""
 
 
 class LayerSelection(NamedTuple):
@@ -122,13 +99,13 @@ def choose_layer(
     deficit_high = np.percentile(smooth_held_out[:, [best]] - smooth_held_out, _CONFIDENCE, axis=0)
     curve = tuple(
         LayerPoint(
-            layer,
-            *_estimate(results.random_split[:, column], random_split[:, column]),
-            *_estimate(results.held_out[:, column], held_out[:, column]),
-            float(results.control[results.seen, column].mean()),
-            *_estimate(gain[:, column], selectivity[:, column]),
-            float(deficit_high[column]),
-            results.strengths[column],
+            layer=layer,
+            **_estimate("random_split", results.random_split[:, column], random_split[:, column]),
+            **_estimate("held_out", results.held_out[:, column], held_out[:, column]),
+            control=float(results.control[results.seen, column].mean()),
+            **_estimate("selectivity", gain[:, column], selectivity[:, column]),
+            deficit_high=float(deficit_high[column]),
+            strength=results.strengths[column],
         )
         for column, layer in enumerate(results.layers)
     )
@@ -165,9 +142,9 @@ def _smoothing(layers: tuple[int, ...], columns: list[int]) -> NDArray[np.float6
     return weights
 
 
-def _estimate(right: NDArray[np.generic], resampled: NDArray[np.float64]) -> tuple[float, float, float]:
+def _estimate(name: str, right: NDArray[np.generic], resampled: NDArray[np.float64]) -> dict[str, float]:
     low, high = np.percentile(resampled, [2.5, 97.5])
-    return float(right.mean()), float(low), float(high)
+    return {name: float(right.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
 
 
 def _longest(columns: list[int]) -> list[int]:

@@ -6,6 +6,7 @@ Knows nothing about files, tables or the page around them; of a user's text only
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import singledispatch
 from io import StringIO
 from itertools import pairwise
 from math import isfinite, nan
@@ -17,8 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ani.report.records import GateDecision, SelectedLayer, TrainingStep
-from ani.report.summaries import Accuracy, Estimate, LayerEffect, LayerProbe
+from ani.probing.curve import LayerPoint, SelectedLayer
+from ani.results.sections import Bars, Curves, Histogram
+from ani.results.statistics import Estimate
 
 # matplotlib writes hexadecimal colours; these stand for the page's CSS variables, which follow its light or
 # dark mode, and are replaced in the finished SVG.
@@ -70,11 +72,73 @@ class Key(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """An SVG, what it shows in words (its text alternative), and its legend."""
+    """An SVG, what it shows in words (its text alternative), and its legend; a wide one has a row to itself."""
 
     svg: Markup
     description: str
-    legend: tuple[Key, ...]
+    legend: tuple[Key, ...] = ()
+    wide: bool = False
+
+
+class Line(NamedTuple):
+    """A quantity over steps, and the index of its colour, marker and line: a role looks the same in every figure."""
+
+    name: str
+    points: Sequence[tuple[int, float]]
+    style: int
+
+
+class Lines(NamedTuple):
+    """Quantities over steps in one pair of axes."""
+
+    description: str
+    lines: Sequence[Line]
+    shares: bool = False
+    """The axis is that of shares."""
+
+
+class Panels(NamedTuple):
+    """Small multiples, each with its title."""
+
+    description: str
+    panels: Mapping[str, Sequence[Line]]
+
+
+class LayerCurve(NamedTuple):
+    """Accuracy of linear probes over layers in 95% bands, and the layers of the selection (paper, Figure 3)."""
+
+    curve: Sequence[LayerPoint]
+    selection: SelectedLayer | None
+
+
+class LayerEffect(NamedTuple):
+    """What a run gains from the layer that it injects at, beside what a probe reads there."""
+
+    layer: int
+    run: str
+    task: Estimate
+    """Right answers, the mean over seeds."""
+    probe: Estimate
+    """Held-out accuracy."""
+
+
+class EffectsByLayer(NamedTuple):
+    """Right answers by layer of injection, above the probes' curve (paper, Figure "Layer Sensitivity Analysis")."""
+
+    effects: Sequence[LayerEffect]
+    curve: Sequence[LayerPoint]
+
+
+class TaskOverProbe(NamedTuple):
+    """Right answers over held-out probe accuracy, a point a layer with its 95% intervals."""
+
+    effects: Sequence[LayerEffect]
+
+
+@singledispatch
+def draw(what: Any, name: str) -> Chart:
+    """Draw what a section's figure holds; `name` makes its identifiers unique in a page."""
+    raise TypeError(f"{type(what).__name__} is no chart")
 
 
 def _key(index: int, name: str) -> Key:
@@ -109,7 +173,7 @@ def _figure(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
 def _bars(estimates: Iterable[Estimate]) -> list[tuple[float, ...]]:
     """The lengths of error bars, down and up."""
     # Rounding can put a limit a hair inside the estimate at 0% and 100%.
-    lengths = [(max(0.0, value - low), max(0.0, high - value)) for value, low, high in estimates]
+    lengths = [(max(0.0, e.value - e.low), max(0.0, e.high - e.value)) for e in estimates]
     return list(zip(*lengths, strict=True))
 
 
@@ -118,60 +182,59 @@ MOST_LINES = len(SERIES)
 PANEL_COLUMNS = 4
 
 
+@draw.register
 @matplotlib.rc_context(STYLE)
-def accuracy_chart(rows: Sequence[Accuracy], name: str, baseline: str | None = None) -> Chart:
-    """Accuracy over digits for the runs of one operation, with Wilson 95% intervals as bars.
-
-    More than `MOST_LINES` runs have a panel each, before the others' lines and that of the `baseline`.
-    """
-    digits = sorted({digit for row in rows for digit in row.by_digits})
-    step = min((b - a for a, b in pairwise(digits)), default=1)
-    if len(rows) <= MOST_LINES:
+def _curves(what: Curves, name: str) -> Chart:
+    """More than `MOST_LINES` runs have a panel each, before the others' lines and that of the baseline."""
+    runs = what.runs
+    ticks = sorted({x for run in runs.values() for x in run})
+    step = min((b - a for a, b in pairwise(ticks)), default=1)
+    if len(runs) <= MOST_LINES:
         figure, (axes,) = _figure()
-        for index, row in enumerate(rows):
-            # Shifted a little, so that bars at the same digits can be told apart.
-            shift = (index - (len(rows) - 1) / 2) * min(0.09, 0.5 / len(rows)) * step
-            _accuracy_line(axes, row, index, shift)
-        axes.set(xlabel="digits")
+        for index, run in enumerate(runs.values()):
+            # Shifted a little, so that bars at the same place can be told apart.
+            _curve(axes, run, index, (index - (len(runs) - 1) / 2) * min(0.09, 0.5 / len(runs)) * step)
+        axes.set(xlabel=what.label)
         panels = [axes]
-        legend = [_key(index, row.run) for index, row in enumerate(rows)]
+        legend = [_key(index, run) for index, run in enumerate(runs)]
     else:
-        lines = -(-len(rows) // PANEL_COLUMNS)
+        lines = -(-len(runs) // PANEL_COLUMNS)
         figure = Figure(figsize=(12, 1.8 * lines))
         grid = list(figure.subplots(lines, PANEL_COLUMNS, sharey=True).flat)
-        panels = grid[: len(rows)]
-        for axes, row in zip(panels, rows, strict=True):
-            for other in rows:
-                values = [share.estimate.value for share in other.by_digits.values()]
-                if other.run == baseline:
-                    axes.plot(list(other.by_digits), values, color=SERIES[NEUTRAL], linestyle=(0, (3, 2)), linewidth=1)
+        panels = grid[: len(runs)]
+        for axes, (title, run) in zip(panels, runs.items(), strict=True):
+            for other, points in runs.items():
+                values = [estimate.value for estimate in points.values()]
+                if other == what.baseline:
+                    axes.plot(list(points), values, color=SERIES[NEUTRAL], linestyle=(0, (3, 2)), linewidth=1)
                 else:
-                    axes.plot(list(other.by_digits), values, color=RULE, linewidth=0.8, zorder=1)
-            _accuracy_line(axes, row, 0, 0)
-            axes.set_title(_short(row.run), loc="left", parse_math=False)
-        for axes in grid[len(rows) :]:
+                    axes.plot(list(points), values, color=RULE, linewidth=0.8, zorder=1)
+            _curve(axes, run, 0, 0)
+            axes.set_title(_short(title), loc="left", parse_math=False)
+        for axes in grid[len(runs) :]:
             axes.set_axis_off()
-        figure.supxlabel("digits", fontsize=9)
+        figure.supxlabel(what.label, fontsize=9)
         legend = [_key(0, "the panel's run")]
-        legend += [Key("╌", NEUTRAL, row.run) for row in rows if row.run == baseline]
+        legend += [Key("╌", NEUTRAL, run) for run in runs if run == what.baseline]
         legend.append(Key("─", NEUTRAL, "the others (pale)"))
     for axes in panels:
-        axes.set(ylim=(-0.03, 1.03), xticks=digits)
-        axes.set_xlim(digits[0] - 0.5 * step, digits[-1] + 0.5 * step)
+        axes.set(ylim=(-0.03, 1.03), xticks=ticks)
+        axes.set_xlim(ticks[0] - 0.5 * step, ticks[-1] + 0.5 * step)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     said = (
-        f"{row.run}: {', '.join(f'{d}: {share.estimate.value:.1%}' for d, share in row.by_digits.items())}"
-        for row in rows
+        f"{run}: {', '.join(f'{x}: {estimate.value:.1%}' for x, estimate in points.items())}"
+        for run, points in runs.items()
     )
-    return Chart(_svg(figure, name), f"Share of exact answers by number of digits. {'; '.join(said)}.", tuple(legend))
+    return Chart(
+        _svg(figure, name), f"{what.description}. {'; '.join(said)}.", tuple(legend), wide=len(runs) > MOST_LINES
+    )
 
 
-def _accuracy_line(axes: Axes, row: Accuracy, style: int, shift: float) -> None:
-    estimates = [share.estimate for share in row.by_digits.values()]
+def _curve(axes: Axes, points: Mapping[int, Estimate], style: int, shift: float) -> None:
     axes.errorbar(
-        [digit + shift for digit in row.by_digits],
-        [estimate.value for estimate in estimates],
-        yerr=_bars(estimates),
+        [x + shift for x in points],
+        [estimate.value for estimate in points.values()],
+        yerr=_bars(points.values()),
         color=SERIES[style],
         marker=MARKERS[style % len(MARKERS)][0],
         linestyle=LINES[style % len(LINES)],
@@ -188,9 +251,11 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
 
 
+@draw.register
 @matplotlib.rc_context(STYLE)
-def bar_chart(bars: Mapping[str, Estimate], name: str, title: str) -> Chart:
-    """Shares with their 95% intervals, a bar each, from the top down."""
+def _bar_chart(what: Bars, name: str) -> Chart:
+    """From the top down."""
+    bars = what.bars
     figure = Figure(figsize=(5.6, 0.7 + 0.24 * len(bars)))
     axes = figure.subplots()
     estimates = list(bars.values())
@@ -211,122 +276,69 @@ def bar_chart(bars: Mapping[str, Estimate], name: str, title: str) -> Chart:
     axes.grid(visible=True, axis="x")
     axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     said = "; ".join(f"{bar}: {estimate.value:.1%}" for bar, estimate in bars.items())
-    return Chart(_svg(figure, name), f"{title}. {said}.", ())
+    return Chart(_svg(figure, name), f"{what.description}. {said}.")
 
 
-# The index of each field's colour, marker and line: a role looks the same in every figure.
-FIELD_STYLES = {
-    "gate_open_quantitative": 0,
-    "gate_logit_quantitative": 0,
-    "gate_open_nominal": 1,
-    "gate_logit_nominal": 1,
-    "loss": 2,
-    "cross_entropy": 3,
-}
-
-
-def _lines(axes: Axes, log: Sequence[TrainingStep], series: Mapping[str, str]) -> list[str]:
-    """Draws the given fields of the log (field → name); returns the fields that were logged."""
-    drawn = []
-    for field in series:
-        points = [(record.step, getattr(record, field)) for record in log]
-        points = [(step, value) for step, value in points if value is not None]
-        if not points:
-            continue
-        style = FIELD_STYLES.get(field, NEUTRAL)
+def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
+    for line in lines:
         axes.plot(
-            [step for step, _ in points],
-            [value if isfinite(value) else nan for _, value in points],
-            color=SERIES[style],
-            marker=MARKERS[style][0],
-            markevery=max(1, len(points) // 8),
-            linestyle=LINES[style % len(LINES)],
+            [step for step, _ in line.points],
+            [value if isfinite(value) else nan for _, value in line.points],
+            color=SERIES[line.style],
+            marker=MARKERS[line.style][0],
+            markevery=max(1, len(line.points) // 8),
+            linestyle=LINES[line.style % len(LINES)],
         )
-        drawn.append(field)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    return drawn
 
 
-def _course(log: Sequence[TrainingStep], field: str, name: str) -> str:
-    values = [(record.step, value) for record in log if (value := getattr(record, field)) is not None]
-    (first, start), (last, end) = values[0], values[-1]
+def _course(line: Line, name: str) -> str:
+    (first, start), (last, end) = line.points[0], line.points[-1]
     return f"{name}: {start:.3g} at step {first}, {end:.3g} at step {last}"
 
 
-def _line_chart(
-    log: Sequence[TrainingStep], name: str, title: str, series: Mapping[str, str], *, shares: bool = False
-) -> Chart | None:
+@draw.register
+@matplotlib.rc_context(STYLE)
+def _line_chart(what: Lines, name: str) -> Chart:
     figure, (axes,) = _figure()
-    drawn = _lines(axes, log, series)
-    if not drawn:
-        return None
+    _draw_lines(axes, what.lines)
     axes.set(xlabel="step")
-    if shares:
+    if what.shares:
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    courses = "; ".join(_course(log, field, series[field]) for field in drawn)
-    legend = tuple(_key(FIELD_STYLES[field], series[field]) for field in drawn)
-    return Chart(_svg(figure, name), f"{title}. {courses}.", legend)
+    courses = "; ".join(_course(line, line.name) for line in what.lines)
+    legend = tuple(_key(line.style, line.name) for line in what.lines)
+    return Chart(_svg(figure, name), f"{what.description}. {courses}.", legend)
 
 
+@draw.register
 @matplotlib.rc_context(STYLE)
-def loss_chart(log: Sequence[TrainingStep], name: str) -> Chart | None:
-    """Loss and cross-entropy over steps; None if neither was logged."""
-    series = {"loss": "loss", "cross_entropy": "cross-entropy"}
-    return _line_chart(log, name, "Training loss over steps", series)
-
-
-@matplotlib.rc_context(STYLE)
-def gate_chart(log: Sequence[TrainingStep], name: str) -> Chart | None:
-    """Share of open gates by role over steps; None if neither was logged."""
-    series = {"gate_open_quantitative": "quantitative", "gate_open_nominal": "nominal"}
-    return _line_chart(log, name, "Share of open gates by role over steps", series, shares=True)
-
-
-# The panels of small multiples: title → field → name of the line, "" where a panel has only one.
-SIGNALS: Mapping[str, Mapping[str, str]] = {
-    "gate logit z": {"gate_logit_quantitative": "quantitative", "gate_logit_nominal": "nominal"},
-    "‖αe‖ / ‖h‖": {"embedding_ratio": ""},
-    "gate penalty": {"penalty": ""},
-    "learning rate": {"learning_rate": ""},
-    "tokens per second": {"tokens_per_second": ""},
-}
-
-
-@matplotlib.rc_context(STYLE)
-def signals_chart(log: Sequence[TrainingStep], name: str) -> Chart | None:
-    """Small multiples of everything else in the log; None if there is nothing else."""
-    present = {field for record in log for field in record.model_dump(exclude_none=True)}
-    panels = {title: series for title, series in SIGNALS.items() if present & series.keys()}
-    if not panels:
-        return None
-    columns = min(3, len(panels))
-    figure, grid = _figure(columns, -(-len(panels) // columns))
-    said = []
-    for axes, (title, series) in zip(grid, panels.items(), strict=False):
-        drawn = _lines(axes, log, series)
-        axes.set_title(title, loc="left")
-        said += [_course(log, field, f"{title} {series[field]}".strip()) for field in drawn]
-    for axes in grid[len(panels) :]:
+def _panels(what: Panels, name: str) -> Chart:
+    columns = min(3, len(what.panels))
+    figure, grid = _figure(columns, -(-len(what.panels) // columns))
+    said: list[str] = []
+    keys: dict[str, int] = {}
+    for axes, (title, lines) in zip(grid, what.panels.items(), strict=False):
+        _draw_lines(axes, lines)
+        axes.set_title(title, loc="left", parse_math=False)
+        said += [_course(line, f"{title} {line.name}".strip()) for line in lines]
+        keys |= {line.name: line.style for line in lines if line.name}
+    for axes in grid[len(what.panels) :]:
         axes.set_axis_off()
-    legend = tuple(_key(index, role) for index, role in enumerate(("quantitative", "nominal")))
-    return Chart(
-        _svg(figure, name),
-        f"Further quantities over steps. {'; '.join(said)}.",
-        legend if "gate logit z" in panels else (),
-    )
+    legend = tuple(_key(style, key) for key, style in keys.items())
+    return Chart(_svg(figure, name), f"{what.description}. {'; '.join(said)}.", legend, wide=True)
 
 
 BINS = 10
 
 
+@draw.register
 @matplotlib.rc_context(STYLE)
-def alpha_chart(decisions: Sequence[GateDecision], name: str) -> Chart | None:
-    """Histogram of α by role, each as a share of its role's numbers; None without any α."""
+def _histogram(what: Histogram, name: str) -> Chart:
+    """Each role's as a share of its numbers."""
     figure, (axes,) = _figure()
     said, legend = [], []
-    for index, role in enumerate(("quantitative", "nominal")):
-        alphas = [d.alpha for d in decisions if d.role == role and d.alpha is not None]
+    for index, (role, alphas) in enumerate(what.alphas.items()):
         if not alphas:
             continue
         counts = [0] * BINS
@@ -343,8 +355,6 @@ def alpha_chart(decisions: Sequence[GateDecision], name: str) -> Chart | None:
         above = sum(alpha > 0.5 for alpha in alphas)
         said.append(f"{role}: {above} of {len(alphas)} above 0.5")
         legend.append(Key("▨" if role == "nominal" else "■", index, role))
-    if not legend:
-        return None
     axes.axvline(0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.set(xlabel="α", ylabel="share of the role's numbers", xlim=(0, 1))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
@@ -378,12 +388,13 @@ def _probe_line(axes: Axes, layers: Sequence[int], estimates: Sequence[Estimate]
     )
 
 
+@draw.register
 @matplotlib.rc_context(STYLE)
-def layers_chart(curve: Sequence[LayerProbe], selection: SelectedLayer | None, name: str) -> Chart:
-    """Accuracy of linear probes over layers in 95% bands, and the layers of the selection (paper, Figure 3)."""
+def _layer_curve(what: LayerCurve, name: str) -> Chart:
+    curve, selection = what
     figure, (axes,) = _figure()
     layers = [probe.layer for probe in curve]
-    random_split, held_out = [probe.random_split for probe in curve], [probe.held_out for probe in curve]
+    random_split, held_out = ([probe.estimate(key) for probe in curve] for key in ("random_split", "held_out"))
     control = [probe.control for probe in curve]
     axes.plot(layers, control, color=SERIES[NEUTRAL], linestyle=(0, (3, 2)), linewidth=0.9)
     legend = [_key(RANDOM_SPLIT, "random split (the paper's measure)"), _key(HELD_OUT, "held out")]
@@ -404,7 +415,7 @@ def layers_chart(curve: Sequence[LayerProbe], selection: SelectedLayer | None, n
         axes.axvline(selection.layer, color=INK, linewidth=1.2, zorder=1)
         legend.append(Key("│", NEUTRAL, f"chosen: layer {selection.layer}"))
         said.append(f"chosen: layer {selection.layer}")
-        for colour, marker, character, what, layer in (
+        for colour, marker, character, which, layer in (
             (RULE_MARK, "D", "◆", "the paper's rule", selection.argmax),
             (PEAK_MARK, "v", "▼", "early peak", selection.early_peak),
         ):
@@ -419,8 +430,8 @@ def layers_chart(curve: Sequence[LayerProbe], selection: SelectedLayer | None, n
                 markeredgecolor=PAPER,
                 linestyle="none",
             )
-            legend.append(Key(character, colour, f"{what}: layer {layer}"))
-            said.append(f"{what}: layer {layer}")
+            legend.append(Key(character, colour, f"{which}: layer {layer}"))
+            said.append(f"{which}: layer {layer}")
     lowest = min(BOTTOM, *control, *(estimate.low for estimate in (*random_split, *held_out)))
     axes.set(xlabel="layer", ylim=(lowest - 0.005, 1.01))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
@@ -428,12 +439,13 @@ def layers_chart(curve: Sequence[LayerProbe], selection: SelectedLayer | None, n
     return Chart(_svg(figure, name), f"Accuracy of linear probes by layer. {'; '.join(said)}.", tuple(legend))
 
 
+@draw.register
 @matplotlib.rc_context(STYLE)
-def layer_effects_chart(effects: Sequence[LayerEffect], curve: Sequence[LayerProbe], name: str) -> Chart:
-    """Right answers by layer of injection, above the probes' curve (paper, Figure "Layer Sensitivity Analysis")."""
+def _effects_by_layer(what: EffectsByLayer, name: str) -> Chart:
+    effects, curve = what
     figure, (axes,) = _figure()
-    _probe_line(axes, [probe.layer for probe in curve], [probe.held_out for probe in curve], HELD_OUT)
-    tasks = [effect.task.estimate for effect in effects]
+    _probe_line(axes, [probe.layer for probe in curve], [probe.estimate("held_out") for probe in curve], HELD_OUT)
+    tasks = [effect.task for effect in effects]
     axes.errorbar(
         [effect.layer for effect in effects],
         [task.value for task in tasks],
@@ -458,11 +470,12 @@ def layer_effects_chart(effects: Sequence[LayerEffect], curve: Sequence[LayerPro
     )
 
 
+@draw.register
 @matplotlib.rc_context(STYLE)
-def task_over_probe_chart(effects: Sequence[LayerEffect], name: str) -> Chart:
-    """Right answers over held-out probe accuracy, a point a layer with its 95% intervals."""
+def _task_over_probe(what: TaskOverProbe, name: str) -> Chart:
+    effects = what.effects
     figure, (axes,) = _figure()
-    tasks, probes = [effect.task.estimate for effect in effects], [effect.probe for effect in effects]
+    tasks, probes = [effect.task for effect in effects], [effect.probe for effect in effects]
     axes.errorbar(
         [probe.value for probe in probes],
         [task.value for task in tasks],

@@ -1,40 +1,18 @@
-"""One validated training recipe, from YAML and `key=value` overrides; knows nothing about how it is carried out."""
+"""One validated training recipe; knows nothing about how it is carried out."""
 
-import difflib
-import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
-from ani.files import replacing_file
 from ani.injection.adapter import check_pattern
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
-from ani.untrusted import DEEPEST, one_line, parse_yaml, read_text
-
-LARGEST_INTEGER = 2**32 - 1
-"""What NumPy takes as a seed."""
-
-
-class Section(BaseModel):
-    """A part of a recipe: it can't be changed, and has no other keys than its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="after")
-    def _in_bounds(self) -> Self:
-        for key, value in self:
-            for number in value if isinstance(value, list) else [value]:
-                if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
-                    raise ValueError(f"{key} is {number}, but no integer may be above {LARGEST_INTEGER}: lower it")
-        return self
+from ani.settings import Section, read_settings, validated
 
 
 class LoraSettings(Section):
@@ -86,9 +64,9 @@ class ArithmeticData(Section):
     kind: Literal["arithmetic"]
     count: int = Field(ge=1)
     """Examples in all."""
-    digits: list[Annotated[int, Field(ge=1, le=MOST_DIGITS)]] = [2, 4, 6, 8, 10, 12]
+    digits: list[Annotated[int, Field(ge=1, le=MOST_DIGITS)]] = Field(default=[2, 4, 6, 8, 10, 12])
     """Lengths of the operands."""
-    operations: list[Literal["addition", "subtraction", "multiplication"]] = ["addition"]
+    operations: list[Literal["addition", "subtraction", "multiplication"]] = Field(default=["addition"])
     """One or several."""
 
 
@@ -221,110 +199,9 @@ class Recipe(Section):
         return self
 
 
-S = TypeVar("S", bound=Section)
-
-
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a training recipe; see `load_settings`."""
-    return load_settings(path, Recipe, overrides)
-
-
-def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()) -> S:
-    """Read a recipe of a kind and apply dotted overrides such as `training.steps=100` or `data.0.count=10`.
-
-    Raises:
-        InputError: If the file is missing or no YAML, a key is unknown (the nearest right one is named), or a value
-            has the wrong type.
-    """
-    path = Path(path)
-    if not os.path.exists(path):  # pathlib raises where a name is too long
-        raise InputError(f"recipe {one_line(path)} does not exist")
-    raw = parse_yaml(read_text(path), f"recipe {path}")
-    if not isinstance(raw, dict):
-        raise InputError(f"recipe {path} must be a mapping of keys to values")
-    for override in overrides:
-        _override(raw, override)
-    if kind is Recipe and "variants" in raw:
+    """Read a training recipe; see `ani.settings.read_settings` and `validated`."""
+    raw = read_settings(path, overrides)
+    if "variants" in raw:
         raise InputError(f"recipe {path} is a comparison of variants; carry it out with ani compare")
-    try:
-        return kind.model_validate(raw)
-    except ValidationError as error:
-        raise InputError(f"recipe {path}: {_explain(error, kind)}") from error
-
-
-def save_recipe(recipe: Section, path: Path) -> None:
-    """Write a recipe as YAML, every default spelled out."""
-    with replacing_file(path) as file:
-        yaml.safe_dump(recipe.model_dump(mode="json"), file, sort_keys=False, allow_unicode=True)
-
-
-def _override(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    override = one_line(override, 80)
-    if not equals or not key:
-        raise InputError(f"override {override!r} must have the form key=value, such as training.steps=100")
-    value = parse_yaml(text, f"override {override!r}: the value")
-    target: Any = raw
-    *parents, last = key.split(".")
-    if len(parents) > DEEPEST:
-        raise InputError(f"override {override!r} names a key in {len(parents)} sections; recipes have three at most")
-    for name in parents:
-        if isinstance(target, list):
-            target = _item(target, name, override)
-        else:
-            if target.get(name) is None:
-                target[name] = {}
-            target = target[name]
-        if not isinstance(target, dict | list):
-            raise InputError(f"override {override!r}: {name!r:.80} is a value, not a section")
-    if isinstance(target, list):
-        _item(target, last, override)
-        target[int(last)] = value
-    else:
-        target[last] = value
-
-
-def _item(items: list[Any], name: str, override: str) -> Any:
-    if not re.fullmatch("[0-9]{1,6}", name) or int(name) >= len(items):
-        raise InputError(f"override {override!r}: {name!r:.80} must be an index from 0 to {len(items) - 1}")
-    return items[int(name)]
-
-
-def _explain(error: ValidationError, kind: type[Section]) -> str:
-    first = error.errors()[0]
-    # Under data.<index> and ani.layer pydantic names the kind too, which is no key.
-    location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] in ("ani", "data"))]
-    where = one_line(".".join(map(str, location)), 80)
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(kind, first["loc"][:-1])
-        nearest = difflib.get_close_matches(str(location[-1])[:80], known, n=1, cutoff=0.0)
-        return f"unknown key {where!r}; did you mean {nearest[0]!r}?" if nearest else f"unknown key {where!r}"
-    if first["type"] == "missing":
-        return f"key {where!r} is missing"
-    message = one_line(first["msg"].removeprefix("Value error, "))
-    return f"{where}: {message} (got {one_line(repr(first['input']))})" if where else message
-
-
-def _known_keys(kind: type[Section], location: tuple[int | str, ...]) -> list[str]:
-    section: Any = kind
-    kinds: dict[str, type[Section]] = {
-        "arithmetic": ArithmeticData,
-        "diagnostic": DiagnosticData,
-        "jsonl": JsonlData,
-        "hub": HubData,
-    }
-    for part in location:
-        if isinstance(part, int):
-            continue
-        if part in section.model_fields:
-            section = next(_sections(section.model_fields[part].annotation), section)
-        elif part in kinds:
-            section = kinds[part]
-    return list(section.model_fields)
-
-
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections(argument)
+    return validated(Recipe, raw, f"recipe {path}")

@@ -57,16 +57,18 @@ from ani.injection.attach import ani_module, attach, base_model, has_gate, is_at
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS, MethodName
 from ani.models import DTypeName, default_dtype, load_config, load_model, load_tokenizer
-from ani.probing.run import SELECTION, probe
+from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
+from ani.results.files import SELECTION, TRAINING_LOG
+from ani.settings import save_settings
 from ani.training.number_token_loss import NumberTokenLoss
-from ani.training.recipe import LoraSettings, Recipe, load_recipe, save_recipe
+from ani.training.recipe import LoraSettings, Recipe, load_recipe
 from ani.untrusted import read_json_object
 
 ADAPTER = "adapter"
 PROBE = "probe"
 RECIPE_FILE = "recipe.yaml"
-LOG_FILE = "training_log.jsonl"
+
 COMPLETE = "complete"
 """Marks a checkpoint whose every file was written."""
 KEPT = 2
@@ -584,7 +586,7 @@ def _probed_layer(recipe: Recipe, console: Console | None) -> int:
     file = output / RECIPE_FILE
     new = not file.exists()
     if new:
-        save_recipe(recipe, file)
+        save_settings(recipe, file)
     try:
         selection = probe(
             model,
@@ -734,7 +736,7 @@ def _train(
         callbacks=[stop, _LogAtCheckpoints(), *([_Report(on_log)] if on_log is not None and main else [])],
     )
     if main:
-        save_recipe(recipe, output / RECIPE_FILE)
+        save_settings(recipe, output / RECIPE_FILE)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     with arguments.main_process_first(local=False):  # it removes what the others shall not see
@@ -828,5 +830,5 @@ def _checkpoints(output: Path) -> list[tuple[int, Path]]:
 
 def _write_log(output: Path, history: list[dict[str, float]]) -> None:
     lines = [json.dumps({k: v for k, v in entry.items() if math.isfinite(v)}) for entry in history if "loss" in entry]
-    with replacing_file(output / LOG_FILE) as file:
+    with replacing_file(output / TRAINING_LOG) as file:
         file.writelines(line + "\n" for line in lines)

@@ -1,17 +1,22 @@
 """What answers, greedily: a loaded transformers model, or a checkpoint in vLLM; knows nothing about tasks."""
 
+from __future__ import annotations
+
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from ani.errors import InputError
+from ani.injection.methods import METHODS, Method
+from ani.numbers import find_numbers
+from ani.results.decisions import DecidedNumber
 
-from ani.models import default_dtype, load_config, model_source
-from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
@@ -40,6 +45,11 @@ class VllmModel:
     """Differs for other files in a directory, another commit of the hub's, or another dtype."""
 
     def __init__(self, name: str) -> None:
+        import torch
+
+        from ani.models import default_dtype, load_config, model_source
+        from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
+
         # Before its first import: standard output is for results.
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -114,36 +124,83 @@ def _fingerprint(source: str, config: PreTrainedConfig) -> str:
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
-def greedy_texts(
-    model: PreTrainedModel | VllmModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str],
-    max_new_tokens: int,
-    *,
-    add_special_tokens: bool = True,
-) -> list[str]:
-    """What a model writes after each prompt, without special tokens.
+class Answerer(NamedTuple):
+    """A model that is asked, and how texts are written for it."""
 
-    Args:
-        model: In evaluation mode; a PeftModel will do.
-        tokenizer: Its tokenizer; any padding side.
-        prompts: One batch.
-        max_new_tokens: At most, each.
-        add_special_tokens: To the prompts; False for those that a chat template made.
-    """
-    if isinstance(model, VllmModel):
-        rows = cast(list[list[int]], tokenizer(list(prompts), add_special_tokens=add_special_tokens)["input_ids"])
-        written = dict(model.write(rows, max_new_tokens))
-        return tokenizer.batch_decode([written[position] for position in range(len(rows))], skip_special_tokens=True)
-    encoded = tokenizer(
-        list(prompts), return_tensors="pt", padding=True, padding_side="left", add_special_tokens=add_special_tokens
-    ).to(model.device)
-    with torch.inference_mode():
-        generated = cast(Any, model).generate(
-            input_ids=encoded["input_ids"],
-            attention_mask=encoded["attention_mask"],
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            pad_token_id=tokenizer.pad_token_id,
+    model: PreTrainedModel | VllmModel
+    """In evaluation mode; a PeftModel will do, with ANI attached or without."""
+    tokenizer: PreTrainedTokenizerBase
+    """Any padding side."""
+    method: Method = METHODS["ani"]
+    """What trained the model's adapter."""
+    batch_size: int | None = None
+    """Of benchmarks; None: what fits on a GPU, 8 on a CPU. vLLM makes its own."""
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether the gate can be asked; vLLM's can't."""
+        from ani.injection.attach import has_gate
+
+        return not isinstance(self.model, VllmModel) and has_gate(self.model)
+
+    def greedy_texts(
+        self, prompts: Sequence[str], max_new_tokens: int, *, add_special_tokens: bool = True
+    ) -> list[str]:
+        """What the model writes after each prompt, without special tokens.
+
+        Args:
+            prompts: One batch.
+            max_new_tokens: At most, each.
+            add_special_tokens: To the prompts; False for those that a chat template made.
+        """
+        import torch
+
+        model, tokenizer = self.model, self.tokenizer
+        if isinstance(model, VllmModel):
+            rows = cast(list[list[int]], tokenizer(list(prompts), add_special_tokens=add_special_tokens)["input_ids"])
+            written = dict(model.write(rows, max_new_tokens))
+            ids = [written[position] for position in range(len(rows))]
+            return tokenizer.batch_decode(ids, skip_special_tokens=True)
+        encoded = tokenizer(
+            list(prompts), return_tensors="pt", padding=True, padding_side="left", add_special_tokens=add_special_tokens
+        ).to(model.device)
+        with torch.inference_mode():
+            generated = cast(Any, model).generate(
+                input_ids=encoded["input_ids"],
+                attention_mask=encoded["attention_mask"],
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+
+    def decisions(self, text: str) -> tuple[DecidedNumber, ...]:
+        """The gate's decision about each number of a text, which is read as a prompt by itself."""
+        from ani.injection.inspection import inspect
+
+        return tuple(
+            DecidedNumber(
+                text=found.text,
+                value=str(found.value),
+                start=found.start,
+                end=found.end,
+                alpha=None if math.isnan(found.alpha) else found.alpha,
+                injected=found.injected,
+            )
+            for found in inspect(cast(Any, self.model), self.tokenizer, text)
         )
-    return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+
+    def labelled_decisions(self, text: str) -> tuple[DecidedNumber, ...]:
+        """The same for each of `find_numbers(text)`, in order.
+
+        Raises:
+            InputError: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model reads
+                other numbers than the labelled ones.
+        """
+        found, written = self.decisions(text), find_numbers(text)
+        if [decision.value for decision in found] != [str(number.value) for number in written]:
+            raise InputError(
+                f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
+                f"{[decision.text for decision in found]}, so their roles aren't known; use one that keeps the text"
+            )
+        return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ani.data.sources import hub_errors, hub_records, json_lines
 from ani.errors import InputError
-from ani.evaluation.tasks.answers import MARKER, boxed_answer, marked_answer
+from ani.tasks.lm_eval.judging import MARKER, boxed_answer, marked_answer
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -1,1 +1,0 @@
-"""Measuring models: tasks, scoring and statistics."""

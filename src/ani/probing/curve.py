@@ -1,0 +1,106 @@
+"""What probing leaves: the curve over layers and the choice, as records and as a table; knows nothing about probes."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from ani.data.diagnostic import Role
+from ani.results.files import Integer, Probability, Record
+from ani.results.statistics import Estimate
+from ani.results.tables import Cell, Table, inline, percent, points
+
+Gain = Annotated[float, Field(ge=-1, le=1)]
+
+
+class LayerPoint(Record):
+    """One layer of the curve, a line of `layers.jsonl`. Intervals are 95%, bootstrapped over templates."""
+
+    layer: Integer = Field(ge=0)
+    random_split: Probability
+    """Accuracy on a random split of the sentences: the paper's measure."""
+    random_split_low: Probability
+    random_split_high: Probability
+    held_out: Probability
+    """Accuracy on domains, templates and numbers that the probe has not seen."""
+    held_out_low: Probability
+    held_out_high: Probability
+    control: Probability
+    """Accuracy in the control task, on the numbers where it can be learnt."""
+    selectivity: Gain
+    """Accuracy of the random split on the same numbers, minus `control`."""
+    selectivity_low: Gain
+    selectivity_high: Gain
+    deficit_high: float = 0.0
+    """With 95% confidence (one-sided) the held-out accuracy, smoothed, is at most this far below the best layer's."""
+    strength: float = 0.0
+    """C of the logistic regression."""
+
+    def estimate(self, name: str) -> Estimate:
+        """`random_split`, `held_out` or `selectivity` with its interval."""
+        value, low, high = (getattr(self, f"{name}{end}") for end in ("", "_low", "_high"))
+        return Estimate(value, low, high, cases=0)
+
+
+class ProbedRole(Record):
+    """A number, and for each layer in order 1 where the probe read its role; a line of `probe_*.jsonl`."""
+
+    sentence: Integer
+    """Index of the sentence."""
+    position: Integer
+    """Its terminal token."""
+    value: str
+    """Without its sign."""
+    role: Role
+    domain: str
+    template: str
+    seen: bool | None = None
+    """Whether the control task can be learnt there."""
+    random_split: list[int] | None = None
+    control: list[int] | None = None
+    held_out: list[int] | None = None
+
+
+class SelectedLayer(Record):
+    """`selection.json`: the layer to inject at, and why; the other layers are those that it is compared to."""
+
+    layer: Integer
+    best: Integer
+    """Of the greatest held-out accuracy, smoothed."""
+    argmax: Integer
+    """The paper's rule."""
+    early_peak: Integer | None
+    reason: str
+
+
+def layers_table(curve: Sequence[LayerPoint], selection: SelectedLayer | None) -> Table:
+    """One row a layer; with a selection, a last column that marks its layers."""
+    caption = "Accuracy of linear probes for numbers' roles by layer, with 95% intervals"
+    header = ("Layer", "Random split", "Held out", "Control", "Selectivity")
+    rows = [
+        (
+            Cell(str(point.layer)),
+            inline(percent(point.estimate("random_split"), counted=False)),
+            inline(percent(point.estimate("held_out"), counted=False)),
+            Cell(f"{point.control:.1%}"),
+            inline(points(point.estimate("selectivity"))),
+        )
+        for point in curve
+    ]
+    if selection is None:
+        return Table(caption, header, tuple(rows), label_columns=1)
+    marks = {
+        "chosen": selection.layer,
+        "paper's rule": selection.argmax,
+        "best held out": selection.best,
+        "early peak": selection.early_peak,
+    }
+    return Table(
+        f"{caption}; best held out: smoothed over neighbours",
+        (*header, "Mark"),
+        tuple(
+            (*row, Cell(", ".join(mark for mark, layer in marks.items() if layer == point.layer)))
+            for row, point in zip(rows, curve, strict=True)
+        ),
+        label_columns=1,
+    )

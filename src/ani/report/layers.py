@@ -1,0 +1,170 @@
+"""The page's sections about layers: what probes read, and what injecting there gains; knows nothing about drawing."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from ani.errors import InputError
+from ani.probing.curve import LayerPoint, SelectedLayer, layers_table
+from ani.report.figures import EffectsByLayer, LayerCurve, LayerEffect, TaskOverProbe
+from ani.results.files import LAYERS, SELECTION, Run, read_object, read_records
+from ani.results.scores import Score
+from ani.results.sections import Figure, Headline, Section
+from ani.results.statistics import Correlation, Estimate, correlation, mean_share
+from ani.results.tables import Cell, Table, percent
+from ani.tasks.arithmetic import Arithmetic, ArithmeticAnswer
+from ani.tasks.benchmarks import Math
+from ani.tasks.task import Task
+
+PROBES_NOTE = (
+    "A linear probe tells from the hidden state after a layer (0: the embedding output) whether a number is a quantity "
+    "or a name. Random split: the paper's measure; sentences like those it learnt from. Held out: domains, templates "
+    "and number values that it has not seen. Control task: roles shuffled among number values, so what a probe learns "
+    "by heart; selectivity: the random split's accuracy on the same numbers minus that, in percentage points. Bands "
+    "and brackets: 95% intervals, bootstrapped over templates."
+)
+EFFECTS_NOTE = (
+    "By the layer that numbers are injected at, beside the held-out accuracy of a linear probe of the untrained model "
+    "there. Bars, band and small print: 95% intervals."
+)
+FEWEST_LAYERS = 3
+"""That task and probe accuracy are compared over."""
+WIDE = 0.5
+"""Of a correlation's interval, out of 2: worth a warning."""
+
+
+def read_curve(folder: Path) -> list[LayerPoint]:
+    """The curve of a folder, ascending; empty if there is none. Raises InputError if a layer is there twice."""
+    path = folder / LAYERS
+    curve = sorted(read_records(path, LayerPoint) if path.exists() else [], key=lambda point: point.layer)
+    for before, after in pairwise(curve):
+        if before.layer == after.layer:
+            raise InputError(f"{path}: layer {after.layer} was probed twice; keep one of its records")
+    return curve
+
+
+def read_selection(folder: Path, curve: Sequence[LayerPoint]) -> SelectedLayer | None:
+    """The choice of a folder, if there is one; raises InputError if the curve lacks a layer that it names."""
+    path = folder / SELECTION
+    if not path.exists():
+        return None
+    selection = read_object(path, SelectedLayer)
+    known = {point.layer for point in curve}
+    for layer in (selection.layer, selection.best, selection.argmax, selection.early_peak):
+        if layer is not None and layer not in known:
+            raise InputError(f"{path}: layer {layer} is not in {LAYERS}; `ani probe` writes both")
+    return selection
+
+
+def layers_section(curve: Sequence[LayerPoint], selection: SelectedLayer | None) -> Section:
+    """Which layer."""
+    headlines = []
+    if selection is not None:
+        held_out = next(point.estimate("held_out") for point in curve if point.layer == selection.layer)
+        value, (interval,), _ = percent(held_out, counted=False)
+        detail = f"roles read held out: {value}, {interval}"
+        headlines.append(Headline("Injection layer", str(selection.layer), detail))
+    return Section(
+        "layers",
+        "Which layer",
+        (PROBES_NOTE,) if selection is None else (selection.reason, PROBES_NOTE),
+        (Figure("Roles read by linear probes", LayerCurve(curve, selection)),),
+        folded=(layers_table(curve, selection),),
+        headlines=tuple(headlines),
+    )
+
+
+def effects_section(
+    results: Mapping[type[Task], Sequence[object]], run: Run, curve: Sequence[LayerPoint]
+) -> Section | None:
+    """Of MATH as in the paper, or else of arithmetic; None where fewer than three layers can be compared."""
+    layers = {cell.variant: cell.layer for cell in run.cells if cell.layer is not None}
+    shares = {row.run: row.overall for row in Math.scores(results.get(Math, ()), lambda answer: answer.part)}  # type: ignore[arg-type]
+    task = "right answers to MATH" if shares else "exact answers of all operations"
+    effects = layer_effects(shares or exact_shares(results.get(Arithmetic, ())), layers, curve)  # type: ignore[arg-type]
+    if len(effects) < FEWEST_LAYERS:
+        return None
+    unprobed = sorted(set(layers.values()) - {point.layer for point in curve})
+    left_out = [f"Not probed, so left out: layer {layer}." for layer in unprobed]
+    found = correlation([effect.probe.value for effect in effects], [effect.task.value for effect in effects])
+    return Section(
+        "layer-effects",
+        "Layer sensitivity",
+        (f"Task accuracy: {task}. {EFFECTS_NOTE}", _correlation_note(found), *left_out),
+        (
+            Figure("By layer", EffectsByLayer(effects, curve)),
+            Figure("Task over probe", TaskOverProbe(effects)),
+        ),
+        (_effects_table(effects),),
+    )
+
+
+def layer_effects(
+    shares: Mapping[str, Estimate], layers: Mapping[str, int], curve: Sequence[LayerPoint]
+) -> list[LayerEffect]:
+    """One entry a run whose layer was probed, by layer; empty where two runs share a layer, so differ in more.
+
+    Args:
+        shares: Run of a comparison: its right answers.
+        layers: Run: the layer it injects at. Other runs are left out.
+        curve: Of the model before training.
+    """
+    probes = {point.layer: point.estimate("held_out") for point in curve}
+    effects = [
+        LayerEffect(layers[run], run, share, probes[layers[run]])
+        for run, share in shares.items()
+        if layers.get(run) in probes
+    ]
+    if len({effect.layer for effect in effects}) < len(effects):
+        return []
+    return sorted(effects, key=lambda effect: effect.layer)
+
+
+def exact_shares(answers: Sequence[ArithmeticAnswer]) -> dict[str, Estimate]:
+    """Run: exact answers of all operations, the mean over seeds. Raises InputError as `Arithmetic.scores`."""
+    rows: dict[str, list[Score]] = {}
+    for row in Arithmetic.scores(answers):
+        rows.setdefault(row.run, []).append(row)
+    return {run: _pooled(found) for run, found in rows.items()}
+
+
+def _pooled(rows: Sequence[Score]) -> Estimate:
+    seeds = zip(*(row.by_seed for row in rows), strict=True)
+    right = [
+        (sum(round(each.value * each.cases) for each in of_seed), sum(each.cases for each in of_seed))
+        for of_seed in seeds
+    ]
+    return mean_share(right)
+
+
+def _effects_table(effects: Sequence[LayerEffect]) -> Table:
+    return Table(
+        "Right answers by layer of injection, and the held-out accuracy of a linear probe there, with 95% intervals",
+        ("Layer", "Run", "Right answers", "Probe, held out"),
+        tuple(
+            (
+                Cell(str(effect.layer)),
+                Cell(effect.run),
+                percent(effect.task._replace(seeds=1)),
+                percent(effect.probe, counted=False),
+            )
+            for effect in effects
+        ),
+        label_columns=2,
+    )
+
+
+def _correlation_note(found: Correlation | None) -> str:
+    if found is None:
+        return "Task and probe accuracy have no correlation: one of them is the same at all layers."
+    note = (
+        f"Over {found.points} layers: Pearson's r = {found.pearson:+.2f} (95% interval {found.low:+.2f} to "
+        f"{found.high:+.2f}, p = {found.pearson_p:.3f}), Spearman's ρ = {found.spearman:+.2f} "
+        f"(p = {found.spearman_p:.3f}); p two-sided, by permutation."
+    )
+    if found.high - found.low > WIDE:
+        note += (
+            f" {found.points} layers say little: the interval is wide, {found.high - found.low:.2f} of the 2 that a "
+            "correlation can span."
+        )
+    return f"{note} Both take the points as exact, which they are not."

@@ -1,0 +1,71 @@
+"""The page's section about training: every quantity of the log; knows nothing about drawing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from ani.report.figures import NEUTRAL, Line, Lines, Panels
+from ani.results.files import Integer, Record
+from ani.results.sections import Figure, Section
+
+LEFT_OUT = frozenset({"epoch"})
+"""Of the log, not drawn: it is the step in another unit."""
+_LOSS = {"loss": ("loss", 2), "cross_entropy": ("cross-entropy", 3)}
+_GATES = {
+    "gate_open": ("all numbers", 2),
+    "gate_open_quantitative": ("quantitative", 0),
+    "gate_open_nominal": ("nominal", 1),
+}
+_PANELS: Mapping[str, Mapping[str, tuple[str, int]]] = {
+    "gate logit |z|": {"gate_logit_quantitative": ("quantitative", 0), "gate_logit_nominal": ("nominal", 1)},
+    "undecided gates: mean α(1 − α)": {"gate_undecided": ("", NEUTRAL)},
+    "saturated gates: share with |z| > 6": {"gate_saturated": ("", NEUTRAL)},
+    "‖αe‖ / ‖h‖": {"embedding_ratio": ("", NEUTRAL)},
+    "RMS of e, in the hidden state's": {"embedding_rms": ("", NEUTRAL)},
+    "gradient norm": {"grad_norm": ("", NEUTRAL)},
+    "learning rate": {"learning_rate": ("", NEUTRAL)},
+    "tokens per second": {"tokens_per_second": ("", NEUTRAL)},
+}
+
+
+class TrainingStep(Record):
+    """One line of `training_log.jsonl`: what was logged at a step."""
+
+    model_config = ConfigDict(extra="allow")
+
+    step: Integer = Field(ge=0)
+
+    def quantities(self) -> dict[str, float]:
+        """Every number that was logged, by its key."""
+        found: dict[str, Any] = self.model_extra or {}
+        return {key: float(value) for key, value in found.items() if type(value) in (int, float)}
+
+
+def training_section(log: Sequence[TrainingStep]) -> Section:
+    """Every logged quantity is drawn; those that nobody here knows have a panel of their own."""
+    # A resumed run logs the steps since its checkpoint again: the later record counts.
+    steps = {record.step: record.quantities() for record in log}
+    logged = {key: None for quantities in steps.values() for key in quantities}
+
+    def lines(series: Mapping[str, tuple[str, int]]) -> list[Line]:
+        return [
+            Line(name, [(step, steps[step][key]) for step in sorted(steps) if key in steps[step]], style)
+            for key, (name, style) in series.items()
+            if key in logged
+        ]
+
+    known = {key for series in (_LOSS, _GATES, *_PANELS.values()) for key in series} | LEFT_OUT
+    others = {key: {key: ("", NEUTRAL)} for key in logged if key not in known}
+    panels = {title: drawn for title, series in {**_PANELS, **others}.items() if (drawn := lines(series))}
+    figures = []
+    if loss := lines(_LOSS):
+        figures.append(Figure("Training loss", Lines("Training loss over steps", loss)))
+    if gates := lines(_GATES):
+        figures.append(Figure("Open gates", Lines("Share of open gates over steps", gates, shares=True)))
+    if panels:
+        figures.append(Figure("Further quantities", Panels("Further quantities over steps", panels)))
+    notes = [f"{len(steps)} logged steps, {min(steps)} to {max(steps)}."]
+    if left_out := sorted(LEFT_OUT & logged.keys()):
+        notes.append(f"Logged, but not drawn: {', '.join(left_out)}.")
+    return Section("training", "Training", tuple(notes), tuple(figures))

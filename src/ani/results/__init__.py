@@ -1,0 +1,1 @@
+"""The ground floor of everything measured: files, statistics, scores, tables; knows nothing about tasks or models."""

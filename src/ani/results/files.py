@@ -1,0 +1,124 @@
+"""Result files: their names, and records as JSON lines, whole or not at all; knows nothing about what was measured."""
+
+import json
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ani.errors import InputError
+from ani.files import replacing_file
+from ani.untrusted import first_problem, one_line
+
+RUN = "run.json"
+"""Where the results of a folder come from (`Run`)."""
+REPORT = "report.html"
+LAYERS = "layers.jsonl"
+"""The probes' curve."""
+SELECTION = "selection.json"
+"""The layer that probing chose."""
+TRAINING_LOG = "training_log.jsonl"
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Integer = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""What a float can hold too, as the statistics and figures have it."""
+
+
+class Record(BaseModel):
+    """A line of a result file: unknown keys are ignored, values are never coerced from another type."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class TrainedCell(Record):
+    """A cell of a comparison: a variant trained with a seed, and the layer that it injects at."""
+
+    variant: str
+    seed: Integer | None = None
+    layer: Integer | None = None
+    """None: a model without ANI."""
+
+
+class Run(Record):
+    """`run.json`: where the results come from. Every key may be missing."""
+
+    title: str = "Adaptive Numerical Injection"
+    model: str | None = None
+    layer: Integer | None = None
+    policy: str | None = None
+    adapter: str | None = None
+    backend: str = "transformers"
+    commit: str | None = None
+    command: str | None = None
+    date: str | None = None
+    baseline: str | None = None
+    """The run that a comparison's other runs are compared to."""
+    cells: tuple[TrainedCell, ...] = ()
+    """Of a comparison."""
+    packages: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+
+
+R = TypeVar("R", bound=Record)
+
+
+def task_file(folder: Path, task: str) -> Path:
+    """The file with the records of a task."""
+    return folder / f"{task}.jsonl"
+
+
+def read_run(folder: Path) -> Run | None:
+    """A folder's `run.json`; None if there is none."""
+    return read_object(folder / RUN, Run) if (folder / RUN).is_file() else None
+
+
+def read_object(path: Path, kind: type[R]) -> R:
+    """Reads a file of one JSON object. Raises InputError, naming the file and the key, if it is malformed."""
+    try:
+        return kind.model_validate_json(_bytes(path))
+    except ValidationError as error:
+        raise InputError(f"{path}: {first_problem(error)}; correct the file or delete it") from error
+
+
+def read_records(path: Path, kind: type[R]) -> list[R]:
+    """Reads a file of JSON lines (blank lines are skipped).
+
+    Raises:
+        InputError: a line is malformed; names the file, the line and the key.
+    """
+    records = []
+    # Split on b"\n" alone: str.splitlines would also break at U+2028, which may stand raw in a JSON string.
+    for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(kind.model_validate_json(line))
+        except ValidationError as error:
+            message = f"{path}, line {number}: {first_problem(error)}; correct the line or delete it"
+            raise InputError(message) from error
+    return records
+
+
+def write_records(path: Path, records: Iterable[R]) -> list[R]:
+    """Write records as they come; the file appears under its name when the last one is there. Returns them all."""
+    written = []
+    with replacing_file(path) as file:
+        for record in records:
+            file.write(json.dumps(record.model_dump(mode="json", exclude_unset=True), ensure_ascii=False) + "\n")
+            written.append(record)
+    return written
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write one JSON object, whole or not at all."""
+    with replacing_file(path) as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes().removeprefix(BOM_UTF8)
+    except OSError as error:
+        raise InputError(f"{one_line(path)} can't be read: {error.strerror}; replace or delete it") from error

@@ -1,0 +1,161 @@
+"""Runs and seeds that were asked the same: shares of right answers, and differences in pairs; knows no task."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ani.errors import InputError
+from ani.results.files import Integer, Record
+from ani.results.statistics import Estimate, mean_share, paired_difference
+
+ONE_MODEL = "model"
+"""The run of results that aren't a comparison's."""
+
+
+class Asked(Record):
+    """What a model made of a question, or what its gate did."""
+
+    run: str = ONE_MODEL
+    """In a comparison the variant."""
+    seed: Integer | None = None
+    """In a comparison: of the training run that made the model; null: untrained."""
+
+    @property
+    def identity(self) -> Hashable:
+        """The same for all runs and seeds that were asked the same."""
+        raise NotImplementedError
+
+
+class Answer(Asked):
+    """A judged answer."""
+
+    prediction: str | None = None
+    """What was read as the answer; None: nothing could be."""
+    correct: bool
+
+
+A = TypeVar("A", bound=Asked)
+J = TypeVar("J", bound=Answer)
+Key = Callable[[J], Any]
+
+
+class Score(NamedTuple):
+    """Right answers of one run to one task, the mean over its seeds."""
+
+    task: str
+    run: str
+    overall: Estimate
+    parts: dict[Any, Estimate]
+    """Ascending."""
+    by_seed: tuple[Estimate, ...]
+    """`overall` of each seed; one entry where answers have no seed."""
+    unreadable: int
+    """Answers of all seeds in which no answer was found."""
+
+
+class Difference(NamedTuple):
+    """How much better a run answers a task than the baseline, both asked the same."""
+
+    task: str
+    run: str
+    overall: Estimate
+    parts: dict[Any, Estimate]
+    """Ascending."""
+
+
+def grouped(records: Iterable[A], key: Callable[[A], Any]) -> dict[Any, list[A]]:
+    """The records by key, in order of appearance; those whose key is None are left out."""
+    groups: dict[Any, list[A]] = {}
+    for record in records:
+        if (value := key(record)) is not None:
+            groups.setdefault(value, []).append(record)
+    return groups
+
+
+def by_seed(run: str, records: Iterable[A]) -> list[list[A]]:
+    """The records of each seed of a run. Raises InputError if seeds were asked different questions."""
+    seeds = grouped(records, lambda record: (record.seed,))
+    asked = [Counter(record.identity for record in group) for group in seeds.values()]
+    if any(questions != asked[0] for questions in asked):
+        names = ", ".join(str(seed) for (seed,) in seeds)
+        raise InputError(f"run {run!r}: its seeds {names} were not asked the same problems")
+    return list(seeds.values())
+
+
+def scores(answers: Iterable[J], task: Key[J], part: Key[J]) -> list[Score]:
+    """One entry a task and run, both in order of appearance.
+
+    Args:
+        answers: Of any runs and seeds.
+        task: Of an answer.
+        part: Of an answer, such as its digits; None: of no part.
+
+    Raises:
+        InputError: The seeds of a run were asked different questions.
+    """
+    return [
+        Score(
+            name,
+            run,
+            _mean_share(seeds),
+            {
+                value: _mean_share([[answer for answer in seed if part(answer) == value] for seed in seeds])
+                for value in sorted({part(answer) for answer in seeds[0]} - {None})
+            },
+            tuple(_mean_share([seed]) for seed in seeds),
+            sum(answer.prediction is None for answer in of_run),
+        )
+        for name, of_task in grouped(answers, task).items()
+        for run, of_run in grouped(of_task, lambda answer: answer.run).items()
+        for seeds in [by_seed(run, of_run)]
+    ]
+
+
+def _mean_share(seeds: Sequence[Sequence[Answer]]) -> Estimate:
+    return mean_share([(sum(answer.correct for answer in seed), len(seed)) for seed in seeds])
+
+
+def differences(answers: Iterable[J], baseline: str, task: Key[J], part: Key[J]) -> list[Difference]:
+    """One entry a task and run but the baseline, in order of appearance; arguments as for `scores`.
+
+    Raises:
+        InputError: A run, or a seed of it, was asked other questions than the baseline.
+    """
+    result = []
+    for name, of_task in grouped(answers, task).items():
+        runs = grouped(of_task, lambda answer: answer.run)
+        for run in runs:
+            if run == baseline:
+                continue
+            own, other = (_scores(which, runs.get(which, [])) for which in (run, baseline))
+            if own.keys() != other.keys():
+                raise InputError(
+                    f"{name}: runs {run!r} and {baseline!r} were asked different problems or with different prompts "
+                    f"({len(own.keys() ^ other.keys())} that only one has); evaluate both on the same data with the "
+                    "same settings"
+                )
+            questions = {answer.identity: part(answer) for answer in runs[run]}
+            pair = [np.array([found[question] for question in questions], dtype=float) for found in (own, other)]
+            parts = list(questions.values())
+            result.append(
+                Difference(
+                    name,
+                    run,
+                    paired_difference(*pair),
+                    {
+                        value: paired_difference(*(x[[found == value for found in parts]] for x in pair))
+                        for value in sorted(set(parts) - {None})
+                    },
+                )
+            )
+    return result
+
+
+def _scores(run: str, answers: Sequence[Answer]) -> dict[Hashable, list[bool]]:
+    """Question: whether each seed's answer is right."""
+    found: dict[Hashable, list[bool]] = {}
+    for answer in (answer for seed in by_seed(run, answers) for answer in seed):
+        found.setdefault(answer.identity, []).append(answer.correct)
+    return found

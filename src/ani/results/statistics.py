@@ -1,0 +1,255 @@
+"""Estimates with their 95% intervals: shares, means, paired differences; knows nothing about tasks or result files."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import ceil, floor, hypot
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_COUNTS_AT_ONCE = 4_000_000
+"""Entries of a block of the resampling matrix; int64, so 32 MB."""
+
+
+class Estimate(NamedTuple):
+    """A share in [0, 1], a mean or a difference of two, with its 95% interval [low, high].
+
+    Intervals are for other cases (problems, texts), not for other training seeds.
+    """
+
+    value: float
+    low: float
+    high: float
+    cases: int
+    """Cases that it is over, of each seed."""
+    seeds: int = 1
+    """Training seeds that it is the mean of."""
+    p: float | None = None
+    """Of a difference: one-sided, of no gain; small where the first run is better."""
+
+
+def share_facts(found: Estimate | None) -> dict[str, Any]:
+    """What scripts get of a share; all but the counts is None where there was nothing to count."""
+    if found is None:
+        return {"right": 0, "total": 0, "share": None, "low": None, "high": None}
+    right = round(found.value * found.cases)
+    return {"right": right, "total": found.cases, "share": found.value, "low": found.low, "high": found.high}
+
+
+def difference_facts(parts: Mapping[Any, Estimate]) -> dict[str, Any]:
+    """What scripts get of differences."""
+    keys = ("value", "low", "high", "p")
+    return {str(part): {key: getattr(found, key) for key in keys} for part, found in parts.items()}
+
+
+def wilson_interval(successes: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval for a success rate, without continuity correction.
+
+    Args:
+        successes: problems solved, 0 to total.
+        total: problems asked, at least 1.
+        confidence: coverage, between 0 and 1.
+
+    Returns:
+        (low, high), both in [0, 1].
+
+    Raises:
+        ValueError: total is not positive, successes is outside 0..total, or confidence outside (0, 1).
+    """
+    from scipy.stats import binomtest
+
+    if total < 1:
+        raise ValueError(f"an interval needs at least one trial, but total is {total}")
+    if not 0 <= successes <= total:
+        raise ValueError(f"successes must lie in 0..{total} (total), not {successes}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, such as 0.95, not {confidence}")
+    low, high = binomtest(successes, total).proportion_ci(confidence, method="wilson")
+    return float(low), float(high)
+
+
+def share(right: Iterable[bool]) -> Estimate | None:
+    """The share of independent cases that are right, with Wilson's interval; None of no case."""
+    right = list(right)
+    return mean_share([(sum(right), len(right))]) if right else None
+
+
+def mean_share(seeds: Sequence[tuple[int, int]]) -> Estimate:
+    """The mean over seeds of shares (right, asked), each asked the same number, at least 1.
+
+    The interval is Wilson's, a fraction of a success rounded outward. With several seeds it is rather too wide: a
+    case's mean over seeds varies no more than a single answer, for which the interval is made.
+    """
+    total = seeds[0][1]
+    successes = sum(right for right, _ in seeds) / len(seeds)
+    low, _ = wilson_interval(floor(successes), total)
+    _, high = wilson_interval(ceil(successes), total)
+    return Estimate(successes / total, low, high, total, len(seeds))
+
+
+def mean_of_two(a: Estimate, b: Estimate) -> Estimate:
+    """The mean of two independent shares.
+
+    Square-and-add (Newcombe 1998; MOVER, Zou & Donner 2008): the distances from the estimate to the limits of
+    independent intervals add in quadrature. Stays within [0, 1], unlike a normal interval.
+    """
+    value = (a.value + b.value) / 2
+    low = value - hypot(a.value - a.low, b.value - b.low) / 2
+    return Estimate(value, low, value + hypot(a.high - a.value, b.high - b.value) / 2, a.cases + b.cases)
+
+
+def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> Estimate | None:
+    """The share of right decisions where those of one group, such as the numbers of a text, may depend on each other.
+
+    The interval is the percentiles under resampling of whole groups. Where no two decisions share a group, it is
+    Wilson's. Where resampling changes nothing, because there is one group or all have the same share, such as 0 or 1,
+    it would say that the share is certain: the interval is then Wilson's for as many trials as there are groups, a
+    fraction of a success rounded outward.
+
+    Args:
+        right: N decisions; None is returned of none.
+        groups: Their N groups.
+    """
+    total, hits, number = len(right), sum(right), len(set(groups))
+    if not total:
+        return None
+    if number == total:
+        low, high = wilson_interval(hits, total)
+    else:
+        means = bootstrap_means(np.array(right, dtype=np.float64)[:, None], groups)
+        low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
+        if np.ptp(means) < 1e-12:  # equal means may differ in their last bit
+            low, _ = wilson_interval(number * hits // total, number)
+            _, high = wilson_interval(-(-number * hits // total), number)
+    return Estimate(hits / total, low, high, total)
+
+
+def bootstrap_means(
+    values: NDArray[np.floating],
+    groups: Sequence[Hashable] | NDArray[Any] | None = None,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """The mean of every column under resampling of whole groups of rows, with replacement.
+
+    All columns of a resample are means of the same rows, so differences of columns are paired. A resample draws as
+    many groups as there are; where groups differ in size, so does its number of rows, and its mean is over rows.
+
+    Args:
+        values: (N, K), finite, N at least 1.
+        groups: N ids; rows that share one are drawn together. None: each row is a group.
+        resamples: R, at least 1.
+        seed: The same seed draws the same groups.
+
+    Returns:
+        (R, K).
+
+    Raises:
+        ValueError: `values` has another shape or isn't finite, or `groups` isn't N ids, or there are no resamples.
+    """
+    rows = np.asarray(values, dtype=np.float64)
+    if rows.ndim != 2 or not len(rows) or not np.isfinite(rows).all():
+        raise ValueError(f"values must be finite and of shape (N, K), N at least 1, not of shape {rows.shape}")
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1, not {resamples}")
+    sums, sizes = rows, np.ones(len(rows))
+    if groups is not None:
+        if len(groups) != len(rows):
+            raise ValueError(f"groups must name a group for each of the {len(rows)} rows, not {len(groups)}")
+        numbers: dict[Hashable, int] = {}
+        index = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
+        sizes = np.bincount(index).astype(np.float64)
+        sums = np.zeros((len(sizes), rows.shape[1]))
+        np.add.at(sums, index, rows)
+    generator = np.random.default_rng(seed)
+    shares = np.full(len(sizes), 1 / len(sizes))
+    means = np.empty((resamples, rows.shape[1]))
+    block = max(1, _COUNTS_AT_ONCE // len(sizes))
+    for first in range(0, resamples, block):
+        counts = generator.multinomial(len(sizes), shares, size=min(block, resamples - first)).astype(np.float64)
+        means[first : first + len(counts)] = (counts @ sums) / (counts @ sizes)[:, None]
+    return means
+
+
+def percentiles(value: float, resamples: NDArray[np.float64], count: int, seeds: int = 1) -> Estimate:
+    """An observed value with the 95% percentiles of its resamples."""
+    low, high = np.quantile(resamples, [0.025, 0.975])
+    return Estimate(float(value), float(low), float(high), count, seeds)
+
+
+def paired_difference(
+    scores: NDArray[np.floating],
+    baseline: NDArray[np.floating],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Estimate:
+    """Compare two runs on the same problems (paper, "Confidence Intervals and Difficulty-wise Analysis").
+
+    Problems are resampled, each with both runs' scores; the interval is the percentiles of the resampled differences.
+    A problem's score is its mean over a run's seeds, so the interval speaks of other problems, not of other seeds.
+    p is (1 + resamples whose difference is at most 0) / (1 + resamples): the observed sample counts as one of them,
+    because a finite number of resamples can't show that p is 0. The paper doesn't say how it counts.
+
+    Args:
+        scores: (N,) or (N, seeds), N problems.
+        baseline: (N,) or (N, seeds), the same problems in the same order; it may have other seeds, and fewer.
+        confidence: Coverage, between 0 and 1.
+        resamples: At least 1; the paper has 1,000.
+        seed: Of the resampling.
+
+    Raises:
+        ValueError: The runs differ in their number of problems, there are none, a score isn't finite, or confidence is
+            outside (0, 1).
+    """
+    if len(scores) != len(baseline) or not len(scores):
+        raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, such as 0.95, not {confidence}")
+    pair = np.stack([np.reshape(run, (len(run), -1)).mean(axis=1) for run in (scores, baseline)], axis=1)
+    means = bootstrap_means(pair, resamples=resamples, seed=seed)
+    differences = means[:, 0] - means[:, 1]
+    low, high = np.quantile(differences, [(1 - confidence) / 2, (1 + confidence) / 2])
+    # A tie is no gain, and the means of two runs that tie may differ in their last bit.
+    p = (1 + int((differences <= 1e-12).sum())) / (1 + resamples)
+    value = float((pair[:, 0] - pair[:, 1]).mean())
+    return Estimate(value, float(low), float(high), len(pair), p=p)
+
+
+class Correlation(NamedTuple):
+    """Of two measures over the same points, taken as exact; p two-sided, by permutation."""
+
+    pearson: float
+    low: float
+    high: float
+    """Of `pearson`: Fisher's 95% interval; all of [-1, 1] for three points."""
+    pearson_p: float
+    spearman: float
+    spearman_p: float
+    points: int
+
+
+def correlation(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
+    """Pearson's and Spearman's; None where one of the measures is the same at all points.
+
+    p counts all orders of the points up to eight of them, and 50,000 orders by chance beyond.
+    """
+    from scipy.stats import PermutationMethod, pearsonr, rankdata
+
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return None
+    values = pearsonr(x, y, method=PermutationMethod(n_resamples=50_000, rng=0))
+    # Spearman's is Pearson's of the ranks.
+    ranks = pearsonr(rankdata(x), rankdata(y), method=PermutationMethod(n_resamples=50_000, rng=0))
+    low, high = values.confidence_interval(0.95)
+    return Correlation(
+        float(values.statistic),
+        float(low),
+        float(high),
+        float(values.pvalue),
+        float(ranks.statistic),
+        float(ranks.pvalue),
+        len(x),
+    )

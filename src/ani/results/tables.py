@@ -1,0 +1,144 @@
+"""Tables as plain text cells, and from those for the terminal and for Markdown; knows nothing about what they show."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ani.results.scores import Difference, Score
+from ani.results.statistics import Estimate
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+MISSING = "–"
+
+
+class Cell(NamedTuple):
+    """A table's cell: what it says, and lines of small print (an interval, a count) beneath; `bold`: the best."""
+
+    text: str
+    details: tuple[str, ...] = ()
+    bold: bool = False
+
+
+class Table(NamedTuple):
+    """A table of plain text; the first `label_columns` cells of a row name it."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    label_columns: int
+
+
+def percent(found: Estimate | None, *, counted: bool = True, leader: float | None = None) -> Cell:
+    """A share such as "60.0%" above "44.0–74.0" and, if `counted`, "n = 100"; bold where it is the leader's."""
+    if found is None:
+        return Cell(MISSING)
+    details = [f"{100 * found.low:.1f}–{100 * found.high:.1f}"]
+    if counted:
+        details.append(count(found))
+    return Cell(f"{found.value:.1%}", tuple(details), found.value == leader)
+
+
+def count(found: Estimate) -> str:
+    """What a mean is over."""
+    return f"n = {found.cases}" if found.seeds == 1 else f"n = {found.cases} × {found.seeds} seeds"
+
+
+def points(found: Estimate | None) -> Cell:
+    """A difference of shares in percentage points, with its p if it has one."""
+    if found is None:
+        return Cell(MISSING)
+    value, low, high = (f"{100 * number:+.1f}" for number in found[:3])
+    return Cell(value, (f"{low}…{high}", *([] if found.p is None else [f"p = {found.p:.3f}"])))
+
+
+def inline(cell: Cell) -> Cell:
+    """Details in brackets: a table of many rows stays short."""
+    return Cell(f"{cell.text} ({', '.join(cell.details)})")
+
+
+def leader(shares: Iterable[Estimate | None]) -> float | None:
+    """The highest of several shares; None where all are equal."""
+    values = {share.value for share in shares if share is not None}
+    return max(values) if len(values) > 1 else None
+
+
+def measures(caption: str, rows: Iterable[tuple[str, Cell]]) -> Table:
+    """One row a measure."""
+    return Table(caption, ("Measure", "Value"), tuple((Cell(name), value) for name, value in rows), label_columns=1)
+
+
+def parts_table(
+    caption: str,
+    header: tuple[str, str],
+    rows: Sequence[Score] | Sequence[Difference],
+    parts: Callable[[Any], Mapping[str, Estimate]],
+    cell: Callable[[Estimate], Cell] = percent,
+    name: Callable[[str], str] = str,
+) -> Table:
+    """One row a task and part of it, one column a run."""
+    runs = list(dict.fromkeys(row.run for row in rows))
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    for row in rows:
+        for part, estimate in parts(row).items():
+            found.setdefault((row.task, part), {})[row.run] = cell(estimate)
+    return Table(
+        caption,
+        (*header, *runs),
+        tuple(
+            (Cell(name(task)), Cell(part), *(cells.get(run, Cell(MISSING)) for run in runs))
+            for (task, part), cells in found.items()
+        ),
+        label_columns=2,
+    )
+
+
+def rich_table(table: Table) -> "RichTable":
+    """For the terminal."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    # Rules between rows that have small print.
+    tall = len(table.rows) > 1 and any(cell.details for row in table.rows for cell in row)
+    rich = RichTable(title=table.caption, title_justify="left", show_lines=tall)
+    for index, name in enumerate(table.header):
+        rich.add_column(Text(name), justify="left" if index < table.label_columns else "right")
+    for row in table.rows:
+        # Text, not str: a run's name may look like rich's markup.
+        rich.add_row(*(_rich_cell(cell) for cell in row))
+    return rich
+
+
+def _rich_cell(cell: Cell) -> "Text":
+    from rich.text import Text
+
+    text = Text("\n".join((cell.text, *cell.details)))
+    if cell.bold:
+        text.stylize("bold", 0, len(cell.text))
+    return text
+
+
+def markdown(tables: Iterable[Table]) -> str:
+    """Tables in Markdown, each under its caption."""
+    return "\n".join(f"{table.caption}:\n\n{_markdown(table)}" for table in tables)
+
+
+def _markdown(table: Table) -> str:
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    def plain(cell: Cell) -> str:
+        text = escaped(cell.text)
+        if cell.bold:
+            text = f"**{text}**"
+        return f"{text} ({escaped(', '.join(cell.details))})" if cell.details else text
+
+    def escaped(text: str) -> str:
+        text = " ".join(text.split())
+        for character in "\\|<&`*_[":
+            text = text.replace(character, "\\" + character)
+        return text
+
+    rules = ("---" if index < table.label_columns else "---:" for index in range(len(table.header)))
+    return "\n".join([line(table.header), line(rules), *(line(map(plain, row)) for row in table.rows)]) + "\n"

@@ -1,0 +1,289 @@
+"""N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import Field, model_validator
+
+from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
+from ani.errors import InputError
+from ani.numbers import find_numbers
+from ani.results.files import Integer, Run
+from ani.results.scores import ONE_MODEL, Answer, Asked, Difference, Score, differences, grouped, scores
+from ani.results.sections import Curves, Figure, Headline, Section
+from ani.results.statistics import Estimate, difference_facts, share, share_facts
+from ani.results.tables import Cell, Table, leader, percent, points
+from ani.settings import Section as Settings
+from ani.tasks.answering import Answerer
+from ani.tasks.task import Count, Pairs, Task
+
+PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
+"""Digit lengths of the paper's Table 2; it poses 100 problems of each."""
+HEADLINES = 4
+"""More accuracies than these are left to the table."""
+_NAMES: dict[str, str] = {symbol: name for name, symbol in SYMBOLS.items()}
+
+
+class ArithmeticAnswer(Answer):
+    """One answered problem, a line of `arithmetic.jsonl`."""
+
+    operation: str
+    digits: Integer = Field(ge=1)
+    prompt: str | None = None
+    answer: str | None = None
+    """The right one."""
+    output: str | None = None
+    """What the model wrote."""
+
+    @property
+    def identity(self) -> tuple[int, str | None]:
+        """Length and prompt."""
+        return self.digits, self.prompt
+
+
+class Problems(Settings):
+    """Problems of some operations and lengths."""
+
+    count: int = Field(default=100, ge=1)
+    """Problems for each length and operation; the paper has 100."""
+    digits: list[int] = Field(default=list(PAPER_DIGITS))
+    """Lengths of the operands."""
+    operations: list[Operation] = Field(default=["addition"])
+    """Of `addition`, `subtraction` and `multiplication`."""
+
+
+class Arithmetic(Task):
+    """N-digit arithmetic, answered by generation: `Problems`, or a list of them where operations differ in those."""
+
+    name: ClassVar[str] = "arithmetic"
+    unit: ClassVar[str] = "problems"
+    record: ClassVar[type[Asked]] = ArithmeticAnswer
+    together: ClassVar[int] = 50
+
+    problems: list[Problems] = Field(default=[Problems()], min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and "problems" not in raw:
+            return {"problems": [raw]}
+        return {"problems": raw} if isinstance(raw, list) else raw
+
+    @model_validator(mode="after")
+    def _asked_once(self) -> Self:
+        asked = [(op, n) for each in self.problems for op in each.operations for n in each.digits]
+        for op, n in asked:
+            if asked.count((op, n)) > 1:
+                raise ValueError(f"{op} of {n} digits is asked more than once")
+        return self
+
+    @classmethod
+    def asked(cls, limit: int | None = None, operations: Sequence[Operation] | None = None, **_: Any) -> "Arithmetic":
+        given = {"count": limit, "operations": operations}
+        return cls.model_validate({key: value for key, value in given.items() if value is not None})
+
+    def questions(self, seed: int) -> list[ArithmeticProblem]:
+        """The problems, shortest first; none of them stands in training data, whatever the seed."""
+        problems = [
+            problem
+            for each in self.problems
+            for problem in arithmetic_problems(
+                each.count * len(each.digits) * len(each.operations),
+                digits=each.digits,
+                operations=each.operations,
+                split="test",
+                seed=seed,
+            )
+        ]
+        return sorted(problems, key=lambda problem: problem.digits)
+
+    def answer(
+        self, answerer: Answerer, questions: Sequence[ArithmeticProblem], count: Count
+    ) -> Iterator[ArithmeticAnswer]:
+        """Answer greedily; the first number of the output must equal the right answer exactly."""
+        method = answerer.method
+        # Room for thousands separators: a model that writes them must not be cut short.
+        answers = [method.write(f" {problem.answer:,}") for problem in questions]
+        longest = max(len(ids) for ids in cast(Any, answerer.tokenizer)(answers, add_special_tokens=False)["input_ids"])
+        outputs = answerer.greedy_texts([method.write(problem.prompt) for problem in questions], longest + 2)
+        for problem, output in zip(questions, map(method.read, outputs), strict=True):
+            found = find_numbers(output)
+            yield ArithmeticAnswer(
+                run=ONE_MODEL,
+                operation=problem.operation,
+                digits=problem.digits,
+                prompt=problem.prompt,
+                answer=str(problem.answer),
+                output=output,
+                prediction=str(found[0].value) if found else None,
+                correct=bool(found) and found[0].value == problem.answer,
+            )
+        count(len(questions))
+
+    def facts(self, questions: Sequence[ArithmeticProblem]) -> Mapping[str, Any]:
+        return self.problems[0].model_dump() if len(self.problems) == 1 else self.model_dump()
+
+    @classmethod
+    def summary(cls, records: Sequence[ArithmeticAnswer]) -> dict[str, Any]:
+        return {
+            _NAMES.get(operation, operation): {
+                str(digits): share_facts(share(answer.correct for answer in answers))
+                for digits, answers in sorted(grouped(found, lambda answer: answer.digits).items())
+            }
+            for operation, found in grouped(records, lambda answer: answer.operation).items()
+        }
+
+    @classmethod
+    def scores(cls, records: Sequence[ArithmeticAnswer]) -> list[Score]:
+        """By operation; the parts are digits."""
+        return scores(records, lambda answer: answer.operation, lambda answer: answer.digits)
+
+    @classmethod
+    def differences(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> list[Difference]:
+        """By operation; the parts are digits. Raises InputError also if answers lack their prompt."""
+        for answer in records:
+            if answer.prompt is None:
+                raise InputError(f"run {answer.run!r}: an answer lacks its prompt, so runs can't be compared in pairs")
+        return differences(records, baseline, lambda answer: answer.operation, lambda answer: answer.digits)
+
+    @classmethod
+    def tables(cls, records: Sequence[ArithmeticAnswer], baseline: str | None = None) -> list[Table]:
+        tables = [_accuracies(cls.scores(records))]
+        if baseline is not None and (compared := cls.differences(records, baseline)):
+            tables.append(_differences(compared, baseline))
+        if judged := [answer for answer in records if answer.answer is not None]:
+            tables.append(_errors(judged))
+        return tables
+
+    @classmethod
+    def section(cls, records: Sequence[ArithmeticAnswer], run: Run) -> Section:
+        rows = cls.scores(records)
+        notes = ["An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals."]
+        if any(len(row.by_seed) > 1 for row in rows):
+            notes.append("Shares are means over training seeds; intervals are for other problems, not for other seeds.")
+        notes += [
+            f"{row.run}, {row.task}: {row.unreadable} of {row.overall.cases * row.overall.seeds} answers held no "
+            "number."
+            for row in rows
+            if row.unreadable
+        ]
+        figures = [
+            Figure(
+                f"Exact answers, {operation}",
+                Curves(
+                    "digits",
+                    "Share of exact answers by number of digits",
+                    {row.run: row.parts for row in found},
+                    run.baseline,
+                ),
+            )
+            for operation, of_operation in groupby(rows, key=lambda row: row.task)
+            for found in [list(of_operation)]
+        ]
+        headlines = []
+        for row in rows if len(rows) <= HEADLINES else ():
+            value, (interval, asked), _ = percent(row.overall._replace(seeds=1))
+            headlines.append(Headline(f"Exact answers, {row.task}, {row.run}", value, f"{interval}, {asked}"))
+        return Section(
+            "arithmetic",
+            "Arithmetic",
+            tuple(notes),
+            tuple(figures),
+            tuple(cls.tables(records, run.baseline)),
+            headlines=tuple(headlines),
+        )
+
+    @classmethod
+    def pairs(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> Pairs | None:
+        runs = grouped(records, lambda answer: answer.run).values()
+        common = set.intersection(*({answer.operation for answer in found} for found in runs))
+        rows = cls.differences([answer for answer in records if answer.operation in common], baseline)
+        if not rows:
+            return None
+        facts = {_NAMES.get(row.task, row.task): difference_facts({"all": row.overall, **row.parts}) for row in rows}
+        return Pairs([_differences(rows, baseline)], facts)
+
+
+def _digits(rows: Sequence[Score] | Sequence[Difference]) -> tuple[list[int], list[str]]:
+    digits = sorted({digit for row in rows for digit in row.parts})
+    return digits, [f"{d} digit{'s' if d > 1 else ''}" for d in digits]
+
+
+def _accuracies(rows: Sequence[Score]) -> Table:
+    """One row an operation and run, all digits together and a column a digit count; an operation's best is bold."""
+    digits, names = _digits(rows)
+    lines: list[tuple[Cell, ...]] = []
+    for _, group in groupby(rows, key=lambda row: row.task):
+        runs = list(group)
+        columns: list[list[Estimate | None]] = [
+            [row.overall for row in runs],
+            *([row.parts.get(digit) for row in runs] for digit in digits),
+        ]
+        leaders = [leader(column) for column in columns]
+        for row, shares in zip(runs, zip(*columns, strict=True), strict=True):
+            cells = [percent(found, leader=best) for found, best in zip(shares, leaders, strict=True)]
+            lines.append((Cell(row.task), Cell(row.run), _with_seeds(cells[0], row), *cells[1:]))
+    return Table(
+        "Exact answers by number of digits, with Wilson 95% intervals",
+        ("Operation", "Run", "All", *names),
+        tuple(lines),
+        label_columns=2,
+    )
+
+
+def _with_seeds(cell: Cell, row: Score) -> Cell:
+    if len(row.by_seed) == 1:
+        return cell
+    found = [100 * each.value for each in row.by_seed]
+    return cell._replace(details=(*cell.details, f"seeds {min(found):.1f}–{max(found):.1f}"))
+
+
+def _differences(rows: Sequence[Difference], baseline: str) -> Table:
+    """One row an operation and run: its accuracy minus the baseline's, in all and by digit count."""
+    digits, names = _digits(rows)
+    return Table(
+        f"Exact answers compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
+        "intervals and the one-sided p of no gain",
+        ("Operation", "Run", "All", *names),
+        tuple(
+            (
+                Cell(row.task),
+                Cell(row.run),
+                points(row.overall),
+                *(points(row.parts.get(digit)) for digit in digits),
+            )
+            for row in rows
+        ),
+        label_columns=2,
+    )
+
+
+def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:
+    """One row an operation and run: what became of its answers, those of all seeds together."""
+    kinds = {"carries": "Carries", "digits": "Other digits", "length": "Length or sign"}
+    rows = []
+    for operation, of_operation in grouped(answers, lambda answer: answer.operation).items():
+        for run, found in grouped(of_operation, lambda answer: answer.run).items():
+            wrong = [_kind_of_error(answer) for answer in found if not answer.correct]
+            cells = (
+                Cell(f"{wrong.count(kind) / len(found):.1%}", (f"{wrong.count(kind)} of {len(found)}",))
+                for kind in kinds
+            )
+            rows.append((Cell(operation), Cell(run), *cells))
+    return Table(
+        "How wrong answers are wrong: every wrong digit off by one, as by a lost carry; other digits; another length "
+        "or sign, or no number (shares of all answers)",
+        ("Operation", "Run", *kinds.values()),
+        tuple(rows),
+        label_columns=2,
+    )
+
+
+def _kind_of_error(answer: ArithmeticAnswer) -> str:
+    right, given = str(answer.answer), answer.prediction or ""
+    written = given.removeprefix("-").isdecimal() and right.removeprefix("-").isdecimal()
+    if not written or len(right) != len(given) or right.startswith("-") != given.startswith("-"):
+        return "length"
+    pairs = [(a, b) for a, b in zip(right, given, strict=True) if a != b]
+    return "carries" if all((int(a) - int(b)) % 10 in (1, 9) for a, b in pairs) else "digits"

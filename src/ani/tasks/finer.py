@@ -1,0 +1,255 @@
+"""Does the gate bypass FiNER-139's nominal tags (paper, "Gating Accuracy")? Knows nothing about how it learnt to.
+
+The set (Loukas et al. 2022, CC BY-SA 4.0), sentences of financial reports whose numbers carry XBRL tags, is a zip of
+JSON-lines files on the hub, `train.jsonl`, `validation.jsonl` and `test.jsonl`. A record has `tokens` and, for each of
+them, the name of a tag in `ner_tags`: `O`, or `B-` and `I-` before one of 139 names.
+"""
+
+import io
+import lzma
+import random
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import Field
+
+from ani.data.diagnostic import Role
+from ani.data.sources import hub_errors, json_lines, json_values
+from ani.errors import InputError
+from ani.numbers import find_numbers
+from ani.results.files import Integer, Probability, Run
+from ani.results.scores import Asked
+from ani.results.sections import Section
+from ani.results.statistics import Estimate, grouped_share, share_facts
+from ani.results.tables import Table, measures, percent
+from ani.tasks.answering import Answerer
+from ani.tasks.task import Count, Task
+from ani.untrusted import one_line
+
+HUB_NAME = "nlpaueb/finer-139"
+HUB_FILE = "finer139.zip"
+SPLIT = "test"
+
+LARGEST_MEMBER = 2**31
+"""Bytes of a file in the zip, unpacked; the set's own have some hundred million."""
+
+NOMINAL_TAGS = frozenset({"DebtInstrumentMaturityDate"})
+"""Tags whose numbers are names, by the rules of `ani.data.diagnostic`: positions in a calendar are, whatever counts or
+measures isn't.
+
+The maturity date is the one that the paper names; it says "e.g.", but lists no other. All the other 138 tags are
+amounts, prices, rates, counts of shares, claims, segments or properties, areas, and durations (terms, vesting periods,
+useful lives). Two of them are arguable: `DebtInstrumentInterestRateStatedPercentage` ("the 7.00 % Senior Notes") and
+`PreferredStockDividendRatePercentage` often stand in the name of a security, yet they are the rate that it pays. Every
+record keeps its tag, so that another list can be tried on the same file.
+"""
+
+
+class TaggedDecision(Asked):
+    """The gate's decision about one tagged number, a line of `finer.jsonl`."""
+
+    text: str
+    """The sentence."""
+    start: Integer | None = None
+    end: Integer | None = None
+    value: str | None = None
+    tag: str
+    role: Role
+    alpha: Probability | None = None
+    """σ(z); None where the overflow rule left the number alone."""
+    injected: bool
+
+
+class TaggedNumber(NamedTuple):
+    """A number of a tagged token."""
+
+    start: int
+    """First character in the sentence."""
+    end: int
+    """One after the last character."""
+    tag: str
+    """Without `B-` or `I-`."""
+
+    @property
+    def role(self) -> Role:
+        """Nominal under `NOMINAL_TAGS`."""
+        return "nominal" if self.tag in NOMINAL_TAGS else "quantitative"
+
+
+class FinerSentence(NamedTuple):
+    """A sentence that holds a tagged number."""
+
+    text: str
+    """The tokens, joined by single spaces: `$ 100 million of the 7.00 % Senior Notes`."""
+    numbers: tuple[TaggedNumber, ...]
+    """The tagged ones, in order; nobody says what the others are."""
+
+
+class Finer(Task):
+    """FiNER-139; for models with a gate."""
+
+    name: ClassVar[str] = "finer"
+    unit: ClassVar[str] = "sentences"
+    record: ClassVar[type[Asked]] = TaggedDecision
+    needs_gate: ClassVar[bool] = True
+
+    data: str = HUB_NAME
+    """The set's name on the hub, its zip, or a JSON-lines file in its format."""
+    limit: int | None = Field(default=None, ge=1)
+    """Sentences with a nominal number at most, and as many at most without, as maturity dates are rare; null: all. A
+    larger limit only adds some."""
+
+    def questions(self, seed: int) -> list[FinerSentence]:
+        """The sentences that hold a tagged number in digits, in an order that the seed draws.
+
+        Raises:
+            InputError: The source can't be read, a record is malformed (the file and line are named), or no sentence
+                holds a tagged number.
+        """
+        sentences = [
+            sentence for where, record in _records(self.data) if (sentence := _sentence(record, where)).numbers
+        ]
+        if not sentences:
+            raise InputError(f"{self.data} holds no sentence with a tagged number; check the file")
+        random.Random(f"finer {seed}").shuffle(sentences)
+        if self.limit is None:
+            return sentences
+        counts = {True: 0, False: 0}
+        chosen = []
+        for sentence in sentences:
+            nominal = any(number.role == "nominal" for number in sentence.numbers)
+            counts[nominal] += 1
+            if counts[nominal] <= self.limit:
+                chosen.append(sentence)
+        return chosen
+
+    def answer(self, answerer: Answerer, questions: Sequence[FinerSentence], count: Count) -> Iterator[TaggedDecision]:
+        """A record for each tagged number. Raises InputError as `Answerer.labelled_decisions`."""
+        for sentence in questions:
+            places = find_numbers(sentence.text)
+            found = answerer.labelled_decisions(sentence.text)
+            by_start = {place.start: decision for place, decision in zip(places, found, strict=True)}
+            for number in sentence.numbers:
+                decision = by_start[number.start]
+                yield TaggedDecision(
+                    text=sentence.text,
+                    start=number.start,
+                    end=number.end,
+                    value=decision.value,
+                    tag=number.tag,
+                    role=number.role,
+                    alpha=decision.alpha,
+                    injected=decision.injected,
+                )
+            count(1)
+
+    def facts(self, questions: Sequence[FinerSentence]) -> Mapping[str, Any]:
+        return {**super().facts(questions), "sentences": len(questions)}
+
+    @classmethod
+    def measures(cls, records: Sequence[TaggedDecision]) -> dict[str, tuple[str, Estimate | None]]:
+        """Measure: what it is called, and its share, sentences resampled as wholes.
+
+        We read the paper's "75.8% precision in bypassing these nominal identifiers" as the first, which a gate that is
+        always closed would have all of, so it wants reading beside the second. The third is precision in the word's
+        usual sense; it depends on how many sentences of each kind were read.
+        """
+
+        def share(chosen: Callable[[TaggedDecision], bool], right: Callable[[TaggedDecision], bool]) -> Estimate | None:
+            listed = [record for record in records if chosen(record)]
+            return grouped_share([right(record) for record in listed], [record.text for record in listed])
+
+        nominal, shut = (lambda r: r.role == "nominal"), (lambda r: not r.injected)
+        return {
+            "nominal_bypassed": ("Numbers under a nominal tag left alone", share(nominal, shut)),
+            "quantitative_injected": (
+                "Other tagged numbers injected",
+                share(lambda r: r.role == "quantitative", lambda r: r.injected),
+            ),
+            "precision": ("Nominal ones among the numbers left alone", share(shut, nominal)),
+        }
+
+    @classmethod
+    def summary(cls, records: Sequence[TaggedDecision]) -> dict[str, Any]:
+        return {key: share_facts(found) for key, (_, found) in cls.measures(records).items()}
+
+    @classmethod
+    def tables(cls, records: Sequence[TaggedDecision], baseline: str | None = None) -> list[Table]:
+        rows = ((name, percent(found)) for name, found in cls.measures(records).values())
+        return [measures("FiNER-139, with 95% intervals (sentences resampled as wholes)", rows)]
+
+    @classmethod
+    def section(cls, records: Sequence[TaggedDecision], run: Run) -> Section:
+        note = (
+            "Numbers of financial reports under XBRL tags. A gate that is always closed would leave every nominal one "
+            "alone: read the first two measures together."
+        )
+        return Section("finer", "FiNER-139", (note,), tables=tuple(cls.tables(records)))
+
+
+def _records(source: str) -> Iterator[tuple[str, Any]]:
+    if source == HUB_NAME:
+        from huggingface_hub import hf_hub_download
+
+        # Not by `datasets`: the set's loading script is of the kind that it no longer runs.
+        with hub_errors(source, SPLIT, "its zip or a JSON-lines file in its format"):
+            source = hf_hub_download(source, HUB_FILE, repo_type="dataset")
+    if Path(source).suffix != ".zip":
+        yield from json_lines(source)
+        return
+    try:
+        with zipfile.ZipFile(source) as archive:
+            name = next((name for name in archive.namelist() if Path(name).name == f"{SPLIT}.jsonl"), None)
+            if name is None:
+                names = one_line(", ".join(archive.namelist()[:10]))
+                raise InputError(f"{source} holds no {SPLIT}.jsonl, only {names or 'nothing'}")
+            size = archive.getinfo(name).file_size  # no more than that is unpacked
+            if size > LARGEST_MEMBER:
+                raise InputError(f"{source}/{one_line(name)} would unpack to {size:,} bytes; name another zip")
+            with archive.open(name) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as lines:
+                yield from json_values(lines, f"{source}/{one_line(name)}")
+    except InputError:
+        raise
+    except (OSError, EOFError, RuntimeError, ValueError, LookupError, struct.error) as error:
+        raise InputError(f"{source} can't be read as a zip: {one_line(error)}") from error
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+        raise InputError(f"{source} can't be read as a zip: {one_line(error)}") from error
+
+
+def _sentence(record: Any, where: str) -> FinerSentence:
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
+    for key in ("tokens", "ner_tags"):
+        if key not in record:
+            raise InputError(f"{where}: no {key!r}; a record of FiNER-139 has 'tokens' and 'ner_tags'")
+        if not isinstance(record[key], list) or not all(isinstance(entry, str) for entry in record[key]):
+            raise InputError(
+                f"{where}: {key!r} must be a list of texts"
+                + (", the tags' names such as 'B-DebtInstrumentMaturityDate'" if key == "ner_tags" else "")
+            )
+    tokens, tags = record["tokens"], record["ner_tags"]
+    if len(tokens) != len(tags):
+        raise InputError(f"{where}: {len(tokens)} tokens, but {len(tags)} tags")
+    text = " ".join(tokens)
+    position = 0
+    spans: list[tuple[int, int, str]] = []
+    for token, tag in zip(tokens, tags, strict=True):
+        if tag != "O":
+            if tag[:2] not in ("B-", "I-"):
+                raise InputError(f"{where}: {tag!r:.80} is no tag; write 'O', or 'B-' or 'I-' and a name")
+            spans.append((position, position + len(token), tag[2:]))
+        position += len(token) + 1
+    found = find_numbers(text) if spans else []
+    return FinerSentence(
+        text,
+        tuple(
+            TaggedNumber(number.start, number.end, tag)
+            for start, end, tag in spans
+            for number in found
+            if start <= number.start < end
+        ),
+    )

@@ -1,0 +1,198 @@
+"""Does the gate tell names from quantities? Knows nothing about how it learnt to."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import Field
+
+from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences
+from ani.results.files import Integer, Probability, Run
+from ani.results.scores import ONE_MODEL, Asked, by_seed, grouped
+from ani.results.sections import Figure, Headline, Histogram, Section
+from ani.results.statistics import Estimate, mean_of_two, mean_share, share, share_facts
+from ani.results.tables import MISSING, Cell, Table, measures, percent
+from ani.tasks.answering import Answerer
+from ani.tasks.task import Count, Task
+
+NOTE = (
+    "Held-out sentences: a quantitative number (an operand) should open the gate, a nominal one (a name) should leave "
+    "it closed. Intervals take numbers as independent, which numbers of one sentence are not quite."
+)
+
+
+class GateDecision(Asked):
+    """The gate's decision about one number of a labelled sentence, a line of `gating.jsonl`."""
+
+    text: str | None = None
+    """The sentence."""
+    start: Integer | None = None
+    end: Integer | None = None
+    value: str | None = None
+    role: Role
+    alpha: Probability | None = None
+    """σ(z); None where the overflow rule left the number alone."""
+    injected: bool
+    domain: str | None = None
+
+    @property
+    def identity(self) -> tuple[str, str | None]:
+        """Role and domain."""
+        return self.role, self.domain
+
+    @property
+    def right(self) -> bool:
+        """Whether the gate did what the role asks for: open for a quantity, closed for a name."""
+        return self.injected == (self.role == "quantitative")
+
+
+class Separation(NamedTuple):
+    """How well the gate tells roles apart. None where a role (or, for `auc`, an alpha) is missing."""
+
+    nominal_closed: Estimate | None
+    quantitative_open: Estimate | None
+    auc: float | None
+    """P(α of a quantitative number > α of a nominal one) + P(equal)/2, the rank statistic: what any threshold could
+    reach, where the shares are for the threshold in use."""
+
+    @property
+    def balanced_accuracy(self) -> Estimate | None:
+        """Mean of the two shares."""
+        if self.nominal_closed is None or self.quantitative_open is None:
+            return None
+        return mean_of_two(self.nominal_closed, self.quantitative_open)
+
+
+class Gating(Task):
+    """Held-out sentences whose numbers have known roles; for models with a gate."""
+
+    name: ClassVar[str] = "gating"
+    unit: ClassVar[str] = "sentences"
+    record: ClassVar[type[Asked]] = GateDecision
+    needs_gate: ClassVar[bool] = True
+
+    count: int = Field(default=100, ge=1)
+    """Sentences."""
+
+    def questions(self, seed: int) -> list[DiagnosticSentence]:
+        return diagnostic_sentences(self.count, split="test", seed=seed)
+
+    def answer(
+        self, answerer: Answerer, questions: Sequence[DiagnosticSentence], count: Count
+    ) -> Iterator[GateDecision]:
+        """A record for each number. Raises InputError as `Answerer.labelled_decisions`."""
+        for sentence in questions:
+            for found, role in zip(answerer.labelled_decisions(sentence.text), sentence.roles, strict=True):
+                facts = found.model_dump(exclude={"text"})
+                yield GateDecision(run=ONE_MODEL, text=sentence.text, role=role, domain=sentence.domain, **facts)
+            count(1)
+
+    @classmethod
+    def summary(cls, records: Sequence[GateDecision]) -> dict[str, Any]:
+        found = separation(records)
+        return {"nominal": share_facts(found.nominal_closed), "quantitative": share_facts(found.quantitative_open)}
+
+    @classmethod
+    def tables(cls, records: Sequence[GateDecision], baseline: str | None = None) -> list[Table]:
+        return [_by_run(records)] if _is_comparison(records) else [_of_one(separation(records))]
+
+    @classmethod
+    def section(cls, records: Sequence[GateDecision], run: Run) -> Section:
+        if _is_comparison(records):
+            return Section("gating", "Gates and roles", (NOTE,), tables=(_by_run(records),))
+        summary = separation(records)
+        alphas = {role: [r.alpha for r in records if r.role == role and r.alpha is not None] for role in ROLES}
+        domains = grouped(records, lambda record: record.domain)
+        headlines = []
+        if (balanced := summary.balanced_accuracy) is not None:
+            value, (interval,), _ = percent(balanced, counted=False)
+            headlines.append(Headline("Roles told apart, balanced accuracy", value, interval))
+        return Section(
+            "gating",
+            "Gate and roles",
+            (NOTE,),
+            (Figure("α by role", Histogram(alphas)),) if any(alphas.values()) else (),
+            tuple(cls.tables(records)),
+            (_by_domain(domains),) if domains else (),
+            headlines=tuple(headlines),
+        )
+
+
+ROLES = ("quantitative", "nominal")
+
+
+def separation(records: Sequence[GateDecision]) -> Separation:
+    """Of one model's decisions."""
+    shares = [share(record.right for record in records if record.role == role) for role in ROLES]
+    return Separation(shares[1], shares[0], _auc(records))
+
+
+def _auc(records: Sequence[GateDecision]) -> float | None:
+    from scipy.stats import rankdata
+
+    quantitative, nominal = ([r.alpha for r in records if r.role == role] for role in ROLES)
+    if not quantitative or not nominal or None in (*quantitative, *nominal):
+        return None
+    ranks = rankdata([*quantitative, *nominal])[: len(quantitative)]
+    pairs = len(nominal) * len(quantitative)
+    return (float(ranks.sum()) - len(quantitative) * (len(quantitative) + 1) / 2) / pairs
+
+
+def separations(records: Sequence[GateDecision]) -> dict[str, Separation]:
+    """Those of a comparison's runs, means over seeds. Raises InputError if seeds were shown different numbers."""
+    result = {}
+    for run, of_run in grouped(records, lambda record: record.run).items():
+        seeds = by_seed(run, of_run)
+        shares = []
+        for role in ROLES:
+            right = [[record.right for record in seed if record.role == role] for seed in seeds]
+            shares.append(mean_share([(sum(cases), len(cases)) for cases in right]) if right[0] else None)
+        aucs = [auc for auc in map(_auc, seeds) if auc is not None]
+        result[run] = Separation(shares[1], shares[0], sum(aucs) / len(aucs) if len(aucs) == len(seeds) else None)
+    return result
+
+
+def _is_comparison(records: Sequence[GateDecision]) -> bool:
+    return any(record.run != ONE_MODEL for record in records)
+
+
+def _of_one(found: Separation) -> Table:
+    numbers = sum(each.cases for each in found[:2] if isinstance(each, Estimate))
+    rows = [
+        ("Nominal numbers left alone (gate closed)", percent(found.nominal_closed)),
+        ("Quantitative numbers injected (gate open)", percent(found.quantitative_open)),
+    ]
+    if (balanced := found.balanced_accuracy) is not None:
+        rows.append(("Balanced accuracy", percent(balanced)))
+    if found.auc is not None:
+        rows.append(("AUC of α", Cell(f"{found.auc:.3f}", (f"n = {numbers}",))))
+    return measures("How well the gate tells the roles apart, with 95% intervals", rows)
+
+
+def _by_domain(domains: dict[str, list[GateDecision]]) -> Table:
+    found = {domain: separation(domains[domain]) for domain in sorted(domains)}
+    return Table(
+        "The gate by domain, with Wilson 95% intervals",
+        ("Domain", "Nominal closed", "Quantitative open"),
+        tuple(
+            (Cell(name), percent(each.nominal_closed), percent(each.quantitative_open)) for name, each in found.items()
+        ),
+        label_columns=1,
+    )
+
+
+def _by_run(records: Sequence[GateDecision]) -> Table:
+    return Table(
+        "How well the gates tell the roles apart, with 95% intervals",
+        ("Run", "Nominal closed", "Quantitative open", "Balanced accuracy", "AUC of α"),
+        tuple(
+            (
+                Cell(run),
+                percent(found.nominal_closed),
+                percent(found.quantitative_open),
+                percent(found.balanced_accuracy, counted=False),
+                Cell(MISSING if found.auc is None else f"{found.auc:.3f}"),
+            )
+            for run, found in separations(records).items()
+        ),
+        label_columns=1,
+    )

@@ -1,0 +1,118 @@
+"""What a task owes: questions, records of what a model made of them, tables, a section; knows no task.
+
+A task's settings are its fields: what `evaluation` says of it in a comparison, or the options of `ani eval`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ani.launch import ALONE, Processes
+from ani.results.files import Run
+from ani.results.scores import Answer, Asked
+from ani.results.sections import Section
+from ani.results.tables import Table
+from ani.settings import Section as Settings
+from ani.tasks.answering import Answerer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+Count = Callable[[int], None]
+"""Called with the number of questions that were answered."""
+
+
+class Pairs(NamedTuple):
+    """Two models' results in pairs, for `ani diff`."""
+
+    tables: list[Table]
+    facts: dict[str, Any]
+    """For scripts."""
+
+
+class Task(Settings, ABC):
+    """Base of all tasks; `ani.tasks.TASKS` lists them."""
+
+    name: ClassVar[str]
+    """On the command line, in a comparison, and of its file."""
+    unit: ClassVar[str]
+    """What is counted while it runs, such as problems."""
+    record: ClassVar[type[Asked]]
+    """A line of its file."""
+    needs_gate: ClassVar[bool] = False
+    """Only asked of models with a gate."""
+    together: ClassVar[int] = 1
+    """Questions that are answered as one batch."""
+
+    @classmethod
+    def asked(cls, **options: Any) -> Task:
+        """The task with those of the command line's options that it has."""
+        if "count" in cls.model_fields:
+            options["count"] = options.get("limit")
+        return cls(**{key: value for key, value in options.items() if key in cls.model_fields and value is not None})
+
+    @abstractmethod
+    def questions(self, seed: int) -> Sequence[Any]:
+        """What is asked; the same seed draws the same. Raises InputError if the data can't be read."""
+
+    def check(self, questions: Sequence[Any], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+        """Raises InputError for what can be told before the model is asked."""
+
+    @abstractmethod
+    def answer(self, answerer: Answerer, questions: Sequence[Any], count: Count) -> Iterator[Asked]:
+        """Records of some of the questions, in order."""
+
+    def run(
+        self,
+        answerer: Answerer,
+        questions: Sequence[Any],
+        count: Count,
+        processes: Processes = ALONE,
+        kept: Path = Path(),
+    ) -> Iterator[Asked]:
+        """All records in order, on the main process alone.
+
+        Args:
+            answerer: The model.
+            questions: Of `questions`.
+            count: For progress.
+            processes: Those that share the work, all calling this.
+            kept: A file that a long task may keep answers in until all are there.
+        """
+        return processes.merged(questions, lambda batch: self.answer(answerer, batch, count), self.together)
+
+    def facts(self, questions: Sequence[Any]) -> Mapping[str, Any]:
+        """What `run.json` says of it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    @classmethod
+    @abstractmethod
+    def summary(cls, records: Sequence[Any]) -> Any:
+        """For scripts: counts and shares with 95% intervals (None where nothing was counted)."""
+
+    @classmethod
+    @abstractmethod
+    def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
+        """For the terminal; in a comparison with a baseline also the differences to it.
+
+        Raises:
+            InputError: The runs of a comparison were asked different questions.
+        """
+
+    @classmethod
+    @abstractmethod
+    def section(cls, records: Sequence[Any], run: Run) -> Section:
+        """Of the report's page."""
+
+    @classmethod
+    def pairs(cls, records: Sequence[Any], baseline: str) -> Pairs | None:
+        """Two models' records in pairs; None: this task isn't judged question by question."""
+        return None
+
+    @classmethod
+    def is_judged(cls) -> bool:
+        """Whether records are answers that are right or wrong."""
+        return issubclass(cls.record, Answer)
