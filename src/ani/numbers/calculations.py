@@ -24,7 +24,7 @@ Operators
     spreadsheet), and so is a signed base (``-2^2``). ``**`` is none: in prose it is Markdown's bold type. Nor does
     juxtaposition multiply: ``2(3 + 4)`` may be a function or a label.
 The letter x
-    Multiplies with blanks on both sides and no sign behind it (``3 x 4``), or with two literals and no blanks (``3x4``).
+    Multiplies with blanks on both sides and no sign behind it (``3 x 4``), or between two literals alone (``3x4``).
     Elsewhere it is a variable (``2x + 3``, ``3x -4``), and ``0x10`` is a hexadecimal number.
 Signs
     Directly before an operand, and not directly after another sign: ``3 * -5``, ``-(3 + 4)``; ``3--5`` has a dash.
@@ -68,7 +68,7 @@ digits and point, without commas and currency signs, which are the writer's choi
 complete: the end comes next.
 
 Amounts of money that are no integers go to cents (``$7.50``), as 19 of 20 do in GSM8K; who ends at ``$7.5`` has
-contradicted nothing. Anything else that follows ends the result or contradicts it, and there is no more to say: ``7.00``
+contradicted nothing. Whatever else follows ends the result or contradicts it, and there is no more to say: ``7.00``
 is right, but all that was known had been said at the 7.
 """
 
@@ -113,9 +113,9 @@ _SEPARATE = re.compile(
     rf"|{_LETTER}['’]?{_LETTER}{_B}{{1,{MAX_BLANKS}}}|{_B}{{{MAX_BLANKS + 1}}})\Z"
 )
 _COMPUTES = re.compile(
-    r"(?:\\[a-z]+|\b(?:plus|minus|times|over|(?:multiplied|divided) by|negative|mod|modulo|twice|double|triple|half"
-    r"|sin|cos|tan|ln|log|exp|sqrt|abs|(?:[0-9%]|percent|half|thirds?|quarters?|fourths?|fifths?|tenths?|roots?|squares?"
-    rf"|cubes?){_B}{{1,{MAX_BLANKS}}}of)){_B}{{1,{MAX_BLANKS}}}\Z"
+    rf"(?:\\[a-z]+|(?<!{_LETTER})(?:plus|minus|times|over|(?:multiplied|divided) by|negative|mod|modulo|twice|double"
+    r"|triple|half|sin|cos|tan|ln|log|exp|sqrt|abs)|(?:[0-9%]|percent|half|thirds?|quarters?|fourths?|fifths?|tenths?"
+    rf"|roots?|squares?|cubes?){_B}{{1,{MAX_BLANKS}}}of){_B}{{1,{MAX_BLANKS}}}\Z"
     rf"|[0-9){BLANKS}]{_OPERATOR}{_B}{{0,{MAX_BLANKS}}}[\r\n]+{_B}{{0,{MAX_BLANKS}}}\Z",
     re.IGNORECASE,
 )

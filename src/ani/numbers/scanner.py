@@ -237,10 +237,11 @@ class NumberScanner:
         if not 0 <= start <= len(token_ids):
             raise InputError(f"start is {start}: it must lie in 0 to {len(token_ids)}, the number of tokens.")
         pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[start:])))
-        fresh = b"".join(pieces)
-        first = start - self._writing_behind(token_ids, start) if fresh[:1] in WRITING else start
-        origin, context_pieces = first, self._pieces_before(token_ids, start, start - first)
-        if b"=" not in fresh and (not context_pieces or b"=" not in context_pieces[0]):
+        # A result that began before can go on only in a token that holds nothing but a writing's bytes.
+        goes_on = pieces and not pieces[0].strip(WRITING)
+        first = origin = start - self._writing_behind(token_ids, start) if goes_on else start
+        context_pieces = self._pieces_before(token_ids, start, start - origin)
+        if b"=" not in b"".join(context_pieces[:1] + pieces):
             return {}
         size = _FIRST_CONTEXT
         while origin and len(_decode(b"".join(context_pieces[: first - origin]))) < LOOK_BEHIND + _SPLIT:
