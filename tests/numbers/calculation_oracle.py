@@ -152,7 +152,7 @@ def settled(written: str, tokens: list[object]) -> tuple[str, Fraction, str] | N
             case ast.Call(args=[inner]):
                 return evaluate(inner)
             case ast.UnaryOp(op=sign, operand=operand):
-                if isinstance(operand, ast.BinOp):  # Python's -a ** b
+                if isinstance(operand, ast.BinOp) and isinstance(sign, ast.USub):  # Python's -a ** b
                     raise NotAnExpression
                 value = evaluate(operand)
                 return -value if isinstance(sign, ast.USub) else value

@@ -21,7 +21,7 @@ Blanks
 Operators
     At least one: ``x = 5`` asks for nothing. Powers come before products and quotients, these before sums and
     differences, and equals go from left to right. Chained powers are doubtful (``2^3^2`` is 512 in mathematics, 64 in a
-    spreadsheet), and so is a signed base (``-2^2``). ``**`` is none: in prose it is Markdown's bold type. Nor does
+    spreadsheet), and so is a negated base (``-2^2``). ``**`` is none: in prose it is Markdown's bold type. Nor does
     juxtaposition multiply: ``2(3 + 4)`` may be a function or a label.
 The letter x
     Multiplies with blanks on both sides and no sign behind it (``3 x 4``), or between two literals alone (``3x4``).
@@ -184,7 +184,7 @@ def remainder(text: str, fraction_digits: int = FRACTION_DIGITS) -> Remainder | 
     """What is still to be written of a result at the end of a text; None where no result is being written.
 
     Args:
-        text: only its last `LOOK_BEHIND` + `MAX_WRITING` characters are looked at.
+        text: no more than its last `LOOK_BEHIND` + 1 + `MAX_WRITING` characters are looked at.
         fraction_digits: a result that has more is none.
     """
     equals = text.rfind("=", max(0, len(text) - MAX_WRITING - 1))
@@ -205,9 +205,9 @@ def writing_end(text: str, begin: int) -> int:
 
 def calculation_before(text: str, equals: int, fraction_digits: int = FRACTION_DIGITS) -> Calculation | None:
     """The calculation whose equals sign stands at `equals`, if there is one."""
-    # A text's own beginning looks like a boundary; a window's does not.
-    window = text[equals - LOOK_BEHIND : equals] if equals > LOOK_BEHIND else BOUNDARY + text[:equals]
-    return _calculation_at_end(window, fraction_digits)
+    first = max(0, equals - LOOK_BEHIND)
+    first = max(first, text.rfind("=", first, equals))  # no expression holds a sign
+    return _calculation_at_end(text[first:equals] if first else BOUNDARY + text[:equals], fraction_digits)
 
 
 @lru_cache(maxsize=256)  # each token of a result asks again
@@ -295,6 +295,8 @@ def _value(tokens: list[str | _Rational]) -> _Rational | None:
     waiting: list[str] = []  # operators and opened brackets
     for token in [*tokens, ")"]:
         if not isinstance(token, str):
+            if _bits(token) > MAX_BITS:
+                return None
             values.append(token)
         elif token in ("(", "negate"):
             waiting.append(token)

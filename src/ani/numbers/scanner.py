@@ -257,14 +257,13 @@ class NumberScanner:
         for match in _EQUALS.finditer(context):
             shift += _extra_bytes(context[position : match.start()])
             position = match.start()
-            calculation = calculation_before(context, position, fraction_digits)
+            begin, end = match.end(), writing_end(context, match.end())
+            begin, end = begin + shift, end + shift + _extra_bytes(context[begin:end])
+            tokens = range(max(start - origin, bisect_left(token_ends, begin)), bisect_right(token_ends, end))
+            calculation = calculation_before(context, position, fraction_digits) if tokens else None
             if calculation is None:
                 continue
-            begin = match.end()
-            end = writing_end(context, begin)
-            begin, end = begin + shift, end + shift + _extra_bytes(context[begin:end])
-            tokens = range(bisect_left(token_ends, begin), bisect_right(token_ends, end))
-            for token in tokens[max(0, start - origin - tokens.start) :]:
+            for token in tokens:
                 upcoming = calculation.upcoming(_decode(data[begin : token_ends[token]]))
                 if upcoming is not None:
                     results[origin + token] = Remainder(calculation, upcoming)
