@@ -28,6 +28,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ from ani.injection import adapter as adapters
 from ani.injection.attach import number_locator
 from ani.models import load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
+from ani.numbers.calculations import remainder
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 from ani.report import build_report
 from ani.report import records as kinds
@@ -64,6 +66,7 @@ from ani.report.pairs import compare_folders
 from ani.serving.checkpoint import mark_merged, merged_settings
 from ani.training.recipe import Recipe, load_settings, save_recipe
 from tests import tokenizers
+from tests.numbers import calculation_oracle
 from tests.tiny import tiny
 
 SECONDS = 5.0
@@ -283,6 +286,56 @@ def grammar_cases(folder: Path) -> Case:
             if value is not None:
                 encoder.in_range(value)
                 encoder.encode([value])
+
+        return written.encode("utf-8", "surrogatepass"), read
+
+    return draw
+
+
+def calculation_cases(folder: Path) -> Case:
+    """Expressions, well written and not, against a second reader; and through the scanner of a tokenizer, in pieces."""
+    tokenizer = tokenizers.gemma_like()
+    scanner = NumberScanner(tokenizer)
+    # fmt: off
+    literals = [
+        "1", "7", "12", "0", "1,234", ".5", "2.5", "1e3", "1e-999", "9" * 40, "1.2.3", "$4", "€2.5", "٣", "x", "(",
+    ]
+    joints = [
+        "+", "-", "−", "*", "×", "·", "/", "÷", "^", "x", " + ", " - ", " x ", " * ", ") ", ")", "(", "^", "\n", "\t",
+    ]
+    before = [
+        "", "", "", "It is ", "f", "a ", "half of ", "Step 1: ", "1,", "10:", "\n", "12 +\n", "sin ", "\\times ", "(((",
+    ]
+    after = ["", " ", "=", ">", " = ", "-", "$", "1", " 1,", "1+1=", "7", "0.", ".", "\0", " " * 9]
+    # fmt: on
+
+    def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
+        parts = [rng.choice(before)]
+        for _ in range(rng.choice([2, 2, 3, 5, 9])):
+            parts += [rng.choice(literals), rng.choice(joints)]
+            if rng.random() < 0.1:
+                parts.append(rng.choice(["(", "-(", "-", " ", "$", "%", *FRAGMENTS]))
+        parts[-1] = rng.choice(["=", " =", " =", " = ", ") =", *joints])
+        written = "".join(parts)
+        if rng.random() < 0.0005:
+            written *= 100_000 // len(written)
+        if rng.random() < 0.5 and (found := remainder(written)):
+            written += found.upcoming[: rng.randrange(len(found.upcoming) + 1)]
+        written += rng.choice(after)
+
+        def read() -> None:
+            found = remainder(written)
+            if len(written) < 1000:
+                expected = calculation_oracle.upcoming(written)
+                seen = found and (found.calculation.text, Fraction(found.calculation.value), found.upcoming)
+                assert seen == expected, (seen, expected)
+            ids = tokenizer(written[-2000:], add_special_tokens=False)["input_ids"]
+            start = rng.randrange(len(ids) + 1)
+            results = scanner.scan_results(ids, start)
+            assert all(token >= start for token in results)
+            if ids and "\0" not in written:
+                whole = scanner.text(ids)
+                assert scanner.scan_results(ids, len(ids) - 1).get(len(ids) - 1) == remainder(whole), whole
 
         return written.encode("utf-8", "surrogatepass"), read
 
@@ -773,6 +826,7 @@ def report_cases(folder: Path) -> Case:
 TARGETS: dict[str, tuple[Callable[[Path], Case], float]] = {
     "scanner": (scanner_cases, 0.48),
     "grammar and encoders": (grammar_cases, 0.335),
+    "calculations": (calculation_cases, 0.2),
     "JSONL data": (jsonl_cases, 0.08),
     "benchmark data": (benchmark_cases, 0.03),
     "result files": (result_cases, 0.03),

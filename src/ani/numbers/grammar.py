@@ -64,7 +64,7 @@ _DIGITS = re.compile(r"[0-9]+")
 # Runs of digits that can have to do with each other. The group tells the few with several runs.
 _CLUSTER = re.compile(r"[0-9]+((?:[.,]|[eE][+-]?)[0-9]+)*")
 _NUMERIC = "0123456789.,eE+-"
-_BLANKS = " \t\N{NO-BREAK SPACE}"
+BLANKS = " \t\N{NO-BREAK SPACE}"
 _CLOSING = ")]}\N{FULLWIDTH RIGHT PARENTHESIS}"
 _BEFORE_SIGN = frozenset(
     BOUNDARY + "\n\r" + "([{" + "=<>*/^,:;|&~!?\"'`$#@\\" + "“‘«（：，＝×÷·≤≥≠≈→"  # noqa: RUF001
@@ -247,10 +247,10 @@ def _signed(text: str, begin: int) -> int:
         return begin
     if sign == 0 or text[sign - 1] in _BEFORE_SIGN:
         return sign
-    if text[sign - 1] not in _BLANKS:
+    if text[sign - 1] not in BLANKS:
         return begin
     first = max(0, sign - MAX_BLANKS - 1)
-    ahead = first + len(text[first:sign].rstrip(_BLANKS)) - 1  # the last character before the blanks
+    ahead = first + len(text[first:sign].rstrip(BLANKS)) - 1  # the last character before the blanks
     if ahead < first:
         return sign
     character = text[ahead]
