@@ -7,11 +7,10 @@ from typing import Any, NamedTuple, TypedDict, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.data.sources import json_lines
 from ani.errors import InputError
 from ani.evaluation.gating import inspection_record
 from ani.evaluation.tasks.data import READERS, BenchmarkName
-from ani.untrusted import bounded_lines, one_line
+from ani.untrusted import bounded_lines, json_lines, one_line
 
 
 class GateText(NamedTuple):

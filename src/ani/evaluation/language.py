@@ -11,9 +11,10 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.diagnostic import diagnostic_sentences, sentence_limit
-from ani.data.sources import hub_records, json_lines
+from ani.data.sources import hub_records
 from ani.errors import InputError
 from ani.numbers import find_numbers, number_pieces
+from ani.untrusted import json_lines
 
 FEWEST_WORDS = 8
 MOST_CHARACTERS = 1000

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ani.data.sources import json_lines
 from ani.errors import InputError
 from ani.files import replacing_file
+from ani.untrusted import json_lines
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

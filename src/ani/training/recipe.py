@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
 from ani.files import replacing_file
-from ani.injection.adapter import check_pattern
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
@@ -51,9 +50,11 @@ class LoraSettings(Section):
 
     @field_validator("target_modules")
     @classmethod
-    def _loads_again(cls, targets: str | list[str]) -> str | list[str]:
-        if isinstance(targets, str):
-            check_pattern(targets)
+    def _compiles(cls, targets: str | list[str]) -> str | list[str]:
+        try:
+            re.compile(targets if isinstance(targets, str) else "")
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"it is no regular expression ({one_line(error, 80)})") from error
         return targets
 
 
