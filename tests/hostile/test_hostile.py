@@ -34,7 +34,7 @@ from ani.numbers.numerologic import remove_digit_counts
 from ani.report import build_report
 from ani.report.pairs import compare_folders
 from ani.training.recipe import Recipe, load_recipe, load_settings
-from ani.untrusted import LARGEST_SETTINGS, LONGEST_LINE
+from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
 from tests.tiny import tiny
 from tests.tokenizers import CHATML, gemma_like
 
@@ -429,6 +429,7 @@ def test_weights_beside_the_module_s(adapter: Path, saved: Path, tmp_path: Path)
         ({"layers_pattern": "(a+)+$", "layers_to_transform": 1}, REGEX),
         ({"layers_pattern": ["(a+)+$"], "layers_to_transform": 1}, REGEX),
         ({"modules_to_save": ["(a+)+$"]}, REGEX),
+        ({"rank_pattern": {f"a{i}": 4 for i in range(9000)}}, "rank_pattern has 9,000 entries, and the model "),
         ({"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"]}, "has the shape nothing, not [4, 32]"),
         ({"target_modules": "all-linear"}, "has the shape nothing, not [4, 32]"),
         ({"target_modules": ["embed_tokens"]}, "has the shape nothing, not [4, "),

@@ -16,7 +16,7 @@ from ani.data.diagnostic import Role
 from ani.data.sources import hub_errors
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.untrusted import json_lines, zipped_json_lines
+from ani.untrusted.text import json_lines, zipped_json_lines
 
 HUB_NAME = "nlpaueb/finer-139"
 HUB_FILE = "finer139.zip"

@@ -153,9 +153,7 @@ def _load(
         check_lora(model, directory)
         try:
             lora(model, directory)
-        except InputError:
-            raise
-        except (torch.cuda.OutOfMemoryError, MemoryError):
+        except (InputError, torch.cuda.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:  # whatever PEFT meets in what others wrote
             raise InputError(f"the LoRA weights in {directory} can't be loaded: {one_line(error)}") from error

@@ -16,7 +16,8 @@ from ani.files import replacing_file
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
-from ani.untrusted import DEEPEST, one_line, parse_yaml, read_text
+from ani.untrusted import one_line, parse_yaml, read_text
+from ani.untrusted.text import DEEPEST
 
 LARGEST_INTEGER = 2**32 - 1
 """What NumPy takes as a seed."""
@@ -46,7 +47,8 @@ class LoraSettings(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """On the update's input."""
     target_modules: str | list[str] = "all-linear"
-    """Modules by name, or `all-linear`: all but the output embedding; a text is a regular expression."""
+    """Modules by name, or `all-linear`: all but the output embedding; a text is a regular expression, for which the
+    adapter will have the modules' names."""
 
     @field_validator("target_modules")
     @classmethod

@@ -12,13 +12,26 @@ from typing import Annotated, Any, Literal, cast
 import torch
 from peft import LoraConfig, get_peft_model_state_dict, inject_adapter_in_model
 from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from transformers import PreTrainedModel
 
 from ani.errors import InputError
 from ani.untrusted.folder import own_file
 from ani.untrusted.text import first_problem, one_line, read_json_object
 from ani.untrusted.weights import read_weights
+
+
+def _checked_names(value: Any) -> Any:
+    for name in [value] if isinstance(value, str) else value if isinstance(value, list | dict) else []:
+        if isinstance(name, str) and not re.fullmatch(r"[\w.-]{1,1000}", name):
+            raise ValueError(
+                f"{one_line(repr(name), 80)} is no module's name, and regular expressions are not read from a file: "
+                "list the modules by name"
+            )
+    return value
+
+
+_NAMES = BeforeValidator(_checked_names)
 
 
 class PlainLora(BaseModel):
@@ -30,44 +43,25 @@ class PlainLora(BaseModel):
     r: int = Field(ge=1, le=2**16)
     lora_alpha: float
     lora_dropout: float = Field(ge=0, le=1)
-    target_modules: Literal["all-linear"] | list[str]
+    target_modules: Annotated[Literal["all-linear"] | list[str], _NAMES]
     base_model_name_or_path: Annotated[str, Field(max_length=4096)] | None = None
     task_type: Literal["CAUSAL_LM"] | None = None
     bias: Literal["none", "all", "lora_only"] = "none"
-    modules_to_save: list[str] | None = None
+    modules_to_save: Annotated[list[str] | None, _NAMES] = None
     init_lora_weights: bool | Literal["gaussian", "orthogonal"] = True
     use_rslora: bool = False
     use_dora: bool = False
     fan_in_fan_out: bool = False
-    rank_pattern: dict[str, Annotated[int, Field(ge=1, le=2**16)]] | None = None
-    alpha_pattern: dict[str, float] | None = None
+    rank_pattern: Annotated[dict[str, Annotated[int, Field(ge=1, le=2**16)]] | None, _NAMES] = None
+    alpha_pattern: Annotated[dict[str, float] | None, _NAMES] = None
     layers_to_transform: int | list[int] | None = None
-    layers_pattern: str | list[str] | None = None
-    exclude_modules: list[str] | None = None
+    layers_pattern: Annotated[str | list[str] | None, _NAMES] = None
+    exclude_modules: Annotated[list[str] | None, _NAMES] = None
     inference_mode: bool = True
     peft_version: str | None = None
     revision: str | None = None
     auto_mapping: Any = None
     """For PEFT's own Auto classes, which import what it names; nobody here asks them."""
-
-    @field_validator(
-        "target_modules",
-        "modules_to_save",
-        "rank_pattern",
-        "alpha_pattern",
-        "layers_pattern",
-        "exclude_modules",
-        mode="before",
-    )
-    @classmethod
-    def _names(cls, value: Any) -> Any:
-        for name in [value] if isinstance(value, str) else value if isinstance(value, list | dict) else []:
-            if isinstance(name, str) and not re.fullmatch(r"[\w.-]{1,1000}", name):
-                raise ValueError(
-                    f"{one_line(repr(name), 80)} is no module's name, and regular expressions are not read from a "
-                    "file: list the modules by name"
-                )
-        return value
 
 
 def read_lora_config(directory: Path) -> PlainLora:
@@ -90,7 +84,13 @@ def read_lora_config(directory: Path) -> PlainLora:
 
 def check_lora(model: PreTrainedModel, directory: Path) -> None:
     """Raises InputError unless LoRA's weights are finite, and those that PEFT will make room for in the model."""
-    read_lora_config(directory)
+    modules = sum(1 for _ in model.modules())
+    for key, value in read_lora_config(directory):
+        if isinstance(value, list | dict) and len(value) > modules:  # PEFT tries each with each
+            raise InputError(
+                f"{directory / CONFIG_NAME}: {key} has {len(value):,} entries, and the model {modules:,} modules; "
+                "fetch the adapter again"
+            )
     try:
         # On no device, so that nothing of the size that the config tells is ever made.
         with torch.device("meta"):
