@@ -65,6 +65,8 @@ from ani.report import records as kinds
 from ani.report.pairs import compare_folders
 from ani.serving.checkpoint import mark_merged, merged_settings
 from ani.training.recipe import Recipe, load_settings, save_recipe
+from ani.untrusted.folder import unchanged_file
+from ani.untrusted.peft import check_lora
 from tests import tokenizers
 from tests.numbers import calculation_oracle
 from tests.tiny import tiny
@@ -443,7 +445,7 @@ def zip_cases(folder: Path) -> Case:
 
 YAML = """\
 model: smollm2  # of the package
-output: &out runs/x
+output: runs/x
 seed: 0
 dtype: auto
 quantization: none
@@ -461,7 +463,7 @@ data:
   - {kind: hub, name: a/b, split: train}
 probe:
   data: contrastive
-training: &t
+training:
   learning_rate: 1e-4
   steps: 10
 """
@@ -481,7 +483,8 @@ evaluation:
 """
 # fmt: off
 YAML_PIECES = [
-    "&a [1, *a]", "*out", "*t", "<<: *t", "!!python/object:os.system {}", "!!int x", "!!float []", "!!binary é",
+    "&a [1, *a]", "&a x", "*t", "<<: *t", "<<: {steps: 1}", "!!python/object:os.system {}", "!!int x", "!!float []",
+    "!!binary é",
     "!!set {a}", "!!timestamp x", "2024-13-45", "2024-01-01", ".nan", ".inf", "-.inf", "1e400", "0x" + "f" * 5000,
     "9" * 5000, "=", "!", "1:59:59", "? [a]\n: b", "? {a: 1}\n: b", "yes", "~", "!!null x", "!!bool x", "!!int ''",
     "!!omap [a: 1]", "!<x> y", '"\\ud800"', '"\\0"', '"\\U00110000"', "[" * 3000, "{a: " * 500, "- " * 300,
@@ -618,6 +621,10 @@ class _Adapters:
                     files[self.FILES[1]] = tensors(self.files[self.FILES[1]], rng)
                 case 3:
                     peft = changed(peft, rng)
+                    if isinstance(peft, dict) and rng.random() < 0.3:
+                        pattern = rng.choice(["(.*)*x", "(q|q)+_proj", "q_proj", "model.layers.0", ".*", ""])
+                        keys = ("target_modules", "exclude_modules", "rank_pattern", "layers_pattern")
+                        peft = {**peft, rng.choice(keys): rng.choice([pattern, [pattern], {pattern: 4}])}
                 case 4:
                     files[self.FILES[3]] = tensors(self.files[self.FILES[3]], rng)
                 case 5:
@@ -654,11 +661,10 @@ def adapter_cases(folder: Path) -> Case:
     def read() -> None:
         saved = adapters._read_config(made.path)
         adapters.adapter_base(made.path)
-        if saved.config is not None:
-            adapters._read_weights(made.path, saved.config, saved.digest)
+        adapters._module_weights(made.path, saved)
         if saved.lora_digest is not None:
-            adapters._checked_file(made.path, adapters.PEFT_WEIGHTS_FILE, saved.lora_digest)
-            adapters._check_lora(made.model, made.path)
+            unchanged_file(made.path, adapters.PEFT_WEIGHTS_FILE, saved.lora_digest, adapters.CONFIG_FILE)
+            check_lora(made.model, made.path)
 
     return lambda rng: (made.write(rng), read)
 

@@ -7,7 +7,6 @@ once, because transformers can neither quantize nor save a model that came from 
 
 import importlib.metadata
 import importlib.util
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ import torch
 from filelock import FileLock
 from torch import nn
 from transformers import (
-    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -31,31 +29,10 @@ from transformers import (
 
 from ani.errors import InputError
 from ani.files import DISK_FULL, replacing_directory
-from ani.untrusted import one_line, parse_json, read_text
+from ani.untrusted import one_line
+from ani.untrusted.model import check_model
 
 EMBEDDED = "smollm2"
-
-_MOST = {
-    "num_hidden_layers": 10_000,
-    "vocab_size": 10**8,
-    "hidden_size": 2**20,
-    "intermediate_size": 10**8,
-    "num_attention_heads": 2**16,
-    "num_key_value_heads": 2**16,
-    "head_dim": 2**16,
-    "num_experts": 2**16,
-    "num_local_experts": 2**16,
-    "max_position_embeddings": 10**9,
-}
-"""What a config.json may ask for, before it is asked whether its weights are as many."""
-_NEEDED = (
-    ("vocab_size",),
-    ("num_hidden_layers", "intermediate_size"),
-    ("num_attention_heads", "head_dim"),
-    ("gate_hidden_size",),
-)
-"""Times the width, weights that a model has at least; of the ANI section, too: `gate_hidden_size`."""
-_LARGEST_INDEX = 2**26
 
 Quantization = Literal["nf4", "none"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -84,7 +61,7 @@ def load_config(name: str) -> PreTrainedConfig:
     """Load a model's configuration, without its weights; raises InputError if there is none under this name."""
     source = model_source(name)
     with _loading("model", name):
-        _check_model_files(name, source)
+        check_model(name, source)
         return cast(PreTrainedConfig, AutoConfig.from_pretrained(source, trust_remote_code=False))
 
 
@@ -118,7 +95,7 @@ def load_model(
         )
     source = model_source(name)
     with _loading("model", name):
-        _check_model_files(name, source)
+        check_model(name, source)
         model = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch_dtype,
@@ -229,65 +206,8 @@ def _loading(kind: str, name: str) -> Iterator[None]:
         raise _unavailable(kind, name, error) from error
 
 
-def _check_model_files(name: str, source: str) -> None:
-    """Before anything is built by a config.json: sizes that the weights can't have, pickles, names out of the folder.
-
-    Raises:
-        InputError: One of these, or code that would have to come with the model.
-    """
-    config, _ = PreTrainedConfig.get_config_dict(source)
-    for key, most in _MOST.items():
-        for value in _sizes(config, key):
-            if not 0 <= value <= most:
-                raise InputError(f"{name}: config.json has {key}={one_line(value, 40)}, no model's; get the model anew")
-    if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
-        raise InputError(
-            f"{name} brings code of its own, which ANI never runs; name a model of a family that transformers has"
-        )
-    folder = Path(source)
-    if not folder.is_dir():
-        return
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = parse_json(read_text(index, _LARGEST_INDEX), f"{index} is damaged")
-        shards = shards.get("weight_map") if isinstance(shards, dict) else None
-        if not isinstance(shards, dict) or not all(
-            isinstance(shard, str) and shard == Path(shard).name for shard in shards.values()
-        ):
-            raise InputError(f"{index} must name files of its own folder under weight_map; get the model anew")
-    weights = list(folder.glob("*.safetensors"))
-    pickles = [file.name for file in sorted(folder.iterdir()) if file.suffix in (".bin", ".pt", ".pth", ".ckpt")]
-    if not weights and pickles:
-        raise InputError(
-            f"{name} has its weights in {pickles[0]}, a pickle, which can run any code when it is opened; convert it "
-            "to safetensors, or name a model that has those"
-        )
-    bits = 8 * sum(file.stat().st_size for file in weights)  # no weight takes less than one
-    for section in (config, *(part for part in config.values() if isinstance(part, dict))):
-        width = section.get("hidden_size", config.get("hidden_size", 1))
-        for sizes in _NEEDED:
-            values = [section.get(key, 1) for key in sizes]
-            if not weights or not all(type(value) is int for value in (width, *values)):
-                continue
-            if (needed := width * math.prod(values)) > bits:
-                raise InputError(
-                    f"no model {name!r}: config.json tells of {' × '.join(('hidden_size', *sizes))} = {needed:,} "
-                    "weights, more than its files hold, so one of them is damaged; get the model anew"
-                )
-
-
-def _sizes(value: Any, key: str) -> Iterator[int]:
-    """The integers under a key, at any depth."""
-    if isinstance(value, dict):
-        if isinstance(value.get(key), int | float):
-            yield value[key]
-        for part in value.values():
-            yield from _sizes(part, key)
-
-
 def _unavailable(kind: str, name: str, error: BaseException) -> InputError:
-    reason = one_line(error) or type(error).__name__
     return InputError(
         f"no {kind} {name!r:.200}: give a local directory, a hub name that you can reach and have access to (gated "
-        f"models need `hf auth login`), or {EMBEDDED!r}. The loader said: {reason}"
+        f"models need `hf auth login`), or {EMBEDDED!r}. The loader said: {one_line(error)}"
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from ani.errors import InputError
 from ani.files import replacing_file
-from ani.untrusted import DEEPEST, one_line, parse_yaml, read_text
+from ani.untrusted.text import DEEPEST, one_line, parse_yaml, read_text
 
 LARGEST_INTEGER = 2**32 - 1
 """What NumPy takes as a seed."""

@@ -26,7 +26,7 @@ from ani.evaluation.results import read_records
 from ani.evaluation.tasks.answers import boxed_answer
 from ani.evaluation.tasks.data import math as math_questions
 from ani.evaluation.tasks.data import mmlu
-from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE, check_pattern
+from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import is_attached
 from ani.models import load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
@@ -34,13 +34,15 @@ from ani.numbers.numerologic import remove_digit_counts
 from ani.report import build_report
 from ani.report.pairs import compare_folders
 from ani.training.recipe import Recipe, load_recipe, load_settings
-from ani.untrusted import LARGEST_SETTINGS, LONGEST_LINE
+from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
 from tests.tiny import tiny
 from tests.tokenizers import CHATML, gemma_like
 
 BOMB = "a0: &n0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &n{i} [{', '.join([f'*n{i - 1}'] * 9)}]\n" for i in range(1, 9)
 )
+ALIASES = "anchors (&) and aliases (*) are not read; write the value out"
+REGEX = "is no module's name, and regular expressions are not read from a file: list the modules by name"
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -61,10 +63,12 @@ GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (BOMB, "stands for more than 100,000 values, with its aliases"),
-        (BOMB.replace("[", "{k: ").replace("]", "}"), "not valid YAML"),
-        ("a: &a [*a]", "line 1: an alias stands for a value that holds it"),
-        ("a: &a {b: 1}\nc:\n  <<: [*a, *a]\n  <<: *a", "line 4: the key '<<' is there twice"),
+        (BOMB, f"line 1: {ALIASES}"),
+        (BOMB.replace("[", "{k: ").replace("]", "}"), f"line 1: {ALIASES}"),
+        ("a: &a [*a]", f"line 1: {ALIASES}"),
+        ("a: 1\nb: &a {c: 1}", f"line 2: {ALIASES}"),
+        ("a: 1\n<<: *a", "line 2: "),
+        ("a:\n  <<: {b: 1}", "line 2: YAML reads a value as 'merge'; put it in quotes"),
         ("output: x\nseed: 1\nseed: 2", "line 3: the key 'seed' is there twice; remove one"),
         ("output: 2024-01-01", "line 1: YAML reads a value as 'timestamp'; put it in quotes"),
         ("output: 2024-13-45", "line 1: YAML reads a value as 'timestamp'"),
@@ -91,7 +95,8 @@ GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
         (GOOD.replace("count: 1", "count: 1000000000000"), "data.0: count is 1000000000000"),
         (GOOD + "training: {learning_rate: .nan}", "training.learning_rate: Input should be a finite number"),
         (GOOD + "training: {max_gradient_norm: .nan}", "training.max_gradient_norm: Input should be greater than 0"),
-        (GOOD + "lora: {target_modules: '(.*)*x'}", "may take for ever; name the modules"),
+        (GOOD + "lora: {target_modules: '(q_proj'}", "lora.target_modules: it is no regular expression (missing )"),
+        (GOOD + f"lora: {{target_modules: '{'(' * 5000}'}}", "lora.target_modules: it is no regular expression ("),
         (GOOD + "training: {learning_rate: .inf}", "training.learning_rate: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, gate_hidden_size: 10000000000"), "ani.gate_hidden_size: "),
@@ -115,7 +120,7 @@ def test_recipe(tmp_path: Path, text: str, words: str) -> None:
         ("data.9" + "9" * 5000 + ".count=1", "must be an index from 0 to 0"),
         ("data.٣=1", "must be an index from 0 to 0"),
         ("a." * 3000 + "b=1", "names a key in 3000 sections"),
-        ("seed=&a [*a]", "an alias stands for a value that holds it"),
+        ("seed=&a [*a]", ALIASES),
         ("seed=" + "9" * 5000, "too large"),
         ("output=2024-01-01", "put it in quotes"),
         ("\ud800=1", "Input should be a valid string"),
@@ -149,13 +154,13 @@ PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b'{"prompt": "\\ud800", "completion": "a"}', "line 1: a text holds '\\ud800', half of a surrogate pair"),
+        (b'{"prompt": "\\ud800", "completion": "a"}', "line 1: not valid JSON (unexpected end of hex escape"),
         (
-            b'{"prompt": ' + b"[" * 200 + b"]" * 200 + b"}",
-            "line 1: not valid JSON (lists and objects stand in each other",
+            b'{"prompt": ' + b"[" * 300 + b"]" * 300 + b"}",
+            "line 1: not valid JSON (recursion limit exceeded",
         ),
-        (b"[" * 100_000, "line 1: not valid JSON (lists and objects stand in each other more than 100 deep"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "line 1: not valid JSON (an integer of over 4,300 digits"),
+        (b"[" * 100_000, "line 1: not valid JSON (recursion limit exceeded"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "line 1: not valid JSON (number out of range"),
         (b"x" * (LONGEST_LINE + 2), "line 1 is longer than 16,777,216 characters; write a record a line"),
         (b"\xff\xfe{\0}\0", "is not UTF-8 text"),
         (b"\0", "line 1: not valid JSON"),
@@ -323,9 +328,9 @@ def refused(adapter: Path) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"a": ' * 300 + "1" + "}" * 300, "is damaged: not valid JSON (lists and objects"),
-        ("[" * 100_000, "is damaged: not valid JSON (lists and objects"),
-        ('{"layer": ' + "9" * 5000 + "}", "is damaged: not valid JSON (an integer"),
+        ('{"a": ' * 300 + "1" + "}" * 300, "is damaged: not valid JSON (recursion limit exceeded"),
+        ("[" * 100_000, "is damaged: not valid JSON (recursion limit exceeded"),
+        ('{"layer": ' + "9" * 5000 + "}", "is damaged: not valid JSON (number out of range"),
         (" " * (LARGEST_SETTINGS + 1), "is larger than 1,048,576 bytes"),
         ('{"lora_sha256": 5}', "must be texts or null"),
         ('{"lora_sha256": null, "format_version": true}', "has format version True"),
@@ -388,13 +393,17 @@ def test_weights_that_lie(adapter: Path, name: str, lie: Callable[[bytes], bytes
     assert name in refused(adapter)
 
 
-def test_weights_beside_the_module_s(adapter: Path, tmp_path: Path) -> None:
+def test_weights_beside_the_module_s(adapter: Path, saved: Path, tmp_path: Path) -> None:
     save_file({"../../x": torch.zeros(1)}, tmp_path / "one")
     rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
     assert "has the shape nothing, not [32" in refused(adapter)
     save_file({"x": torch.zeros(2**20)}, tmp_path / "one")
     rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
-    assert "bytes, and doesn't fit" in refused(adapter)
+    assert "doesn't fit its ani_config.json" in refused(adapter)
+    good = load_file(saved / WEIGHTS_FILE)
+    save_file({**good, "x": torch.zeros(2**20)}, tmp_path / "one")
+    rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
+    assert "x has the shape [1048576], not nothing" in refused(adapter)
 
 
 @pytest.mark.parametrize(
@@ -404,12 +413,23 @@ def test_weights_beside_the_module_s(adapter: Path, tmp_path: Path) -> None:
         ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "megatron_config is {'a': 1}; ANI loads plain LoRA"),
         ({"megatron_core": "antigravity"}, "megatron_core is 'antigravity'"),
         ({"auto_mapping": {"parent_library": "antigravity"}, "r": "4"}, "r: Input should be a valid integer"),
-        ({"rank_pattern": {"(a+)+$": 4}}, "may take for ever"),
-        ({"target_modules": "(.*)*x"}, "may take for ever"),
-        ({"target_modules": ".*.*.*.*.*x"}, "may take for ever"),
-        ({"target_modules": ".?.?.?.?.?x"}, "may take for ever"),
-        ({"target_modules": "(.|.)" * 20 + "x"}, "may take for ever"),
-        ({"target_modules": "(q_proj"}, "no regular expression"),
+        ({"target_modules": "(.*)*x"}, "target_modules: '(.*)*x' is no module's name, and regular expressions are not"),
+        ({"target_modules": "(.|.)" * 20 + "x"}, REGEX),
+        ({"target_modules": "(q_proj"}, REGEX),
+        ({"target_modules": "q_proj"}, "target_modules"),  # PEFT takes a text as a regular expression
+        ({"target_modules": ["q_proj", ".*"]}, REGEX),
+        ({"target_modules": [""]}, REGEX),
+        ({"target_modules": ["x" * 1001]}, REGEX),
+        ({"target_modules": None}, "target_modules"),
+        ({"exclude_modules": "(.*)*x"}, REGEX),
+        ({"exclude_modules": "k_proj"}, "exclude_modules"),
+        ({"exclude_modules": ["(.*)*x"]}, REGEX),
+        ({"rank_pattern": {"(a+)+$": 4}}, REGEX),
+        ({"alpha_pattern": {"(a+)+$": 4.0}}, REGEX),
+        ({"layers_pattern": "(a+)+$", "layers_to_transform": 1}, REGEX),
+        ({"layers_pattern": ["(a+)+$"], "layers_to_transform": 1}, REGEX),
+        ({"modules_to_save": ["(a+)+$"]}, REGEX),
+        ({"rank_pattern": {f"a{i}": 4 for i in range(9000)}}, "rank_pattern has 9,000 entries, and the model "),
         ({"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"]}, "has the shape nothing, not [4, 32]"),
         ({"target_modules": "all-linear"}, "has the shape nothing, not [4, 32]"),
         ({"target_modules": ["embed_tokens"]}, "has the shape nothing, not [4, "),
@@ -436,12 +456,6 @@ def test_lora_of_other_names(adapter: Path, tmp_path: Path) -> None:
     assert "has the shape nothing, not [4, 32]" in refused(adapter)
 
 
-def test_patterns_as_people_write_them() -> None:
-    layers = r".*\.layers\.(?:1[6-9]|2[0-9])\.(?:self_attn|mlp)\.(?:(?:q|k|v|o)_proj|(?:gate|up|down)_proj)"
-    for pattern in (layers, r".*\.self_attn\.[qkvo]_proj", r"model\.layers\.\d+\.mlp\..*_proj", ".*(q_proj|v_proj)$"):
-        check_pattern(pattern)
-
-
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])
 def test_pickles_are_never_opened(adapter: Path, name: str) -> None:
     (adapter / name).rename((adapter / name).with_suffix(".bin"))
@@ -453,7 +467,7 @@ def test_pickles_are_never_opened(adapter: Path, name: str) -> None:
 def test_links_out_of_the_adapter(adapter: Path, tmp_path: Path, name: str) -> None:
     (adapter / name).rename(tmp_path / "secret")
     (adapter / name).symlink_to(tmp_path / "secret")
-    assert f"{name} is a link to a file outside of the adapter" in refused(adapter)
+    assert f"{name} is a link to a file outside of its folder" in refused(adapter)
 
 
 def test_links_of_the_hub_s_cache(adapter: Path, tmp_path: Path) -> None:
@@ -525,6 +539,6 @@ def test_names_that_are_no_names() -> None:
 
 
 def test_the_good_ones_load(tmp_path: Path, saved: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(GOOD + "training: &t {steps: 5}\n")
+    (tmp_path / "recipe.yaml").write_text(GOOD + "training: {steps: 5}\n")
     assert isinstance(load_recipe(tmp_path / "recipe.yaml"), Recipe)
     assert is_attached(ani.load_adapter(tiny("gemma", tokenizer=gemma_like()), gemma_like(), saved))

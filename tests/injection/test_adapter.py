@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani import AniConfig, InputError, attach, load_adapter, save_adapter
 from ani.injection import adapter as adapter_module
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
-from ani.injection.attach import ani_module, is_attached
+from ani.injection.attach import ani_module, base_model, is_attached
 from tests.tiny import MIXED_TEXT, attached, pair, randomise, tiny
 
 FAMILY = "gemma"
@@ -214,6 +215,39 @@ def test_saving_over_something_else(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     save_adapter(model, tmp_path / "empty", card="our card")
     assert (tmp_path / "empty" / "README.md").read_text() == "our card"
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": r".*\.[13]\.self_attn\.[qv]_proj"},
+        {
+            "target_modules": ["q_proj", "down_proj"],
+            "exclude_modules": r".*\.0\..*",
+            "rank_pattern": {r"1\..*_proj": 2},
+            "alpha_pattern": {r"q_.*": 3},
+        },
+        {"target_modules": ["q_proj"], "layers_to_transform": [1, 2], "layers_pattern": "layers"},
+    ],
+    ids=["targets", "ranks", "layers"],
+)
+def test_patterns_are_saved_as_names(tmp_path: Path, settings: dict[str, Any], wrapped: bool) -> None:
+    """Regular expressions are the user's own, but no file may bring one: what they stood for loads again, as it was."""
+    model, tokenizer = pair(FAMILY)
+    lora = LoraConfig(**settings, r=4, init_lora_weights=False, task_type="CAUSAL_LM")
+    trained = get_peft_model(model, lora) if wrapped else model
+    if not wrapped:
+        model.add_adapter(lora)
+    attach(trained, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
+    save_adapter(trained, tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter" / PEFT_CONFIG_FILE).read_text())
+    lora_layers = {name for name, module in base_model(trained).named_modules() if isinstance(module, LoraLayer)}
+    assert set(config["target_modules"]) == lora_layers
+    assert all(name in lora_layers for key in ("rank_pattern", "alpha_pattern") for name in config[key])
+    assert config["exclude_modules"] is config["layers_pattern"] is config["layers_to_transform"] is None
+    loaded = load_adapter(pair(FAMILY)[0], tokenizer, tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(loaded, tokenizer), logits_of(trained.eval(), tokenizer), rtol=0, atol=0)
 
 
 def test_saving_replaces_the_whole_directory(saved: Path, tmp_path: Path) -> None:

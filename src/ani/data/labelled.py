@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ani.data.diagnostic import DiagnosticSentence
-from ani.data.sources import checked_roles, json_lines
+from ani.data.sources import checked_roles
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.numbers import find_numbers
+from ani.untrusted import json_lines
 
 LABELLED_FILE = "diagnostic.jsonl"
 """The file of labelled sentences in a directory that `ani diagnostic` wrote."""

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
 from ani.data.labelled import LABELLED_FILE, write_labelled
-from ani.data.sources import hub_errors, json_lines, record_examples
+from ani.data.sources import hub_errors, record_examples
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.numbers import find_numbers
-from ani.untrusted import one_line
+from ani.untrusted import json_lines, one_line
 
 OPENMATH = "nvidia/OpenMathInstruct-2"
 MAGPIE = "Magpie-Align/Magpie-Pro-MT-300K-v0.1"

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, get_args
+from typing import Any, NamedTuple, get_args
 
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.untrusted import bounded_lines, one_line, parse_json
+from ani.untrusted import json_lines
 
 Message = dict[str, str]
 
@@ -91,36 +91,6 @@ def hub_records(
         named = () if configuration is None else (configuration,)
         records = islice(load_dataset(name, *named, split=split, streaming=True), limit)
         return [(f"{name}[{i}]", record) for i, record in enumerate(records)]
-
-
-def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """Each line's place ("file, line 3") and its JSON value, read as they are wanted; blank lines are left out.
-
-    Raises:
-        InputError: If the file is missing or not UTF-8, or a line is no JSON.
-    """
-    path = Path(path)
-    try:
-        if path.is_dir():
-            raise InputError(f"data file {path} is a directory; name a file in it")
-        if not path.is_file():
-            raise InputError(f"data file {path} does not exist")
-        file = path.open(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"data file {one_line(path)} can't be read: {error.strerror}") from error
-    with file:
-        yield from json_values(file, str(path))
-
-
-def json_values(file: TextIO, name: str) -> Iterator[tuple[str, Any]]:
-    """As `json_lines`, from an open file that errors call `name`."""
-    try:
-        for number, line in enumerate(bounded_lines(file, name), start=1):
-            if line.strip():
-                where = f"{name}, line {number}"
-                yield where, parse_json(line, where)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 @contextmanager

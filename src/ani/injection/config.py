@@ -1,10 +1,14 @@
 """Every setting needed to rebuild an ANI module; knows nothing about models or tensors."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from ani.encoders import EncoderSettings
+from ani.errors import InputError
+from ani.injection.methods import METHODS, MethodName, unknown_method
+from ani.untrusted import first_problem
 
 FORMAT_VERSION = 1
 """Version of the adapter format on disk; raised when an older reader would misread a newer file."""
@@ -79,3 +83,33 @@ class AniConfig(InjectionSettings):
 
     layer: int = Field(ge=0, le=MOST_LAYERS)
     """Injection layer l: the edited hidden state is `hidden_states[l]` of transformers; 0 is the embedding output."""
+
+
+def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniConfig | None]:
+    """The method and the module's config (None: it has no module) from what a `file` says about them.
+
+    Raises:
+        InputError: If it is from a newer version, of an unknown method, or damaged.
+    """
+    raw = dict(raw)
+    version = raw.pop("format_version", None)
+    method = raw.pop("method", "ani")  # the first adapters don't say
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+        raise InputError(
+            f"{file} has format version {version!r:.80}, this ani reads up to {FORMAT_VERSION}; upgrade with "
+            "pip install -U ani"
+        )
+    if not isinstance(method, str) or method not in METHODS:
+        raise InputError(f"{file}: {unknown_method(method)}")
+    if METHODS[method].settings is None:
+        if raw:
+            raise InputError(f"{file} is damaged: method {method!r} has no module, but there are settings of one")
+        return method, None
+    try:
+        config = AniConfig.model_validate(raw)
+    except ValidationError as error:
+        raise InputError(f"{file}: {first_problem(error)}") from error
+    for key in AniConfig.model_fields:
+        if key not in LATER_SETTINGS and raw.get(key) is None:
+            raise InputError(f"{file} is damaged: {key} is missing")
+    return method, config

@@ -22,9 +22,8 @@ from transformers import (
 
 from ani.encoders import build_encoder
 from ani.errors import InputError
-from ani.injection.adapter import read_settings
 from ani.injection.attach import AttachedModel, add_module, ani_module, check_layer, is_attached, set_locator
-from ani.injection.config import FORMAT_VERSION, AniConfig
+from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, Method, MethodName
 

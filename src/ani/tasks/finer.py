@@ -5,12 +5,7 @@ JSON-lines files on the hub, `train.jsonl`, `validation.jsonl` and `test.jsonl`.
 them, the name of a tag in `ner_tags`: `O`, or `B-` and `I-` before one of 139 names.
 """
 
-import io
-import lzma
 import random
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -18,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import Field
 
 from ani.data.diagnostic import Role
-from ani.data.sources import hub_errors, json_lines, json_values
+from ani.data.sources import hub_errors
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.results.files import Integer, Probability, Run
@@ -28,14 +23,11 @@ from ani.results.statistics import Estimate, grouped_share, share_facts
 from ani.results.tables import Table, measures, percent
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Count, Task
-from ani.untrusted import one_line
+from ani.untrusted.text import json_lines, zipped_json_lines
 
 HUB_NAME = "nlpaueb/finer-139"
 HUB_FILE = "finer139.zip"
 SPLIT = "test"
-
-LARGEST_MEMBER = 2**31
-"""Bytes of a file in the zip, unpacked; the set's own have some hundred million."""
 
 NOMINAL_TAGS = frozenset({"DebtInstrumentMaturityDate"})
 """Tags whose numbers are names, by the rules of `ani.data.diagnostic`: positions in a calendar are, whatever counts or
@@ -198,26 +190,8 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
         # Not by `datasets`: the set's loading script is of the kind that it no longer runs.
         with hub_errors(source, SPLIT, "its zip or a JSON-lines file in its format"):
             source = hf_hub_download(source, HUB_FILE, repo_type="dataset")
-    if Path(source).suffix != ".zip":
-        yield from json_lines(source)
-        return
-    try:
-        with zipfile.ZipFile(source) as archive:
-            name = next((name for name in archive.namelist() if Path(name).name == f"{SPLIT}.jsonl"), None)
-            if name is None:
-                names = one_line(", ".join(archive.namelist()[:10]))
-                raise InputError(f"{source} holds no {SPLIT}.jsonl, only {names or 'nothing'}")
-            size = archive.getinfo(name).file_size  # no more than that is unpacked
-            if size > LARGEST_MEMBER:
-                raise InputError(f"{source}/{one_line(name)} would unpack to {size:,} bytes; name another zip")
-            with archive.open(name) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as lines:
-                yield from json_values(lines, f"{source}/{one_line(name)}")
-    except InputError:
-        raise
-    except (OSError, EOFError, RuntimeError, ValueError, LookupError, struct.error) as error:
-        raise InputError(f"{source} can't be read as a zip: {one_line(error)}") from error
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
-        raise InputError(f"{source} can't be read as a zip: {one_line(error)}") from error
+    is_zip = Path(source).suffix == ".zip"
+    yield from zipped_json_lines(source, f"{SPLIT}.jsonl") if is_zip else json_lines(source)
 
 
 def _sentence(record: Any, where: str) -> FinerSentence:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from pydantic import Field
 
-from ani.data.sources import json_lines
 from ani.errors import InputError
 from ani.results.decisions import DecidedNumber
 from ani.results.files import Run
@@ -20,7 +19,7 @@ from ani.results.tables import Cell, Table, percent
 from ani.tasks.answering import Answerer
 from ani.tasks.lm_eval.data import BENCHMARKS, READERS
 from ani.tasks.task import Count, Task
-from ani.untrusted import bounded_lines, one_line
+from ani.untrusted import bounded_lines, json_lines, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from ani.data.diagnostic import diagnostic_sentences, sentence_limit
-from ani.data.sources import hub_records, json_lines
+from ani.data.sources import hub_records
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.results.files import Integer, Run
@@ -22,6 +22,7 @@ from ani.results.statistics import Estimate, bootstrap_means, percentiles
 from ani.results.tables import MISSING, Cell, Table, count
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Count, Task
+from ani.untrusted import json_lines
 
 FEWEST_WORDS = 8
 MOST_CHARACTERS = 1000

@@ -1,5 +1,6 @@
 """One validated training recipe; knows nothing about how it is carried out."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -8,11 +9,11 @@ from pydantic import Field, field_validator, model_validator
 
 from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
-from ani.injection.adapter import check_pattern
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
 from ani.settings import Section, read_settings, validated
+from ani.untrusted import one_line
 
 
 class LoraSettings(Section):
@@ -29,9 +30,11 @@ class LoraSettings(Section):
 
     @field_validator("target_modules")
     @classmethod
-    def _loads_again(cls, targets: str | list[str]) -> str | list[str]:
-        if isinstance(targets, str):
-            check_pattern(targets)
+    def _compiles(cls, targets: str | list[str]) -> str | list[str]:
+        try:
+            re.compile(targets if isinstance(targets, str) else "")
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"it is no regular expression ({one_line(error, 80)})") from error
         return targets
 
 
