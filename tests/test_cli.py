@@ -15,8 +15,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ani.cli
 from ani.data.tool_routing import drawn_queries
+from ani.training.checkpoints import ADAPTER, LOG_FILE
 from ani.training.recipe import load_recipe
-from ani.training.trainer import ADAPTER, LOG_FILE
 from tests.conftest import save_tiny_llama
 from tests.tokenizers import gemma_like
 

@@ -14,9 +14,10 @@ import ani
 from ani import InputError, comparison
 from ani.errors import TrainingFailed
 from ani.evaluation.results import read_records
-from ani.training import trainer as trainer_module
+from ani.training import run as run_module
+from ani.training.checkpoints import ADAPTER, LOG_FILE
+from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe, load_settings
-from ani.training.trainer import ADAPTER, LOG_FILE, load_examples
 
 SHIPPED = [
     path
@@ -186,8 +187,8 @@ def test_cells_that_find_their_layer_probe_once(
         return real(*args, **kwargs)
 
     probed: list[int] = []
-    real = trainer_module.probe
-    monkeypatch.setattr(trainer_module, "probe", counted)
+    real = run_module.probe
+    monkeypatch.setattr(run_module, "probe", counted)
     auto = {"overrides": ["ani.layer=auto", "probe.sentences=240"], "variants": {"a": [], "b": ["ani.penalty=0"]}}
     compare(seeds=[0], **auto)
     assert probed == [1]
@@ -360,6 +361,10 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
         ("variants.late=[ani.layers=2]", "variant 'late': recipe"),
         ("variants.late=[ani.layers=2]", "unknown key 'ani.layers'; did you mean 'layer'?"),
         ("variants.late=[ani.layer]", "override 'ani.layer' must have the form key=value"),
+        (
+            "variants.late=[method=xval, ani.layer=2]",
+            "method 'xval' has ani.layer=0 of its own, not 2: leave ani.layer",
+        ),
         ("variants.late=[seed=7]", "variant 'late' must not set seed"),
         ("variants.late=[data_seed=7]", "variant 'late' must not set data_seed"),
         ("variants.late=[model=smollm2]", "variant 'late' must not set model"),

@@ -20,10 +20,11 @@ from filelock import FileLock
 
 from ani import InputError
 from ani.files import alone, naming_full_disk, replacing_directory, replacing_file
+from ani.training.checkpoints import ADAPTER, COMPLETE, LOG_FILE, last_step
 from ani.training.recipe import load_recipe
-from ani.training.trainer import ADAPTER, COMPLETE, LOG_FILE, RECIPE_FILE, last_step, resume_recipe, train
+from ani.training.run import RECIPE_FILE, resume_recipe, train
 from tests import test_cli
-from tests.training.test_trainer import interrupt_at, log_of, weights_of
+from tests.training.runs import interrupt_at, log_of, weights_of
 
 run = test_cli.run
 Run = Callable[..., test_cli.Done]

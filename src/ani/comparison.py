@@ -33,8 +33,9 @@ from ani.probing.run import LAYERS, SELECTION, probe
 from ani.progress import counting, training_lines
 from ani.provenance import provenance
 from ani.report import build_report, comparison_markdown, comparison_tables
+from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import Recipe, Section, load_recipe, load_settings, save_recipe
-from ani.training.trainer import ADAPTER, PROBE, train
+from ani.training.run import PROBE, train
 from ani.untrusted import read_json_object
 
 PLAN_FILE = "comparison.yaml"
@@ -313,7 +314,7 @@ def _plan(comparison: Comparison, directory: Path) -> Plan:
     variants: dict[str, Recipe] = {}
     for name, overrides in comparison.variants.items():
         try:
-            recipe = load_recipe(file, [*comparison.overrides, *overrides])
+            recipe = load_recipe(file, comparison.overrides, overrides)
         except InputError as error:
             raise InputError(f"variant {name!r}: {error}") from error
         for key in COMMON:

@@ -26,8 +26,9 @@ from ani.probing.run import LAYERS, SELECTION
 from ani.progress import counting, training_lines
 from ani.provenance import provenance
 from ani.report import accuracy_table, build_report, gating_table
+from ani.training.checkpoints import ADAPTER, LOG_FILE
 from ani.training.recipe import Recipe, load_recipe, save_recipe
-from ani.training.trainer import ADAPTER, LOG_FILE, PROBE, RECIPE_FILE, train
+from ani.training.run import PROBE, RECIPE_FILE, train
 
 RECIPE = Path(__file__).parent / "recipes" / "demo.yaml"
 PROBLEMS_A_LENGTH = 100

@@ -3,9 +3,9 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -21,6 +21,9 @@ from ani.untrusted import DEEPEST, one_line, parse_yaml, read_text
 
 LARGEST_INTEGER = 2**32 - 1
 """What NumPy takes as a seed."""
+
+REMOVED: dict[str, Any] = {"training.number_token_loss": 0.0}
+"""Settings that earlier versions had, and wrote into every run's recipe: the one value that is done as before."""
 
 
 class Section(BaseModel):
@@ -65,7 +68,7 @@ class AniSettings(InjectionSettings):
     this shape."""
 
     def config(self) -> AniConfig:
-        """The module's settings, once the layer is known (`ani.training.trainer.with_layer`)."""
+        """The module's settings, once the layer is known (`ani.training.run.with_layer`)."""
         return AniConfig(**self.model_dump())
 
 
@@ -146,8 +149,6 @@ class TrainingSettings(Section):
     """In which the learning rates rise from 0."""
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
     """Longer gradients are shortened to it; `.inf`: none is."""
-    number_token_loss: float = Field(default=0.0, ge=0)
-    """Weight of the Number Token Loss beside the cross-entropy; its authors take 0.3 (arXiv 2411.02083)."""
     gradient_checkpointing: bool = True
     """Less memory, some time: activations are computed again in the backward pass."""
     log_every: int = Field(default=10, ge=1)
@@ -174,7 +175,7 @@ class Recipe(Section):
     method: MethodName = "ani"
     """A row of the paper's tables (`ani.injection.methods`)."""
     ani: AniSettings | None = None
-    """The module. What the method fixes overrules it; a method without a module leaves it out."""
+    """The module, without what the method fixes; a method without a module has no use for it."""
     probe: ProbeSettings = ProbeSettings()
     """For `ani.layer: auto`."""
     lora: LoraSettings | None = LoraSettings()
@@ -193,22 +194,34 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
+    def _without_removed(cls, raw: Any) -> Any:
+        for key, accepted in REMOVED.items():
+            name, _, setting = key.partition(".")
+            section = raw.get(name) if isinstance(raw, dict) else None
+            if isinstance(section, dict) and setting in section:
+                if section[setting] != accepted:
+                    raise ValueError(f"unknown key {key!r}: earlier versions had it; leave it out")
+                raw = {**raw, name: {k: value for k, value in section.items() if k != setting}}
+        return raw
+
+    @model_validator(mode="before")
+    @classmethod
     def _as_the_method_says(cls, raw: Any) -> Any:
         name = raw.get("method", "ani") if isinstance(raw, dict) else None
-        if not isinstance(name, str) or name not in METHODS:
-            return raw  # pydantic says what is wrong
-        fixed = METHODS[name].settings or {}
-        section = raw.get("ani")
+        fixed = _fixed(name)
+        section = raw.get("ani") if isinstance(raw, dict) else None
         if isinstance(section, AniSettings):
-            section = section.model_dump()
-        if isinstance(section, dict) or (section is None and "layer" in fixed):
-            section = section or {}
-            encoders = fixed.get("encoders", ())
-            own = section.get("encoders")
-            if own and "encoders" in fixed and (not isinstance(own, list | tuple) or list(own) != list(encoders)):
-                raise ValueError(f"method {name!r} has encoders of its own, {encoders}: leave ani.encoders out")
-            return {**raw, "ani": {**section, **fixed}}
-        return raw
+            section = section.model_dump(mode="json")
+        if section is None and "layer" in fixed:
+            section = {}
+        if not isinstance(section, dict):
+            return raw  # pydantic says what is wrong
+        for key, value in fixed.items():
+            if key in section and _plain(section[key]) != _plain(value):
+                raise ValueError(
+                    f"method {name!r} has ani.{key}={value!r} of its own, not {section[key]!r:.80}: leave ani.{key} out"
+                )
+        return {**raw, "ani": {**section, **fixed}}
 
     @model_validator(mode="after")
     def _trainable(self) -> Self:
@@ -224,17 +237,32 @@ class Recipe(Section):
 S = TypeVar("S", bound=Section)
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def _fixed(method: object) -> Mapping[str, Any]:
+    """What a method fixes of the section `ani`."""
+    return (METHODS[method].settings or {}) if isinstance(method, str) and method in METHODS else {}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
     """Read a training recipe; see `load_settings`."""
-    return load_settings(path, Recipe, overrides)
+    return load_settings(path, Recipe, *overrides)
 
 
-def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()) -> S:
+def load_settings(path: str | Path, kind: type[S], *overrides: Sequence[str]) -> S:
     """Read a recipe of a kind and apply dotted overrides such as `training.steps=100` or `data.0.count=10`.
+
+    Args:
+        path: A YAML file.
+        kind: What it shall hold.
+        *overrides: Lists of them, each upon the last. A list that chooses a method does without what file and earlier
+            lists say where the method has its own way; what the list itself says must not contradict it.
 
     Raises:
         InputError: If the file is missing or no YAML, a key is unknown (the nearest right one is named), or a value
-            has the wrong type.
+            has the wrong type or contradicts the method.
     """
     path = Path(path)
     if not os.path.exists(path):  # pathlib raises where a name is too long
@@ -242,8 +270,14 @@ def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()
     raw = parse_yaml(read_text(path), f"recipe {path}")
     if not isinstance(raw, dict):
         raise InputError(f"recipe {path} must be a mapping of keys to values")
-    for override in overrides:
-        _override(raw, override)
+    parsed = [[_parsed(override) for override in each] for each in overrides]
+    choices = [(i, override.value) for i, each in enumerate(parsed) for override in each if override.key == "method"]
+    choosing, method = choices[-1] if choices else (None, None)
+    for i, each in enumerate(parsed):
+        if i == choosing and isinstance(raw.get("ani"), dict):
+            raw["ani"] = {key: value for key, value in raw["ani"].items() if key not in _fixed(method)}
+        for override in each:
+            _apply(raw, *override)
     if kind is Recipe and "variants" in raw:
         raise InputError(f"recipe {path} is a comparison of variants; carry it out with ani compare")
     try:
@@ -258,12 +292,22 @@ def save_recipe(recipe: Section, path: Path) -> None:
         yaml.safe_dump(recipe.model_dump(mode="json"), file, sort_keys=False, allow_unicode=True)
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    override = one_line(override, 80)
+class _Override(NamedTuple):
+    key: str
+    value: Any
+    text: str
+    """All of it, for messages."""
+
+
+def _parsed(override: str) -> _Override:
+    key, equals, value = override.partition("=")
+    text = one_line(override, 80)
     if not equals or not key:
-        raise InputError(f"override {override!r} must have the form key=value, such as training.steps=100")
-    value = parse_yaml(text, f"override {override!r}: the value")
+        raise InputError(f"override {text!r} must have the form key=value, such as training.steps=100")
+    return _Override(key, parse_yaml(value, f"override {text!r}: the value"), text)
+
+
+def _apply(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
     target: Any = raw
     *parents, last = key.split(".")
     if len(parents) > DEEPEST:
