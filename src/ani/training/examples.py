@@ -63,7 +63,7 @@ def tokenized_examples(
         warnings.warn(
             f"{left_out} of {len(tokenized)} examples are left out: their prompts fill training.max_length="
             f"{max_length} tokens",
-            stacklevel=3,
+            stacklevel=2,
         )
     return kept
 

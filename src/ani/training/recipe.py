@@ -23,7 +23,7 @@ LARGEST_INTEGER = 2**32 - 1
 """What NumPy takes as a seed."""
 
 REMOVED: dict[str, Any] = {"training.number_token_loss": 0.0}
-"""Settings that earlier versions had, and wrote into every run's recipe: the one value that is done as before."""
+"""Settings of earlier versions, which wrote all of them into each run's recipe: the one value still accepted."""
 
 
 class Section(BaseModel):
@@ -207,11 +207,12 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _as_the_method_says(cls, raw: Any) -> Any:
-        name = raw.get("method", "ani") if isinstance(raw, dict) else None
+        if not isinstance(raw, dict):
+            return raw
+        name, section = raw.get("method", "ani"), raw.get("ani")
         fixed = _fixed(name)
-        section = raw.get("ani") if isinstance(raw, dict) else None
         if isinstance(section, AniSettings):
-            section = section.model_dump(mode="json")
+            section = section.model_dump()
         if section is None and "layer" in fixed:
             section = {}
         if not isinstance(section, dict):
@@ -351,12 +352,7 @@ def _explain(error: ValidationError, kind: type[Section]) -> str:
 
 def _known_keys(kind: type[Section], location: tuple[int | str, ...]) -> list[str]:
     section: Any = kind
-    kinds: dict[str, type[Section]] = {
-        "arithmetic": ArithmeticData,
-        "diagnostic": DiagnosticData,
-        "jsonl": JsonlData,
-        "hub": HubData,
-    }
+    kinds = {get_args(source.model_fields["kind"].annotation)[0]: source for source in _sections(DataSource)}
     for part in location:
         if isinstance(part, int):
             continue

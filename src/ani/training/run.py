@@ -89,46 +89,39 @@ def train(
         KeyboardInterrupt, SystemExit: After SIGINT (Ctrl-C) or SIGTERM, with a checkpoint of the step they came in.
         OSError: If the disk is full; checkpoints of earlier steps are kept.
     """
-    with alone(Path(recipe.output)):
-        check(recipe, resume=resume)
-        return _train(recipe, resume, on_log, console)
-
-
-def _train(
-    recipe: Recipe, resume: bool, on_log: Callable[[dict[str, Any]], None] | None, console: Console | None
-) -> torch.nn.Module:
     output = Path(recipe.output)
-    arguments = training_arguments(recipe)
-    processes = PartialState()
-    examples = load_examples(recipe)
-    # The main process writes first when all have seen that the output is free. The others find what it probed.
-    processes.wait_for_everyone()
-    found = [with_layer(recipe, console) if processes.is_main_process else None]
-    model, tokenizer = prepare(cast(Recipe, broadcast_object_list(found)[0]))
-    locator = number_locator(model) if is_attached(model) else None
-    collator = NumberCollator(tokenizer, locator)
-    rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
-    trainer = AniTrainer(
-        module_learning_rate=recipe.training.module_learning_rate,
-        method=recipe.method,
-        on_log=on_log,
-        model=model,
-        args=arguments,
-        train_dataset=Examples(rows, collator.pad_id),
-        data_collator=collator,
-        processing_class=tokenizer,
-    )
-    if processes.is_main_process:
-        save_recipe(recipe, output / RECIPE_FILE)
-    if processes.num_processes > 1:
-        set_seed(recipe.seed, device_specific=True)  # each drops out its own
-    with warnings.catch_warnings():
+    with alone(output), warnings.catch_warnings():
         # torch warns about a pin_memory that has no effect without an accelerator.
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         # accelerate's FSDP leaves 4-bit weights whole; the README says so.
         warnings.filterwarnings("ignore", message="Found .* non-floating frozen Params4bit")
+        check(recipe, resume=resume)
+        arguments = training_arguments(recipe)
+        processes = PartialState()
+        examples = load_examples(recipe)
+        # The main process writes first when all have seen that the output is free. The others find what it probed.
+        processes.wait_for_everyone()
+        found = [with_layer(recipe, console) if processes.is_main_process else None]
+        model, tokenizer = prepare(cast(Recipe, broadcast_object_list(found)[0]))
+        locator = number_locator(model) if is_attached(model) else None
+        collator = NumberCollator(tokenizer, locator)
+        rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
+        trainer = AniTrainer(
+            module_learning_rate=recipe.training.module_learning_rate,
+            method=recipe.method,
+            on_log=on_log,
+            model=model,
+            args=arguments,
+            train_dataset=Examples(rows, collator.pad_id),
+            data_collator=collator,
+            processing_class=tokenizer,
+        )
+        if processes.is_main_process:
+            save_recipe(recipe, output / RECIPE_FILE)
+        if processes.num_processes > 1:
+            set_seed(recipe.seed, device_specific=True)  # each drops out its own
         trainer.carry_out(resume=resume, console=console)
-    return model.eval()
+        return model.eval()
 
 
 def resume_recipe(directory: str | Path) -> Recipe:
@@ -218,8 +211,8 @@ def lora_config(lora: LoraSettings) -> LoraConfig:
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     """Load the recipe's model, wrap it in LoRA if it says so, and attach its method's untrained module, if any."""
     tokenizer = load_tokenizer(recipe.model)
-    state = PartialState()
-    dtype, device = recipe.dtype, str(state.device) if state.num_processes > 1 and torch.cuda.is_available() else None
+    processes, dtype = PartialState(), recipe.dtype
+    device = str(processes.device) if processes.num_processes > 1 and torch.cuda.is_available() else None
     if sharded() and recipe.quantization == "none":
         # It may be too large for one GPU: shards are moved there.
         device = "cpu"
@@ -234,11 +227,12 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
         model = get_peft_model(cast(Any, model), lora_config(recipe.lora))
     if recipe.ani is not None:
         config = recipe.ani.config()
-        if state.is_main_process:
+        main = processes.is_main_process
+        if main:
             attach(model, tokenizer, config)
         # Told, not measured by each: accelerate may have left the weights to the main process until they are sharded.
-        scale = broadcast_object_list([ani_module(model).scale if state.is_main_process else None])[0]
-        if not state.is_main_process:
+        scale = broadcast_object_list([ani_module(model).scale if main else None])[0]
+        if not main:
             attach(model, tokenizer, config.model_copy(update={"embedding_scale": scale}))
     return model, tokenizer
 
