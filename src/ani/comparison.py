@@ -397,7 +397,9 @@ def _claim(plan: Plan, folder: Path) -> None:
             f"{folder} holds another comparison, with other {' and '.join(changed)}; remove it, or name another output"
         )
     # Left out variants stay in the plan: should they come back, their cells must be theirs.
-    save_recipe(plan.model_copy(update={"variants": {**found.variants, **plan.variants}}), file)
+    grown = plan.model_copy(update={"variants": {**found.variants, **plan.variants}})
+    if grown != found:
+        save_recipe(grown, file)
 
 
 def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
