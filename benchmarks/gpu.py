@@ -42,16 +42,17 @@ from transformers import (
     PreTrainedTokenizerBase,
     TrainerCallback,
 )
-from transformers.trainer_callback import PrinterCallback
 
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import NumberCollator, TokenizedExample
 from ani.injection.attach import attach, number_locator
 from ani.injection.locate import UNKNOWN_ROLE
 from ani.models import default_dtype, load_tokenizer
-from ani.training import trainer as training
 from ani.training.dry_run import PUBLISHED, dry_run
+from ani.training.examples import Examples
 from ani.training.recipe import Recipe, load_recipe
+from ani.training.run import lora_config, paper_layer, training_arguments
+from ani.training.trainer import AniTrainer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "paper" / "train.yaml"
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
@@ -115,7 +116,7 @@ def measured(
     method: str, overrides: list[str], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[float], int]:
     """Seconds of each step and the most bytes that torch held on the card (0 without one) of a method's training."""
-    recipe = load_recipe(RECIPE, [*overrides, f"method={method}"])
+    recipe = load_recipe(RECIPE, overrides, [f"method={method}"])
     if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
@@ -124,35 +125,34 @@ def measured(
     locator = number_locator(model) if recipe.ani is not None else None
     rows = [row(tokenizer, recipe.training.max_length, seed) for seed in range(8)]
     collator = NumberCollator(tokenizer, locator)
-    settings = training._arguments(recipe)
+    settings = training_arguments(recipe)
     settings.save_strategy = "no"
     clock = Clock()
-    trainer = training.AniTrainer(
+    trainer = AniTrainer(
         module_learning_rate=recipe.training.module_learning_rate,
         method=recipe.method,
         model=model,
         args=settings,
-        train_dataset=training.Examples(rows, collator.pad_id),
+        train_dataset=Examples(rows, collator.pad_id),
         data_collator=collator,
         processing_class=tokenizer,
         callbacks=[clock],
     )
-    trainer.remove_callback(PrinterCallback)
     trainer.train()
     return clock.steps(), torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
 
 
 def prepared(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
-    """As `ani.training.trainer.prepare`, but with random weights."""
+    """As `ani.training.run.prepare`, but with random weights."""
     torch.manual_seed(recipe.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = random_nf4(config, device, default_dtype(device.type))
     assert recipe.lora is not None
     model: Any = prepare_model_for_kbit_training(base.requires_grad_(False), use_gradient_checkpointing=False)
-    model = get_peft_model(model, training.lora_config(recipe.lora))
+    model = get_peft_model(model, lora_config(recipe.lora))
     if recipe.ani is not None:
         layer = recipe.ani.layer
-        layer = training.paper_layer(recipe.model, config) if isinstance(layer, str) else layer
+        layer = paper_layer(recipe.model, config) if isinstance(layer, str) else layer
         attach(model, tokenizer, recipe.ani.model_copy(update={"layer": layer}).config())
     return model
 

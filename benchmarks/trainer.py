@@ -17,8 +17,10 @@ from transformers.trainer_callback import PrinterCallback
 
 from ani.data.collator import NumberCollator, tokenize
 from ani.injection.attach import is_attached, number_locator
-from ani.training import trainer as ours
+from ani.training.examples import Examples, load_examples
 from ani.training.recipe import Recipe, load_recipe
+from ani.training.run import prepare, training_arguments
+from ani.training.trainer import AniTrainer
 
 DEMO = Path(__file__).parents[1] / "recipes" / "demo.yaml"
 
@@ -48,17 +50,17 @@ def main() -> None:
 
 def trainer(recipe: Recipe, *, plain: bool) -> Callable[[], object]:
     """A function that trains for an epoch, from whatever weights the last call left."""
-    model, tokenizer = ours.prepare(recipe)
+    model, tokenizer = prepare(recipe)
     locator = number_locator(model) if is_attached(model) else None
-    rows = [tokenize(each, tokenizer, locator, recipe.training.max_length) for each in ours.load_examples(recipe)]
+    rows = [tokenize(each, tokenizer, locator, recipe.training.max_length) for each in load_examples(recipe)]
     collator = NumberCollator(tokenizer, locator)
-    settings = ours._arguments(recipe)
+    settings = training_arguments(recipe)
     settings.save_strategy = "no"
     settings.logging_strategy = "no"
     common = {
         "model": model,
         "args": settings,
-        "train_dataset": ours.Examples(rows, collator.pad_id),
+        "train_dataset": Examples(rows, collator.pad_id),
         "data_collator": collator,
         "processing_class": tokenizer,
     }
@@ -66,7 +68,7 @@ def trainer(recipe: Recipe, *, plain: bool) -> Callable[[], object]:
     if plain:
         made = Trainer(**common)
     else:
-        made = ours.AniTrainer(module_learning_rate=recipe.training.module_learning_rate, **common)
+        made = AniTrainer(module_learning_rate=recipe.training.module_learning_rate, **common)
     made.remove_callback(PrinterCallback)
     torch.manual_seed(recipe.seed)
     return made.train

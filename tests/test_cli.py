@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from ani.data.tool_routing import drawn_queries
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ani.cli
-from ani.data.tool_routing import drawn_queries
+from ani.results.files import TRAINING_LOG
+from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
-from ani.training.trainer import ADAPTER, LOG_FILE
 from tests.conftest import save_tiny_llama
 from tests.tokenizers import gemma_like
 
@@ -136,7 +137,7 @@ def test_train_evaluate_report(run: Callable[..., Done], tiny_recipe: Write, tin
     assert shown.code == 0
     assert "How well the gate tells the roles apart" in shown.out
 
-    shutil.copy(output / LOG_FILE, results / LOG_FILE)
+    shutil.copy(output / TRAINING_LOG, results / TRAINING_LOG)
     done = run("report", results)
     assert done.code == 0, done
     assert str(results / "report.html") in done.out

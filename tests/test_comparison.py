@@ -14,9 +14,11 @@ import ani
 from ani import InputError, comparison
 from ani.errors import TrainingFailed
 from ani.evaluation.results import read_records
-from ani.training import trainer as trainer_module
+from ani.training import run as run_module
+from ani.training.checkpoints import ADAPTER
+from ani.results.files import TRAINING_LOG
+from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe, load_settings
-from ani.training.trainer import ADAPTER, LOG_FILE, load_examples
 
 SHIPPED = [
     path
@@ -115,7 +117,7 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     for variant, seed in CELLS:
         training = folder / "cells" / variant / f"seed-{seed}" / "training"
         assert not list(training.glob("checkpoint-*"))
-        assert len(read_records(training / LOG_FILE)) == 4
+        assert len(read_records(training / TRAINING_LOG)) == 4
         adapters.add((training / ADAPTER / "ani.safetensors").read_bytes())
         recipe = load_recipe(training / "recipe.yaml")
         assert recipe.seed == seed
@@ -170,7 +172,7 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
     assert finished.items() <= files_of(folder / "cells").items()
     for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl", "comparison.md"):
         assert (folder / name).read_text().replace("results", "unbroken") == (unbroken / name).read_text()
-    assert [line["step"] for line in read_records(folder / "cells/early/seed-1/training" / LOG_FILE)] == [1, 2, 3, 4]
+    assert [line["step"] for line in read_records(folder / "cells/early/seed-1/training" / TRAINING_LOG)] == [1, 2, 3, 4]
 
     with monkeypatch.context() as patch:
         for step in ("train", "load_model", "evaluate_arithmetic", "evaluate_gating", "evaluate_language"):
@@ -186,8 +188,8 @@ def test_cells_that_find_their_layer_probe_once(
         return real(*args, **kwargs)
 
     probed: list[int] = []
-    real = trainer_module.probe
-    monkeypatch.setattr(trainer_module, "probe", counted)
+    real = run_module.probe
+    monkeypatch.setattr(run_module, "probe", counted)
     auto = {"overrides": ["ani.layer=auto", "probe.sentences=240"], "variants": {"a": [], "b": ["ani.penalty=0"]}}
     compare(seeds=[0], **auto)
     assert probed == [1]
@@ -360,6 +362,10 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
         ("variants.late=[ani.layers=2]", "variant 'late': recipe"),
         ("variants.late=[ani.layers=2]", "unknown key 'ani.layers'; did you mean 'layer'?"),
         ("variants.late=[ani.layer]", "override 'ani.layer' must have the form key=value"),
+        (
+            "variants.late=[method=xval, ani.layer=2]",
+            "method 'xval' has ani.layer=0 of its own, not 2: leave ani.layer",
+        ),
         ("variants.late=[seed=7]", "variant 'late' must not set seed"),
         ("variants.late=[data_seed=7]", "variant 'late' must not set data_seed"),
         ("variants.late=[model=smollm2]", "variant 'late' must not set model"),

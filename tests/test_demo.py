@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ani import InputError, demo
 from ani.evaluation.results import read_records
-from ani.training.trainer import ADAPTER
+from ani.training.checkpoints import ADAPTER
 
 RESULTS = {
     "arithmetic-after.jsonl",

@@ -20,10 +20,12 @@ from filelock import FileLock
 
 from ani import InputError
 from ani.files import alone, naming_full_disk, replacing_directory, replacing_file
+from ani.results.files import TRAINING_LOG
+from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from ani.training.recipe import load_recipe
-from ani.training.trainer import ADAPTER, COMPLETE, LOG_FILE, RECIPE_FILE, last_step, resume_recipe, train
+from ani.training.run import RECIPE_FILE, resume_recipe, train
 from tests import test_cli
-from tests.training.test_trainer import interrupt_at, log_of, weights_of
+from tests.training.runs import interrupt_at, log_of, weights_of
 
 run = test_cli.run
 Run = Callable[..., test_cli.Done]
@@ -226,7 +228,7 @@ def test_a_killed_run_is_told_from_another(tiny_recipe: Write, tmp_path: Path) -
     shutil.rmtree(out / ADAPTER)
     (out / ".adapter.partial").mkdir()
     (out / ".adapter.partial" / "half").touch()
-    (out / f".{LOG_FILE}.partial").touch()
+    (out / f".{TRAINING_LOG}.partial").touch()
     log = log_of(out)
     train(resume_recipe(out), resume=True)
     assert all(torch.equal(tensor, finished[name]) for name, tensor in weights_of(out / ADAPTER).items())

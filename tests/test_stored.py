@@ -26,7 +26,7 @@ from ani.results.tables import Table, markdown, rich_table
 from ani.tasks import TASKS, presented, read_results
 from ani.tasks.folders import compare_folders
 from ani.training.recipe import load_recipe
-from ani.training.trainer import resume_recipe, train
+from ani.training.run import resume_recipe, train
 
 STORED = Path(__file__).parent / "stored"
 TEXTS = (

@@ -18,8 +18,8 @@ from rich.markup import escape
 
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError, TrainingFailed
-from ani.files import DISK_FULL, alone
-from ani.launch import Processes, end_with_launcher, fail, is_main, join, launch, launched
+from ani.files import DISK_FULL, alone, is_main
+from ani.launch import Processes, end_with_launcher, fail, join, launch, launched
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -161,9 +161,10 @@ def train(
     from accelerate import PartialState
 
     from ani.progress import training_lines
+    from ani.training.checkpoints import ADAPTER, last_step
     from ani.training.recipe import load_recipe
-    from ani.training.trainer import ADAPTER, RECIPE_FILE, check, last_step, resume_recipe
-    from ani.training.trainer import train as run
+    from ani.training.run import RECIPE_FILE, check, resume_recipe
+    from ani.training.run import train as run
 
     if (recipe is None) == (resume is None):
         raise InputError("give either a recipe or --resume DIR")

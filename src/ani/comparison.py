@@ -30,8 +30,9 @@ from ani.settings import Section, load_settings, save_settings, validated
 from ani.tasks import Posed, ask, clear_answers, presented, task_class
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Task
+from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import Recipe, load_recipe
-from ani.training.trainer import ADAPTER, PROBE, train
+from ani.training.run import PROBE, train
 from ani.untrusted import read_json_object
 
 PLAN_FILE = "comparison.yaml"
@@ -245,7 +246,7 @@ def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Pla
     variants: dict[str, Recipe] = {}
     for name, overrides in comparison.variants.items():
         try:
-            recipe = load_recipe(file, [*comparison.overrides, *overrides])
+            recipe = load_recipe(file, comparison.overrides, overrides)
         except InputError as error:
             raise InputError(f"variant {name!r}: {error}") from error
         for key in COMMON:
@@ -306,7 +307,9 @@ def _claim(plan: Plan, folder: Path) -> None:
             f"{folder} holds another comparison, with other {' and '.join(changed)}; remove it, or name another output"
         )
     # Left out variants stay in the plan: should they come back, their cells must be theirs.
-    save_settings(plan.model_copy(update={"variants": {**found.variants, **plan.variants}}), file)
+    grown = plan.model_copy(update={"variants": {**found.variants, **plan.variants}})
+    if grown != found:
+        save_settings(grown, file)
 
 
 def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:

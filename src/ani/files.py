@@ -12,10 +12,18 @@ from typing import TextIO
 from filelock import FileLock, Timeout
 
 from ani.errors import InputError
-from ani.launch import is_main
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What the system answers to a write for which there is no room: disk, quota, largest file."""
+
+
+def is_main() -> bool:
+    """Whether this is the process that prints and writes: the first that a launcher started, or the only one.
+
+    By the launcher's variables, so before the processes have met; of those that have, `Processes.main` says it
+    (evaluation), or accelerate's `is_main_process` (training).
+    """
+    return int(os.environ.get("WORLD_SIZE", 1)) == 1 or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

@@ -107,11 +107,6 @@ def launched() -> bool:
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
-def is_main() -> bool:
-    """Whether this is the process that prints and writes: the first of several, or the only one."""
-    return not launched() or os.environ["RANK"] == "0"
-
-
 def end_with_launcher() -> None:
     """Nobody is left behind by a launcher that is killed (on Linux)."""
     if launched() and sys.platform == "linux":

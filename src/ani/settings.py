@@ -35,20 +35,14 @@ class Section(BaseModel):
 S = TypeVar("S", bound=Section)
 
 
-def read_settings(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The keys of a YAML file, with dotted overrides such as `training.steps=100` or `data.0.count=10`.
-
-    Raises:
-        InputError: If the file is missing or no YAML mapping, or an override has no such place.
-    """
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The keys of a YAML file; raises InputError if it is missing or no YAML mapping."""
     path = Path(path)
     if not os.path.exists(path):  # pathlib raises where a name is too long
         raise InputError(f"recipe {one_line(path)} does not exist")
     raw = parse_yaml(read_text(path), f"recipe {path}")
     if not isinstance(raw, dict):
         raise InputError(f"recipe {path} must be a mapping of keys to values")
-    for override in overrides:
-        _override(raw, override)
     return raw
 
 
@@ -65,14 +59,27 @@ def validated(kind: type[S], raw: Any, where: str, key: str = "") -> S:
 
 
 def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()) -> S:
-    """`read_settings`, then `validated`."""
-    return validated(kind, read_settings(path, overrides), f"recipe {path}")
+    """Read a YAML file and apply dotted changes such as `training.steps=100` or `data.0.count=10`.
+
+    Raises:
+        InputError: If the file is missing or no YAML mapping, a change has no such place, a key is unknown, or a value
+            has the wrong type.
+    """
+    raw = read_settings(path)
+    override(raw, overrides)
+    return validated(kind, raw, f"recipe {path}")
 
 
 def save_settings(settings: Section, path: Path) -> None:
     """Write settings as YAML, every default spelled out."""
     with replacing_file(path) as file:
         yaml.safe_dump(settings.model_dump(mode="json"), file, sort_keys=False, allow_unicode=True)
+
+
+def override(raw: dict[str, Any], changes: Sequence[str]) -> None:
+    """Apply dotted changes `key=value`, in place; raises InputError if one has no such place."""
+    for change in changes:
+        _override(raw, change)
 
 
 def _override(raw: dict[str, Any], override: str) -> None:

@@ -16,8 +16,8 @@ from ani import InputError, load_adapter
 from ani.comparison import variant_recipes
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
+from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
-from ani.training.trainer import load_examples
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 FILE = EXAMPLES / "own_methods.py"

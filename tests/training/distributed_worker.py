@@ -19,7 +19,8 @@ from torch.distributed.tensor import DTensor
 from ani.cli import app
 from ani.errors import TrainingFailed
 from ani.training.recipe import load_recipe
-from ani.training.trainer import AniTrainer, resume_recipe, train
+from ani.training.run import resume_recipe, train
+from ani.training.trainer import AniTrainer
 
 os.environ["FSDP_VERSION"] = "2"
 os.environ["FSDP_AUTO_WRAP_POLICY"] = "TRANSFORMER_BASED_WRAP"

@@ -12,8 +12,6 @@ import accelerate.commands.launch
 import pytest
 import torch
 import yaml
-from accelerate.data_loader import BatchSamplerShard
-from torch.utils.data import BatchSampler
 from typer.testing import CliRunner
 
 import ani.cli
@@ -21,9 +19,10 @@ from ani import InputError
 from ani.cli import app
 from ani.injection.attach import base_model, decoder_layers
 from ani.launch import launch
+from ani.training.checkpoints import ADAPTER, COMPLETE
 from ani.training.recipe import load_recipe
-from ani.training.trainer import ADAPTER, COMPLETE, NOTHING, LengthGroupedSampler, check, prepare, train
-from tests.training.test_trainer import log_of, weights_of
+from ani.training.run import check, prepare, train
+from tests.training.runs import log_of, weights_of
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 SPEED = {"tokens_per_second", "epoch"}
@@ -73,7 +72,6 @@ def recipe(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "log_every": 1,
             "save_every": 3,
             "gradient_checkpointing": False,
-            "number_token_loss": 0.3,
         },
     }
     path = folder / "recipe.yaml"
@@ -154,7 +152,7 @@ def test_numbers_were_uneven(pair: Pair) -> None:
     assert any(b == 0 < a for a, b in zip(first, second, strict=True))
     assert second[3] == second[7] == 0  # an epoch's last batch is the first process's
     keys = {key for line in log_of(pair.folder / "one") for key in line}
-    assert keys >= {"number_token_loss", "gate_open_nominal", "gate_open_quantitative", "gate_undecided"}
+    assert keys >= {"gate_open_nominal", "gate_open_quantitative", "gate_undecided"}
 
 
 def test_fsdp_shards_every_layer(pair: Pair) -> None:
@@ -196,18 +194,6 @@ def test_one_process_speaks(pair: Pair) -> None:
 
 
 # --- without processes ---
-
-
-@pytest.mark.parametrize("rows", [11, 12, 13, 24, 3])
-def test_processes_share_the_order_of_one(rows: int) -> None:
-    lengths = [(7 * i) % 5 for i in range(rows)]
-    (alone := LengthGroupedSampler(lengths, 2, seed=3)).set_epoch(1)
-    (shared := LengthGroupedSampler(lengths, 2, seed=3, processes=3)).set_epoch(1)
-    shards = [list(BatchSamplerShard(BatchSampler(shared, 2, drop_last=False), 3, process)) for process in range(3)]
-    assert {len(shard) for shard in shards} == {-(-rows // 6)}
-    rounds = [row for batches in zip(*shards, strict=True) for batch in batches for row in batch]
-    assert len(rounds) == len(shared)
-    assert rounds == [*alone, *[NOTHING] * (len(rounds) - rows)]
 
 
 def test_layers_are_instances_of_the_edited_ones_class(recipe: Path) -> None:

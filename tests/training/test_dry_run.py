@@ -16,7 +16,7 @@ from ani.probing.selection import PAPER_LAYERS
 from ani.training import dry_run as dry_run_module
 from ani.training.dry_run import PUBLISHED, DryRun, dry_run, dry_run_record
 from ani.training.recipe import load_recipe
-from ani.training.trainer import prepare, train
+from ani.training.run import prepare, train
 
 Write = Callable[..., Path]
 needs_bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")

@@ -11,9 +11,10 @@ from transformers import PreTrainedConfig, Qwen3Config
 from ani import InputError
 from ani.injection.attach import ani_module
 from ani.probing.run import SELECTION
-from ani.training import trainer as trainer_module
+from ani.training import run as run_module
+from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
-from ani.training.trainer import ADAPTER, PROBE, RECIPE_FILE, resume_recipe, train, with_layer
+from ani.training.run import PROBE, RECIPE_FILE, resume_recipe, train, with_layer
 from tests import test_cli
 
 run = test_cli.run
@@ -53,7 +54,7 @@ def test_whatever_was_found_is_what_is_trained(
         return type("Found", (), {"layer": layer, "reason": "so"})
 
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(trainer_module, "probe", found)
+    monkeypatch.setattr(run_module, "probe", found)
     model = train(load_recipe(auto_recipe(), ["training.steps=1", "probe.held_out=other.jsonl"]))
     assert ani_module(model).config.layer == layer
     assert json.loads((tmp_path / "run" / ADAPTER / "ani_config.json").read_text())["layer"] == layer
@@ -76,7 +77,7 @@ def test_a_resumed_run_does_not_probe_again(
     def again(*args: Any, **settings: Any) -> None:
         pytest.fail("probed again")
 
-    monkeypatch.setattr(trainer_module, "probe", again)
+    monkeypatch.setattr(run_module, "probe", again)
     console = Console(file=StringIO())
     train(resume_recipe(run), resume=True, console=console)
     assert contents(run / PROBE) == before
@@ -91,7 +92,7 @@ def test_a_run_killed_while_it_probes_can_be_resumed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "probe", killed)
+        patch.setattr(run_module, "probe", killed)
         with pytest.raises(KeyboardInterrupt):
             train(load_recipe(auto_recipe(), ["training.steps=1"]))
     train(resume_recipe(tmp_path / "run"), resume=True)
@@ -138,7 +139,7 @@ def test_a_probe_that_fails_on_resume_leaves_the_run(
 
     for error, stop in ((KeyboardInterrupt, killed), (InputError, unreadable)):
         with monkeypatch.context() as patch, pytest.raises(error):
-            patch.setattr(trainer_module, "probe", stop)
+            patch.setattr(run_module, "probe", stop)
             train(load_recipe(auto_recipe(), ["training.steps=1"]), resume=True)
         assert (tmp_path / "run" / RECIPE_FILE).is_file()
 
@@ -157,7 +158,7 @@ def test_the_paper_layer_goes_by_the_configuration(
         names.append(name)
         return Qwen3Config(num_hidden_layers=36, hidden_size=4096, vocab_size=151_936)
 
-    monkeypatch.setattr(trainer_module, "load_config", config)
+    monkeypatch.setattr(run_module, "load_config", config)
     assert with_layer(recipe).ani.layer == 24
     assert names == ["somebody/fine-tuned"]
     assert with_layer(recipe).ani.config().layer == 24

@@ -7,7 +7,8 @@ import yaml
 
 import ani
 from ani import InputError
-from ani.training.recipe import Recipe, load_recipe, save_recipe
+from ani.settings import save_settings
+from ani.training.recipe import Recipe, load_recipe
 
 MINIMAL: dict[str, Any] = {"output": "out", "ani": {"layer": 24}, "data": [{"kind": "arithmetic", "count": 10}]}
 RECIPES = sorted((Path(ani.__file__).parent / "recipes").rglob("*.yaml"))
@@ -39,7 +40,7 @@ def test_defaults_are_the_papers(write: Callable[..., Path]) -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_recipes_are_valid_and_survive_saving(path: Path, tmp_path: Path) -> None:
     recipe = load_recipe(path)
-    save_recipe(recipe, tmp_path / "copy.yaml")
+    save_settings(recipe, tmp_path / "copy.yaml")
     assert load_recipe(tmp_path / "copy.yaml") == recipe
 
 
@@ -200,7 +201,7 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
 def test_saving_is_all_or_nothing(tmp_path: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(write())
     path = tmp_path / "saved.yaml"
-    save_recipe(recipe, path)
+    save_settings(recipe, path)
     before = path.read_bytes()
 
     def fails(*args: Any, **kwargs: Any) -> None:
@@ -209,7 +210,7 @@ def test_saving_is_all_or_nothing(tmp_path: Path, write: Callable[..., Path], mo
 
     monkeypatch.setattr(yaml, "safe_dump", fails)
     with pytest.raises(OSError, match="disk full"):
-        save_recipe(recipe.model_copy(update={"seed": 1}), path)
+        save_settings(recipe.model_copy(update={"seed": 1}), path)
     assert path.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.yaml", "saved.yaml"]
 
@@ -232,7 +233,7 @@ METHOD_SECTIONS = {
 
 @pytest.mark.parametrize("method", METHOD_SECTIONS)
 def test_a_method_fixes_its_settings(write: Callable[..., Path], tmp_path: Path, method: str) -> None:
-    recipe = load_recipe(write(), [f"method={method}", "ani.layer=2", "ani.penalty=0.5"])
+    recipe = load_recipe(write(), ["ani.layer=2", "ani.penalty=0.5"], [f"method={method}"])
     wanted = METHOD_SECTIONS[method]
     if wanted is None:
         assert recipe.ani is None
@@ -240,7 +241,7 @@ def test_a_method_fixes_its_settings(write: Callable[..., Path], tmp_path: Path,
         assert recipe.ani is not None
         assert {key: getattr(recipe.ani, key) for key in wanted} == wanted
         assert recipe.ani.penalty == 0.5
-    save_recipe(recipe, tmp_path / "saved.yaml")
+    save_settings(recipe, tmp_path / "saved.yaml")
     assert load_recipe(tmp_path / "saved.yaml") == recipe
 
 
@@ -252,7 +253,14 @@ def test_a_method_fixes_its_settings(write: Callable[..., Path], tmp_path: Path,
         (["ani=null"], "key 'ani' is missing: method 'ani' needs it"),
         (["method=static", "ani=null"], "key 'ani' is missing: method 'static' needs it"),
         (["method=[sft]"], "method: Input should be"),
-        (["method=fone", "ani.encoders=[bits]"], "method 'fone' has encoders of its own"),
+        (["method=xval", "ani.layer=24"], "method 'xval' has ani.layer=0 of its own, not 24: leave ani.layer out"),
+        (["ani={layer: 24}", "method=xval"], "method 'xval' has ani.layer=0 of its own, not 24: leave ani.layer out"),
+        (
+            ["method=static", "ani.gate=learned"],
+            "'static' has ani.gate='open' of its own, not 'learned': leave ani.gate",
+        ),
+        (["method=fone", "ani.encoders=[magnitude]"], r"ani.encoders=\['fourier'\] of its own, not \['magnitude'\]"),
+        (["training.number_token_loss=0.3"], r"unknown key 'training.number_token_loss': earlier .* leave it out"),
         (["method=sft", "ani.layr=5"], "unknown key 'ani.layr'; did you mean 'layer'"),
         (["ani.combine=substitute", "ani.gate=open"], "combine='substitute' takes tokens out of the input, so layer"),
         (["variants={}"], "is a comparison of variants; carry it out with ani compare"),
@@ -261,6 +269,22 @@ def test_a_method_fixes_its_settings(write: Callable[..., Path], tmp_path: Path,
 def test_what_no_method_can_do(write: Callable[..., Path], overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_recipe(write(), overrides)
+
+
+def test_a_method_replaces_what_was_said_before_it_alone(write: Callable[..., Path]) -> None:
+    """The file's layer, and what a comparison says for all its variants."""
+    inherited = ["ani.layer=2", "ani.encoders=[magnitude]"]
+    assert load_recipe(write(), ["method=xval"]).ani.layer == 0
+    assert load_recipe(write(), inherited, ["method=fone"]).ani.encoders == ("fourier",)
+    assert load_recipe(write(), ["method=fone", "ani.layer=0"]).ani.layer == 0
+    later = load_recipe(write(), [*inherited, "ani.combine=replace"], ["method=ani"])
+    assert (later.ani.layer, later.ani.encoders, later.ani.combine) == (2, ("magnitude",), "replace")
+    assert load_recipe(write(), ["method=xval"], ["method=static"]).ani.layer == 24  # the file's again
+    for lists in ([["method=xval"], ["ani.layer=2"]], [["ani.layer=2"], ["method=xval", "ani.layer=2"]]):
+        with pytest.raises(InputError, match=r"method 'xval' has ani\.layer=0 of its own, not 2"):
+            load_recipe(write(), *lists)
+    with pytest.raises(InputError, match=r"method 'xval' has ani\.layer=0 of its own, not 24"):
+        load_recipe(write(method="xval"))
 
 
 def test_methods_whose_layer_is_fixed_need_no_section(write: Callable[..., Path]) -> None:

@@ -37,13 +37,13 @@ class StepLocator:
         self._prompts: dict[str, NumberBatch] = {}
 
     @property
-    def prompts_only(self) -> bool:
+    def skips_responses(self) -> bool:
         """Whether requests past their prompt can be left out of a step."""
         return self._locator.whole_numbers
 
     def find(self, step: Sequence[Scheduled]) -> NumberBatch:
         """The numbers at the scheduled tokens; `positions` are indices into the step's flat row, `rows` into `step`."""
-        if self.prompts_only:
+        if self.skips_responses:
             return self._of_prompts(step)
         found = self._locator.batch(
             [request.token_ids[: request.stop] for request in step], start=[request.start for request in step]

@@ -21,7 +21,7 @@ from ani.injection.attach import check_layer, decoder_layers
 from ani.injection.module import AniModule
 from ani.models import default_dtype, load_config
 from ani.training.recipe import DataSource, LoraSettings, Recipe, TrainingSettings
-from ani.training.trainer import check, lora_config, paper_layer
+from ani.training.run import check, lora_config, paper_layer
 
 _QWEN3 = {"model_type": "qwen3", "vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
 _LLAMA = {"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}

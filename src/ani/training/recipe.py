@@ -1,7 +1,7 @@
 """One validated training recipe; knows nothing about how it is carried out."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -12,8 +12,11 @@ from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
-from ani.settings import Section, read_settings, validated
+from ani.settings import Section, override, read_settings, validated
 from ani.untrusted import one_line
+
+REMOVED: dict[str, Any] = {"training.number_token_loss": 0.0}
+"""Settings of earlier versions, which wrote all of them into each run's recipe: the one value still accepted."""
 
 
 class LoraSettings(Section):
@@ -46,7 +49,7 @@ class AniSettings(InjectionSettings):
     this shape."""
 
     def config(self) -> AniConfig:
-        """The module's settings, once the layer is known (`ani.training.trainer.with_layer`)."""
+        """The module's settings, once the layer is known (`ani.training.run.with_layer`)."""
         return AniConfig(**self.model_dump())
 
 
@@ -127,8 +130,6 @@ class TrainingSettings(Section):
     """In which the learning rates rise from 0."""
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
     """Longer gradients are shortened to it; `.inf`: none is."""
-    number_token_loss: float = Field(default=0.0, ge=0)
-    """Weight of the Number Token Loss beside the cross-entropy; its authors take 0.3 (arXiv 2411.02083)."""
     gradient_checkpointing: bool = True
     """Less memory, some time: activations are computed again in the backward pass."""
     log_every: int = Field(default=10, ge=1)
@@ -155,7 +156,7 @@ class Recipe(Section):
     method: MethodName = "ani"
     """A row of the paper's tables (`ani.injection.methods`)."""
     ani: AniSettings | None = None
-    """The module. What the method fixes overrules it; a method without a module leaves it out."""
+    """The module, without what the method fixes; a method without a module has no use for it."""
     probe: ProbeSettings = ProbeSettings()
     """For `ani.layer: auto`."""
     lora: LoraSettings | None = LoraSettings()
@@ -174,22 +175,35 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
+    def _without_removed(cls, raw: Any) -> Any:
+        for key, accepted in REMOVED.items():
+            name, _, setting = key.partition(".")
+            section = raw.get(name) if isinstance(raw, dict) else None
+            if isinstance(section, dict) and setting in section:
+                if section[setting] != accepted:
+                    raise ValueError(f"unknown key {key!r}: earlier versions had it; leave it out")
+                raw = {**raw, name: {k: value for k, value in section.items() if k != setting}}
+        return raw
+
+    @model_validator(mode="before")
+    @classmethod
     def _as_the_method_says(cls, raw: Any) -> Any:
-        name = raw.get("method", "ani") if isinstance(raw, dict) else None
-        if not isinstance(name, str) or name not in METHODS:
-            return raw  # pydantic says what is wrong
-        fixed = METHODS[name].settings or {}
-        section = raw.get("ani")
+        if not isinstance(raw, dict):
+            return raw
+        name, section = raw.get("method", "ani"), raw.get("ani")
+        fixed = _fixed(name)
         if isinstance(section, AniSettings):
             section = section.model_dump()
-        if isinstance(section, dict) or (section is None and "layer" in fixed):
-            section = section or {}
-            encoders = fixed.get("encoders", ())
-            own = section.get("encoders")
-            if own and "encoders" in fixed and (not isinstance(own, list | tuple) or list(own) != list(encoders)):
-                raise ValueError(f"method {name!r} has encoders of its own, {encoders}: leave ani.encoders out")
-            return {**raw, "ani": {**section, **fixed}}
-        return raw
+        if section is None and "layer" in fixed:
+            section = {}
+        if not isinstance(section, dict):
+            return raw  # pydantic says what is wrong
+        for key, value in fixed.items():
+            if key in section and _plain(section[key]) != _plain(value):
+                raise ValueError(
+                    f"method {name!r} has ani.{key}={value!r} of its own, not {section[key]!r:.80}: leave ani.{key} out"
+                )
+        return {**raw, "ani": {**section, **fixed}}
 
     @model_validator(mode="after")
     def _trainable(self) -> Self:
@@ -202,9 +216,37 @@ class Recipe(Section):
         return self
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a training recipe; see `ani.settings.read_settings` and `validated`."""
-    raw = read_settings(path, overrides)
+def _fixed(method: object) -> Mapping[str, Any]:
+    """What a method fixes of the section `ani`."""
+    return (METHODS[method].settings or {}) if isinstance(method, str) and method in METHODS else {}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
+    """Read a training recipe.
+
+    Args:
+        path: A YAML file.
+        *overrides: Lists of dotted changes such as `training.steps=100`, each upon the last. A list that chooses a
+            method does without what file and earlier lists say where the method has its own way; what the list itself
+            says must not contradict it.
+
+    Raises:
+        InputError: As `ani.settings.load_settings`; or a value contradicts the method.
+    """
+    raw = read_settings(path)
+    choices = [[change for change in changes if change.startswith("method=")] for changes in overrides]
+    chosen: dict[str, Any] = {}
+    override(chosen, [change for each in choices for change in each])
+    choosing = max((index for index, each in enumerate(choices) if each), default=None)
+    for index, changes in enumerate(overrides):
+        if index == choosing and isinstance(raw.get("ani"), dict):
+            fixed = _fixed(chosen["method"])
+            raw["ani"] = {key: value for key, value in raw["ani"].items() if key not in fixed}
+        override(raw, changes)
     if "variants" in raw:
         raise InputError(f"recipe {path} is a comparison of variants; carry it out with ani compare")
     return validated(Recipe, raw, f"recipe {path}")

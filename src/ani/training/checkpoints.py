@@ -1,0 +1,254 @@
+"""A Trainer that saves our adapter and resumes from it, whole or not at all; knows nothing about what is learnt.
+
+A checkpoint doesn't depend on the processes that wrote it: what FSDP 2 sharded is put together first.
+"""
+
+import json
+import math
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, gather_object
+from peft import PeftModel, set_peft_model_state_dict
+from peft.utils import load_peft_weights
+from rich.console import Console
+from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import Trainer, TrainerCallback
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
+
+from ani.errors import TrainingFailed
+from ani.files import naming_full_disk, replacing_file
+from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter, whole
+from ani.injection.attach import ani_module, is_attached
+from ani.injection.methods import MethodName
+from ani.results.files import TRAINING_LOG
+
+ADAPTER = "adapter"
+COMPLETE = "complete"
+"""Marks a checkpoint whose every file was written."""
+KEPT = 2
+"""Checkpoints. The Trainer's own limit goes by time, and would keep one that a kill left half-removed."""
+
+
+class ResumableTrainer(Trainer):
+    """transformers' Trainer with our adapter directory and a mark in each checkpoint, under DDP and FSDP 2.
+
+    Args:
+        method: Name that adapters carry.
+        **kwargs: As for Trainer.
+    """
+
+    model: torch.nn.Module
+
+    def __init__(self, *, method: MethodName = "ani", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.method: MethodName = method
+        self.folder = Path(cast(str, self.args.output_dir))
+
+    def carry_out(self, *, resume: bool, console: Console | None) -> None:
+        """Train, or go on from the last complete checkpoint, and leave the adapter.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: After SIGINT or SIGTERM, with a checkpoint or, at the last step, the adapter.
+        """
+        checkpoint = None
+        if resume:
+            with self.args.main_process_first(local=False):  # it removes what the others shall not see
+                checkpoint = _last_checkpoint(self.folder)
+        with _StopWhenTold(console) as stop:
+            self.add_callback(stop)
+            if checkpoint is None or not self._ended(checkpoint):
+                self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if self.state.global_step < self.state.max_steps:
+            stop.end()
+        self.save_model()
+        self.accelerator.wait_for_everyone()
+        stop.end()
+
+    def _ended(self, checkpoint: Path) -> bool:
+        """Take over a checkpoint that has no step after it: the Trainer would make one more."""
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        if state.global_step < (self.args.max_steps if self.args.max_steps > 0 else state.max_steps):
+            return False
+        self.state = state
+        self._load_from_checkpoint(str(checkpoint))
+        self.write_log()
+        return True
+
+    def write_log(self) -> None:
+        """Write all log lines up to now, those of the run that this one resumes too."""
+        if self.accelerator.is_main_process:
+            with replacing_file(self.folder / TRAINING_LOG) as file:
+                for line in self.state.log_history:
+                    if "loss" in line:
+                        file.write(json.dumps({key: v for key, v in line.items() if math.isfinite(v)}) + "\n")
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        state = self.accelerator.state
+        if sharded() and state.distributed_type == DistributedType.MULTI_CPU:
+            # accelerate heeds FSDP's settings on accelerators only; torch can do it on CPUs too.
+            state.fsdp_plugin = FullyShardedDataParallelPlugin()
+            state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            self.is_fsdp_enabled = True
+
+    # --- saving ---
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        parameters = list(self.model.parameters())
+        trained = (p.to_local() if isinstance(p, DTensor) else p for p in parameters if p.requires_grad)
+        if not all(gather_object([all(bool(torch.isfinite(p).all()) for p in trained)])):
+            raise TrainingFailed(
+                f"the weights are no longer finite after step {self.state.global_step}; checkpoints of earlier steps "
+                "are kept. Lower training.learning_rate or module_learning_rate"
+            )
+        if self.accelerator.is_main_process or any(isinstance(parameter, DTensor) for parameter in parameters):
+            save_adapter(self.model, Path(output_dir or self.folder) / ADAPTER, method=self.method)
+
+    def discard_checkpoint(self) -> None:
+        """Let nobody resume from the current step, whose weights turned out to be bad."""
+        (self._checkpoint / COMPLETE).unlink(missing_ok=True)
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.folder / f"checkpoint-{self.state.global_step}"
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self.control.should_log |= self.control.should_save  # sums since the last log line aren't in a checkpoint
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        try:
+            with naming_full_disk(self._checkpoint):
+                super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.accelerator.is_main_process:
+                (self._checkpoint / COMPLETE).touch()
+        except BaseException:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+            raise
+        if self.accelerator.is_main_process:
+            for _, old in sorted(_checkpoints(self.folder))[:-KEPT]:
+                (old / COMPLETE).unlink(missing_ok=True)  # first, so that half of it is never taken for a whole one
+                shutil.rmtree(old)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.is_fsdp_enabled:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        assert self.optimizer is not None and self.lr_scheduler is not None
+        state = self.optimizer.state_dict()
+        state["state"] = {
+            index: {key: whole(value) for key, value in entry.items()} for index, entry in state["state"].items()
+        }
+        if self.accelerator.is_main_process:
+            torch.save(state, Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
+    # --- loading ---
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if not self.is_fsdp_enabled or checkpoint is None:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        assert self.optimizer is not None and self.lr_scheduler is not None
+        state = torch.load(Path(checkpoint) / OPTIMIZER_NAME, map_location="cpu", weights_only=True)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for index, entry in state["state"].items():
+            shard = cast(DTensor, parameters[index])
+            for key, value in entry.items():
+                if value.shape == shard.shape:
+                    value = value.to(shard.device)
+                    entry[key] = distribute_tensor(value, shard.device_mesh, shard.placements)
+        self.optimizer.load_state_dict(state)
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
+        if self.is_fsdp_enabled and resume_from_checkpoint is not None:
+            self._load_from_checkpoint(resume_from_checkpoint)
+        return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if model is not None:  # the sharded model, whose weights were loaded before it was sharded
+            return
+        directory = Path(resume_from_checkpoint) / ADAPTER
+        if is_attached(self.model):
+            ani_module(self.model).load_state_dict(load_file(directory / WEIGHTS_FILE))
+        if (directory / PEFT_CONFIG_FILE).is_file():
+            set_peft_model_state_dict(cast(PeftModel, self.model), load_peft_weights(str(directory), device="cpu"))
+
+
+class _StopWhenTold(TrainerCallback):
+    """While it is entered, Ctrl-C (SIGINT) and SIGTERM end training after the step, with a checkpoint; a second Ctrl-C
+    ends it at once."""
+
+    def __init__(self, console: Console | None) -> None:
+        self.console = console
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # no other is told
+            self._before = {number: signal.signal(number, self._tell) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _tell(self, number: int, frame: object) -> None:
+        # A launcher passes Ctrl-C on to processes that have it already.
+        launched = torch.distributed.is_initialized()
+        if self.signal == number == signal.SIGINT and not launched:
+            raise KeyboardInterrupt
+        self.signal = number
+        if self.console is not None:
+            at_once = "" if launched else "; Ctrl-C again: at once"
+            self.console.print(f"ending after this step, with a checkpoint{at_once}", highlight=False)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if torch.distributed.is_initialized():  # all processes must end after the same step
+            told = torch.tensor(self.signal or 0, device=args.device)
+            torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
+            self.signal = int(told) or None
+        if self.signal is not None:
+            control.should_save = control.should_training_stop = True
+
+    def end(self) -> None:
+        """End the process as it was told to, if it was."""
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signal is not None:
+            raise SystemExit(128 + self.signal)
+
+
+def sharded() -> bool:
+    """Whether accelerate's launcher asks for FSDP."""
+    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
+def last_step(directory: str | Path) -> int:
+    """The step of a run's newest complete checkpoint; 0: there is none."""
+    return max((step for step, place in _checkpoints(Path(directory)) if (place / COMPLETE).is_file()), default=0)
+
+
+def _last_checkpoint(output: Path) -> Path | None:
+    """The newest complete checkpoint; half-written ones are removed."""
+    for _, directory in _checkpoints(output):
+        if not (directory / COMPLETE).is_file():
+            shutil.rmtree(directory)
+    step = last_step(output)
+    return output / f"checkpoint-{step}" if step else None
+
+
+def _checkpoints(output: Path) -> list[tuple[int, Path]]:
+    numbered = ((path.name.removeprefix("checkpoint-"), path) for path in output.glob("checkpoint-*"))
+    return [(int(step), path) for step, path in numbered if step.isdecimal()]  # others are the user's own

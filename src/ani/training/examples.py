@@ -1,0 +1,121 @@
+"""What a recipe trains on, and in which order; knows nothing about models."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from torch.utils.data import Dataset, Sampler
+from transformers import PreTrainedTokenizerBase
+
+from ani.data.arithmetic import arithmetic_problems
+from ani.data.collator import TokenizedExample, tokenize
+from ani.data.diagnostic import diagnostic_sentences
+from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
+from ani.errors import InputError
+from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
+from ani.injection.methods import METHODS
+from ani.training.recipe import Recipe
+
+NOTHING = -1
+"""Index of the example that stands where a process has none left."""
+
+
+def load_examples(recipe: Recipe) -> list[Example]:
+    """The recipe's training examples, source after source, as its method writes them; all from training splits."""
+    seed = recipe.seed if recipe.data_seed is None else recipe.data_seed
+    examples: list[Example] = []
+    for source in recipe.data:
+        match source.kind:
+            case "arithmetic":
+                problems = arithmetic_problems(
+                    source.count,
+                    digits=source.digits,
+                    operations=source.operations,
+                    split="train",
+                    seed=seed,
+                )
+                examples += map(arithmetic_example, problems)
+            case "diagnostic":
+                # Sentences that end with a number have no completion and are left out: ask for more than needed.
+                sentences = diagnostic_sentences(2 * source.count, split="train", seed=seed)
+                examples += list(sentence_examples(sentences))[: source.count]
+            case "jsonl":
+                examples += read_jsonl(source.path)[: source.limit]
+            case "hub":
+                examples += load_hub(source.name, source.split, source.limit)[: source.limit]
+    return [example.written(METHODS[recipe.method].write) for example in examples]
+
+
+def tokenized_examples(
+    examples: list[Example], tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, max_length: int
+) -> list[TokenizedExample]:
+    """Tokenized examples, without those that `max_length` leaves no token to learn: their loss would be 0 / 0."""
+    tokenized = [tokenize(example, tokenizer, locator, max_length) for example in examples]
+    kept = [example for example in tokenized if example.prompt_length < len(example.input_ids)]
+    left_out = len(tokenized) - len(kept)
+    if not kept:
+        raise InputError(
+            f"no example keeps a completion within training.max_length={max_length} tokens; raise it"
+            if left_out
+            else "the data holds no examples"
+        )
+    if left_out:
+        warnings.warn(
+            f"{left_out} of {len(tokenized)} examples are left out: their prompts fill training.max_length="
+            f"{max_length} tokens",
+            stacklevel=2,
+        )
+    return kept
+
+
+class Examples(Dataset[TokenizedExample]):
+    """The examples; at `NOTHING` one without a number or anything to learn."""
+
+    def __init__(self, examples: list[TokenizedExample], pad_id: int) -> None:
+        self.examples = examples
+        self.nothing = TokenizedExample([pad_id], 1, [UNKNOWN_ROLE])
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> TokenizedExample:
+        return self.nothing if index == NOTHING else self.examples[index]
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """Random order in which the rows of a batch have similar lengths, so that little is padded.
+
+    The order depends on seed and epoch alone: a resumed run skips what it has seen and meets the rest as before. The
+    processes take its batches in turn; `NOTHING` fills up the last round, so that all of them have a batch.
+    """
+
+    POOL = 32
+    """Batches whose rows are sorted together; the smaller, the more random, the larger, the less padding."""
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, processes: int = 1) -> None:
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.seed = seed
+        self.filling = -len(lengths) % (batch_size * processes) if processes > 1 else 0
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch; the Trainer calls it."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths) + self.filling
+
+    def __iter__(self) -> Iterator[int]:
+        random = Random(f"{self.seed} {self.epoch}")
+        order = list(range(len(self.lengths)))
+        random.shuffle(order)
+        pool = self.POOL * self.batch_size
+        batches: list[list[int]] = []
+        for start in range(0, len(order), pool):
+            rows = sorted(order[start : start + pool], key=lambda row: self.lengths[row])
+            batches += [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
+        # A batch that isn't full must stay the last one, or the batches after it would be cut elsewhere.
+        last = [batches.pop()] if batches and len(batches[-1]) < self.batch_size else []
+        random.shuffle(batches)
+        return (row for batch in [*batches, *last, [NOTHING] * self.filling] for row in batch)

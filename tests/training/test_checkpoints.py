@@ -1,0 +1,214 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ani import InputError
+from ani.errors import TrainingFailed
+from ani.results.files import TRAINING_LOG
+from ani.training.checkpoints import ADAPTER, COMPLETE
+from ani.training.recipe import load_recipe
+from ani.training.run import RECIPE_FILE, resume_recipe, train
+from ani.training.trainer import AniTrainer
+from tests.training.runs import assert_same_run, interrupt_at, log_of
+
+Write = Callable[..., Path]
+
+
+def test_what_a_run_leaves(tiny_recipe: Write, tmp_path: Path) -> None:
+    recipe = load_recipe(tiny_recipe(data=[{"kind": "diagnostic", "count": 48}]))
+    train(recipe)
+    run = tmp_path / "run"
+    assert sorted(path.name for path in run.iterdir()) == [
+        ADAPTER,
+        "checkpoint-3",
+        "checkpoint-6",
+        RECIPE_FILE,
+        TRAINING_LOG,
+    ]
+    assert load_recipe(run / RECIPE_FILE) == recipe
+    for step in (3, 6):
+        names = {path.name for path in (run / f"checkpoint-{step}").iterdir()}
+        assert {ADAPTER, COMPLETE, "optimizer.pt", "trainer_state.json"} <= names
+    files = {path.name for path in (run / ADAPTER).iterdir()}
+    assert files == {
+        "README.md",
+        "ani_config.json",
+        "ani.safetensors",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+
+    log = log_of(run)
+    assert [line["step"] for line in log] == [2, 3, 4, 6]
+    shares = {"gate_open", "gate_open_quantitative", "gate_open_nominal", "gate_saturated"}
+    others = {
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "epoch",
+        "step",
+        "tokens_per_second",
+        "embedding_ratio",
+        "embedding_rms",
+        "gate_undecided",
+        "gate_logit_quantitative",
+        "gate_logit_nominal",
+    }
+    for line in log:
+        assert line.keys() == shares | others
+        assert all(0 <= line[key] <= 1 for key in shares)
+        assert 0 <= line["gate_undecided"] <= 0.25
+        assert line["tokens_per_second"] > 0
+    assert log[-1]["embedding_rms"] > 0
+
+
+def test_the_checkpoint_limit_keeps_the_newest(tiny_recipe: Write, tmp_path: Path) -> None:
+    train(load_recipe(tiny_recipe(), ["training.save_every=1", "training.steps=4"]))
+    assert sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-4"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, list[str]], Path]:
+    """Train a recipe without interruption, once for every set of overrides."""
+    done: dict[tuple[str, ...], Path] = {}
+
+    def run(recipe: Path, overrides: list[str]) -> Path:
+        key = (recipe.read_text().replace(str(recipe.parent), ""), *overrides)
+        if key not in done:
+            output = tmp_path_factory.mktemp("unbroken") / "run"
+            train(load_recipe(recipe, overrides).model_copy(update={"output": str(output)}))
+            done[key] = output
+        return done[key]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("stop", "settings"),
+    [
+        (1, ["training.log_every=1"]),  # before the first checkpoint
+        (5, ["training.log_every=1"]),
+        (5, ["training.log_every=5", "training.steps=11"]),  # log lines and checkpoints don't meet
+        (4, ["training.log_every=1", "training.epochs=2", "training.steps=null", "training.warmup_steps=3"]),
+        (7, ["training.log_every=1", "training.epochs=2", "training.steps=null"]),  # within the second epoch
+        (4, ["training.log_every=1", "lora=null"]),
+        (4, ["training.log_every=1", "training.gradient_checkpointing=true", "ani.policy=running"]),
+    ],
+)
+def test_a_resumed_run_is_the_unbroken_one(
+    tiny_recipe: Write,
+    tmp_path: Path,
+    unbroken: Callable[[Path, list[str]], Path],
+    stop: int,
+    settings: list[str],
+) -> None:
+    recipe = load_recipe(tiny_recipe(), settings)
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, on_log=interrupt_at(stop))
+    assert not (run / ADAPTER).exists()
+    resumed = resume_recipe(run)
+    assert resumed == recipe
+    train(resumed, resume=True)
+    assert_same_run(run, unbroken(tmp_path / "recipe.yaml", settings))
+
+
+def test_a_killed_run_resumes_to_the_same_end(
+    tiny_recipe: Write, tmp_path: Path, unbroken: Callable[[Path, list[str]], Path]
+) -> None:
+    settings = ["training.steps=60", "training.save_every=5", "training.log_every=5"]
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "ani.cli", "train", str(tiny_recipe()), *settings]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    try:
+        while not (run / "checkpoint-10" / COMPLETE).exists():
+            assert process.poll() is None, process.communicate()[0].decode()
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (run / ADAPTER).exists()
+    assert log_of(run)[-1]["step"] < 60
+    train(resume_recipe(run), resume=True)
+    assert_same_run(run, unbroken(tmp_path / "recipe.yaml", settings))
+
+
+def test_a_half_written_checkpoint_is_ignored_and_removed(
+    tiny_recipe: Write, tmp_path: Path, unbroken: Callable[[Path, list[str]], Path]
+) -> None:
+    settings = ["training.log_every=1", "training.save_every=2"]
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(load_recipe(tiny_recipe(), settings), on_log=interrupt_at(5))
+    (run / "checkpoint-4" / COMPLETE).unlink()
+    (run / "checkpoint-4" / "optimizer.pt").write_bytes(b"half")
+    (run / "checkpoint-5").mkdir()
+    steps: list[int] = []
+    train(resume_recipe(run), resume=True, on_log=lambda line: steps.append(line["step"]))
+    assert steps == [3, 4, 5, 6]  # from checkpoint 2, not 4 or 5
+    assert not (run / "checkpoint-5").exists()
+    assert_same_run(run, unbroken(tmp_path / "recipe.yaml", settings))
+
+
+def test_a_crash_while_a_checkpoint_is_written(
+    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+
+    def crash(self: Any, output_dir: str) -> None:
+        if output_dir.endswith("6"):
+            raise OSError("disk full")
+        original(self, output_dir)
+
+    original = AniTrainer._save_optimizer_and_scheduler
+    monkeypatch.setattr(AniTrainer, "_save_optimizer_and_scheduler", crash)
+    with pytest.raises(OSError, match="disk full"):
+        train(load_recipe(tiny_recipe()))
+    assert (run / "checkpoint-3" / COMPLETE).is_file()
+    assert not (run / "checkpoint-6" / COMPLETE).exists()
+    monkeypatch.undo()
+    steps: list[int] = []
+    train(resume_recipe(run), resume=True, on_log=lambda line: steps.append(line["step"]))
+    assert steps == [4, 6]
+
+
+def test_weights_that_are_not_finite_are_not_saved(
+    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = AniTrainer._count
+
+    def poison(trainer: AniTrainer, inputs: dict[str, Any]) -> None:
+        count(trainer, inputs)
+        if trainer.state.global_step == 2:
+            next(p for p in trainer.model.parameters() if p.requires_grad).data.fill_(float("nan"))
+
+    monkeypatch.setattr(AniTrainer, "_count", poison)
+    with pytest.raises(TrainingFailed, match="no longer finite after step 3"):
+        train(load_recipe(tiny_recipe(), ["training.save_every=1", "training.gradient_accumulation=1"]))
+    assert (tmp_path / "run" / "checkpoint-2" / COMPLETE).is_file()
+    assert not (tmp_path / "run" / "checkpoint-3").exists()
+
+
+def test_a_run_of_an_earlier_version_resumes(tiny_recipe: Write, tmp_path: Path) -> None:
+    """Its recipe spells out the default of a setting that is gone."""
+    recipe, file = load_recipe(tiny_recipe()), tmp_path / "run" / RECIPE_FILE
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, on_log=interrupt_at(4))
+    text = file.read_text()
+    file.write_text(text.replace("training:\n", "training:\n  number_token_loss: 0.3\n"))
+    with pytest.raises(InputError, match=r"unknown key 'training\.number_token_loss'.* leave it out"):
+        resume_recipe(tmp_path / "run")
+    file.write_text(text.replace("training:\n", "training:\n  number_token_loss: 0.0\n"))
+    resumed = resume_recipe(tmp_path / "run")
+    assert resumed == recipe
+    train(resumed, resume=True)
+    assert (tmp_path / "run" / ADAPTER).is_dir()

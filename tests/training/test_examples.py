@@ -1,0 +1,40 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import BatchSampler
+
+from ani import InputError
+from ani.training.examples import NOTHING, LengthGroupedSampler
+from ani.training.recipe import load_recipe
+from ani.training.run import train
+
+Write = Callable[..., Path]
+
+
+def test_examples_without_a_completion_within_the_limit_are_left_out(tiny_recipe: Write, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    long = {"prompt": "12 " * 40, "completion": "3"}
+    short = {"prompt": "12 + 3 =", "completion": " 15"}
+    path.write_text("\n".join(map(json.dumps, [long, short, short])))
+    settings = [f"data=[{{kind: jsonl, path: '{path}'}}]", "training.batch_size=1", "training.steps=3"]
+    with pytest.warns(UserWarning, match="1 of 3 examples are left out"):
+        train(load_recipe(tiny_recipe(), settings))  # with it, a batch of its own would have the loss 0 / 0
+    path.write_text(json.dumps(long))
+    with pytest.raises(InputError, match="max_length=64"):
+        train(load_recipe(tiny_recipe(output=str(tmp_path / "other")), settings))
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("rows", [11, 12, 13, 24, 3])
+def test_processes_share_the_order_of_one(rows: int) -> None:
+    lengths = [(7 * i) % 5 for i in range(rows)]
+    (alone := LengthGroupedSampler(lengths, 2, seed=3)).set_epoch(1)
+    (shared := LengthGroupedSampler(lengths, 2, seed=3, processes=3)).set_epoch(1)
+    shards = [list(BatchSamplerShard(BatchSampler(shared, 2, drop_last=False), 3, process)) for process in range(3)]
+    assert {len(shard) for shard in shards} == {-(-rows // 6)}
+    rounds = [row for batches in zip(*shards, strict=True) for batch in batches for row in batch]
+    assert len(rounds) == len(shared)
+    assert rounds == [*alone, *[NOTHING] * (len(rounds) - rows)]
