@@ -52,7 +52,7 @@ from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
 from ani.errors import InputError, TrainingFailed
 from ani.files import alone, naming_full_disk, replacing_file
-from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter, whole
+from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, full_tensor, save_adapter
 from ani.injection.attach import ani_module, attach, base_model, has_gate, is_attached, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS, MethodName
@@ -322,7 +322,7 @@ class AniTrainer(Trainer):
         # Whole, as without FSDP: a checkpoint doesn't depend on the processes that wrote it.
         state = self.optimizer.state_dict()
         state["state"] = {
-            index: {key: whole(value) for key, value in entry.items()} for index, entry in state["state"].items()
+            index: {key: full_tensor(value) for key, value in entry.items()} for index, entry in state["state"].items()
         }
         if self.args.should_save:
             torch.save(state, Path(output_dir) / OPTIMIZER_NAME)
