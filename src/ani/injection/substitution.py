@@ -31,7 +31,8 @@ def hide_absorbed(rows: Rows, numbers: NumberBatch, start: int) -> None:
     """Hide, in place, the sub-tokens before the token that a number is read from; `positions` count from `start`."""
     at = (x.tolist() for x in (numbers.rows, numbers.positions + start, numbers.absorbed))
     for row, last, count in zip(*at, strict=True):
-        rows[row][last - count : last] = [min(token, hidden(token)) for token in rows[row][last - count : last]]
+        sub_tokens = slice(max(0, last - count), last)
+        rows[row][sub_tokens] = [min(token, hidden(token)) for token in rows[row][sub_tokens]]
 
 
 @torch.compiler.disable
