@@ -27,7 +27,7 @@ from ani.evaluation.backends import VllmModel, longest_text
 from ani.evaluation.tasks.answers import judge_gsm8k, judge_math
 from ani.evaluation.tasks.data import BENCHMARKS, BenchmarkName
 from ani.files import naming_full_disk, replacing_file
-from ani.injection.attach import ani_module, is_attached
+from ani.injection.attach import ani_module, is_attached, number_locator
 from ani.injection.methods import METHODS, Method
 from ani.launch import ALONE, Processes
 from ani.models import need_chat_template
@@ -160,7 +160,7 @@ def evaluate_benchmark(
             settings only, others begin it anew. It stays when all is answered. Of several processes each has a file of
             its own beside it (`answer_files`); a run may go on with another number of them.
         share_prefix: Compute what all prompts of a written benchmark begin with once, and not for every question. Not
-            done where it can't be: sliding windows, prompts that are cut off.
+            done where it can't be: a module that substitutes numbers, sliding windows, prompts that are cut off.
         on_question: Called with the number of questions answered.
         processes: Those that share the work, all calling this. They answer the batches in which one would answer all,
             if there is a batch size; the main one judges, and for the others no records come.
@@ -350,7 +350,8 @@ class _ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
         ]
         while prefix and "\n" not in self.tok_decode(prefix[-1:]):  # no number goes on beyond a line
             prefix.pop()
-        if len(prompts) == 1 or not prefix:
+        substitutes = is_attached(self.model) and number_locator(self.model).substitutes
+        if len(prompts) == 1 or substitutes or not prefix:
             return
         cache = DynamicCache(config=self.model.config)
         with torch.inference_mode():
