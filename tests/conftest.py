@@ -16,7 +16,8 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 import ani
-from ani.injection.attach import CALIBRATION_TEXT, ani_module, last_decision
+from ani.injection.attach import ani_module, last_decision
+from ani.injection.scale import CALIBRATION_TEXT
 from tests.tokenizers import CHATML, gemma_like
 
 Recipe = dict[str, Any]

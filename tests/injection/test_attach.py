@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from peft import AdaLoraConfig, LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -30,7 +30,8 @@ from transformers import (
 )
 
 from ani import AniConfig, InputError, attach, detach, load_adapter, save_adapter
-from ani.injection.attach import CALIBRATION_TEXT, ani_module, is_attached, last_decision, number_locator
+from ani.injection.attach import ani_module, is_attached, last_decision, number_locator
+from ani.injection.scale import CALIBRATION_TEXT
 from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, pair, randomise, tiny
 from tests.tokenizers import gemma_like
 
@@ -496,6 +497,16 @@ def test_peft_in_both_orders(order: str, tmp_path: Path) -> None:
         attach(base, tokenizer, ani_module(wrapped).config)
         again = PeftModel.from_pretrained(base, tmp_path / "peft").eval()
         assert torch.equal(logits_of(again, batch["input_ids"]), expected)
+
+
+def test_a_tuner_that_calls_forward_directly() -> None:
+    model, tokenizer = pair("llama")
+    wrapped = get_peft_model(model, AdaLoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", total_step=10))
+    attach(wrapped, tokenizer, CONFIG)
+    randomise(wrapped, tokenizer)
+    ids = encode(tokenizer)
+    assert (logits_of(wrapped, ids) - logits_of(pair("llama")[0], ids)).abs().max() > 0.01
+    assert last_decision(wrapped) is not None
 
 
 def test_torch_compile() -> None:

@@ -1,5 +1,7 @@
-"""The methods of the paper's tables: what they fix, substitution's shorter sequence, and that generation is right."""
+"""The methods of the paper's tables: what they fix, and that substitution, which hides tokens by masks, computes what
+the bare model computes for rows without them."""
 
+import copy
 import math
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +12,8 @@ import torch
 from transformers import (
     DynamicCache,
     GenerationConfig,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LogitsProcessorList,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,8 +26,11 @@ from ani.data.sources import Example
 from ani.encoders import FourierNumberEncoder, MagnitudeNumberEncoder
 from ani.injection.adapter import adapter_method
 from ani.injection.attach import ani_module, base_model, number_locator
-from ani.injection.locate import NumberLocator
+from ani.injection.inspection import forced_gates
+from ani.injection.locate import PADDING, NumberLocator
 from ani.injection.methods import METHODS, MethodName
+from ani.injection.module import AniModule
+from ani.numbers import Number
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair, tiny
 
 SUBSTITUTIONS: list[MethodName] = ["xval", "fone"]
@@ -45,22 +52,53 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> torch.Tensor:
     return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
 
 
-def reference(
-    family: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: list[int], prompt_length: int
+def substituted(model: PreTrainedModel, ids: list[int], start: int = 0, stop: int | None = None) -> list[Number]:
+    """Numbers up to `stop` that end at `start` or later and are all of their tokens."""
+    scanner = number_locator(model).scanner
+    return [
+        number
+        for number in scanner.scan(ids[:stop])
+        if number.last_token >= start
+        and scanner.text(ids[number.first_token : number.last_token + 1]).strip() == number.text
+    ]
+
+
+def shortened_forward(
+    base: PreTrainedModel, module: AniModule, locator: NumberLocator, ids: list[int], numbers: list[Number]
 ) -> tuple[list[int], torch.Tensor]:
-    """The kept positions and their logits, from the bare model and embeddings put together by hand."""
-    module, locator = ani_module(model), number_locator(model)
-    base, _ = pair(family)
-    embeddings = base.get_input_embeddings()(torch.tensor(ids)).detach()
+    """The positions of the tokens that are left, and the bare model's logits for embeddings put together by hand.
+
+    The row really is shorter. A sliding window alone counts the tokens that were taken out.
+    """
+    embeddings = list(base.get_input_embeddings()(torch.tensor(ids)))
     kept = list(range(len(ids)))
-    for number in locator.scanner.scan(ids[:prompt_length]):
-        if locator.scanner.text(ids[number.first_token : number.last_token + 1]).strip() != number.text:
-            continue
+    for number in numbers:
         features = locator.encoder.encode([number.value])
-        embeddings[number.last_token] = module.scale * (module.projection.weight.detach() @ features[0])
+        embeddings[number.last_token] = module.scale * (module.projection.weight @ features[0])
         kept = [i for i in kept if not number.first_token <= i < number.last_token]
-    with torch.no_grad():
-        return kept, base(inputs_embeds=embeddings[kept].unsqueeze(0)).logits[0]
+    at = torch.tensor(kept)
+    distance = at[:, None] - at[None]
+    masks = {"full_attention": distance >= 0}
+    if base.config.model_type.startswith("gemma"):
+        masks["sliding_attention"] = masks["full_attention"] & (distance < base.config.sliding_window)
+    masks = {kind: mask[None, None] for kind, mask in masks.items()}
+    mask = masks if len(masks) > 1 else masks["full_attention"]
+    base.set_attn_implementation("sdpa")  # whose masks are of booleans
+    rows = torch.stack([embeddings[i] for i in kept]).unsqueeze(0)
+    return kept, base(inputs_embeds=rows, attention_mask=mask, use_cache=False).logits[0]
+
+
+@torch.no_grad()
+def reference(
+    family: str, model: PreTrainedModel, ids: list[int], numbers: list[Number]
+) -> tuple[list[int], torch.Tensor]:
+    return shortened_forward(pair(family)[0], ani_module(model), number_locator(model), ids, numbers)
+
+
+def prompt_reference(
+    family: str, model: PreTrainedModel, ids: list[int], prompt_length: int | None = None
+) -> tuple[list[int], torch.Tensor]:
+    return reference(family, model, ids, substituted(model, ids, stop=prompt_length))
 
 
 @families
@@ -70,7 +108,7 @@ def test_substitution_is_one_embedding_in_place_of_a_number(family: str, name: M
     ids = encode(tokenizer, MIXED_TEXT)
     with torch.no_grad():
         logits = model(input_ids=ids).logits[0]
-    kept, expected = reference(family, model, tokenizer, ids[0].tolist(), ids.shape[1])
+    kept, expected = prompt_reference(family, model, ids[0].tolist())
     assert len(kept) < len(logits) == ids.shape[1]
     assert (logits[kept] - expected).abs().max() <= 1e-4
     gone = sorted(set(range(ids.shape[1])) - set(kept))
@@ -105,13 +143,13 @@ def test_generating_in_a_batch_equals_full_forwards(family: str, name: MethodNam
     for row, text in enumerate(prompts):
         prompt = encode(tokenizer, text)[0].tolist()
         answer = output.sequences[row, width:].tolist()
-        kept, expected = reference(family, model, tokenizer, [*prompt, *answer], len(prompt))
+        kept, expected = prompt_reference(family, model, [*prompt, *answer], len(prompt))
         assert (together[row] - expected[len(kept) - len(answer) - 1 : -1]).abs().max() <= 1e-4
         assert answer == expected.argmax(-1)[len(kept) - len(answer) - 1 : -1].tolist()
 
 
 @substitutions
-def test_beams_return_the_whole_prompt(name: MethodName) -> None:
+def test_beams_and_lengths(name: MethodName) -> None:
     model, tokenizer = method("qwen3", name)
     ids = encode(tokenizer, PROMPT)
     sequences = model.generate(ids, max_new_tokens=4, num_beams=3, num_return_sequences=2, do_sample=False)
@@ -135,7 +173,7 @@ def test_padding_without_a_mask_is_recognized() -> None:
     )
 
 
-def test_criteria_and_processors_see_the_prompt_as_it_was() -> None:
+def test_criteria_and_processors_see_the_text() -> None:
     model, tokenizer = method("qwen3", "fone")
     ids = encode(tokenizer, PROMPT)
     seen: list[torch.Tensor] = []
@@ -162,7 +200,7 @@ def test_criteria_and_processors_see_the_prompt_as_it_was() -> None:
 
 @families
 @substitutions
-def test_training_batches_are_the_shortened_rows(family: str, name: MethodName) -> None:
+def test_training_losses_are_those_of_shortened_rows(family: str, name: MethodName) -> None:
     model, tokenizer = method(family, name)
     locator = number_locator(model)
     examples = [Example(PROMPT, " 17 of 18 and 1999"), Example("It was 12345", " 6789 then"), Example("some", " 7")]
@@ -172,7 +210,7 @@ def test_training_batches_are_the_shortened_rows(family: str, name: MethodName) 
         outputs = model(**batch)
         total, labelled = 0.0, 0
         for row in rows:
-            kept, logits = reference(family, model, tokenizer, row.input_ids, row.prompt_length)
+            kept, logits = prompt_reference(family, model, row.input_ids, row.prompt_length)
             targets = torch.tensor(row.input_ids[row.prompt_length :])
             answer = logits[len(kept) - len(targets) - 1 : -1]
             total += float(torch.nn.functional.cross_entropy(answer, targets, reduction="sum"))
@@ -193,9 +231,9 @@ def test_a_token_with_other_text_is_left_as_it_is() -> None:
         inner, outer = locator.scanner.scan(ids)
         assert (inner.text, outer.text) == ("-57", "1999")
         assert "(" in locator.scanner.text(ids[inner.first_token : inner.last_token + 1])
-        gone = set(range(outer.first_token, outer.last_token))
-        assert locator.kept([ids]) == [[i for i in range(len(ids)) if i not in gone]]
-        assert locator.batch([ids]).positions.tolist() == [outer.last_token]
+        numbers = locator.batch([ids])
+        assert numbers.positions.tolist() == [outer.last_token]
+        assert numbers.absorbed.tolist() == [outer.last_token - outer.first_token]
 
 
 def test_what_would_be_wrong_is_refused() -> None:
@@ -204,16 +242,13 @@ def test_what_would_be_wrong_is_refused() -> None:
     cache = DynamicCache(config=model.config)
     base = base_model(pair("qwen3")[0])
     base(input_ids=ids, past_key_values=cache)
-    with pytest.raises(InputError, match="KV cache can't be carried"):
-        model(input_ids=ids[:, -1:], past_key_values=cache)
-    with pytest.raises(InputError, match="KV cache can't be carried"):
-        model(input_ids=ids, past_key_values=DynamicCache(config=model.config))  # it would stay empty
-    with pytest.raises(InputError, match="KV cache can't be carried"):
-        model(input_ids=ids, use_cache=True)
-    with pytest.raises(InputError, match="KV cache can't be carried"):
+    with pytest.raises(InputError, match=r"cache holds .* tokens that ANI has not seen"):
         model.generate(ids, past_key_values=cache, max_new_tokens=2)
+    numbers = number_locator(model).batch(ids.tolist())
+    with pytest.raises(InputError, match="pass input_ids, or, unless combine='substitute'"):
+        model(inputs_embeds=base.get_input_embeddings()(ids), numbers=numbers)
     mask = torch.ones(1, 1, ids.shape[1], ids.shape[1])
-    with pytest.raises(InputError, match=r"mask must be one of tokens.*\(1, 1"):
+    with pytest.raises(InputError, match=r"mask must be one of tokens, \(1, 28\), not of shape \(1, 1"):
         model(input_ids=ids, attention_mask=mask)
     with pytest.raises(InputError, match="position_ids"):
         model(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=torch.arange(ids.shape[1])[None] // 2)
@@ -224,6 +259,143 @@ def test_what_would_be_wrong_is_refused() -> None:
         model(input_ids=ids)
     with pytest.warns(UserWarning, match="these labels leave no prompt"):
         model(input_ids=ids, labels=ids)
+
+
+@families
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_are_those_of_shortened_rows(family: str, implementation: str, checkpointing: bool) -> None:
+    model, tokenizer = method(family, "fone")
+    base, module = pair(family)[0], copy.deepcopy(ani_module(model))
+    model.set_attn_implementation(implementation)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    # One row begins with a number, whose hidden tokens have nothing to attend to; the batch is padded.
+    examples = [Example("90417 and 12 then 1,234.5 of", " 17 and 1999"), Example("It was 3.5", " 6789")]
+    rows = [tokenize(example, tokenizer, number_locator(model), 200) for example in examples]
+    model.train()(**NumberCollator(tokenizer, number_locator(model))(rows)).loss.backward()
+    losses, labelled = [], 0
+    for row in rows:
+        numbers = substituted(model, row.input_ids, stop=row.prompt_length)
+        kept, logits = shortened_forward(base.train(), module, number_locator(model), row.input_ids, numbers)
+        targets = torch.tensor(row.input_ids[row.prompt_length :])
+        answer = logits[len(kept) - len(targets) - 1 : -1]
+        losses.append(torch.nn.functional.cross_entropy(answer, targets, reduction="sum"))
+        labelled += len(targets)
+    (torch.stack(losses).sum() / labelled).backward()
+    expected = {name: p.grad for name, p in base.named_parameters()}
+    expected["ani.projection.weight"] = module.projection.weight.grad
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], atol=1e-5, rtol=1e-3, msg=lambda m, n=name: n + m)
+
+
+@families
+@pytest.mark.parametrize("settings", [{}, {"prefill_chunk_size": 3}, {"cache_implementation": "static"}], ids=str)
+def test_every_way_of_generating_is_greedy(family: str, settings: dict[str, Any]) -> None:
+    model, tokenizer = method(family, "fone")
+    ids = encode(tokenizer, PROMPT)
+    common: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "disable_compile": True}
+    answer = model.generate(ids, **common, **settings)[0].tolist()
+    kept, expected = prompt_reference(family, model, answer, ids.shape[1])
+    assert answer[-8:] == expected.argmax(-1)[-9:-1].tolist() and len(kept) < len(answer)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])  # candidates need a cache that can be cropped
+def test_speculative_decoding_is_greedy(family: str) -> None:
+    model, tokenizer = method(family, "fone")
+    ids = encode(tokenizer, PROMPT + " 505 505 505")
+    common: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(ids, **common)
+    assert torch.equal(model.generate(ids, prompt_lookup_num_tokens=3, **common), expected)
+    assert torch.equal(model.generate(ids, assistant_model=pair(family)[0], **common), expected)
+
+
+@families
+@substitutions
+@pytest.mark.parametrize("only_new_ids", [False, True], ids=["full ids again", "only new ids"])
+@pytest.mark.parametrize("cut", [False, True], ids=["new numbers", "a number goes on"])
+def test_a_cache_carried_over_two_turns(family: str, name: MethodName, only_new_ids: bool, cut: bool) -> None:
+    model, tokenizer = method(family, name)
+    settings: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 4}
+    cache = DynamicCache(config=model.config)
+    if cut:
+        second = encode(tokenizer, "Room 505 seats 12345678 then 18")
+        first = second[:, : number_locator(model).scanner.scan(second[0].tolist())[1].last_token]
+        model(input_ids=first, past_key_values=cache)
+    else:
+        first = encode(tokenizer, "Room 505 seats 12345")
+        written = model.generate(first, past_key_values=cache, **settings)
+        turn = tokenizer("5 more, and 1,234.25 less?", add_special_tokens=False, return_tensors="pt")["input_ids"]
+        second = torch.cat([written, turn], dim=1)
+    held = int(cache.get_seq_length())
+    output = model.generate(
+        second[:, held:] if only_new_ids else second,
+        past_key_values=cache,
+        attention_mask=torch.ones_like(second),
+        output_logits=True,
+        return_dict_in_generate=True,
+        **settings,
+    )
+    ids = [*second[0].tolist(), *output.sequences[0, -4:].tolist()]
+    earlier = substituted(model, first[0].tolist())
+    later = substituted(model, ids, start=held, stop=second.shape[1])
+    assert earlier and later
+    assert not cut or later[0].first_token == earlier[-1].first_token
+    _, expected = reference(family, model, ids, [*earlier, *later])
+    assert (torch.cat(output.logits) - expected[-5:-1]).abs().max() <= 1e-4
+
+
+@families
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_manual_loop_over_chunks(family: str, size: int) -> None:
+    model, tokenizer = method(family, "fone")
+    # One row is padded; outside `generate` only the caller knows where numbers end, so they are told.
+    batch = tokenizer([PROMPT, "It was 12345 in 2024"], return_tensors="pt", padding=True, padding_side="left")
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    rows = [row[kept == 1].tolist() for row, kept in zip(ids, mask, strict=True)]
+    numbers = number_locator(model).batch(ids.masked_fill(mask == 0, PADDING).tolist())
+    cache, chunks = DynamicCache(config=model.config), []
+    with torch.no_grad():
+        for start in range(0, ids.shape[1], size):
+            stop = min(start + size, ids.shape[1])
+            chunk = {"input_ids": ids[:, start:stop], "attention_mask": mask[:, :stop]}
+            chunks.append(model(**chunk, past_key_values=cache, numbers=numbers.between(start, stop)).logits)
+    together = torch.cat(chunks, dim=1)
+    for row, text in enumerate(rows):
+        kept, expected = prompt_reference(family, model, text)
+        assert (together[row, -len(text) :][kept] - expected).abs().max() <= 1e-4
+
+
+def test_gates_that_are_forced_shut_hide_nothing() -> None:
+    model, tokenizer = method("qwen3", "fone")
+    base, _ = pair("qwen3")
+    ids = encode(tokenizer, PROMPT)
+    numbers = number_locator(model).batch(ids.tolist())
+    with torch.no_grad(), forced_gates(model, False):
+        expected = base(input_ids=ids).logits
+        assert torch.equal(model(input_ids=ids).logits, expected)
+        assert torch.equal(model(input_ids=ids, numbers=numbers).logits, expected)
+        assert torch.equal(model.generate(ids, max_new_tokens=4), base.generate(ids, max_new_tokens=4))
+
+
+def test_layers_that_heed_no_mask_are_refused() -> None:
+    _, tokenizer = pair("qwen3")
+    kinds = ["conv", "full_attention"]
+    model = Lfm2ForCausalLM(
+        Lfm2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            layer_types=kinds,
+            pad_token_id=0,
+        )
+    )
+    with pytest.raises(InputError, match="Lfm2ForCausalLM has layers that heed no mask"):
+        attach(model, tokenizer, AniConfig(**(METHODS["fone"].settings or {})))
+    attach(model, tokenizer, AniConfig(layer=0))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +410,7 @@ def test_substitution_has_one_shape(wrong: dict[str, Any]) -> None:
 
 def test_bits_can_be_substituted_too() -> None:
     model, tokenizer = method("llama", "fone", encoders=["bits", "magnitude"], bits_reciprocal=True)
-    kept, expected = reference("llama", model, tokenizer, encode(tokenizer, PROMPT)[0].tolist(), 10**6)
+    kept, expected = prompt_reference("llama", model, encode(tokenizer, PROMPT)[0].tolist())
     with torch.no_grad():
         logits = model(input_ids=encode(tokenizer, PROMPT)).logits[0]
     assert (logits[kept] - expected).abs().max() <= 1e-4

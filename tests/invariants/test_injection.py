@@ -5,6 +5,7 @@ also generated. Examples are drawn in a fixed order: a gate within rounding erro
 """
 
 import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -350,12 +351,7 @@ def carried_numbers(model: PreTrainedModel, before: torch.Tensor, now: torch.Ten
     """What a cache carried over holds stays as it is: the numbers that `before` told of it, then those of `now`."""
     locator = number_locator(model)
     cached, new = locator.batch(before.tolist()).between(0, held), locator.batch(now.tolist(), start=held)
-    return NumberBatch(
-        torch.cat([cached.rows, new.rows]),
-        torch.cat([cached.positions, new.positions + held]),
-        torch.cat([cached.features, new.features]),
-        torch.cat([cached.roles, new.roles]),
-    )
+    return NumberBatch.concatenated([cached, replace(new, positions=new.positions + held)])
 
 
 @pytest.mark.parametrize("only_new_ids", [False, True], ids=["full ids again", "only new ids"])

@@ -1,7 +1,7 @@
 """Examples → padded token batches with their numbers; knows nothing about models."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -27,15 +27,6 @@ class TokenizedExample(NamedTuple):
     prompt_length: int
     roles: list[int]
     """Role of the number that each token belongs to, `UNKNOWN_ROLE` elsewhere."""
-
-    def only(self, kept: Sequence[int]) -> Self:
-        """The example with the tokens at these positions alone; all of the response must be among them."""
-        dropped = len(self.input_ids) - len(kept)
-        return self._replace(
-            input_ids=[self.input_ids[i] for i in kept],
-            prompt_length=self.prompt_length - dropped,
-            roles=[self.roles[i] for i in kept],
-        )
 
 
 def tokenize(
@@ -122,20 +113,13 @@ class NumberCollator:
         self.locator = locator
 
     def __call__(self, examples: Sequence[TokenizedExample]) -> dict[str, Any]:
-        """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch.
-
-        Where numbers are substituted, the rows are the shortened ones, and `numbers` stand at their places there.
-        """
+        """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch."""
         batch: dict[str, Any] = {}
         if self.locator is not None:
             rows = [example.input_ids for example in examples]
             response = [[i >= example.prompt_length for i in range(len(example.input_ids))] for example in examples]
-            numbers = self.locator.batch(rows, response=response, roles=[example.roles for example in examples])
-            if self.locator.substitutes:
-                kept = self.locator.kept(rows, response)
-                numbers = numbers.within(kept)
-                examples = [example.only(row) for example, row in zip(examples, kept, strict=True)]
-            batch["numbers"] = numbers
+            roles = [example.roles for example in examples]
+            batch["numbers"] = self.locator.batch(rows, response=response, roles=roles)
         width = max(len(example.input_ids) for example in examples)
         input_ids = torch.full((len(examples), width), self.pad_id)
         attention_mask = torch.zeros((len(examples), width), dtype=torch.long)

@@ -70,12 +70,12 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     lora_state = None
     if sharded and isinstance(model, PeftModel):
         lora_state = {
-            name: whole(tensor.detach())
+            name: full_tensor(tensor.detach())
             for name, tensor in model.named_parameters()
             if tensor.requires_grad or ".lora_" in name
         }
     if module is not None:
-        state = {name: whole(tensor).contiguous() for name, tensor in module.state_dict().items()}
+        state = {name: full_tensor(tensor).contiguous() for name, tensor in module.state_dict().items()}
         weights = save_safetensors(state)
         config |= {**module.config.model_dump(mode="json"), "weights_sha256": hashlib.sha256(weights).hexdigest()}
     if sharded and distributed.get_rank() > 0:
@@ -212,7 +212,7 @@ def _unchanged_on_failure(model: PreTrainedModel) -> Iterator[None]:
         raise
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or all of one that is sharded over processes, on the CPU; then every process must ask."""
     return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
 

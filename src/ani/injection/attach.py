@@ -1,4 +1,4 @@
-"""ANI inside a Hugging Face model: attach, forward, cache, generate, detach; knows nothing about files or training.
+"""ANI inside a Hugging Face model: attach, forward, cache, generate, detach; knows nothing about files or trainers.
 
 The model stays the same object. Three classes are exchanged for subclasses of themselves, and given back by `detach`:
 
@@ -6,14 +6,12 @@ The model stays the same object. Three classes are exchanged for subclasses of t
   it, and its `generate` remembers what is prompt;
 - decoder layer l's: its call edits the incoming hidden states. Being outside the layer's forward, the edit is never
   recomputed by gradient checkpointing (stanfordnlp/pyvene#231 is what happens otherwise);
-- the KV cache's: it remembers the token ids behind its entries, so that a number that began before this forward
-  is read whole, whatever the cache went through (beams, turns, chunks, crops).
+- the KV cache's (`ani.injection.history`): it remembers the token ids behind its entries, so that a number that began
+  before this forward is read whole, whatever the cache went through (beams, turns, chunks, crops).
 """
 
-import copy
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,22 +26,18 @@ from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBa
 from transformers.cache_utils import Cache
 
 from ani.errors import InputError
+from ani.injection import substitution
 from ani.injection.config import AniConfig
+from ani.injection.exchange import ClassOfBaseInstances, exchange, give_back
+from ani.injection.history import Rows, cached_length, history, remember
+from ani.injection.labels import response_tokens, warn_if_frozen, with_auxiliary_loss
 from ani.injection.locate import NumberBatch, NumberLocator, text_ids
 from ani.injection.module import AniModule, Injection
-from ani.injection.substitution import OnWholeText, inferred_mask, no_carried_cache, shortened, whole_text
-from ani.models import evaluating
-
-CALIBRATION_TEXT = (
-    "Room 505 has a capacity of 10 people. The bill came to $23.50, and 8 guests paid 188 in total. "
-    "In 2019 the town had 48210 inhabitants; 7% of them took bus 12. 345 + 678 = 1023. "
-    "She ran 5.2 km in 31 minutes. Order 90417 holds 3 boxes of 250 screws. "
-)
-"""Text on whose numbers `attach` measures the layer's RMS; fixed, so that the same model gives the same scale."""
+from ani.injection.scale import measured_scale
 
 
 @dataclass
-class _Call:
+class _ForwardPass:
     """One forward pass under way."""
 
     model: PreTrainedModel
@@ -52,12 +46,13 @@ class _Call:
 
 
 @dataclass(frozen=True)
-class _Prompt:
+class _GenerationPrompt:
     """What `generate` was given."""
 
     model: PreTrainedModel
     numbers: NumberBatch
-    batch_size: int
+    rows: Rows
+    """Token ids, those behind a carried cache included."""
 
 
 class Decision(NamedTuple):
@@ -67,8 +62,8 @@ class Decision(NamedTuple):
     injection: Injection
 
 
-_call: ContextVar[_Call | None] = ContextVar("ani_call", default=None)
-_prompt: ContextVar[_Prompt | None] = ContextVar("ani_prompt", default=None)
+_forward_pass: ContextVar[_ForwardPass | None] = ContextVar("ani_forward_pass", default=None)
+_generation_prompt: ContextVar[_GenerationPrompt | None] = ContextVar("ani_generation_prompt", default=None)
 
 
 class _OutermostForward:
@@ -76,6 +71,7 @@ class _OutermostForward:
 
     A data descriptor, because others replace `model.forward` on the instance (TRL's fused head, accelerate's
     autocast) and PEFT calls it directly: what they set is what we wrap, so ANI stays outermost and is never lost.
+    Module hooks would not do: they fire in `__call__` alone, which AdaLoRA passes by, as did every tuner of PEFT 0.18.
     """
 
     @torch.compiler.disable(recursive=False)
@@ -107,52 +103,9 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is None and kwargs.get("inputs_embeds") is not None:
             raise _no_ids()
-        if input_ids is not None and _substitutes(self):
-            return self._generate_shortened(*args, **{**kwargs, "input_ids": input_ids})
-        with _prompting(self, input_ids, kwargs.get("attention_mask"), kwargs.get("past_key_values")):
+        with _prompting(self, input_ids, kwargs):
             # GenerationMixin types `self` by a protocol that no class outside transformers meets.
             return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
-
-    def _generate_shortened(self, *args: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
-        """Generate from the prompt with its numbers substituted; what is returned begins with the prompt as it was.
-
-        Lengths, stopping criteria and logits processors are about that prompt too. A streamer that shows the prompt
-        shows what is left of it.
-        """
-        cache = kwargs.get("past_key_values")
-        if isinstance(cache, Cache) and cache.get_seq_length():
-            raise no_carried_cache()
-        mask = kwargs.pop("attention_mask", None)
-        if mask is None:
-            mask = inferred_mask(self, input_ids, kwargs)
-        short = shortened(number_locator(self), input_ids, mask, None, padding_side="left")
-        width = short.input_ids.shape[1]
-        for name in ("max_length", "min_length"):
-            if kwargs.get(name) is not None:
-                kwargs[name] = max(kwargs[name] - input_ids.shape[1] + width, 0)
-        if kwargs.get("generation_config") is not None:
-            config = kwargs["generation_config"] = copy.deepcopy(kwargs["generation_config"])
-            if config.max_new_tokens is None and config.max_length is not None:
-                config.max_length = max(config.max_length - input_ids.shape[1] + width, 0)
-            if config.min_length:
-                config.min_length = max(config.min_length - input_ids.shape[1] + width, 0)
-        for name in ("stopping_criteria", "logits_processor"):
-            if kwargs.get(name) is not None:
-                kwargs[name] = type(kwargs[name])(OnWholeText(each, input_ids, width) for each in kwargs[name])
-        prompt = _prompt.set(_Prompt(self, short.numbers, len(input_ids)))
-        try:
-            # As in `generate`: GenerationMixin's type for `self` is one that no class outside transformers meets.
-            outputs = super().generate(  # type: ignore[misc]
-                short.input_ids, *args, attention_mask=short.attention_mask, **kwargs
-            )
-        finally:
-            _prompt.reset(prompt)
-        sequences: torch.Tensor = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        whole = whole_text(sequences, input_ids, width)
-        if isinstance(outputs, torch.Tensor):
-            return whole
-        outputs.sequences = cast(Any, whole)
-        return outputs
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Not available: continuous batching packs rows into one, which has no place for ANI's positions."""
@@ -168,38 +121,6 @@ class _InjectionLayer(nn.Module):
         else:
             args = (_inject(args[0]), *args[1:])
         return super().__call__(*args, **kwargs)
-
-
-class _TokenHistory(Cache):
-    """Mixed into a KV cache's class: `ani_token_ids` are the ids behind its entries, a list a row."""
-
-    ani_token_ids: list[list[int]]
-
-    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        super().reorder_cache(cast(Any, beam_idx))
-        self.ani_token_ids = [list(self.ani_token_ids[i]) for i in beam_idx.tolist()]
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        super().batch_select_indices(indices)
-        self.ani_token_ids = [list(self.ani_token_ids[i]) for i in indices.tolist()]
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        super().batch_repeat_interleave(repeats)
-        self.ani_token_ids = [list(ids) for ids in self.ani_token_ids for _ in range(repeats)]
-
-
-class _LayerType(type):
-    """Of the edited layer's class. accelerate's FSDP finds a layer's class by its name and shards the instances of it:
-    when the edited layer is the first that it meets, the other layers must be among them."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, cast(Any, cls)._ani_base)
-
-
-@functools.cache
-def _subclass(mixin: type[Any], base: type[Any], kind: type[type] = type) -> type[Any]:
-    # The name stays: transformers writes it into config.json (`architectures`) and looks layers up by it.
-    return kind(base.__name__, (mixin, base), {"_ani_base": base, "__module__": base.__module__})
 
 
 def base_model(model: nn.Module) -> PreTrainedModel:
@@ -256,8 +177,9 @@ def number_locator(model: nn.Module) -> NumberLocator:
 
 
 def _substitutes(model: nn.Module) -> bool:
-    """Whether numbers' sub-tokens leave the sequence: gates that are forced shut leave the text as it is."""
-    return number_locator(model).substitutes and ani_module(model).forced is not False
+    """Whether numbers are read from one position each: gates that are forced shut leave the text as it is."""
+    module = ani_module(model)
+    return module.config.combine == "substitute" and module.forced is not False
 
 
 def last_decision(model: nn.Module) -> Decision | None:
@@ -289,14 +211,16 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
     config = config.model_copy(update=_model_facts(base, config, len(layers)))
     check_layer(config.layer, base)
+    if config.combine == "substitute":
+        substitution.check_masks_hide(base)
     locator = NumberLocator(tokenizer, config)
     if config.embedding_scale is None:
-        scale = _measure_scale(base, tokenizer, config.layer, locator)
+        scale = measured_scale(base, tokenizer, config.layer, locator.scanner)
         config = config.model_copy(update={"embedding_scale": scale})
     add_module(base, config, locator.encoder.width)
     set_locator(base, locator)
     inner_forward = base.__dict__.pop("forward", None)
-    base.__class__ = _subclass(AttachedModel, cast(Any, type(base)))
+    exchange(base, AttachedModel)
     if inner_forward is not None:
         base.forward = inner_forward
     return model
@@ -310,7 +234,7 @@ def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> 
     module.to(parameter.device if parameter is not None else model.device)
     module.train(model.training)
     model.add_module("ani", module)
-    layer.__class__ = _subclass(_InjectionLayer, cast(Any, type(layer)), _LayerType)
+    exchange(layer, _InjectionLayer, ClassOfBaseInstances)
 
 
 def set_locator(model: PreTrainedModel, locator: NumberLocator) -> None:
@@ -332,13 +256,12 @@ def detach(model: nn.Module) -> nn.Module:
     """Take the ANI module off again, in place: the base model, bit for bit. Returns `model`."""
     layer_index = ani_module(model).config.layer
     base = base_model(model)
-    layer = decoder_layers(base)[layer_index]
-    layer.__class__ = cast(Any, layer)._ani_base
+    give_back(decoder_layers(base)[layer_index])
     inner_forward = base.__dict__.pop("_ani_inner_forward", None)
     cast(AttachedModel, base)._ani_detached()
-    base.__class__ = cast(Any, base)._ani_base
+    give_back(base)
     del base.ani
-    for name in ("_ani_locator", "_ani_last_decision", "_ani_frozen_checked"):
+    for name in ("_ani_locator", "_ani_last_decision"):
         base.__dict__.pop(name, None)
     if inner_forward is not None:
         base.forward = inner_forward
@@ -359,33 +282,10 @@ def _model_facts(model: PreTrainedModel, config: AniConfig, num_layers: int) -> 
     return facts
 
 
-@torch.no_grad()
-def _measure_scale(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, locator: NumberLocator
-) -> float:
-    """RMS of `hidden_states[layer]` at a number: the median over the number tokens of a fixed text.
-
-    A median, because the first token of many models is a hundred times larger than all others.
-    """
-    encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
-    with evaluating(model):
-        hidden = model(
-            input_ids=encoded["input_ids"], output_hidden_states=True, use_cache=False, return_dict=True
-        ).hidden_states[layer]
-    positions = [number.last_token for number in locator.scanner.scan(encoded["input_ids"][0].tolist())]
-    scale = float(hidden[0, positions].float().square().mean(dim=-1).sqrt().median())
-    if not 0 < scale < float("inf"):
-        raise InputError(
-            f"the hidden states of layer {layer} have RMS {scale} at numbers, so no embedding scale can be measured; "
-            "load the model's weights, or set embedding_scale in the config"
-        )
-    return scale
-
-
 def _no_ids() -> InputError:
     return InputError(
-        "ANI finds numbers in token ids, but got inputs_embeds without input_ids; pass input_ids, or "
-        "numbers=NumberBatch(...) beside inputs_embeds"
+        "ANI finds numbers in token ids, but got inputs_embeds without input_ids; pass input_ids, or, unless "
+        "combine='substitute', numbers=NumberBatch(...) beside inputs_embeds"
     )
 
 
@@ -395,40 +295,46 @@ def _no_ids() -> InputError:
 # The bookkeeping is plain Python over token ids: torch.compile skips these frames and compiles the forward inside.
 @torch.compiler.disable(recursive=False)
 def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    active = _call.get()
+    active = _forward_pass.get()
     if not isinstance(model, AttachedModel) or (active is not None and active.model is model):
         return inner(*args, **kwargs)  # an inner wrapper of the same call, or somebody kept us over a detach
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
     totals: tuple[int, int] | None = kwargs.pop("number_totals", None)
     given = _arguments(type(model)._ani_base, args, kwargs)
     input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
-    if input_ids is not None and numbers is None and _substitutes(model) and not _generating(model):
-        return _forward_shortened(model, inner, given)
-    rows: list[list[int]] | None = None
+    substitutes = _substitutes(model) and not _generating(model)  # `generate` begins with the mask that it needs
+    rows: Rows | None = None
     if input_ids is not None:
-        rows = _history(cache, len(input_ids))
+        rows = history(cache, len(input_ids))
         start = len(rows[0]) if rows else 0
-        # In place, to cost no more than the new tokens. Should the pass fail, `_history` cuts them off again.
-        for row, new in zip(rows, text_ids(input_ids, given.get("attention_mask")), strict=True):
+        # In place, to cost no more than the new tokens. Should the pass fail, `history` cuts them off again.
+        for row, new in zip(rows, _new_ids(model, input_ids, given.get("attention_mask"), start), strict=True):
             row.extend(new)
         if model.training and labels is not None and torch.is_grad_enabled():
-            _warn_if_frozen(model)
+            warn_if_frozen(ani_module(model))
         if numbers is None:
             numbers = _find_numbers(model, rows, start, labels)
-    elif numbers is None:
+        if substitutes:
+            substitution.hide_absorbed(rows, numbers, start)
+            args, kwargs = (), {**given, **substitution.hiding_masks(rows, input_ids, given)}
+    elif numbers is None or substitutes:
         raise _no_ids()
-    call = _Call(model, numbers)
+    forward_pass = _ForwardPass(model, numbers)
     object.__setattr__(model, "_ani_last_decision", None)
-    token = _call.set(call)
+    token = _forward_pass.set(forward_pass)
     try:
         outputs = inner(*args, **kwargs)
     finally:
-        _call.reset(token)
-    if model.training and labels is not None and call.injection is not None:
-        outputs = _add_auxiliary_loss(model, outputs, call, labels, kwargs.get("num_items_in_batch"), totals)
+        _forward_pass.reset(token)
+    injection = forward_pass.injection
+    if model.training and labels is not None and injection is not None:
+        items = kwargs.get("num_items_in_batch")
+        outputs = with_auxiliary_loss(outputs, ani_module(model), injection, numbers.roles, labels, items, totals)
     used = getattr(outputs, "past_key_values", None) if cache is None else cache
     if rows is not None and isinstance(used, Cache):
-        _remember(used, rows)
+        remember(used, rows)
+    if rows is not None and substitutes and labels is None:
+        outputs = substitution.without_predictions(outputs, rows, input_ids, given.get("logits_to_keep", 0))
     return outputs
 
 
@@ -442,205 +348,94 @@ def _arguments(model_class: type[PreTrainedModel], args: tuple[Any, ...], kwargs
 
 
 @torch.compiler.disable
-def _history(cache: Any, batch_size: int) -> list[list[int]]:
-    """The token ids behind the entries of a cache; rows are empty without one."""
-    length = int(cache.get_seq_length()) if isinstance(cache, Cache) else 0
-    if length == 0:
-        return [[] for _ in range(batch_size)]
-    rows = cache.ani_token_ids if isinstance(cache, _TokenHistory) else []
-    if len(rows) != batch_size or any(len(row) < length for row in rows):
-        raise InputError(
-            f"the KV cache holds {length} tokens that ANI has not seen, so a number that began among them can't be "
-            "read; fill the cache with the attached model, from input_ids"
-        )
-    return [row[:length] if len(row) > length else row for row in rows]  # longer: the cache was cropped
-
-
-@torch.compiler.disable
-def _remember(cache: Cache, rows: list[list[int]]) -> None:
-    if not isinstance(cache, _TokenHistory):
-        cache.__class__ = _subclass(_TokenHistory, cast(Any, type(cache)))
-    cast(_TokenHistory, cache).ani_token_ids = rows
-
-
-@torch.compiler.disable
-def _find_numbers(model: AttachedModel, rows: list[list[int]], start: int, labels: torch.Tensor | None) -> NumberBatch:
-    locator = number_locator(model)
-    prompt = _prompt.get()
+def _new_ids(model: AttachedModel, input_ids: torch.Tensor, attention_mask: Any, start: int) -> Rows:
+    """Token ids of this pass; of the prompt, those that `generate` found, whose mask tells no longer what is text."""
+    rows: Rows = text_ids(input_ids, attention_mask)
+    prompt = _generation_prompt.get()
     if prompt is not None and _generating(model):
-        return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // prompt.batch_size)
-    return locator.batch(rows, start=start, response=_known_response(model, labels, start))
+        for i, row in enumerate(rows):
+            known = prompt.rows[i * len(prompt.rows) // len(rows)][start : start + len(row)]
+            row[: len(known)] = known
+    return rows
 
 
-def _known_response(model: AttachedModel, labels: torch.Tensor | None, start: int) -> list[list[bool]] | None:
-    """Which tokens are the response's, where that matters; None: it doesn't, or nobody says so at inference."""
+@torch.compiler.disable
+def _find_numbers(model: AttachedModel, rows: Rows, start: int, labels: torch.Tensor | None) -> NumberBatch:
     locator = number_locator(model)
-    if not locator.prompt_only:
-        return None
-    response = _response(labels, start, locator.policy)
-    if response is None and model.training and torch.is_grad_enabled():
-        raise InputError(
-            f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without "
-            "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running'"
-        )
-    return response
-
-
-def _response(labels: torch.Tensor | None, start: int, policy: str) -> list[list[bool]] | None:
-    if labels is None:
-        return None
-    response = labels != -100
-    if bool(response.all()):
-        warnings.warn(
-            f"policy={policy!r} injects into prompts only, and these labels leave no prompt (no −100): ANI does "
-            "nothing here; mask the prompt's labels, or use policy='running'",
-            stacklevel=4,
-        )
-    return [[False] * start + row for row in response.tolist()]
+    prompt = _generation_prompt.get()
+    if prompt is not None and _generating(model):
+        return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // len(prompt.rows))
+    response = response_tokens(labels, start, locator, training=model.training and torch.is_grad_enabled())
+    return locator.batch(substitution.readable(rows) if locator.substitutes else rows, start=start, response=response)
 
 
 def _generating(model: AttachedModel) -> bool:
     """Whether this forward belongs to a `generate` of the model that found its prompt's numbers."""
-    prompt = _prompt.get()
+    prompt = _generation_prompt.get()
     return prompt is not None and prompt.model is model
 
 
 # ContextVar.get can't be traced by torch.compile.
 @torch.compiler.disable
-def _current_call() -> _Call:
-    call = _call.get()
-    if call is None:
+def _current_pass() -> _ForwardPass:
+    current = _forward_pass.get()
+    if current is None:
         raise InputError("the decoder of a model with ANI was called by itself; call the model (or ani.detach it)")
-    return call
+    return current
 
 
 def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
-    call = _current_call()
-    module = call.model.get_submodule("ani")
-    if len(call.numbers) == 0 and not module.training:
+    current = _current_pass()
+    module = current.model.get_submodule("ani")
+    if len(current.numbers) == 0 and not module.training:
         return hidden_states
     device = next(module.parameters()).device
     if device.type == "meta":  # offloaded: accelerate brings the weights when they are needed
         device = hidden_states.device
-    numbers = call.numbers.to(hidden_states.device)
+    numbers = current.numbers.to(hidden_states.device)
     at = (numbers.rows, numbers.positions)
     # Where a model lies on several devices, its hidden states arrive from the device of the layer before.
     injection: Injection = module(hidden_states[at].to(device), numbers.features.to(device))
-    call.injection = injection
+    current.injection = injection
     decision = Decision(numbers, Injection(*(field.detach() for field in injection)))
-    object.__setattr__(call.model, "_ani_last_decision", decision)
+    object.__setattr__(current.model, "_ani_last_decision", decision)
     updated = injection.hidden_states.to(hidden_states.device)
-    if ani_module(call.model).config.layer == 0:
+    if ani_module(current.model).config.layer == 0:
         return hidden_states.index_put(at, updated)  # PEFT makes the embedding output a leaf
     # In place, so that transformers' record of this hidden state (`output_hidden_states`) shows the edit.
     return hidden_states.index_put_(at, updated)
-
-
-def _warn_if_frozen(model: AttachedModel) -> None:
-    """Say once that the module isn't trained while the model is: PEFT freezes what it finds."""
-    if model.__dict__.get("_ani_frozen_checked"):
-        return
-    object.__setattr__(model, "_ani_frozen_checked", True)
-    if not any(parameter.requires_grad for parameter in ani_module(model).parameters()):
-        warnings.warn(
-            "the ANI module is frozen, so this training leaves it as it is; to train it, attach after PEFT's "
-            'get_peft_model, or give PEFT modules_to_save=["ani"]',
-            stacklevel=4,
-        )
-
-
-def _add_auxiliary_loss(
-    model: AttachedModel,
-    outputs: Any,
-    call: _Call,
-    labels: torch.Tensor,
-    num_items: Any,
-    totals: tuple[int, int] | None,
-) -> Any:
-    """Add the penalty to the model's own loss, as transformers does with the router losses of MoE models.
-
-    A trainer that accumulates gradients divides the summed token losses by `num_items_in_batch`, the labelled tokens
-    of all accumulated batches. If it also counts their numbers (`number_totals`, as `AniModule.auxiliary_loss` wants
-    it), the penalty is summed alike; else this batch's share of the tokens is the weight of its mean.
-    """
-    assert call.injection is not None
-    roles = call.numbers.roles.to(call.injection.logits.device)
-    auxiliary = ani_module(model).auxiliary_loss(call.injection, roles, totals)
-    share = 1.0 if totals is not None or num_items is None else (labels[:, 1:] != -100).sum() / num_items
-    if isinstance(outputs, tuple):
-        return (outputs[0] + share * auxiliary, *outputs[1:])
-    if getattr(outputs, "log_probs", None) is not None:
-        # TRL's fused head: the trainer makes the loss from these, so every labelled token carries the penalty.
-        outputs.log_probs = outputs.log_probs - auxiliary * outputs.label_mask
-    if getattr(outputs, "loss", None) is not None:
-        outputs.loss = outputs.loss + share * auxiliary
-    return outputs
-
-
-# --- substitution: one position a number ------------------------------------------------------------------------------
-
-
-def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """A forward from the ids as the tokenizer gave them; its logits are (B, T, V) like any other's.
-
-    At a sub-token that was taken out they are NaN: nothing is predicted inside a number, and whoever asks for the
-    likelihood of its digits shall notice. Other outputs, such as hidden states, are those of the shortened rows.
-    """
-    given = dict(given)
-    input_ids, mask, labels = (given.pop(name, None) for name in ("input_ids", "attention_mask", "labels"))
-    if given.pop("past_key_values", None) is not None or given.pop("use_cache", None):
-        raise no_carried_cache()
-    positions = given.pop("position_ids", None)
-    if positions is not None:
-        present = torch.ones_like(input_ids) if mask is None else mask
-        counted = (present.cumsum(dim=-1) - 1).clamp(min=0)
-        if not torch.equal((positions * present).expand_as(present), counted * present):
-            raise InputError(
-                "combine='substitute' shortens the rows, so position_ids must count their tokens from 0; leave them out"
-            )
-    keep = given.pop("logits_to_keep", 0)
-    as_tuple = given.pop("return_dict", model.config.return_dict) is False
-    short = shortened(number_locator(model), input_ids, mask, _known_response(model, labels, 0))
-    row, new, old = short.places
-    if labels is not None:
-        ignored = torch.full_like(short.input_ids, -100)
-        given["labels"] = ignored.index_put((row, new), labels[row, old])
-    outputs = _forward(
-        model,
-        inner,
-        input_ids=short.input_ids,
-        attention_mask=short.attention_mask,
-        position_ids=(short.attention_mask.cumsum(dim=-1) - 1).clamp(min=0),
-        numbers=short.numbers,
-        **{**given, "use_cache": False, "return_dict": True},
-    )
-    decision = last_decision(model)
-    if decision is not None:
-        object.__setattr__(model, "_ani_last_decision", decision._replace(numbers=short.original))
-    logits = outputs.logits.new_full((*input_ids.shape, outputs.logits.shape[-1]), torch.nan)
-    logits = logits.index_put((row, old), outputs.logits[row, new])
-    outputs.logits = logits[:, slice(-keep, None) if isinstance(keep, int) else keep]
-    return outputs.to_tuple() if as_tuple else outputs
 
 
 # --- generation -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _prompting(model: AttachedModel, input_ids: Any, attention_mask: Any, cache: Any) -> Iterator[None]:
-    """Unless `running`, find the prompt's numbers once; what is generated after it gets nothing."""
+def _prompting(model: AttachedModel, input_ids: Any, given: dict[str, Any]) -> Iterator[None]:
+    """Unless `running`, find the prompt's numbers once; what is generated after it gets nothing.
+
+    Where numbers are read from one position, the mask in `given` is replaced by one without their other tokens.
+    """
     locator = number_locator(model)
     if not locator.whole_numbers:
         yield
         return
-    rows = text_ids(input_ids, attention_mask) if input_ids is not None else [[]]  # none: generation from BOS alone
-    cached = int(cache.get_seq_length()) if isinstance(cache, Cache) else 0
-    if attention_mask is not None and cached and attention_mask.shape[1] > input_ids.shape[1]:
-        # Only the new turn was passed; what the cache holds stays context.
-        history = _history(cache, len(rows))
-        rows = [old + new for old, new in zip(history, rows, strict=True)]
-    token = _prompt.set(_Prompt(model, locator.batch(rows), len(rows)))
+    mask, cache = given.get("attention_mask"), given.get("past_key_values")
+    substitutes = input_ids is not None and _substitutes(model)
+    if substitutes and mask is None:
+        mask = substitution.inferred_mask(model, input_ids, given)
+    rows = text_ids(input_ids, mask) if input_ids is not None else [[]]  # none: generation from BOS alone
+    cached = cached_length(cache)
+    only_new = mask is not None and mask.shape[1] > len(rows[0])
+    if cached and (only_new or substitutes):  # what the cache holds stays as it is
+        pairs = zip(history(cache, len(rows)), rows, strict=True)
+        rows = [old + (new if only_new else new[cached:]) for old, new in pairs]
+    numbers = locator.batch(substitution.readable(rows))
+    if substitutes:
+        substitution.hide_absorbed(rows, numbers.between(cached, len(rows[0])), cached)
+        given |= substitution.hiding_masks(rows, input_ids, {**given, "attention_mask": mask})
+        given.pop("position_ids")
+    token = _generation_prompt.set(_GenerationPrompt(model, numbers, rows))
     try:
         yield
     finally:
-        _prompt.reset(token)
+        _generation_prompt.reset(token)

@@ -33,7 +33,7 @@ class InjectionSettings(EncoderSettings):
     """With `terminal` alone: `all` also injects into the response while training (Algorithm 1 read literally)."""
     combine: Literal["add", "replace", "substitute"] = "add"
     """`add`: h ← h + α·e. `replace`: h ← h + α·(e − h), which is e where the gate is open. `substitute`: h ← e at layer
-    0, and the number's other sub-tokens leave the sequence, so that one position is all there is of it."""
+    0, and nothing attends to the number's other sub-tokens, so that one position is all there is of it."""
     gate: Literal["learned", "open"] = "learned"
     """`open`: no gate, α = 1 (the paper's static injection)."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)

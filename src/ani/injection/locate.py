@@ -37,6 +37,8 @@ class NumberBatch:
     """φ of its value, float32 (N, the encoder's width)."""
     roles: torch.Tensor
     """Known role, int64 (N,): `NOMINAL`, `QUANTITATIVE` or `UNKNOWN_ROLE`. For statistics and gate supervision."""
+    absorbed: torch.Tensor
+    """How many tokens right before it are its own and hidden, as `combine="substitute"` has it, int64 (N,); else 0."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -47,13 +49,8 @@ class NumberBatch:
     def between(self, start: int, stop: int) -> Self:
         """The numbers at positions in [start, stop), counted from `start`."""
         keep = (self.positions >= start) & (self.positions < stop)
-        return type(self)(self.rows[keep], self.positions[keep] - start, self.features[keep], self.roles[keep])
-
-    def within(self, kept: Sequence[Sequence[int]]) -> Self:
-        """The same for rows of which only the tokens at these positions are left (`NumberLocator.kept`)."""
-        places = [{position: place for place, position in enumerate(row)} for row in kept]
-        moved = [places[row][old] for row, old in zip(self.rows.tolist(), self.positions.tolist(), strict=True)]
-        return replace(self, positions=torch.tensor(moved, dtype=torch.long, device=self.positions.device))
+        kept = type(self)(*(getattr(self, field.name)[keep] for field in fields(self)))
+        return replace(kept, positions=kept.positions - start)
 
     @classmethod
     def concatenated(cls, batches: Sequence[Self]) -> Self:
@@ -65,7 +62,7 @@ class NumberBatch:
         if repeats == 1 or not len(self):
             return self
         rows = (self.rows.unsqueeze(1) * repeats + torch.arange(repeats, device=self.rows.device)).flatten()
-        others = (x.repeat_interleave(repeats, dim=0) for x in (self.positions, self.features, self.roles))
+        others = (getattr(self, field.name).repeat_interleave(repeats, dim=0) for field in fields(self)[1:])
         return type(self)(rows, *others)
 
 
@@ -102,7 +99,7 @@ class NumberLocator:
         self.scope = config.scope
         self.overflow = config.overflow
         self.substitutes = config.combine == "substitute"
-        """Whether a number's sub-tokens but the last leave the sequence (`kept`)."""
+        """Whether a number's sub-tokens but the last are hidden (`NumberBatch.absorbed`)."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # immutable, and its token table is large
@@ -113,7 +110,7 @@ class NumberLocator:
         return self.policy != "running"
 
     @property
-    def prompt_only(self) -> bool:
+    def hides_response(self) -> bool:
         """Whether numbers of the response get nothing, in training as in generation."""
         return self.whole_numbers and self.scope == "prompt"
 
@@ -149,18 +146,19 @@ class NumberLocator:
             rows: Token ids, `PADDING` where there is no text.
             start: Tokens before it are context only (their hidden states are already computed); one for all rows, or
                 one per row. Positions count from it.
-            response: True for tokens of the response, per row. They are left alone if `prompt_only`: during generation
-                nobody knows that a number has ended.
+            response: True for tokens of the response, per row. They are left alone if `hides_response`: during
+                generation nobody knows that a number has ended.
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
         """
-        found: list[tuple[int, int, str, int]] = []
+        found: list[tuple[int, int, str, int, int]] = []
         starts = [start] * len(rows) if isinstance(start, int) else start
         for row, (token_ids, first) in enumerate(zip(self._prompts(rows, response), starts, strict=True)):
             known = roles[row] if roles is not None else ()
             for number in self.find(token_ids, start=first):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
+                absorbed = number.last_token - number.first_token if self.substitutes else 0
                 found += [
-                    (row, token - first, text, role)
+                    (row, token - first, text, role, absorbed)
                     for token, text in self._tokens(number, token_ids)
                     if token >= first
                 ]
@@ -183,28 +181,21 @@ class NumberLocator:
             case _:
                 return [(number.last_token, number.text)]
 
-    def kept(self, rows: Sequence[Sequence[int]], response: Sequence[Sequence[bool]] | None = None) -> list[list[int]]:
-        """Positions, per row, of the tokens that substitution leaves: all but the sub-tokens before a terminal one."""
-        kept = []
-        for token_ids in self._prompts(rows, response):
-            gone = {i for number in self.find(token_ids) for i in range(number.first_token, number.last_token)}
-            kept.append([i for i in range(len(token_ids)) if i not in gone])
-        return kept
-
     def _prompts(
         self, rows: Sequence[Sequence[int]], response: Sequence[Sequence[bool]] | None
     ) -> Sequence[Sequence[int]]:
-        if response is None or not self.prompt_only:
+        if response is None or not self.hides_response:
             return rows
         return [
             [PADDING if hidden else i for i, hidden in zip(row, responses, strict=True)]
             for row, responses in zip(rows, response, strict=True)
         ]
 
-    def _encode(self, found: list[tuple[int, int, str, int]]) -> NumberBatch:
+    def _encode(self, found: list[tuple[int, int, str, int, int]]) -> NumberBatch:
         return NumberBatch(
             torch.tensor([row for row, *_ in found], dtype=torch.long),
             torch.tensor([position for _, position, *_ in found], dtype=torch.long),
-            self.encoder.encode([text for _, _, text, _ in found]),
-            torch.tensor([role for *_, role in found], dtype=torch.long),
+            self.encoder.encode([text for _, _, text, *_ in found]),
+            torch.tensor([role for *_, role, _ in found], dtype=torch.long),
+            torch.tensor([absorbed for *_, absorbed in found], dtype=torch.long),
         )

@@ -1,106 +1,108 @@
-"""Shorter rows for numbers that take one position each; knows nothing about models' layers or the module.
+"""Numbers that are read from one position each, by masks; knows nothing about the module.
 
-The terminal token of a substituted number stays, for the module to replace its embedding; the sub-tokens before it
-leave the sequence. Whoever calls the model sees the text as the tokenizer gave it (`ani.injection.attach`).
+The terminal token of a substituted number stays, for the module to replace its embedding. The sub-tokens before it
+stay in the rows, hidden: nothing attends to them and no position counts them, so that to all other tokens they are as
+if they were not there. Only windows (sliding or chunked attention) are counted in tokens of the row, hidden or not.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+import inspect
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from ani.errors import InputError
-from ani.injection.locate import NumberBatch, NumberLocator, text_ids
+from ani.injection.history import Rows
+from ani.injection.locate import PADDING, NumberBatch
 
 
-class Shortened(NamedTuple):
-    """A batch without the sub-tokens that substitution takes out; S is the longest row's new length."""
-
-    input_ids: torch.Tensor
-    """(B, S)."""
-    attention_mask: torch.Tensor
-    """(B, S)."""
-    numbers: NumberBatch
-    """At their places in the shortened rows."""
-    original: NumberBatch
-    """At their places in the given ones."""
-    places: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    """Of every token that is left: row, column now, column before."""
+def hidden(token_id: int) -> int:
+    """What stands for a hidden token in a row of ids, below `PADDING`; its own inverse."""
+    return 2 * PADDING - token_id
 
 
-def shortened(
-    locator: NumberLocator,
-    input_ids: torch.Tensor,
-    attention_mask: Any,
-    response: list[list[bool]] | None,
-    *,
-    padding_side: str = "right",
-) -> Shortened:
-    """Take the sub-tokens of substituted numbers out of a batch.
+def readable(rows: Rows) -> Rows:
+    """The rows with all of their text."""
+    return [[hidden(token) if token < PADDING else token for token in row] for row in rows]
+
+
+@torch.compiler.disable
+def hide_absorbed(rows: Rows, numbers: NumberBatch, start: int) -> None:
+    """Hide, in place, the sub-tokens before the token that a number is read from; `positions` count from `start`."""
+    at = (x.tolist() for x in (numbers.rows, numbers.positions + start, numbers.absorbed))
+    for row, last, count in zip(*at, strict=True):
+        sub_tokens = slice(max(0, last - count), last)
+        rows[row][sub_tokens] = [min(token, hidden(token)) for token in rows[row][sub_tokens]]
+
+
+@torch.compiler.disable
+def hiding_masks(rows: Rows, input_ids: torch.Tensor, given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The arguments of a forward pass by which the hidden tokens are hidden.
 
     Args:
-        locator: The model's.
-        input_ids: (B, T).
-        attention_mask: (B, T), or None: all of it is text.
-        response: True for tokens of the response, whose numbers stay; None: there is none.
-        padding_side: Where rows that have become shorter than others are filled up.
+        rows: All ids, (B, S); those behind a KV cache come first.
+        input_ids: (B, T), the last of them.
+        given: The pass's arguments as its caller gave them.
+
+    Returns:
+        `attention_mask`, int64 (B, S), and `position_ids`, int64 (B, T).
 
     Raises:
-        InputError: The mask has another shape.
+        InputError: The given mask has another shape, or the given positions don't count the text.
     """
-    if attention_mask is not None and attention_mask.ndim != 2:
+    ids, new = torch.tensor(rows, device=input_ids.device), slice(-input_ids.shape[1], None)
+    text, mask, positions = ids != PADDING, given.get("attention_mask"), given.get("position_ids")
+    if mask is not None:
+        if mask.shape != ids.shape:
+            raise InputError(
+                f"combine='substitute' hides tokens, so the attention mask must be one of tokens, {tuple(ids.shape)}, "
+                f"not of shape {tuple(mask.shape)}"
+            )
+        text &= mask != 0
+    if positions is not None and not torch.equal(positions * text[:, new], (_counted(text) * text)[:, new]):
         raise InputError(
-            "combine='substitute' shortens the rows, so the attention mask must be one of tokens, (rows, length), not "
-            f"of shape {tuple(attention_mask.shape)}"
+            "combine='substitute' hides tokens, so position_ids must count those of the text from 0; leave them out"
         )
-    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    rows = text_ids(input_ids, mask)
-    kept = locator.kept(rows, response)
-    width = max(map(len, kept))
-    shift = [width - len(row) if padding_side == "left" else 0 for row in kept]
-    at = [(row, shift[row] + new, old) for row, places in enumerate(kept) for new, old in enumerate(places)]
-    row, new, old = torch.tensor(at, dtype=torch.long, device=input_ids.device).reshape(-1, 3).unbind(1)
-    empty = input_ids.new_zeros(len(rows), width)
-    short_ids, short_mask = (empty.index_put((row, new), x[row, old].to(empty)) for x in (input_ids, mask))
-    original = locator.batch(rows, response=response)
-    numbers = original.within(kept)
-    numbers = replace(numbers, positions=numbers.positions + torch.tensor(shift, dtype=torch.long)[numbers.rows])
-    return Shortened(short_ids, short_mask, numbers, original, (row, new, old))
+    seen = text & (ids >= 0)
+    return {"attention_mask": seen.long(), "position_ids": _counted(seen)[:, new]}
 
 
-def no_carried_cache() -> InputError:
-    """What is raised where a cache would have to be carried over."""
-    return InputError(
-        "combine='substitute' shortens the rows, so a KV cache can't be carried from call to call; pass the whole "
-        "text with use_cache=False, or use generate"
-    )
+def _counted(mask: torch.Tensor) -> torch.Tensor:
+    return (mask.cumsum(dim=-1) - 1).clamp(min=0)
 
 
-def inferred_mask(model: PreTrainedModel, input_ids: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor | None:
+@torch.compiler.disable
+def without_predictions(outputs: Any, rows: Rows, input_ids: torch.Tensor, logits_to_keep: int | torch.Tensor) -> Any:
+    """The outputs of a forward pass without labels, with NaN for the logits at hidden tokens.
+
+    Nothing is predicted inside a number, and whoever asks for the likelihood of its digits shall notice.
+    """
+    logits = outputs[0] if isinstance(outputs, tuple) else outputs.logits
+    at = (torch.tensor(rows, device=logits.device) < PADDING)[:, -input_ids.shape[1] :]
+    at = at[:, slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep]
+    logits = logits.masked_fill(at.unsqueeze(-1), torch.nan)
+    if isinstance(outputs, tuple):
+        return (logits, *outputs[1:])
+    outputs.logits = logits
+    return outputs
+
+
+def check_masks_hide(model: PreTrainedModel) -> None:
+    """Raise InputError unless a hidden token is, to all others of this model, as if it were not there."""
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    attends = kinds <= {"full_attention", "sliding_attention", "chunked_attention"} and not model._is_stateful
+    if not attends or "position_ids" not in inspect.signature(model.forward).parameters:
+        raise InputError(
+            f"combine='substitute' hides tokens by attention mask and position_ids, and {type(model).__name__} has "
+            "layers that heed no mask, or takes no position_ids; use another method or model"
+        )
+
+
+def inferred_mask(model: PreTrainedModel, input_ids: torch.Tensor, given: dict[str, Any]) -> torch.Tensor | None:
     """The mask that transformers' `generate` would make of padding that nobody masked."""
-    config = kwargs.get("generation_config") or model.generation_config
-    pad = kwargs.get("pad_token_id", config.pad_token_id)
-    ends = kwargs.get("eos_token_id", config.eos_token_id)
+    config = given.get("generation_config") or model.generation_config
+    pad = given.get("pad_token_id", config.pad_token_id)
+    ends = given.get("eos_token_id", config.eos_token_id)
     if pad is None or pad in (ends if isinstance(ends, list) else [ends]):
         return None
     return input_ids.ne(pad).long()
-
-
-def whole_text(sequences: torch.Tensor, input_ids: torch.Tensor, width: int) -> torch.Tensor:
-    """Generated rows with the prompts as they were, in place of the `width` tokens that were left of them."""
-    prompts = input_ids.repeat_interleave(len(sequences) // len(input_ids), dim=0)
-    return torch.cat([prompts, sequences[:, width:]], dim=1)
-
-
-class OnWholeText:
-    """A stopping criterion or logits processor that is shown rows with the prompts as they were."""
-
-    def __init__(self, inner: Callable[..., Any], input_ids: torch.Tensor, width: int) -> None:
-        self.inner = inner
-        self.input_ids = input_ids
-        self.width = width
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
-        return self.inner(whole_text(input_ids, self.input_ids, self.width), scores)

@@ -5,6 +5,7 @@ of a cached prefix. What stands before them comes from the engine's own table of
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -37,19 +38,19 @@ class StepLocator:
         self._prompts: dict[str, NumberBatch] = {}
 
     @property
-    def skips_responses(self) -> bool:
+    def prefill_only(self) -> bool:
         """Whether requests past their prompt can be left out of a step."""
         return self._locator.whole_numbers
 
     def find(self, step: Sequence[Scheduled]) -> NumberBatch:
         """The numbers at the scheduled tokens; `positions` are indices into the step's flat row, `rows` into `step`."""
-        if self.skips_responses:
+        if self.prefill_only:
             return self._of_prompts(step)
         found = self._locator.batch(
             [request.token_ids[: request.stop] for request in step], start=[request.start for request in step]
         )
         offsets = torch.tensor([request.offset for request in step], dtype=torch.long)
-        return NumberBatch(found.rows, found.positions + offsets[found.rows], found.features, found.roles)
+        return replace(found, positions=found.positions + offsets[found.rows])
 
     def _of_prompts(self, step: Sequence[Scheduled]) -> NumberBatch:
         parts = []
@@ -64,6 +65,6 @@ class StepLocator:
             if request.stop < request.prompt_length:
                 unfinished[request.request_id] = numbers
             part = numbers.between(request.start, request.stop)
-            parts.append(NumberBatch(part.rows + row, part.positions + request.offset, part.features, part.roles))
+            parts.append(replace(part, rows=part.rows + row, positions=part.positions + request.offset))
         self._prompts = unfinished
         return NumberBatch.concatenated(parts) if parts else self._locator.batch([])

@@ -158,7 +158,7 @@ def _prepare_v1(runner: Any, num_reqs: int | None) -> None:
     starts = batch.num_computed_tokens_cpu[:count]
     prompts = batch.num_prompt_tokens[:count]
     offsets = runner.query_start_loc.np
-    wanted = (starts < prompts).nonzero()[0].tolist() if model.ani_steps.skips_responses else range(count)
+    wanted = (starts < prompts).nonzero()[0].tolist() if model.ani_steps.prefill_only else range(count)
     step = []
     for row in wanted:
         request_id, start, offset = batch.req_ids[row], int(starts[row]), int(offsets[row])
@@ -217,9 +217,9 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
                 continue
             prompt_length, token_ids = self._requests[request_id]
             start, offset, end = int(starts[row]), int(offsets[row]), int(offsets[row + 1])
-            if model.ani_steps.skips_responses and start >= prompt_length:
+            if model.ani_steps.prefill_only and start >= prompt_length:
                 continue
-            if not model.ani_steps.skips_responses:
+            if not model.ani_steps.prefill_only:
                 if ids is None:
                     ids = input_batch.input_ids.cpu().numpy()
                 token_ids[start : start + end - offset] = ids[offset:end]

@@ -172,7 +172,7 @@ class Benchmark(Task):
                 batch size; the main one judges, and for the others no records come.
             kept: Keeps every answer as it comes, so that a killed run goes on (`ani.tasks.lm_eval.kept`).
             share_prefix: Compute what all prompts of a written benchmark begin with once, and not for every question.
-                Not done where it can't be: substituted numbers, sliding windows, prompts that are cut off.
+                Not done where it can't be: sliding windows, prompts that are cut off.
         """
         from ani.tasks.lm_eval.kept import KeptAnswers, fingerprint
         from ani.tasks.lm_eval.model import ChatModel, VllmChat, exact_letters

@@ -26,7 +26,7 @@ from transformers.trainer_callback import TrainerState
 
 from ani.errors import TrainingFailed
 from ani.files import naming_full_disk, replacing_file
-from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter, whole
+from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, full_tensor, save_adapter
 from ani.injection.attach import ani_module, is_attached
 from ani.injection.methods import MethodName
 from ani.results.files import TRAINING_LOG
@@ -147,7 +147,7 @@ class ResumableTrainer(Trainer):
         assert self.optimizer is not None and self.lr_scheduler is not None
         state = self.optimizer.state_dict()
         state["state"] = {
-            index: {key: whole(value) for key, value in entry.items()} for index, entry in state["state"].items()
+            index: {key: full_tensor(value) for key, value in entry.items()} for index, entry in state["state"].items()
         }
         if self.accelerator.is_main_process:
             torch.save(state, Path(output_dir) / OPTIMIZER_NAME)

@@ -15,7 +15,6 @@ from lm_eval.models.huggingface import HFLM
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.injection.attach import is_attached, number_locator
 from ani.injection.methods import Method
 from ani.tasks.answering import VllmModel, longest_text
 from ani.tasks.lm_eval.kept import KeptAnswers
@@ -144,8 +143,7 @@ class ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
         ]
         while prefix and "\n" not in self.tok_decode(prefix[-1:]):  # no number goes on beyond a line
             prefix.pop()
-        substitutes = is_attached(self.model) and number_locator(self.model).substitutes
-        if len(prompts) == 1 or substitutes or not prefix:
+        if len(prompts) == 1 or not prefix:
             return
         cache = DynamicCache(config=self.model.config)
         with torch.inference_mode():

@@ -1,0 +1,84 @@
+"""What labels mean to a forward pass: where the response is, and the penalty on the loss; knows nothing about models'
+layers or caches."""
+
+import warnings
+from typing import Any
+
+import torch
+
+from ani.errors import InputError
+from ani.injection.locate import NumberLocator
+from ani.injection.module import AniModule, Injection
+
+
+def response_tokens(
+    labels: torch.Tensor | None, start: int, locator: NumberLocator, training: bool
+) -> list[list[bool]] | None:
+    """Which tokens are the response's, where that matters; None: it doesn't, or nobody says so at inference.
+
+    Args:
+        labels: (B, T), −100 on the prompt.
+        start: Tokens before them, which are the prompt's.
+        locator: The model's.
+        training: Whether there must be labels.
+
+    Raises:
+        InputError: If there are none.
+    """
+    if not locator.hides_response:
+        return None
+    if labels is None:
+        if training:
+            raise InputError(
+                f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without "
+                "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running'"
+            )
+        return None
+    response = labels != -100
+    if bool(response.all()):
+        warnings.warn(
+            f"policy={locator.policy!r} injects into prompts only, and these labels leave no prompt (no −100): ANI "
+            "does nothing here; mask the prompt's labels, or use policy='running'",
+            stacklevel=4,
+        )
+    return [[False] * start + row for row in response.tolist()]
+
+
+def with_auxiliary_loss(
+    outputs: Any,
+    module: AniModule,
+    injection: Injection,
+    roles: torch.Tensor,
+    labels: torch.Tensor,
+    num_items: Any,
+    totals: tuple[int, int] | None,
+) -> Any:
+    """Add the penalty to the model's own loss, as transformers does with the router losses of MoE models.
+
+    A trainer that accumulates gradients divides the summed token losses by `num_items_in_batch`, the labelled tokens
+    of all accumulated batches. If it also counts their numbers (`number_totals`, as `AniModule.auxiliary_loss` wants
+    it), the penalty is summed alike; else this batch's share of the tokens is the weight of its mean.
+    """
+    auxiliary = module.auxiliary_loss(injection, roles.to(injection.logits.device), totals)
+    share = 1.0 if totals is not None or num_items is None else (labels[:, 1:] != -100).sum() / num_items
+    if isinstance(outputs, tuple):
+        return (outputs[0] + share * auxiliary, *outputs[1:])
+    if getattr(outputs, "log_probs", None) is not None:
+        # TRL's fused head: the trainer makes the loss from these, so every labelled token carries the penalty.
+        outputs.log_probs = outputs.log_probs - auxiliary * outputs.label_mask
+    if getattr(outputs, "loss", None) is not None:
+        outputs.loss = outputs.loss + share * auxiliary
+    return outputs
+
+
+def warn_if_frozen(module: AniModule) -> None:
+    """Say once that the module isn't trained while the model is: PEFT freezes what it finds."""
+    if module.__dict__.get("_asked_if_frozen"):
+        return
+    module.__dict__["_asked_if_frozen"] = True
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        warnings.warn(
+            "the ANI module is frozen, so this training leaves it as it is; to train it, attach after PEFT's "
+            'get_peft_model, or give PEFT modules_to_save=["ani"]',
+            stacklevel=4,
+        )

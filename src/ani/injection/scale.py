@@ -1,0 +1,38 @@
+"""The unit of number embeddings: how large a layer's hidden states are at numbers; knows nothing about the module."""
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.errors import InputError
+from ani.models import evaluating
+from ani.numbers import NumberScanner
+
+CALIBRATION_TEXT = (
+    "Room 505 has a capacity of 10 people. The bill came to $23.50, and 8 guests paid 188 in total. "
+    "In 2019 the town had 48210 inhabitants; 7% of them took bus 12. 345 + 678 = 1023. "
+    "She ran 5.2 km in 31 minutes. Order 90417 holds 3 boxes of 250 screws. "
+)
+"""Text on whose numbers `attach` measures the layer's RMS; fixed, so that the same model gives the same scale."""
+
+
+@torch.no_grad()
+def measured_scale(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, scanner: NumberScanner
+) -> float:
+    """RMS of `hidden_states[layer]` at a number: the median over the number tokens of a fixed text.
+
+    A median, because the first token of many models is a hundred times larger than all others.
+    """
+    encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
+    with evaluating(model):
+        hidden = model(
+            input_ids=encoded["input_ids"], output_hidden_states=True, use_cache=False, return_dict=True
+        ).hidden_states[layer]
+    positions = [number.last_token for number in scanner.scan(encoded["input_ids"][0].tolist())]
+    scale = float(hidden[0, positions].float().square().mean(dim=-1).sqrt().median())
+    if not 0 < scale < float("inf"):
+        raise InputError(
+            f"the hidden states of layer {layer} have RMS {scale} at numbers, so no embedding scale can be measured; "
+            "load the model's weights, or set embedding_scale in the config"
+        )
+    return scale
