@@ -17,7 +17,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 import ani
 from ani.injection.attach import CALIBRATION_TEXT, ani_module, last_decision
+from tests.properties import register_profiles
 from tests.tokenizers import CHATML, gemma_like
+
+register_profiles()
 
 Recipe = dict[str, Any]
 
