@@ -586,10 +586,10 @@ def test_collator_forward_and_generate_agree(family: str, policy: str, scope: st
     @examples_of(family)
     @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
     def check(pairs: list[tuple[str, str]]) -> None:
-        examples = [
+        tokenized = [
             tokenize(Example(prompt, " " + completion), tokenizer, locator, 400) for prompt, completion in pairs
         ]
-        batch = collate(examples)
+        batch = collate(tokenized)
         numbers = batch.pop("numbers")
         with torch.no_grad():
             model.train()(**batch)
@@ -597,18 +597,18 @@ def test_collator_forward_and_generate_agree(family: str, policy: str, scope: st
         decision = last_decision(model)
         assert decision is not None
         assert_same_numbers(decision.numbers, numbers)
-        for row, example in enumerate(examples):
+        for row, one in enumerate(tokenized):
             with torch.no_grad():
-                model.generate(torch.tensor([example.input_ids[: example.prompt_length]]), max_new_tokens=1)
+                model.generate(torch.tensor([one.input_ids[: one.prompt_length]]), max_new_tokens=1)
             decision = last_decision(model)
             assert decision is not None
-            mine = (numbers.rows == row) & (numbers.positions < example.prompt_length)
+            mine = (numbers.rows == row) & (numbers.positions < one.prompt_length)
             assert torch.equal(numbers.positions[mine], decision.numbers.positions)
             assert torch.equal(numbers.features[mine], decision.numbers.features)
         if policy == "terminal" and scope == "prompt":
-            lengths = torch.tensor([example.prompt_length for example in examples])
+            lengths = torch.tensor([one.prompt_length for one in tokenized])
             assert (numbers.positions < lengths[numbers.rows]).all()
         else:
-            assert any((numbers.positions >= examples[0].prompt_length).tolist())
+            assert any((numbers.positions >= tokenized[0].prompt_length).tolist())
 
     check()
