@@ -261,7 +261,7 @@ def scanner_cases(folder: Path) -> Case:
 def grammar_cases(folder: Path) -> Case:
     """Texts through the grammar, the encoders, NumeroLogic's counts and the readers of answers."""
     encoders = [
-        build(EncoderSettings(fraction_digits=fraction, integer_digits=whole, bits_reciprocal=fraction == 0))
+        build(EncoderSettings(fraction_digits=fraction, integer_digits=whole))
         for build in ENCODERS.values()
         for whole, fraction in ((10, 6), (300, 0))
     ]
