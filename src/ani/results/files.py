@@ -29,7 +29,8 @@ Integer = Annotated[int, Field(ge=-(2**53), le=2**53)]
 class Record(BaseModel):
     """A line of a result file: unknown keys are ignored, values are never coerced from another type."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    # A log-probability may be -Infinity: by default it would be written as null.
+    model_config = ConfigDict(frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
 class TrainedCell(Record):
