@@ -20,8 +20,9 @@ from filelock import FileLock
 
 from ani import InputError
 from ani.files import alone, naming_full_disk, replacing_directory, replacing_file
+from ani.results.files import TRAINING_LOG
 from ani.training.recipe import load_recipe
-from ani.training.trainer import ADAPTER, COMPLETE, LOG_FILE, RECIPE_FILE, last_step, resume_recipe, train
+from ani.training.trainer import ADAPTER, COMPLETE, RECIPE_FILE, last_step, resume_recipe, train
 from tests import test_cli
 from tests.training.test_trainer import interrupt_at, log_of, weights_of
 
@@ -182,10 +183,10 @@ def test_ctrl_c_at_the_last_step_finishes(tiny_recipe: Write, tmp_path: Path) ->
     ("name", "work", "how"),
     [
         ("compare", "comparison.run_comparison", "continue with the same command"),
-        ("eval", "evaluation.run.evaluate", "start the same command again: benchmarks go on"),
+        ("eval", "tasks.folders.evaluate", "start the same command again: benchmarks go on"),
         ("probe", "probing.run.probe", "start the same command again"),
         ("merge", "serving.merge.merge", "start the same command again"),
-        ("demo", "demo.run_demo", "continue with the same command"),
+        ("demo", "comparison.run_comparison", "continue with the same command"),
     ],
 )
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
@@ -226,7 +227,7 @@ def test_a_killed_run_is_told_from_another(tiny_recipe: Write, tmp_path: Path) -
     shutil.rmtree(out / ADAPTER)
     (out / ".adapter.partial").mkdir()
     (out / ".adapter.partial" / "half").touch()
-    (out / f".{LOG_FILE}.partial").touch()
+    (out / f".{TRAINING_LOG}.partial").touch()
     log = log_of(out)
     train(resume_recipe(out), resume=True)
     assert all(torch.equal(tensor, finished[name]) for name, tensor in weights_of(out / ADAPTER).items())
@@ -301,7 +302,7 @@ def test_a_killed_evaluation_mixes_no_models(
     out = tmp_path / "out"
     command, other = commands(out)["eval"], ["eval", "--model", tiny_model, "--limit", "1", "--out", out]
     with monkeypatch.context() as patch:
-        patch.setattr("ani.evaluation.run.evaluate_gating", interrupted)
+        patch.setattr("ani.tasks.gating.Gating.answer", interrupted)
         assert run(*command).code == 130
     assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl"}
     test_cli.assert_refused(run(*other), "holds results of the model")
