@@ -15,11 +15,11 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from ani.evaluation.arithmetic import evaluate_arithmetic
+from ani.evaluation.statistics import wilson_interval
 
 import ani
 from ani.data.arithmetic import arithmetic_problems
-from ani.evaluation.arithmetic import evaluate_arithmetic
-from ani.evaluation.statistics import wilson_interval
 from ani.injection import locate
 from ani.injection.attach import ani_module
 from ani.models import load_model, load_tokenizer

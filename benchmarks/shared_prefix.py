@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import _paired
-
 from ani.evaluation.benchmarks import evaluate_benchmark, load_benchmark
+
 from ani.models import load_model, load_tokenizer
 
 

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from ani.evaluation.gating import evaluate_gating
+
 import ani
 from ani import inspect, load_adapter
 from ani.data.diagnostic import diagnostic_sentences
-from ani.evaluation.gating import evaluate_gating
 from ani.injection.adapter import _read_config
 from ani.training.recipe import load_recipe
 from tests.tiny import pair

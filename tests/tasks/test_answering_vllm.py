@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from ani.data.tool_routing import routing_queries
+from ani.evaluation.arithmetic import evaluate_arithmetic
+from ani.evaluation.backends import VllmModel
+from ani.evaluation.benchmarks import BenchmarkRecord, evaluate_benchmark, load_benchmark
+from ani.evaluation.routing import evaluate_routing
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ani import InputError
 from ani.cli import main
 from ani.data.arithmetic import arithmetic_problems
-from ani.data.tool_routing import routing_queries
 from ani.evaluation import routing
-from ani.evaluation.arithmetic import evaluate_arithmetic
-from ani.evaluation.backends import VllmModel
-from ani.evaluation.benchmarks import BenchmarkRecord, evaluate_benchmark, load_benchmark
-from ani.evaluation.routing import evaluate_routing
 from ani.injection.methods import METHODS
 from tests.tiny import tiny
 from tests.tokenizers import qwen

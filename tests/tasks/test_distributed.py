@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ani.evaluation.gate_shares import GateText
+from ani.evaluation.results import read_records
 from rich.console import Console
+from tests.data.test_finer import NOTES, SEGMENTS
+from tests.evaluation.test_benchmarks import ROWS
 
 from ani import InputError, cli
 from ani.evaluation import benchmarks
 from ani.evaluation import run as evaluation
-from ani.evaluation.gate_shares import GateText
-from ani.evaluation.results import read_records
 from ani.injection.adapter import load_adapter
 from ani.launch import ALONE, Processes, launch
 from ani.models import load_model, load_tokenizer
-from tests.data.test_finer import NOTES, SEGMENTS
-from tests.evaluation.test_benchmarks import ROWS
 from tests.processes import forked, together
 
 Evaluate = Callable[..., Any]

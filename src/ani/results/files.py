@@ -1,5 +1,6 @@
 """Result files: their names, and records as JSON lines, whole or not at all; knows nothing about what was measured."""
 
+import errno
 import json
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
@@ -120,6 +121,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def _bytes(path: Path) -> bytes:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a device has no end
+            raise OSError(errno.EINVAL, "Not a regular file")
         return path.read_bytes().removeprefix(BOM_UTF8)
     except OSError as error:
         raise InputError(f"{one_line(path)} can't be read: {error.strerror}; replace or delete it") from error

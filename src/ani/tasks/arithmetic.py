@@ -1,5 +1,6 @@
 """N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, Self, cast
@@ -72,10 +73,9 @@ class Arithmetic(Task):
 
     @model_validator(mode="after")
     def _asked_once(self) -> Self:
-        asked = [(op, n) for each in self.problems for op in each.operations for n in each.digits]
-        for op, n in asked:
-            if asked.count((op, n)) > 1:
-                raise ValueError(f"{op} of {n} digits is asked more than once")
+        asked = Counter((op, n) for each in self.problems for op in each.operations for n in each.digits)
+        if twice := [pair for pair, times in asked.items() if times > 1]:
+            raise ValueError(f"{twice[0][0]} of {twice[0][1]} digits is asked more than once")
         return self
 
     @classmethod

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ani.launch import ALONE, Processes
+from ani.models import need_chat_template
 from ani.results.files import Run
 from ani.results.scores import Answer, Asked
 from ani.results.sections import Section
@@ -44,6 +45,8 @@ class Task(Settings, ABC):
     """A line of its file."""
     needs_gate: ClassVar[bool] = False
     """Only asked of models with a gate."""
+    chats: ClassVar[bool] = False
+    """Only asked of models with a chat template."""
     together: ClassVar[int] = 1
     """Questions that are answered as one batch."""
 
@@ -60,6 +63,8 @@ class Task(Settings, ABC):
 
     def check(self, questions: Sequence[Any], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
         """Raises InputError for what can be told before the model is asked."""
+        if self.chats:
+            need_chat_template(tokenizer, self.name)
 
     @abstractmethod
     def answer(self, answerer: Answerer, questions: Sequence[Any], count: Count) -> Iterator[Asked]:
