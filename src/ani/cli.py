@@ -352,7 +352,7 @@ def gate_shares(
 
     team = _joined(processes)
     adapter = adapter or _default_adapter(model)
-    task = GateShares(texts=texts, field=field or ["text"], group=group, limit=limit)
+    task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
     with _resumable("start the same command again"), alone(out):
         attached, tokenizer = _load(model, adapter)
         _check_gate(attached, adapter or model, "ani gate-shares")

@@ -19,7 +19,7 @@ STORED = Path(__file__).parents[1] / "stored"
 
 def fresh(recipe: Path) -> Path:
     """Of a run with all that can be logged: roles, numbers in answers, LoRA."""
-    settings = load_recipe(recipe, ["training.number_token_loss=0.3", "ani.role_weight=0.1"])
+    settings = load_recipe(recipe, ["ani.role_weight=0.1"])
     train(settings)
     return Path(settings.output) / TRAINING_LOG
 

@@ -1,6 +1,7 @@
 """Result files: their names, and records as JSON lines, whole or not at all; knows nothing about what was measured."""
 
 import errno
+import glob
 import json
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
@@ -69,6 +70,12 @@ R = TypeVar("R", bound=Record)
 def task_file(folder: Path, task: str) -> Path:
     """The file with the records of a task."""
     return folder / f"{task}.jsonl"
+
+
+def kept_files(kept: Path) -> list[Path]:
+    """What a long task keeps answers in: the main process's file, if there is one, and those of others beside it."""
+    name = glob.escape(kept.name)
+    return [*kept.parent.glob(name), *kept.parent.glob(f"{name}.[0-9]*")]
 
 
 def read_run(folder: Path) -> Run | None:

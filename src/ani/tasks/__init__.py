@@ -16,7 +16,7 @@ from ani.errors import InputError
 from ani.launch import ALONE, Processes
 from ani.models import need_chat_template
 from ani.progress import counting
-from ani.results.files import read_records, task_file, write_records
+from ani.results.files import kept_files, read_records, task_file, write_records
 from ani.results.scores import Asked
 from ani.tasks.answering import Answerer
 from ani.tasks.arithmetic import Arithmetic
@@ -96,7 +96,7 @@ def ask(
 def clear_answers(folder: Path, tasks: Iterable[Task]) -> None:
     """Remove what long tasks kept."""
     for task in tasks:
-        for file in folder.glob(f"{_answers(folder, task).name}*"):
+        for file in kept_files(_answers(folder, task)):
             file.unlink()
 
 

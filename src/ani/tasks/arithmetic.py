@@ -16,6 +16,7 @@ from ani.results.sections import Curves, Figure, Headline, Section
 from ani.results.statistics import Estimate, difference_facts, share, share_facts
 from ani.results.tables import Cell, Table, leader, percent, points
 from ani.settings import Section as Settings
+from ani.settings import validated
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Count, Pairs, Task
 
@@ -81,7 +82,7 @@ class Arithmetic(Task):
     @classmethod
     def asked(cls, limit: int | None = None, operations: Sequence[Operation] | None = None, **_: Any) -> "Arithmetic":
         given = {"count": limit, "operations": operations}
-        return cls.model_validate({key: value for key, value in given.items() if value is not None})
+        return validated(cls, {key: value for key, value in given.items() if value is not None}, f"the task {cls.name}")
 
     def questions(self, seed: int) -> list[ArithmeticProblem]:
         """The problems, shortest first; none of them stands in training data, whatever the seed."""

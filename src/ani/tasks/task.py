@@ -17,6 +17,7 @@ from ani.results.scores import Answer, Asked
 from ani.results.sections import Section
 from ani.results.tables import Table
 from ani.settings import Section as Settings
+from ani.settings import validated
 from ani.tasks.answering import Answerer
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ class Task(Settings, ABC):
 
     @classmethod
     def asked(cls, **options: Any) -> Task:
-        """The task with those of the command line's options that it has."""
+        """The task with those of the command line's options that it has; raises InputError if one isn't valid."""
         if "count" in cls.model_fields:
             options["count"] = options.get("limit")
-        return cls(**{key: value for key, value in options.items() if key in cls.model_fields and value is not None})
+        given = {key: value for key, value in options.items() if key in cls.model_fields and value is not None}
+        return validated(cls, given, f"the task {cls.name}")
 
     @abstractmethod
     def questions(self, seed: int) -> Sequence[Any]:
