@@ -2,9 +2,13 @@
 
 import random
 import re
+from bisect import bisect_left
 from functools import cache
+from os.path import commonprefix
 
 import pytest
+
+from transformers import PreTrainedTokenizerBase
 
 from ani.numbers import NumberScanner
 from tests.numbers import oracle
@@ -12,6 +16,7 @@ from tests.tokenizers import ALL
 
 CASES = 20_000  # a tokenizer
 PREFIX_CASES = 400  # of longer texts, each compared at every one of its tokens
+ENDED_CASES = 150  # of texts of which every prefix is tried with several continuations
 NAMED = [
     "<|reserved_special_token_12|>",
     "<|im_end|>",
@@ -129,6 +134,19 @@ def as_the_oracle_reads(decoded: str, special: list[str]) -> str:
     return re.sub("|".join(map(re.escape, special)), lambda match: "\0" * len(match[0]), decoded)
 
 
+def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """With a boundary for each padding id."""
+    segments: list[list[int]] = [[]]
+    for i in ids:
+        if i < 0:
+            segments.append([])
+        else:
+            segments[-1].append(i)
+    return "\0".join(
+        tokenizer.decode(segment, skip_special_tokens=False, clean_up_tokenization_spaces=False) for segment in segments
+    )
+
+
 @pytest.mark.parametrize("name", list(ALL))
 def test_whole_texts(name: str) -> None:
     tokenizer = ALL[name]()
@@ -199,19 +217,45 @@ def test_every_prefix(name: str) -> None:
                 assert scanner(name).scan_running(ids, t) == [n for at, n in running.items() if at >= t]
         prefixes = [ids[: t + 1] for t in running]
         for prefix, number in zip(prefixes, running.values(), strict=True):
-            segments: list[list[int]] = [[]]
-            for i in prefix:
-                if i < 0:
-                    segments.append([])
-                else:
-                    segments[-1].append(i)
-            decoded = "\0".join(
-                tokenizer.decode(segment, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-                for segment in segments
-            )
+            decoded = decode(tokenizer, prefix)
             start, end, value = oracle.numbers(as_the_oracle_reads(decoded, special))[-1]
             assert (number.text, number.value) == (decoded[start:end], value), decoded
             of_its_tokens = scanner(name).text(prefix[number.first_token :])
             assert of_its_tokens[number.start : number.end] == number.text
             digit_text = tokenizer.decode([prefix[-1]])
             assert any(character in digit_text for character in oracle.DIGITS)
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_ended_numbers_at_every_prefix(name: str) -> None:
+    """Each is where, by the oracle, no continuation can change it any more; wherever the scan begins or stops."""
+    tokenizer = ALL[name]()
+    rng = random.Random(f"ended {name}")
+    special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
+    used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
+    found = 0
+    for case in range(ENDED_CASES):
+        ids = tokenizer.encode(text(rng, rng.randrange(1, 8), used), add_special_tokens=case % 2 == 0)
+        if case % 5 == 0:
+            ids.insert(rng.randrange(len(ids) + 1), -1)
+        read = [as_the_oracle_reads(decode(tokenizer, ids[: t + 1]), special) for t in range(len(ids))]
+        # Half a character decodes to something that the whole text does not go on with.
+        lengths = [len(commonprefix([prefix, read[-1]])) for prefix in read]
+        expected: dict[int, list[str]] = {}
+        for start, end, known in oracle.known(read[-1]) if ids else []:
+            expected.setdefault(bisect_left(lengths, known), []).append(read[-1][start:end])
+        whole = scanner(name).scan_ended(ids)
+        assert {t: n.text for t, n in whole.items()} == {t: texts[-1] for t, texts in expected.items()}, (read, ids)
+        for t in range(len(ids)):
+            assert scanner(name).scan_ended(ids[: t + 1], t) == {at: n for at, n in whole.items() if at == t}, ids
+            if t % 3 == 0:
+                assert scanner(name).scan_ended(ids, t) == {at: n for at, n in whole.items() if at >= t}
+        # A boundary ends what the text left open: then they are all numbers of the text but those that share a token.
+        over = list(scanner(name).scan_ended([*ids, -1]).values())
+        numbers = scanner(name).scan(ids)
+        places = [(n.text, n.first_token, n.last_token) for n in numbers]
+        assert [place for n in over if (place := (n.text, n.first_token, n.last_token)) not in places] == []
+        shared = sum(len(texts) - 1 for texts in expected.values())
+        assert len(numbers) - shared - 2 <= len(over) <= len(numbers) - shared
+        found += len(whole)
+    assert found > 2 * ENDED_CASES

@@ -103,7 +103,7 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         """For subclasses: `detach` is about to give the model its own class back."""
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `generate`; numbers of the prompt (and under `running` also generated ones) are injected."""
+        """transformers' `generate`; the prompt's numbers (under a causal policy generated ones too) are injected."""
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is None and kwargs.get("inputs_embeds") is not None:
             raise _no_ids()
@@ -481,7 +481,7 @@ def _known_response(model: AttachedModel, labels: torch.Tensor | None, start: in
     if response is None and model.training and torch.is_grad_enabled():
         raise InputError(
             f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without "
-            "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running'"
+            "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running' or 'after'"
         )
     return response
 
@@ -493,7 +493,7 @@ def _response(labels: torch.Tensor | None, start: int, policy: str) -> list[list
     if bool(response.all()):
         warnings.warn(
             f"policy={policy!r} injects into prompts only, and these labels leave no prompt (no −100): ANI does "
-            "nothing here; mask the prompt's labels, or use policy='running'",
+            "nothing here; mask the prompt's labels, or use policy='running' or 'after'",
             stacklevel=4,
         )
     return [[False] * start + row for row in response.tolist()]
@@ -628,9 +628,9 @@ def _forward_shortened(model: AttachedModel, inner: Callable[..., Any], given: d
 
 @contextmanager
 def _prompting(model: AttachedModel, input_ids: Any, attention_mask: Any, cache: Any) -> Iterator[None]:
-    """Unless `running`, find the prompt's numbers once; what is generated after it gets nothing."""
+    """Unless the policy is causal, find the prompt's numbers once; what is generated after it gets nothing."""
     locator = number_locator(model)
-    if not locator.whole_numbers:
+    if locator.causal:
         yield
         return
     rows = text_ids(input_ids, attention_mask) if input_ids is not None else [[]]  # none: generation from BOS alone
