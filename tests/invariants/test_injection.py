@@ -222,7 +222,10 @@ def test_no_lookahead(family: str, policy: str) -> None:
                 if number.first_token <= t and number.last_token >= t - 1
             ]
             kept = min([kept, *(number.first_token for number in open_numbers)])
-        assert torch.equal(logits_of(model, ids)[:, :kept], logits_of(model, variant)[:, :kept])
+        # As many rows as numbers go through the module: with other counts, matrices of other shapes round otherwise.
+        counts = [len(number_locator(model).batch(row.tolist())) for row in (ids, variant)]
+        same = torch.equal if counts[0] == counts[1] else assert_close
+        assert same(logits_of(model, ids)[:, :kept], logits_of(model, variant)[:, :kept]) is not False
 
     check()
 
