@@ -560,8 +560,10 @@ def test_collator_forward_and_generate_agree(family: str, policy: str, scope: st
             with torch.no_grad():
                 model.generate(torch.tensor([example.input_ids[: example.prompt_length]]), max_new_tokens=1)
             decision = last_decision(model)
-            assert decision is not None
             mine = (numbers.rows == row) & (numbers.positions < example.prompt_length)
+            if decision is None:
+                assert policy == "after" and not mine.any()  # the prompt's only number ends it
+                continue
             assert torch.equal(numbers.positions[mine], decision.numbers.positions)
             assert torch.equal(numbers.features[mine], decision.numbers.features)
         if policy == "terminal" and scope == "prompt":
