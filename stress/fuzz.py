@@ -254,6 +254,12 @@ def scanner_cases(folder: Path) -> Case:
             for number in scanner.scan_running(given, start)[:50]:
                 assert start <= number.last_token < len(ids), number
                 assert number.value.is_finite()
+            ended = scanner.scan_ended(given)
+            assert scanner.scan_ended(given, start) == {t: n for t, n in ended.items() if t >= start}
+            assert scanner.scan_ended(given[:start]) == {t: n for t, n in ended.items() if t < start}
+            written_out = [number.text for number in numbers]
+            for token, number in [*ended.items()][:50]:
+                assert number.last_token <= token < len(ids) and number.text in written_out, number
 
         return json.dumps({"tokenizer": type(tokenizer).__name__, "ids": ids, "start": start}).encode(), read
 

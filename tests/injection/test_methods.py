@@ -522,7 +522,7 @@ def test_places_out_of_range_can_be_skipped() -> None:
     assert sizes == [7, 4]
 
 
-@pytest.mark.parametrize("policy", ["running", "digitwise", "placewise"])
+@pytest.mark.parametrize("policy", ["running", "after", "digitwise", "placewise"])
 def test_the_response_is_injected_under_terminal_alone(policy: Any) -> None:
     with pytest.raises(ValueError, match="scope='all' is for policy='terminal'"):
         AniConfig(layer=1, policy=policy, scope="all")

@@ -2,11 +2,14 @@
 
 import random
 import re
+from bisect import bisect_left
 from functools import cache
+from itertools import accumulate
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
 
 from ani.numbers import NumberScanner
 from tests.numbers import oracle
@@ -15,6 +18,7 @@ from tests.tokenizers import ALL
 
 BATCH = 1000  # texts of one example: tokenizers are fast in batches
 PREFIX_BATCH = 20  # of longer texts, each compared at every one of its tokens
+ENDED_BATCH = 10  # of texts of which every prefix is tried with several continuations
 NAMED = [
     "<|reserved_special_token_12|>",
     "<|im_end|>",
@@ -137,6 +141,19 @@ def as_the_oracle_reads(decoded: str, special: list[str]) -> str:
     return re.sub("|".join(map(re.escape, special)), lambda match: "\0" * len(match[0]), decoded)
 
 
+def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """With a boundary for each padding id."""
+    segments: list[list[int]] = [[]]
+    for i in ids:
+        if i < 0:
+            segments.append([])
+        else:
+            segments[-1].append(i)
+    return "\0".join(
+        tokenizer.decode(segment, skip_special_tokens=False, clean_up_tokenization_spaces=False) for segment in segments
+    )
+
+
 @pytest.mark.parametrize("name", list(ALL))
 @batches
 @given(rng=generators)
@@ -209,19 +226,46 @@ def test_every_prefix(name: str, rng: random.Random) -> None:
                 assert scanner(name).scan_running(ids, t) == [n for at, n in running.items() if at >= t], (written, t)
         prefixes = [ids[: t + 1] for t in running]
         for prefix, number in zip(prefixes, running.values(), strict=True):
-            segments: list[list[int]] = [[]]
-            for i in prefix:
-                if i < 0:
-                    segments.append([])
-                else:
-                    segments[-1].append(i)
-            decoded = "\0".join(
-                tokenizer.decode(segment, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-                for segment in segments
-            )
+            decoded = decode(tokenizer, prefix)
             start, end, value = oracle.numbers(as_the_oracle_reads(decoded, special))[-1]
             assert (number.text, number.value) == (decoded[start:end], value), decoded
             of_its_tokens = scanner(name).text(prefix[number.first_token :])
             assert of_its_tokens[number.start : number.end] == number.text
             digit_text = tokenizer.decode([prefix[-1]])
             assert any(character in digit_text for character in oracle.DIGITS)
+
+
+@pytest.mark.parametrize("name", list(ALL))
+@batches
+@given(rng=generators)
+def test_ended_numbers_at_every_prefix(name: str, rng: random.Random) -> None:
+    """Each is where, by the oracle, no continuation can change it any more; wherever the scan begins or stops."""
+    tokenizer = ALL[name]()
+    special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
+    used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
+    found = 0
+    for case in range(ENDED_BATCH):
+        ids = tokenizer.encode(text(rng, rng.randrange(1, 8), used), add_special_tokens=case % 2 == 0)
+        if case % 5 == 0:  # not within a character
+            ids.insert(rng.choice([i for i in range(len(ids) + 1) if "\ufffd" not in decode(tokenizer, ids[:i])]), -1)
+        read = [as_the_oracle_reads(decode(tokenizer, ids[: t + 1]), special) for t in range(len(ids))]
+        # Without half a character, for whose sake some decoders give up whole ones before it.
+        lengths = list(accumulate((len(prefix.rstrip("\ufffd")) for prefix in read), max))
+        expected: dict[int, list[str]] = {}
+        for start, end, known in oracle.known(read[-1]) if ids else []:
+            expected.setdefault(bisect_left(lengths, known), []).append(read[-1][start:end])
+        whole = scanner(name).scan_ended(ids)
+        assert {t: n.text for t, n in whole.items()} == {t: texts[-1] for t, texts in expected.items()}, (read, ids)
+        for t in range(len(ids)):
+            assert scanner(name).scan_ended(ids[: t + 1], t) == {at: n for at, n in whole.items() if at == t}, ids
+            if t % 3 == 0:
+                assert scanner(name).scan_ended(ids, t) == {at: n for at, n in whole.items() if at >= t}
+        # A boundary ends what the text left open: then they are all numbers of the text but those that share a token.
+        over = list(scanner(name).scan_ended([*ids, -1]).values())
+        numbers = scanner(name).scan(ids)
+        places = [(n.text, n.first_token, n.last_token) for n in numbers]
+        assert [place for n in over if (place := (n.text, n.first_token, n.last_token)) not in places] == []
+        shared = sum(len(texts) - 1 for texts in expected.values())
+        assert len(numbers) - shared - 2 <= len(over) <= len(numbers) - shared
+        found += len(whole)
+    assert found > 0

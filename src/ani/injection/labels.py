@@ -31,14 +31,14 @@ def response_tokens(
         if training:
             raise InputError(
                 f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without "
-                "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running'"
+                "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running' or 'after'"
             )
         return None
     response = labels != -100
     if bool(response.all()):
         warnings.warn(
             f"policy={locator.policy!r} injects into prompts only, and these labels leave no prompt (no −100): ANI "
-            "does nothing here; mask the prompt's labels, or use policy='running'",
+            "does nothing here; mask the prompt's labels, or use policy='running' or 'after'",
             stacklevel=4,
         )
     return [[False] * start + row for row in response.tolist()]
