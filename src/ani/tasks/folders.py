@@ -18,6 +18,27 @@ from ani.tasks.task import Task
 from ani.untrusted import one_line
 
 
+def evaluated_tasks() -> dict[str, type[Task]]:
+    """The tasks of `ani eval`: those that need no settings that have no option."""
+    return {name: task for name, task in TASKS.items() if not any(f.is_required() for f in task.model_fields.values())}
+
+
+def with_options(names: Sequence[str], data: Mapping[str, str], **options: Any) -> list[Task]:
+    """Tasks with those of the command line's options that each has; `data` is by task.
+
+    Raises:
+        InputError: There is data for a task that takes none or isn't asked, or an option has a wrong value.
+    """
+    known = evaluated_tasks()
+    takers = [name for name, task in known.items() if "data" in task.model_fields]
+    for name in data:
+        if name not in takers:
+            raise InputError(f"the task {name} takes no data; those that do are {', '.join(takers)}")
+        if name not in names:
+            raise InputError(f"data for {name}, which is not among the tasks {', '.join(names)}")
+    return [known[name].asked(data=data.get(name), **options) for name in names]
+
+
 def evaluate(
     tasks: Sequence[Task],
     answerer: Answerer,
