@@ -51,7 +51,8 @@ def demo(
 
     _need_one_process("demo")
     # No layer is looked for where one is named.
-    changes = ["probe=false"] if any(each.startswith("ani.layer=") for each in overrides or ()) else []
+    named = any(each.startswith("ani.layer=") and each != "ani.layer=auto" for each in overrides or ())
+    changes = ["probe=false"] if named else []
     changes += [] if out is None else [f"output={json.dumps(str(out))}"]
     with _resumable("continue with the same command"):
         report = run_comparison(DEMO, console, changes, overrides or ())
@@ -351,7 +352,7 @@ def gate_shares(
 
     team = _joined(processes)
     adapter = adapter or _default_adapter(model)
-    task = GateShares(texts=texts, field=field or ["text"], group=group, limit=limit)
+    task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
     with _resumable("start the same command again"), alone(out):
         attached, tokenizer = _load(model, adapter)
         _check_gate(attached, adapter or model, "ani gate-shares")

@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
@@ -11,6 +11,7 @@ from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokeniz
 from ani.data.sources import Example, Message, Role
 from ani.encoders import FourierNumberEncoder
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from tests.properties import examples
 from tests.tokenizers import ALL, gemma_like, llama3, qwen
 
 LOCATORS: dict[tuple[str, str], NumberLocator] = {}
@@ -166,7 +167,7 @@ EXAMPLES = [
 ]
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     examples=st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=5),
     policy=st.sampled_from(["terminal", "running"]),

@@ -8,7 +8,7 @@ from importlib import resources
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -17,6 +17,7 @@ from ani.data.contrastive import PAIRS_PER_FRAME, contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence, Split, value_split
 from ani.errors import InputError
 from ani.numbers import find_numbers
+from tests.properties import examples
 
 DOCUMENT = resources.files("ani.data").joinpath("contrastive_pairs.yaml").read_text("utf-8")
 DOMAINS: dict[str, dict[str, list[str]]] = yaml.safe_load(DOCUMENT)
@@ -127,7 +128,7 @@ def test_how_much_the_words_further_back_tell() -> None:
     assert round(100 * right[unknown].mean()) == 76
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(0, 2**32), st.integers(0, 300), st.sampled_from([*SPLITS, None]))
 def test_the_seed_decides_and_a_larger_count_appends(seed: int, count: int, split: Split | None) -> None:
     few = contrastive_sentences(count, split=split, seed=seed)

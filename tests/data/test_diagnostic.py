@@ -11,7 +11,7 @@ from importlib import resources
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ani.data.diagnostic import (
@@ -21,6 +21,7 @@ from ani.data.diagnostic import (
     diagnostic_sentences,
 )
 from ani.numbers import find_numbers
+from tests.properties import examples
 
 DOCUMENT = resources.files("ani.data").joinpath("diagnostic_templates.yaml").read_text("utf-8")
 DOMAINS: dict[str, dict[str, list[str]]] = yaml.safe_load(DOCUMENT)
@@ -72,7 +73,7 @@ def test_a_sign_belongs_to_its_number(sentences: dict[Split, list[DiagnosticSent
 
 
 @given(split=splits, seed=seeds, count=st.integers(0, 400), more=st.integers(0, 200))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_a_larger_count_only_appends_and_nothing_repeats(split: Split, seed: int, count: int, more: int) -> None:
     few = diagnostic_sentences(count, split=split, seed=seed)
     many = diagnostic_sentences(count + more, split=split, seed=seed)
@@ -82,7 +83,7 @@ def test_a_larger_count_only_appends_and_nothing_repeats(split: Split, seed: int
 
 
 @given(split=splits, seed=seeds)
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_roles_are_balanced(split: Split, seed: int) -> None:
     roles = Counter(role for s in diagnostic_sentences(400, split=split, seed=seed) for role in s.roles)
     assert 0.45 <= roles["nominal"] / roles.total() <= 0.55

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import AniConfig
 from ani.injection.locate import NumberBatch, NumberLocator
 from ani.serving.scheduling import Scheduled, StepLocator
 from tests import tokenizers
+from tests.properties import examples
 
 POLICIES = ["terminal", "digitwise", "placewise", "running"]
 PROMPTS = [
@@ -37,7 +38,7 @@ def at(numbers: NumberBatch, row: int, shift: int) -> dict[int, list[float]]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(seed=st.integers(0, 10**6))
 def test_steps_find_what_whole_rows_hold(policy: str, seed: int) -> None:
     draw = random.Random(seed)

@@ -52,8 +52,8 @@ def test_the_papers_models_have_their_published_sizes(tmp_path: Path, name: str,
     h, i, layers = (shape[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
     q, kv = 128 * shape["num_attention_heads"], 128 * 8
     assert plan.parameters.lora == layers * 64 * (2 * (h + q) + 2 * (h + kv) + 3 * (h + i))
-    # W_P of 32 features; the gate's norm, its layer of 128, and its output.
-    assert plan.parameters.module == 32 * h + h + 128 * (2 * h + 1) + 129
+    # W_P of 33 features; the gate's norm, its layer of 128, and its output.
+    assert plan.parameters.module == 33 * h + h + 128 * (2 * h + 1) + 129
     head = shape["vocab_size"] * h * (1 if shape["tie_word_embeddings"] else 2)
     assert plan.memory.weights == pytest.approx((total - head) * 4.127 / 8 + head * 4, rel=1e-3)
     assert plan.steps == 6400 / 32

@@ -16,8 +16,11 @@ FORMAT_VERSION = 1
 MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
 
-LATER_SETTINGS = frozenset({"encoders", "magnitude_scaling", "bits_reciprocal", "gate", "combine"})
+LATER_SETTINGS = frozenset({"encoders", "gate", "combine"})
 """Settings that the first adapters were written without; their defaults say what those adapters do."""
+
+REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal": False}
+"""Settings that earlier files spell out, each with the value that is all there is now."""
 
 
 class InjectionSettings(EncoderSettings):
@@ -56,6 +59,19 @@ class InjectionSettings(EncoderSettings):
     """Its family."""
     num_hidden_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
     """Its decoder layers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        for key, left in REMOVED_SETTINGS.items():
+            if raw.get(key, left) != left:
+                raise ValueError(
+                    f"the encoder setting {key} was removed, and {raw[key]!r:.80} with it: only {left!r} can still be "
+                    "read; train again without the key"
+                )
+        return {key: value for key, value in raw.items() if key not in REMOVED_SETTINGS}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

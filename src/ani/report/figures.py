@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ani.probing.curve import LayerPoint, SelectedLayer
 from ani.results.sections import Bars, Curves, Histogram
 from ani.results.statistics import Estimate
 
@@ -104,48 +103,18 @@ class Panels(NamedTuple):
     panels: Mapping[str, Sequence[Line]]
 
 
-class LayerCurve(NamedTuple):
-    """Accuracy of linear probes over layers in 95% bands, and the layers of the selection (paper, Figure 3)."""
-
-    curve: Sequence[LayerPoint]
-    selection: SelectedLayer | None
-
-
-class LayerEffect(NamedTuple):
-    """What a run gains from the layer that it injects at, beside what a probe reads there."""
-
-    layer: int
-    run: str
-    task: Estimate
-    """Right answers, the mean over seeds."""
-    probe: Estimate
-    """Held-out accuracy."""
-
-
-class EffectsByLayer(NamedTuple):
-    """Right answers by layer of injection, above the probes' curve (paper, Figure "Layer Sensitivity Analysis")."""
-
-    effects: Sequence[LayerEffect]
-    curve: Sequence[LayerPoint]
-
-
-class TaskOverProbe(NamedTuple):
-    """Right answers over held-out probe accuracy, a point a layer with its 95% intervals."""
-
-    effects: Sequence[LayerEffect]
-
-
 @singledispatch
 def draw(what: Any, name: str) -> Chart:
     """Draw what a section's figure holds; `name` makes its identifiers unique in a page."""
     raise TypeError(f"{type(what).__name__} is no chart")
 
 
-def _key(index: int, name: str) -> Key:
+def legend_key(index: int, name: str) -> Key:
+    """The entry of a series."""
     return Key(MARKERS[index % len(MARKERS)][1], index % len(SERIES), name)
 
 
-def _svg(figure: Figure, name: str) -> Markup:
+def as_svg(figure: Figure, name: str) -> Markup:
     """The SVG element alone, its identifiers unique in a page by `name`, scaling with its container."""
     stream = StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
@@ -164,13 +133,14 @@ def _svg(figure: Figure, name: str) -> Markup:
     return Markup(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))
 
 
-def _figure(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+def new_figure(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """An empty one, and its axes row by row."""
     figure = Figure(figsize=(5.6, 2.6) if columns == 1 else (3.0 * columns, 2.3 * rows))
     grid = figure.subplots(rows, columns, squeeze=False)
     return figure, list(grid.flat)
 
 
-def _bars(estimates: Iterable[Estimate]) -> list[tuple[float, ...]]:
+def error_bars(estimates: Iterable[Estimate]) -> list[tuple[float, ...]]:
     """The lengths of error bars, down and up."""
     # Rounding can put a limit a hair inside the estimate at 0% and 100%.
     lengths = [(max(0.0, e.value - e.low), max(0.0, e.high - e.value)) for e in estimates]
@@ -190,13 +160,13 @@ def _curves(what: Curves, name: str) -> Chart:
     ticks = sorted({x for run in runs.values() for x in run})
     step = min((b - a for a, b in pairwise(ticks)), default=1)
     if len(runs) <= MOST_LINES:
-        figure, (axes,) = _figure()
+        figure, (axes,) = new_figure()
         for index, run in enumerate(runs.values()):
             # Shifted a little, so that bars at the same place can be told apart.
             _curve(axes, run, index, (index - (len(runs) - 1) / 2) * min(0.09, 0.5 / len(runs)) * step)
         axes.set(xlabel=what.label)
         panels = [axes]
-        legend = [_key(index, run) for index, run in enumerate(runs)]
+        legend = [legend_key(index, run) for index, run in enumerate(runs)]
     else:
         lines = -(-len(runs) // PANEL_COLUMNS)
         figure = Figure(figsize=(12, 1.8 * lines))
@@ -214,7 +184,7 @@ def _curves(what: Curves, name: str) -> Chart:
         for axes in grid[len(runs) :]:
             axes.set_axis_off()
         figure.supxlabel(what.label, fontsize=9)
-        legend = [_key(0, "the panel's run")]
+        legend = [legend_key(0, "the panel's run")]
         legend += [Key("╌", NEUTRAL, run) for run in runs if run == what.baseline]
         legend.append(Key("─", NEUTRAL, "the others (pale)"))
     for axes in panels:
@@ -226,7 +196,7 @@ def _curves(what: Curves, name: str) -> Chart:
         for run, points in runs.items()
     )
     return Chart(
-        _svg(figure, name), f"{what.description}. {'; '.join(said)}.", tuple(legend), wide=len(runs) > MOST_LINES
+        as_svg(figure, name), f"{what.description}. {'; '.join(said)}.", tuple(legend), wide=len(runs) > MOST_LINES
     )
 
 
@@ -234,7 +204,7 @@ def _curve(axes: Axes, points: Mapping[int, Estimate], style: int, shift: float)
     axes.errorbar(
         [x + shift for x in points],
         [estimate.value for estimate in points.values()],
-        yerr=_bars(points.values()),
+        yerr=error_bars(points.values()),
         color=SERIES[style],
         marker=MARKERS[style % len(MARKERS)][0],
         linestyle=LINES[style % len(LINES)],
@@ -262,7 +232,7 @@ def _bar_chart(what: Bars, name: str) -> Chart:
     axes.barh(
         range(len(bars)),
         [estimate.value for estimate in estimates],
-        xerr=_bars(estimates),
+        xerr=error_bars(estimates),
         height=0.62,
         color=SERIES[0],
         error_kw={"color": INK, "ecolor": INK, "elinewidth": 1, "capsize": 2},
@@ -276,7 +246,7 @@ def _bar_chart(what: Bars, name: str) -> Chart:
     axes.grid(visible=True, axis="x")
     axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     said = "; ".join(f"{bar}: {estimate.value:.1%}" for bar, estimate in bars.items())
-    return Chart(_svg(figure, name), f"{what.description}. {said}.")
+    return Chart(as_svg(figure, name), f"{what.description}. {said}.")
 
 
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
@@ -300,22 +270,22 @@ def _course(line: Line, name: str) -> str:
 @draw.register
 @matplotlib.rc_context(STYLE)
 def _line_chart(what: Lines, name: str) -> Chart:
-    figure, (axes,) = _figure()
+    figure, (axes,) = new_figure()
     _draw_lines(axes, what.lines)
     axes.set(xlabel="step")
     if what.shares:
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     courses = "; ".join(_course(line, line.name) for line in what.lines)
-    legend = tuple(_key(line.style, line.name) for line in what.lines)
-    return Chart(_svg(figure, name), f"{what.description}. {courses}.", legend)
+    legend = tuple(legend_key(line.style, line.name) for line in what.lines)
+    return Chart(as_svg(figure, name), f"{what.description}. {courses}.", legend)
 
 
 @draw.register
 @matplotlib.rc_context(STYLE)
 def _panels(what: Panels, name: str) -> Chart:
     columns = min(3, len(what.panels))
-    figure, grid = _figure(columns, -(-len(what.panels) // columns))
+    figure, grid = new_figure(columns, -(-len(what.panels) // columns))
     said: list[str] = []
     keys: dict[str, int] = {}
     for axes, (title, lines) in zip(grid, what.panels.items(), strict=False):
@@ -325,8 +295,8 @@ def _panels(what: Panels, name: str) -> Chart:
         keys |= {line.name: line.style for line in lines if line.name}
     for axes in grid[len(what.panels) :]:
         axes.set_axis_off()
-    legend = tuple(_key(style, key) for key, style in keys.items())
-    return Chart(_svg(figure, name), f"{what.description}. {'; '.join(said)}.", legend, wide=True)
+    legend = tuple(legend_key(style, key) for key, style in keys.items())
+    return Chart(as_svg(figure, name), f"{what.description}. {'; '.join(said)}.", legend, wide=True)
 
 
 BINS = 10
@@ -336,7 +306,7 @@ BINS = 10
 @matplotlib.rc_context(STYLE)
 def _histogram(what: Histogram, name: str) -> Chart:
     """Each role's as a share of its numbers."""
-    figure, (axes,) = _figure()
+    figure, (axes,) = new_figure()
     said, legend = [], []
     for index, (role, alphas) in enumerate(what.alphas.items()):
         if not alphas:
@@ -358,151 +328,4 @@ def _histogram(what: Histogram, name: str) -> Chart:
     axes.axvline(0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.set(xlabel="α", ylabel="share of the role's numbers", xlim=(0, 1))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    return Chart(_svg(figure, name), f"Histogram of α by role. {'; '.join(said)}.", tuple(legend))
-
-
-# The probes' colours, markers and lines: held out looks the same in every figure.
-RANDOM_SPLIT, HELD_OUT, TASK = 0, 1, 2
-RULE_MARK, PEAK_MARK = 3, 5
-BOTTOM = 0.45
-"""Of the axis of probe accuracy, a little below chance; lower only where something is."""
-
-
-def _probe_line(axes: Axes, layers: Sequence[int], estimates: Sequence[Estimate], style: int) -> None:
-    """A curve over layers in its 95% band."""
-    axes.fill_between(
-        layers,
-        [estimate.low for estimate in estimates],
-        [estimate.high for estimate in estimates],
-        color=SERIES[style],
-        alpha=0.18,
-        linewidth=0,
-    )
-    axes.plot(
-        layers,
-        [estimate.value for estimate in estimates],
-        color=SERIES[style],
-        marker=MARKERS[style][0],
-        markevery=max(1, len(layers) // 8),
-        linestyle=LINES[style],
-    )
-
-
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _layer_curve(what: LayerCurve, name: str) -> Chart:
-    curve, selection = what
-    figure, (axes,) = _figure()
-    layers = [probe.layer for probe in curve]
-    random_split, held_out = ([probe.estimate(key) for probe in curve] for key in ("random_split", "held_out"))
-    control = [probe.control for probe in curve]
-    axes.plot(layers, control, color=SERIES[NEUTRAL], linestyle=(0, (3, 2)), linewidth=0.9)
-    legend = [_key(RANDOM_SPLIT, "random split (the paper's measure)"), _key(HELD_OUT, "held out")]
-    legend.append(Key("╌", NEUTRAL, "control task"))
-    said = []
-    for style, label, estimates in (
-        (RANDOM_SPLIT, "random split", random_split),
-        (HELD_OUT, "held out", held_out),
-    ):
-        _probe_line(axes, layers, estimates, style)
-        peak, at = max((estimate.value, -layer) for layer, estimate in zip(layers, estimates, strict=True))
-        said.append(
-            f"{label}: {estimates[0].value:.1%} at layer {layers[0]}, {estimates[-1].value:.1%} at layer "
-            f"{layers[-1]}, highest {peak:.1%} at layer {-at}"
-        )
-    said.append(f"control task: {min(control):.1%} to {max(control):.1%}")
-    if selection is not None:
-        axes.axvline(selection.layer, color=INK, linewidth=1.2, zorder=1)
-        legend.append(Key("│", NEUTRAL, f"chosen: layer {selection.layer}"))
-        said.append(f"chosen: layer {selection.layer}")
-        for colour, marker, character, which, layer in (
-            (RULE_MARK, "D", "◆", "the paper's rule", selection.argmax),
-            (PEAK_MARK, "v", "▼", "early peak", selection.early_peak),
-        ):
-            if layer is None:
-                continue
-            axes.plot(
-                layer,
-                random_split[layers.index(layer)].value,
-                color=SERIES[colour],
-                marker=marker,
-                markersize=8,
-                markeredgecolor=PAPER,
-                linestyle="none",
-            )
-            legend.append(Key(character, colour, f"{which}: layer {layer}"))
-            said.append(f"{which}: layer {layer}")
-    lowest = min(BOTTOM, *control, *(estimate.low for estimate in (*random_split, *held_out)))
-    axes.set(xlabel="layer", ylim=(lowest - 0.005, 1.01))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    return Chart(_svg(figure, name), f"Accuracy of linear probes by layer. {'; '.join(said)}.", tuple(legend))
-
-
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _effects_by_layer(what: EffectsByLayer, name: str) -> Chart:
-    effects, curve = what
-    figure, (axes,) = _figure()
-    _probe_line(axes, [probe.layer for probe in curve], [probe.estimate("held_out") for probe in curve], HELD_OUT)
-    tasks = [effect.task for effect in effects]
-    axes.errorbar(
-        [effect.layer for effect in effects],
-        [task.value for task in tasks],
-        yerr=_bars(tasks),
-        color=SERIES[TASK],
-        marker=MARKERS[TASK][0],
-        linestyle=LINES[TASK],
-        capsize=2.5,
-        elinewidth=1,
-    )
-    axes.set(xlabel="layer")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    said = "; ".join(
-        f"layer {effect.layer}: {task.value:.1%} right, probe {effect.probe.value:.1%}"
-        for effect, task in zip(effects, tasks, strict=True)
-    )
-    return Chart(
-        _svg(figure, name),
-        f"Right answers and held-out probe accuracy by layer. {said}.",
-        (_key(TASK, "right answers"), _key(HELD_OUT, "probe, held out")),
-    )
-
-
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _task_over_probe(what: TaskOverProbe, name: str) -> Chart:
-    effects = what.effects
-    figure, (axes,) = _figure()
-    tasks, probes = [effect.task for effect in effects], [effect.probe for effect in effects]
-    axes.errorbar(
-        [probe.value for probe in probes],
-        [task.value for task in tasks],
-        xerr=_bars(probes),
-        yerr=_bars(tasks),
-        color=SERIES[TASK],
-        marker=MARKERS[TASK][0],
-        linestyle="none",
-        elinewidth=0.8,
-    )
-    for effect, task in zip(effects, tasks, strict=True):
-        axes.annotate(
-            str(effect.layer),
-            (effect.probe.value, task.value),
-            xytext=(4, 4),
-            textcoords="offset points",
-            color=INK,
-        )
-    axes.set(xlabel="held-out probe accuracy", ylabel="right answers")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(xmax=1))
-    said = "; ".join(
-        f"layer {effect.layer}: {task.value:.1%} at {effect.probe.value:.1%}"
-        for effect, task in zip(effects, tasks, strict=True)
-    )
-    return Chart(
-        _svg(figure, name),
-        f"Right answers over held-out probe accuracy. {said}.",
-        (_key(TASK, "a run, with the layer that it injects at"),),
-    )
+    return Chart(as_svg(figure, name), f"Histogram of α by role. {'; '.join(said)}.", tuple(legend))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ani.errors import InputError
 from ani.probing.curve import LayerPoint, SelectedLayer, layers_table
-from ani.report.figures import EffectsByLayer, LayerCurve, LayerEffect, TaskOverProbe
+from ani.report.layer_figures import EffectsByLayer, LayerCurve, LayerEffect, TaskOverProbe
 from ani.results.files import LAYERS, SELECTION, Run, read_object, read_records
 from ani.results.scores import Score
 from ani.results.sections import Figure, Headline, Section

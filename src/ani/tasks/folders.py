@@ -12,7 +12,7 @@ from ani.launch import ALONE, Processes
 from ani.provenance import provenance
 from ani.results.files import RUN, Run, read_run, task_file, write_json
 from ani.results.tables import Table, rich_table
-from ani.tasks import Posed, ask, clear_answers, presented, read_results
+from ani.tasks import TASKS, ask, clear_answers, pose, presented, read_results
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Task
 from ani.untrusted import one_line
@@ -49,9 +49,7 @@ def evaluate(
         InputError: A task's data can't be read, the model lacks what a task needs, or `out` holds another's results.
     """
     # All bad input is met before the first file is touched.
-    posed = [Posed(task, task.questions(seed)) for task in tasks]
-    for task, questions in posed:
-        task.check(questions, answerer.tokenizer, answerer.model.config)
+    posed = pose(tasks, answerer.tokenizer, answerer.model.config, seed)
     model = dict(facts or {})
     if processes.main:
         settings = {task.name: {**task.facts(questions), "seed": seed} for task, questions in posed}
@@ -129,7 +127,8 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[Table], dict[str, A
 def _judged(folder: Path) -> dict[type[Task], list[Any]]:
     results = {task: records for task, records in read_results(folder).items() if task.is_judged()}
     if not results:
-        raise InputError(f"{folder} holds no answers that were judged; `ani eval --out` writes them")
+        files = ", ".join(task_file(Path(), name).name for name, task in TASKS.items() if task.is_judged())
+        raise InputError(f"{folder} holds none of {files}, or only empty ones; `ani eval --out` writes them")
     return results
 
 
