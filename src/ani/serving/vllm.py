@@ -6,9 +6,8 @@ whole text of each request: in the V1 runner before its model arguments are made
 method is wrapped), in the V2 runner in the model state's `prepare_inputs`.
 """
 
-import functools
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +21,12 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ani.injection.config import AniConfig
+from ani.injection.exchange import exchange
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_settings
 from ani.serving.scheduling import Scheduled, StepLocator
-from ani.serving.vllm_plugin import gates_shut
+from ani.serving.vllm_plugin import before, gates_shut
 
 
 class _InjectionLayer(nn.Module):
@@ -63,11 +63,6 @@ class _InjectionLayer(nn.Module):
         return super().forward(positions, hidden_states, residual, *args, **kwargs)
 
 
-@functools.cache
-def _with_injection(layer_class: type[Any]) -> type[Any]:
-    return type(layer_class.__name__, (_InjectionLayer, layer_class), {"__module__": layer_class.__module__})
-
-
 class AniForCausalLM(nn.Module):
     """Mixed into a family's vLLM class."""
 
@@ -85,7 +80,7 @@ class AniForCausalLM(nn.Module):
         locator = NumberLocator(tokenizer, settings)
         self.ani_steps = StepLocator(locator)
         layer = self.model.layers[settings.layer]
-        layer.__class__ = _with_injection(cast(Any, type(layer)))
+        exchange(layer, _InjectionLayer)
         layer.ani = AniModule(settings, locator.encoder.width).float()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
@@ -149,7 +144,7 @@ class AniQwen3ForCausalLM(AniForCausalLM, Qwen3ForCausalLM):  # type: ignore[mis
 # --- the V1 runner ----------------------------------------------------------------------------------------------------
 
 
-def _prepare_v1(runner: Any, num_reqs: int | None) -> None:
+def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
     model = runner.get_model()
     if not isinstance(model, AniForCausalLM):
         return
@@ -168,16 +163,8 @@ def _prepare_v1(runner: Any, num_reqs: int | None) -> None:
     model.ani_prepare(step)
 
 
-def _wrapped(make_arguments: Any) -> Any:
-    @functools.wraps(make_arguments)
-    def prepare_and_make(self: Any, num_reqs: int | None = None) -> Any:
-        _prepare_v1(self, num_reqs)
-        return make_arguments(self, num_reqs)
-
-    return prepare_and_make
-
-
-GPUModelRunner._init_model_kwargs = _wrapped(GPUModelRunner._init_model_kwargs)  # the CPU's runner inherits it
+# The CPU's runner inherits it.
+GPUModelRunner._init_model_kwargs = before(GPUModelRunner._init_model_kwargs, _prepare_v1)
 
 
 # --- the V2 runner ----------------------------------------------------------------------------------------------------
