@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
+from ani.models import evaluating
 from ani.numbers import Number
 
 
@@ -47,12 +48,8 @@ def inspect(
     numbers: list[Number] = locator.scanner.scan(input_ids[0].tolist())
     if not numbers:
         return []
-    training = base.training
-    base.eval()
-    try:
+    with evaluating(base):
         base(input_ids=input_ids, logits_to_keep=1)
-    finally:
-        base.train(training)
     decision = last_decision(model)
     decided: dict[int, tuple[float, float]] = {}
     if decision is not None:  # None: the overflow rule leaves all of them alone
