@@ -359,7 +359,6 @@ def _find_numbers(model: AttachedModel, rows: Rows, start: int, labels: torch.Te
     return locator.batch(substitution.readable(rows) if locator.substitutes else rows, start=start, response=response)
 
 
-@torch.compiler.disable
 def _prompt(model: AttachedModel) -> _GenerationPrompt | None:
     """The prompt of the `generate` of this model to which a forward belongs, if its numbers were found there."""
     prompt = _generation_prompt.get()

@@ -197,18 +197,17 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
         model = self.model
         starts = input_batch.num_computed_tokens_np
         offsets = input_batch.query_start_loc_np
-        ids: Any = None
+        prefill_only = model.ani_steps.prefill_only
+        ids = None if prefill_only or not self._requests else input_batch.input_ids.cpu().numpy()
         step = []
         for row, request_id in enumerate(input_batch.req_ids):
             if request_id not in self._requests:
                 continue
             prompt_length, token_ids = self._requests[request_id]
             start, offset, end = int(starts[row]), int(offsets[row]), int(offsets[row + 1])
-            if model.ani_steps.prefill_only and start >= prompt_length:
+            if prefill_only and start >= prompt_length:
                 continue
-            if not model.ani_steps.prefill_only:
-                if ids is None:
-                    ids = input_batch.input_ids.cpu().numpy()
+            if ids is not None:
                 token_ids[start : start + end - offset] = ids[offset:end]
             step.append(Scheduled(request_id, token_ids, prompt_length, start, start + end - offset, offset))
         model.ani_prepare(step)
