@@ -29,8 +29,8 @@ from transformers import (
 
 from ani.errors import InputError
 from ani.files import DISK_FULL, replacing_directory
-from ani.untrusted import one_line
 from ani.untrusted.model import check_model
+from ani.untrusted.text import one_line
 
 EMBEDDED = "smollm2"
 

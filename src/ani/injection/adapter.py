@@ -29,9 +29,9 @@ from ani.injection.attach import ani_module, attach, base_model, detach, is_atta
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.methods import METHODS, Method, MethodName, unknown_method
 from ani.injection.module import AniModule
-from ani.untrusted import one_line, read_json_object
 from ani.untrusted.folder import own_file, read_weights, unchanged_file
 from ani.untrusted.peft import check_lora, read_lora_config
+from ani.untrusted.text import one_line, read_json_object
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"

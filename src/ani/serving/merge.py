@@ -12,7 +12,7 @@ from ani.injection.adapter import adapter_base, fold_adapter
 from ani.injection.attach import is_attached
 from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
 from ani.serving.checkpoint import SECTION, mark_merged
-from ani.untrusted import read_json_object
+from ani.untrusted.text import read_json_object
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[str, ...] = get_args(DType)

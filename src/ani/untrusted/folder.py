@@ -1,5 +1,7 @@
-"""The files of a folder that others made: no links out of it, no pickles, of safetensors floating-point weights that are
-finite and of the wanted shapes; knows nothing about what they are of."""
+"""The files of a folder that others made: no links out of it, no pickles, safetensors of finite floating-point weights.
+
+It knows nothing about what they are for.
+"""
 
 import hashlib
 from collections.abc import Mapping
