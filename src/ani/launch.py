@@ -24,10 +24,7 @@ _FAILURES, _EXIT_CODE = "ani/failures", "ani/exit code"
 class Processes:
     """The processes that share a piece of work, as one of them sees them; without arguments: this one alone.
 
-    Args:
-        rank: This one's, from 0; the main process has 0.
-        count: Of all.
-        store: What they share.
+    `rank` is this one's of `count`, 0 the main process's; `store` counts for all of them.
     """
 
     def __init__(self, rank: int = 0, count: int = 1, store: Any = None) -> None:

@@ -98,8 +98,15 @@ class AniForCausalLM(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """The module's, which layer l has here, and the family's."""
         module: dict[str, torch.Tensor] = {}
-        # A generator, because vLLM reads a file's weights one by one; what it leaves out is the module's.
-        loaded: set[str] = super().load_weights(_split_off(weights, module))  # type: ignore[misc]
+
+        def of_the_family() -> Iterator[tuple[str, torch.Tensor]]:  # one by one, as vLLM reads them from a file
+            for name, weight in weights:
+                if name.startswith("ani."):
+                    module[name.removeprefix("ani.")] = weight
+                else:
+                    yield name, weight
+
+        loaded: set[str] = super().load_weights(of_the_family())  # type: ignore[misc]
         self.model.layers[self.ani_config.layer].ani.load_state_dict(module)
         return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
 
@@ -114,16 +121,6 @@ class AniForCausalLM(nn.Module):
             numbers = numbers.to(layer.ani_numbers.device)
             layer.ani_numbers[numbers.positions] = True
             layer.ani_features[numbers.positions] = numbers.features
-
-
-def _split_off(
-    weights: Iterable[tuple[str, torch.Tensor]], module: dict[str, torch.Tensor]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, weight in weights:
-        if name.startswith("ani."):
-            module[name.removeprefix("ani.")] = weight
-        else:
-            yield name, weight
 
 
 # vLLM is left out of type checking (pyproject.toml), so that its classes are Any: hence each `misc` in this file.
