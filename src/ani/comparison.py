@@ -33,7 +33,7 @@ from ani.tasks.task import Task
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import PROBE, train
-from ani.untrusted import one_line, read_json_object
+from ani.untrusted.text import one_line, read_json_object
 
 PLAN_FILE = "comparison.yaml"
 DEMO = Path(__file__).parent / "recipes" / "demo-comparison.yaml"

@@ -18,26 +18,13 @@ from ani.errors import InputError
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
-_LONGEST = timedelta(weeks=52)
-"""That one process waits for another's share. If that one dies, their launcher ends all."""
-_PARENT_DEATH_SIGNAL = 1
-"""`PR_SET_PDEATHSIG` of prctl(2)."""
-_FSDP = {
-    "--fsdp_version": "2",
-    "--fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-    "--fsdp_reshard_after_forward": "true",
-    "--fsdp_cpu_ram_efficient_loading": "true",
-}
 _FAILURES, _EXIT_CODE = "ani/failures", "ani/exit code"
 
 
 class Processes:
     """The processes that share a piece of work, as one of them sees them; without arguments: this one alone.
 
-    Args:
-        rank: This one's, from 0; the main process has 0.
-        count: Of all.
-        store: What they share.
+    `rank` is this one's of `count`, 0 the main process's; `store` counts for all of them.
     """
 
     def __init__(self, rank: int = 0, count: int = 1, store: Any = None) -> None:
@@ -112,7 +99,7 @@ def end_with_launcher() -> None:
     if launched() and sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
 
 def join() -> Processes:
@@ -124,7 +111,8 @@ def join() -> Processes:
     end_with_launcher()
     store, rank, count = _meeting_point()
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=_LONGEST)
+        forever = timedelta(weeks=52)  # if a process dies, their launcher ends all that wait for it
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=forever)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
     return Processes(rank, count, store)
@@ -175,17 +163,23 @@ def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> i
             f"--processes {processes} needs a GPU for each, and this machine has {torch.cuda.device_count()}"
         )
     # `--multi_gpu` is also what makes it start several processes where there is no GPU; port 0 is any that is free.
-    options = {
-        "--num_processes": processes,
-        "--num_machines": 1,
-        "--mixed_precision": "no",
-        "--dynamo_backend": "no",
-        "--gpu_ids": "all",
-        "--main_process_port": 0,
-        "--num_cpu_threads_per_process": max(1, torch.get_num_threads() // processes),
-        **(_FSDP if fsdp else {}),
+    options: dict[str, object] = {
+        "num_processes": processes,
+        "num_machines": 1,
+        "mixed_precision": "no",
+        "dynamo_backend": "no",
+        "gpu_ids": "all",
+        "main_process_port": 0,
+        "num_cpu_threads_per_process": max(1, torch.get_num_threads() // processes),
     }
-    given = [str(word) for option in options.items() for word in option]
+    if fsdp:
+        options |= {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": "true",
+            "fsdp_cpu_ram_efficient_loading": "true",
+        }
+    given = [f"--{name}={value}" for name, value in options.items()]
     command = ["--use_fsdp" if fsdp else "--multi_gpu", *given, "-m", "ani.cli", *arguments]
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -29,8 +29,8 @@ from transformers import (
 
 from ani.errors import InputError
 from ani.files import DISK_FULL, replacing_directory
-from ani.untrusted import one_line
 from ani.untrusted.model import check_model
+from ani.untrusted.text import one_line
 
 EMBEDDED = "smollm2"
 
@@ -196,18 +196,12 @@ def _loading(kind: str, name: str) -> Iterator[None]:
         yield
     except (torch.cuda.OutOfMemoryError, MemoryError, InputError):
         raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
-            raise
-        raise _unavailable(kind, name, error) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of the loaders in Rust, and no Exception
+        full = isinstance(error, OSError) and error.errno in DISK_FULL
+        panic = type(error).__name__ == "PanicException"  # of the loaders in Rust, and no Exception
+        if full or not (panic or isinstance(error, Exception)):
             raise
-        raise _unavailable(kind, name, error) from error
-
-
-def _unavailable(kind: str, name: str, error: BaseException) -> InputError:
-    return InputError(
-        f"no {kind} {name!r:.200}: give a local directory, a hub name that you can reach and have access to (gated "
-        f"models need `hf auth login`), or {EMBEDDED!r}. The loader said: {one_line(error)}"
-    )
+        raise InputError(
+            f"no {kind} {name!r:.200}: give a local directory, a hub name that you can reach and have access to (gated "
+            f"models need `hf auth login`), or {EMBEDDED!r}. The loader said: {one_line(error)}"
+        ) from error

@@ -10,7 +10,7 @@ from ani.data.sources import Example, Message
 from ani.errors import InputError
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.numbers import find_numbers
-from ani.untrusted import one_line
+from ani.untrusted.text import one_line
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""

@@ -15,7 +15,7 @@ from ani.data.sources import checked_roles
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.numbers import find_numbers
-from ani.untrusted import json_lines
+from ani.untrusted.text import json_lines
 
 LABELLED_FILE = "diagnostic.jsonl"
 """The file of labelled sentences in a directory that `ani diagnostic` wrote."""

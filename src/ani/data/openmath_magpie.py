@@ -31,7 +31,7 @@ from ani.data.sources import hub_errors, record_examples
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.numbers import find_numbers
-from ani.untrusted import json_lines, one_line
+from ani.untrusted.text import json_lines, one_line
 
 OPENMATH = "nvidia/OpenMathInstruct-2"
 MAGPIE = "Magpie-Align/Magpie-Pro-MT-300K-v0.1"

@@ -14,7 +14,7 @@ from ani.data.arithmetic import ArithmeticProblem
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.untrusted import json_lines
+from ani.untrusted.text import json_lines
 
 Message = dict[str, str]
 

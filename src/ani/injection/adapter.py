@@ -6,8 +6,7 @@ may be anybody's: `ani.untrusted` and `ani.injection.config` judge it before any
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -30,10 +29,9 @@ from ani.injection.attach import ani_module, attach, base_model, detach, is_atta
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.methods import METHODS, Method, MethodName, unknown_method
 from ani.injection.module import AniModule
-from ani.untrusted import one_line, read_json_object
-from ani.untrusted.folder import own_file, unchanged_file
+from ani.untrusted.folder import own_file, read_weights, unchanged_file
 from ani.untrusted.peft import check_lora, read_lora_config
-from ani.untrusted.weights import read_weights
+from ani.untrusted.text import one_line, read_json_object
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
@@ -62,7 +60,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     module = ani_module(model) if METHODS[method].settings is not None else None
     if module is None and is_attached(model):
         raise InputError(f"method {method!r} has no module, but one is attached to the model; it would be lost")
-    if path.exists() and not (path / CONFIG_FILE).is_file() and not _is_empty_directory(path):
+    if path.exists() and not (path / CONFIG_FILE).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists and is no ANI adapter; choose another path or remove it")
     config: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
     weights = b""
@@ -145,11 +143,8 @@ def _load(
     weights = _module_weights(directory, saved)
     if saved.lora_digest is not None:
         unchanged_file(directory, PEFT_WEIGHTS_FILE, saved.lora_digest, CONFIG_FILE)
-    if saved.config is not None:  # before LoRA too, because it checks the model
-        attach(model, tokenizer, saved.config)
-    if saved.lora_digest is not None:
-        if saved.config is not None:
-            detach(model)  # so that LoRA finds the base model's own modules
+        if saved.config is not None:  # LoRA comes first, but not to a model that the module doesn't fit
+            detach(attach(model, tokenizer, saved.config))
         check_lora(model, directory)
         try:
             lora(model, directory)
@@ -157,16 +152,27 @@ def _load(
             raise
         except Exception as error:  # whatever PEFT meets in what others wrote
             raise InputError(f"the LoRA weights in {directory} can't be loaded: {one_line(error)}") from error
-        if saved.config is not None:
-            attach(model, tokenizer, saved.config)
     if saved.config is not None:
+        attach(model, tokenizer, saved.config)
         ani_module(model).load_state_dict(weights)
     return saved.method
 
 
 def _add_lora(model: PreTrainedModel, directory: Path) -> None:
-    with _unchanged_on_failure(model):
+    """If it fails, undo what PEFT did to the model's modules: it wraps them before it reads their weights."""
+    modules, attributes = list(model.named_modules()), dict(vars(model))
+    trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
         model.load_adapter(str(directory))
+    except BaseException:
+        for name, module in modules[1:]:
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, module)
+        vars(model).clear()
+        vars(model).update(attributes)
+        for parameter, requires_grad in trainable:
+            parameter.requires_grad_(requires_grad)
+        raise
 
 
 def _fold_lora(model: PreTrainedModel, directory: Path) -> None:
@@ -192,24 +198,6 @@ def adapter_method(path: str | Path) -> Method:
     """The method that trained an adapter: how texts are written for it, and its answers read; raises as
     `load_adapter`."""
     return METHODS[_read_config(_directory(path)).method]
-
-
-@contextmanager
-def _unchanged_on_failure(model: PreTrainedModel) -> Iterator[None]:
-    """Undo what PEFT did to the model's modules if the block raises: it wraps them before it reads their weights."""
-    modules, attributes = list(model.named_modules()), dict(vars(model))
-    trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        yield
-    except BaseException:
-        for name, module in modules[1:]:
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, module)
-        vars(model).clear()
-        vars(model).update(attributes)
-        for parameter, requires_grad in trainable:
-            parameter.requires_grad_(requires_grad)
-        raise
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -238,23 +226,18 @@ def _name_modules(file: Path, model: PreTrainedModel, adapter: str) -> None:
 
 def _directory(path: str | Path) -> Path:
     directory = Path(path)
+    files = [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
     try:
-        if directory.is_dir():
-            return directory
-        if directory.exists():
-            raise InputError(f"{path} is a file; an adapter is a directory with {CONFIG_FILE} and {WEIGHTS_FILE}")
-        return Path(
-            snapshot_download(
-                str(path), allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
-            )
-        )
-    except InputError:
-        raise
+        if not directory.exists():
+            return Path(snapshot_download(str(path), allow_patterns=files))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise InputError(
             f"no adapter at {one_line(path)}: there is no such directory, and the Hugging Face hub gave none "
             f"({one_line(error)})"
         ) from error
+    if not directory.is_dir():
+        raise InputError(f"{path} is a file; an adapter is a directory with {CONFIG_FILE} and {WEIGHTS_FILE}")
+    return directory
 
 
 class _Saved(NamedTuple):
@@ -305,7 +288,3 @@ def _card(method: MethodName, config: AniConfig | None) -> str:
         f"{config.hidden_size}: layer {config.layer}, policy `{config.policy}`, {config.integer_digits} integer and "
         f"{config.fraction_digits} fraction digits, encoders `{', '.join(config.encoders)}`. {load}"
     )
-
-
-def _is_empty_directory(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

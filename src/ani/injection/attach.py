@@ -209,7 +209,17 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     layers = decoder_layers(base)
     if isinstance(base, AttachedModel):
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
-    config = config.model_copy(update=_model_facts(base, config, len(layers)))
+    text_config = base.config.get_text_config()
+    facts = {
+        "model_type": text_config.model_type,
+        "hidden_size": text_config.hidden_size,
+        "num_hidden_layers": len(layers),
+    }
+    for key, actual in facts.items():
+        wanted = getattr(config, key)
+        if wanted is not None and wanted != actual:
+            raise InputError(f"this ANI config was made for {key}={wanted!r:.80}, the model has {key}={actual!r}")
+    config = config.model_copy(update=facts)
     check_layer(config.layer, base)
     if config.combine == "substitute":
         substitution.check_masks_hide(base)
@@ -268,20 +278,6 @@ def detach(model: nn.Module) -> nn.Module:
     return model
 
 
-def _model_facts(model: PreTrainedModel, config: AniConfig, num_layers: int) -> dict[str, Any]:
-    text_config = model.config.get_text_config()
-    facts = {
-        "model_type": text_config.model_type,
-        "hidden_size": text_config.hidden_size,
-        "num_hidden_layers": num_layers,
-    }
-    for key, actual in facts.items():
-        wanted = getattr(config, key)
-        if wanted is not None and wanted != actual:
-            raise InputError(f"this ANI config was made for {key}={wanted!r:.80}, the model has {key}={actual!r}")
-    return facts
-
-
 def _no_ids() -> InputError:
     return InputError(
         "ANI finds numbers in token ids, but got inputs_embeds without input_ids; pass input_ids, or, unless "
@@ -300,9 +296,9 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
         return inner(*args, **kwargs)  # an inner wrapper of the same call, or somebody kept us over a detach
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
     totals: tuple[int, int] | None = kwargs.pop("number_totals", None)
-    given = _arguments(type(model)._ani_base, args, kwargs)
+    given = {**dict(zip(_parameter_names(cast(Any, type(model)._ani_base)), args, strict=False)), **kwargs}
     input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
-    substitutes = _substitutes(model) and not _generating(model)  # `generate` begins with the mask that it needs
+    substitutes = _substitutes(model) and _prompt(model) is None  # `generate` begins with the mask that it needs
     rows: Rows | None = None
     if input_ids is not None:
         rows = history(cache, len(input_ids))
@@ -343,16 +339,11 @@ def _parameter_names(model_class: type[Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(model_class.forward).parameters)[1:]
 
 
-def _arguments(model_class: type[PreTrainedModel], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**dict(zip(_parameter_names(cast(Any, model_class)), args, strict=False)), **kwargs}
-
-
 @torch.compiler.disable
 def _new_ids(model: AttachedModel, input_ids: torch.Tensor, attention_mask: Any, start: int) -> Rows:
     """Token ids of this pass; of the prompt, those that `generate` found, whose mask tells no longer what is text."""
     rows: Rows = text_ids(input_ids, attention_mask)
-    prompt = _generation_prompt.get()
-    if prompt is not None and _generating(model):
+    if prompt := _prompt(model):
         for i, row in enumerate(rows):
             known = prompt.rows[i * len(prompt.rows) // len(rows)][start : start + len(row)]
             row[: len(known)] = known
@@ -361,18 +352,17 @@ def _new_ids(model: AttachedModel, input_ids: torch.Tensor, attention_mask: Any,
 
 @torch.compiler.disable
 def _find_numbers(model: AttachedModel, rows: Rows, start: int, labels: torch.Tensor | None) -> NumberBatch:
-    locator = number_locator(model)
-    prompt = _generation_prompt.get()
-    if prompt is not None and _generating(model):
+    if prompt := _prompt(model):
         return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // len(prompt.rows))
+    locator = number_locator(model)
     response = response_tokens(labels, start, locator, training=model.training and torch.is_grad_enabled())
     return locator.batch(substitution.readable(rows) if locator.substitutes else rows, start=start, response=response)
 
 
-def _generating(model: AttachedModel) -> bool:
-    """Whether this forward belongs to a `generate` of the model that found its prompt's numbers."""
+def _prompt(model: AttachedModel) -> _GenerationPrompt | None:
+    """The prompt of the `generate` of this model to which a forward belongs, if its numbers were found there."""
     prompt = _generation_prompt.get()
-    return prompt is not None and prompt.model is model
+    return prompt if prompt is not None and prompt.model is model else None
 
 
 # ContextVar.get can't be traced by torch.compile.

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from ani.encoders import EncoderSettings
 from ani.errors import InputError
 from ani.injection.methods import METHODS, MethodName, unknown_method
-from ani.untrusted import first_problem
+from ani.untrusted.text import first_problem
 
 FORMAT_VERSION = 1
 """Version of the adapter format on disk; raised when an older reader would misread a newer file."""

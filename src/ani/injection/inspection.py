@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
+from ani.models import evaluating
 
 
 class NumberDecision(NamedTuple):
@@ -49,12 +50,8 @@ def inspect(
     numbers = locator.scanner.scan(token_ids)
     if not numbers:
         return []
-    training = base.training
-    base.eval()
-    try:
+    with evaluating(base):
         base(input_ids=input_ids, logits_to_keep=1)
-    finally:
-        base.train(training)
     decision = last_decision(model)
     decided: dict[int, tuple[float, float]] = {}
     if decision is not None:  # None: no number got anything

@@ -16,23 +16,15 @@ def response_tokens(
 ) -> list[list[bool]] | None:
     """Which tokens are the response's, where that matters; None: it doesn't, or nobody says so at inference.
 
-    Args:
-        labels: (B, T), −100 on the prompt.
-        start: Tokens before them, which are the prompt's.
-        locator: The model's.
-        training: Whether there must be labels.
-
-    Raises:
-        InputError: If there are none.
+    `labels`, (B, T), are −100 on the prompt, to which the `start` tokens before them belong too. In training there
+    must be some, else this raises InputError.
     """
-    if not locator.hides_response:
-        return None
-    if labels is None:
-        if training:
-            raise InputError(
-                f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without "
-                "labels; pass labels (−100 on the prompt), numbers=..., or use policy='running' or 'after'"
-            )
+    if labels is None and locator.hides_response and training:
+        raise InputError(
+            f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without labels; "
+            "pass labels (−100 on the prompt), numbers=..., or use policy='running' or 'after'"
+        )
+    if labels is None or not locator.hides_response:
         return None
     response = labels != -100
     if bool(response.all()):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ani.errors import InputError
 from ani.files import replacing_file
-from ani.untrusted import first_problem, one_line
+from ani.untrusted.text import first_problem, one_line
 
 RUN = "run.json"
 """Where the results of a folder come from (`Run`)."""

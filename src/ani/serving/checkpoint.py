@@ -51,10 +51,7 @@ def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
 
 def merged_method(config: PreTrainedConfig) -> Method | None:
     """The method of a merged checkpoint; None if the config is not of one."""
-    section = getattr(config, SECTION, None)
-    if not isinstance(section, Mapping):
-        return None
-    return METHODS[_settings(config)[0]]
+    return METHODS[_settings(config)[0]] if isinstance(getattr(config, SECTION, None), Mapping) else None
 
 
 def merged_settings(config: PreTrainedConfig) -> AniConfig | None:

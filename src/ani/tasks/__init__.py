@@ -28,7 +28,7 @@ from ani.tasks.inspected import Inspected
 from ani.tasks.language import Language
 from ani.tasks.routing import Routing
 from ani.tasks.task import Task
-from ani.untrusted import one_line
+from ani.untrusted.text import one_line
 
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (Arithmetic, Gsm8k, Math, Mmlu, Gating, Routing, Finer, GateShares, Language, Inspected)

@@ -15,7 +15,7 @@ from ani.results.tables import Table, rich_table
 from ani.tasks import TASKS, ask, clear_answers, pose, presented, read_results
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Task
-from ani.untrusted import one_line
+from ani.untrusted.text import one_line
 
 
 def evaluated_tasks() -> dict[str, type[Task]]:

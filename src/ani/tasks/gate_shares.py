@@ -19,7 +19,7 @@ from ani.results.tables import Cell, Table, percent
 from ani.tasks.answering import Answerer
 from ani.tasks.lm_eval.data import BENCHMARKS, READERS
 from ani.tasks.task import Count, Task
-from ani.untrusted import bounded_lines, json_lines, one_line
+from ani.untrusted.text import bounded_lines, json_lines, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase

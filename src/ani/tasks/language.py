@@ -22,7 +22,7 @@ from ani.results.statistics import Estimate, bootstrap_means, percentiles
 from ani.results.tables import MISSING, Cell, Table, count
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Count, Task
-from ani.untrusted import json_lines
+from ani.untrusted.text import json_lines
 
 FEWEST_WORDS = 8
 MOST_CHARACTERS = 1000

@@ -22,7 +22,7 @@ from ani.injection.module import AniModule
 from ani.models import default_dtype, load_config
 from ani.training.recipe import DataSource, LoraSettings, Recipe, TrainingSettings
 from ani.training.run import check, lora_config, paper_layer
-from ani.untrusted import one_line
+from ani.untrusted.text import one_line
 
 
 def _published(

@@ -13,7 +13,7 @@ from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.models import DTypeName, Quantization
 from ani.settings import Section, override, read_settings, validated
-from ani.untrusted import one_line
+from ani.untrusted.text import one_line
 
 REMOVED: dict[str, Any] = {"training.number_token_loss": 0.0}
 """Settings of earlier versions, which wrote all of them into each run's recipe: the one value still accepted."""

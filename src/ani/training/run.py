@@ -30,7 +30,7 @@ from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, load_examples, tokenized_examples
 from ani.training.recipe import LoraSettings, Recipe, load_recipe
 from ani.training.trainer import AniTrainer
-from ani.untrusted import read_json_object
+from ani.untrusted.text import read_json_object
 
 PROBE = "probe"
 RECIPE_FILE = "recipe.yaml"

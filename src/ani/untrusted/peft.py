@@ -16,9 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from transformers import PreTrainedModel
 
 from ani.errors import InputError
-from ani.untrusted.folder import own_file
+from ani.untrusted.folder import own_file, read_weights
 from ani.untrusted.text import first_problem, one_line, read_json_object
-from ani.untrusted.weights import read_weights
 
 
 def _checked_names(value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from ani.data.sources import hub_errors, hub_records
 from ani.errors import InputError
 from ani.tasks.lm_eval.judging import MARKER, boxed_answer, marked_answer
-from ani.untrusted import json_lines
+from ani.untrusted.text import json_lines
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -17,7 +17,7 @@ from ani.injection.methods import Method
 from ani.launch import Processes
 from ani.results.files import kept_files
 from ani.tasks.answering import VllmModel
-from ani.untrusted import parse_json
+from ani.untrusted.text import parse_json
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
