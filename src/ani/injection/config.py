@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
 
-LATER_SETTINGS = frozenset({"encoders", "gate", "combine"})
+LATER_SETTINGS = frozenset({"values", "result_characters", "encoders", "gate", "combine"})
 """Settings that the first adapters were written without; their defaults say what those adapters do."""
 
 REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal": False}
@@ -64,7 +64,7 @@ class InjectionSettings(EncoderSettings):
     @property
     def causal(self) -> bool:
         """Whether what a token carries depends on no later token, and so is the same in a prompt and an answer."""
-        return self.policy in ("running", "after")
+        return self.values == "results" or self.policy in ("running", "after")
 
     @model_validator(mode="before")
     @classmethod
@@ -85,6 +85,11 @@ class InjectionSettings(EncoderSettings):
             raise ValueError(
                 "scope='all' is for policy='terminal': 'running' and 'after' always cover all text, and the others "
                 "would tell a response's first digit what the rest will be"
+            )
+        if self.values != "literals" and not (self.causal and self.combine == "add"):
+            raise ValueError(
+                f"values={self.values!r} needs combine='add', and beside literals a causal policy: policy='after' or "
+                "'running'"
             )
         if self.combine == "substitute" and (self.policy, self.scope, self.gate) != ("terminal", "prompt", "open"):
             raise ValueError(

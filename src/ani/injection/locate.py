@@ -7,14 +7,16 @@ all ask here, so they can't disagree.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from ani.encoders import build_encoder
+from ani.encoders.remainder import Carried, CarriedEncoder
 from ani.injection.config import AniConfig
 from ani.numbers import Number, NumberScanner
+from ani.numbers.calculations import Remainder
 
 UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
 """Values of `NumberBatch.roles`."""
@@ -100,6 +102,8 @@ class NumberLocator:
         """Whether numbers are found in each forward from the tokens so far, in prompt and response alike."""
         self.hides_response = not config.causal and config.scope == "prompt"
         """Whether numbers of the response get nothing, in training as in generation."""
+        self.values = config.values
+        self.fraction_digits = config.fraction_digits
         self.overflow = config.overflow
         self.substitutes = config.combine == "substitute"
         """Whether a number's sub-tokens but the last are hidden (`NumberBatch.absorbed`)."""
@@ -114,6 +118,8 @@ class NumberLocator:
             token_ids: `PADDING` where there is no text.
             start: Tokens before it are context only.
         """
+        if self.values == "results":
+            return []
         if self.policy == "after":  # padding ends a number too, but is no token that could carry it
             ended = self.scanner.scan_ended(token_ids, start)
             found = [(number, token) for token, number in ended.items() if token_ids[token] != PADDING]
@@ -149,19 +155,43 @@ class NumberLocator:
                 generation nobody knows that a number has ended.
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
         """
-        found: list[tuple[int, int, str, int, int]] = []
+        found: list[_Found] = []
         starts = [start] * len(rows) if isinstance(start, int) else start
         for row, (token_ids, first) in enumerate(zip(self._prompts(rows, response), starts, strict=True)):
             known = roles[row] if roles is not None else ()
+            literals: list[_Found] = []
             for number, at in self.find(token_ids, start=first):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
                 absorbed = number.last_token - number.first_token if self.substitutes else 0
-                found += [
-                    (row, token - first, text, role, absorbed)
+                literals += [
+                    _Found(row, token - first, text, role, absorbed)
                     for token, text in self._tokens(number, at, token_ids)
                     if token >= first
                 ]
+            found += (
+                literals if self.values == "literals" else self._with_results(row, token_ids, first, literals, known)
+            )
         return self._encode(found)
+
+    def results(self, token_ids: Sequence[int], *, start: int = 0) -> dict[int, Remainder]:
+        """What is still to be written of calculations' results, at tokens ≥ `start` of one row; `PADDING` where there
+        is no text."""
+        if self.values == "literals":
+            return {}
+        found = self.scanner.scan_results(token_ids, start, self.fraction_digits)
+        return {token: remainder for token, remainder in found.items() if token_ids[token] != PADDING}
+
+    def _with_results(
+        self, row: int, token_ids: Sequence[int], first: int, literals: "list[_Found]", known: Sequence[int]
+    ) -> "list[_Found]":
+        """One entry a token, in order; a result has the role of the last number before it whose role is known."""
+        carried = {each.position: each for each in literals}
+        for token, remainder in self.results(token_ids, start=first).items():
+            position = token - first
+            before = (role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE)
+            there = carried.get(position) or _Found(row, position, None, next(before, UNKNOWN_ROLE), 0)
+            carried[position] = there._replace(upcoming=remainder.upcoming)
+        return [carried[position] for position in sorted(carried)]
 
     def _tokens(self, number: Number, at: int, token_ids: Sequence[int]) -> list[tuple[int, str]]:
         """The tokens that carry a number, of which `at` is the last, and what each of them encodes."""
@@ -190,11 +220,26 @@ class NumberLocator:
             for row, responses in zip(rows, response, strict=True)
         ]
 
-    def _encode(self, found: list[tuple[int, int, str, int, int]]) -> NumberBatch:
+    def _encode(self, found: "list[_Found]") -> NumberBatch:
+        if isinstance(self.encoder, CarriedEncoder):
+            features = self.encoder.encode([Carried(each.literal, each.upcoming) for each in found])
+        else:
+            features = self.encoder.encode([each.literal or "" for each in found])
         return NumberBatch(
-            torch.tensor([row for row, *_ in found], dtype=torch.long),
-            torch.tensor([position for _, position, *_ in found], dtype=torch.long),
-            self.encoder.encode([text for _, _, text, *_ in found]),
-            torch.tensor([role for *_, role, _ in found], dtype=torch.long),
-            torch.tensor([absorbed for *_, absorbed in found], dtype=torch.long),
+            torch.tensor([each.row for each in found], dtype=torch.long),
+            torch.tensor([each.position for each in found], dtype=torch.long),
+            features,
+            torch.tensor([each.role for each in found], dtype=torch.long),
+            torch.tensor([each.absorbed for each in found], dtype=torch.long),
         )
+
+
+class _Found(NamedTuple):
+    """What a token carries, and where."""
+
+    row: int
+    position: int
+    literal: str | None
+    role: int
+    absorbed: int
+    upcoming: str | None = None
