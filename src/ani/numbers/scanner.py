@@ -321,7 +321,7 @@ class NumberScanner:
         size = _FIRST_CONTEXT
         while True:
             origin = max(0, start - size)
-            before = list(map(self._pieces.__getitem__, _as_list(token_ids[origin:start])))
+            before = self._pieces_before(token_ids, start, start - origin)
             # Without the first bytes of a character, which would pass for one that ends a number.
             whole, _ = codecs.utf_8_decode(b"".join(before), "surrogateescape", False)
             if origin == 0 or settled(whole.replace(_NOTHING_DECODED, BOUNDARY)):
