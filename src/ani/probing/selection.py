@@ -220,18 +220,12 @@ def _reason(selection: LayerSelection, tested: int) -> str:
             f"held out {argmax.held_out:.1%})"
         )
     if selection.preset is not None:
-        parts.append(_about_preset(selection))
+        model, preset = selection.preset
+        if preset == selection.layer:
+            parts.append(f"The paper's layer for {model} is the same")
+        elif first <= preset <= last:
+            parts.append(f"The paper's layer for {model}, {preset}, lies in the same stretch")
+        else:
+            measured = f" ({points[preset].held_out:.1%})" if preset in points else ""
+            parts.append(f"This disagrees with the paper's layer for {model}, which is {preset}{measured}")
     return ". ".join(parts) + "."
-
-
-def _about_preset(selection: LayerSelection) -> str:
-    assert selection.preset is not None
-    model, layer = selection.preset
-    if layer == selection.layer:
-        return f"The paper's layer for {model} is the same"
-    first, last = selection.stretch
-    if first <= layer <= last:
-        return f"The paper's layer for {model}, {layer}, lies in the same stretch"
-    points = {point.layer: point for point in selection.curve}
-    measured = f" ({points[layer].held_out:.1%})" if layer in points else ""
-    return f"This disagrees with the paper's layer for {model}, which is {layer}{measured}"
