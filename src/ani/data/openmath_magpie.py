@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
 from ani.data.labelled import LABELLED_FILE, write_labelled
-from ani.data.sources import hub_errors, record_examples
+from ani.data.sources import hub_errors, record_examples, text_of
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.numbers import find_numbers
@@ -137,10 +137,9 @@ def build_openmath_magpie(
     for side in sides:
         _fill(side, _entries(side.source, seed), count, max_characters, seen, on_kept)
     with replacing_directory(out) as work:
-        pairs = zip(*(side.kept for side in sides), strict=True)
-        write_labelled(work / LABELLED_FILE, (sentence for pair in pairs for sentence in pair))
-        examples = [example for pair in zip(*(side.examples for side in sides), strict=True) for example in pair]
-        lines = (json.dumps(example, ensure_ascii=False) + "\n" for example in examples if example is not None)
+        kept = [text for pair in zip(*(side.kept for side in sides), strict=True) for text in pair]
+        write_labelled(work / LABELLED_FILE, (sentence for sentence, _ in kept))
+        lines = (json.dumps(example, ensure_ascii=False) + "\n" for _, example in kept if example is not None)
         (work / TRAINING_FILE).write_text("".join(lines), encoding="utf-8", newline="\n")
         (work / CARD_FILE).write_text(_card(sides, seed, max_characters), encoding="utf-8", newline="\n")
 
@@ -162,9 +161,8 @@ class _Side:
 
     source: str
     role: Role
-    kept: list[DiagnosticSentence] = field(default_factory=list)
-    examples: list[dict[str, Any] | None] = field(default_factory=list)
-    """A training record for each of the kept; None: it has no answer."""
+    kept: list[tuple[DiagnosticSentence, dict[str, Any] | None]] = field(default_factory=list)
+    """Each with its training record; None: it has no answer."""
     dropped: Counter[str] = field(default_factory=Counter)
     terms: Counter[str] = field(default_factory=Counter)
 
@@ -201,8 +199,10 @@ def _fill(
             seen.add(question)
             spans = tuple((number.start, number.end) for number in numbers)
             roles = (side.role,) * len(spans)
-            side.kept.append(DiagnosticSentence(text, roles, spans, side.name, entry.template or text))
-            side.examples.append(_training_record(entry, side.role))
+            sentence = DiagnosticSentence(text, roles, spans, side.name, entry.template or text)
+            messages = [{"role": "user", "content": entry.question}, {"role": "assistant", "content": entry.answer}]
+            example = {"messages": messages, "roles": side.role} if entry.answer is not None else None
+            side.kept.append((sentence, example))
             on_kept(1)
             if len(side.kept) == count:
                 return
@@ -211,13 +211,6 @@ def _fill(
         f"{side.source} gives {len(side.kept)} {side.role} texts, {count} are wanted (dropped: {dropped or 'none'}); "
         f"name another source or ask for at most {len(side.kept)}"
     )
-
-
-def _training_record(entry: _Entry, role: Role) -> dict[str, Any] | None:
-    if entry.answer is None:
-        return None
-    contents = {"user": entry.question, "assistant": entry.answer}
-    return {"messages": [{"role": who, "content": text} for who, text in contents.items()], "roles": role}
 
 
 def _cut(text: str, limit: int) -> str | None:
@@ -293,7 +286,7 @@ def _entry(record: Any, where: str) -> _Entry:
         raise InputError(f"{where}: expected an object, found {type(record).__name__}")
     for keys in _QUESTION_AND_ANSWER:
         if record.keys() >= set(keys):
-            question, answer = (_text(record, key, where) for key in keys)
+            question, answer = (text_of(record, key, where) for key in keys)
             answer = _GSM8K_MARK.sub("", answer)
             text = f"{question}\n\n{answer}"
             return _Entry(text, question, text, answer)
@@ -312,7 +305,7 @@ def _entry(record: Any, where: str) -> _Entry:
             return _Entry(text, example.prompt, text, example.completion)
         return _entry({"messages": [*example.prompt, {"role": "assistant", "content": example.completion}]}, where)
     if "text" in record:
-        text = _text(record, "text", where)
+        text = text_of(record, "text", where)
         return _Entry(text, text, text)
     fields = one_line(", ".join(map(str, record)))
     raise InputError(
@@ -322,17 +315,10 @@ def _entry(record: Any, where: str) -> _Entry:
     )
 
 
-def _text(record: dict[str, Any], key: str, where: str) -> str:
-    if not isinstance(record[key], str):
-        raise InputError(f"{where}: {key!r} must be a text, not {type(record[key]).__name__}")
-    return str(record[key])
-
-
 def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
     """Turns of the form of ShareGPT, which Magpie uses, as chat messages."""
     if not isinstance(turns, list) or not all(
-        isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)
-        for turn in turns
+        isinstance(turn, dict) and all(isinstance(turn.get(key), str) for key in ("from", "value")) for turn in turns
     ):
         raise InputError(f"{where}: every turn of 'conversations' needs a text 'from' and a text 'value'")
     return [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in turns]
@@ -341,18 +327,12 @@ def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
 def _card(sides: list[_Side], seed: int, max_characters: int) -> str:
     """The data card, Markdown."""
     count = len(sides[0].kept)
-    sources = [
-        (
-            side.role,
-            side.name,
-            f"{len(side.kept) + side.dropped.total():,}",
-            f"{len(side.kept):,}",
-            f"{sum(len(sentence.roles) for sentence in side.kept):,}",
-        )
-        for side in sides
-    ]
-    dropped = [(reason, *(f"{side.dropped[reason]:,}" for side in sides)) for reason in _REASONS]
-    terms = [(term, f"{times:,}") for term, times in sides[1].terms.most_common(10)] or [("none", "0")]
+    sources = []
+    for side in sides:
+        numbers = sum(len(sentence.roles) for sentence, _ in side.kept)
+        sources.append((side.role, side.name, count + side.dropped.total(), count, numbers))
+    dropped = [(reason, *(side.dropped[reason] for side in sides)) for reason in _REASONS]
+    terms = sides[1].terms.most_common(10) or [("none", 0)]
     return f"""# Diagnostic set: numbers as quantities and as names
 
 {count:,} quantitative and {count:,} nominal texts by turns in `{LABELLED_FILE}`, one JSON object a line: `text`,
@@ -400,6 +380,6 @@ Programming: {PROGRAMMING_TERMS}.
 """
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *cells))

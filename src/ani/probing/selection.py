@@ -1,7 +1,6 @@
 """Which layer to inject at, from what the probes of every layer got right; knows nothing about models."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -149,9 +148,9 @@ def _estimate(name: str, right: NDArray[np.generic], resampled: NDArray[np.float
 
 def _longest(columns: list[int]) -> list[int]:
     """The longest run of neighbouring columns; of equals the last, which has read more of the context."""
-    runs = [[columns[0]]]
-    for before, column in pairwise(columns):
-        if column == before + 1:
+    runs: list[list[int]] = []
+    for column in columns:
+        if runs and column == runs[-1][-1] + 1:
             runs[-1].append(column)
         else:
             runs.append([column])
