@@ -5,8 +5,8 @@ question with its answer, the first turn of a conversation with its reply, or a 
 leaves open is decided so:
 
 - A label is its source's: nobody has judged single numbers, so that a date in a maths problem counts as a quantity.
-- A conversation is left out if any of its turns holds a term of `MATHS_TERMS` or `PROGRAMMING_TERMS`. A term is found
-  as a whole word in any case, a plural s or digits after it (`python3`); hyphens and underscores end words.
+- A conversation is left out if any of its turns holds a term of `excluded_terms.yaml`. A term is found as a whole word
+  in any case, a plural s or digits after it (`python3`); hyphens and underscores end words.
 - Numbers that begin a line to count the items of a list are taken out on both sides: a chat may hold few others, and a
   probe would learn the line break instead of the role.
 - Of GSM8K the answers are used too, as of the other maths sets, because operands stand there; its calculator
@@ -22,8 +22,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
 from ani.data.labelled import LABELLED_FILE, write_labelled
@@ -43,52 +46,11 @@ TRAINING_FILE = "train.jsonl"
 SHUFFLE_BUFFER = 10_000
 """So many records are held in memory, and the next one is drawn from them."""
 
-MATHS_TERMS = (
-    "math, maths, mathematics, mathematical, mathematically, mathematician, arithmetic, arithmetical, algebra, "
-    "algebraic, geometry, geometric, geometrical, trigonometry, trigonometric, calculus, precalculus, "
-    "combinatorics, number theory, set theory, graph theory, game theory, calculate, calculated, calculating, "
-    "calculation, calculator, computation, computational, equation, formula, formulae, theorem, lemma, corollary, "
-    "conjecture, axiom, polynomial, monomial, binomial, quadratic, cubic, linear, nonlinear, exponent, "
-    "exponential, exponentially, logarithm, logarithmic, derivative, differential, integral, integrand, "
-    "antiderivative, asymptote, probability, probabilities, probabilistic, statistic, statistical, statistically, "
-    "statistician, standard deviation, variance, covariance, correlation, regression, median, quartile, "
-    "percentile, percentage, average, arithmetic mean, weighted mean, sum, summation, total, subtotal, subtract, "
-    "subtracted, subtracting, subtraction, multiply, multiplied, multiplying, multiplication, multiplier, divided "
-    "by, long division, divisor, divisible, divisibility, dividend, quotient, modulo, modulus, remainder, "
-    "fraction, numerator, denominator, ratio, proportional, proportionality, decimal, integer, whole number, "
-    "prime number, even number, odd number, rational number, irrational number, real number, complex number, "
-    "natural number, square root, cube root, squared, cubed, factorial, permutation, factorization, factorize, "
-    "greatest common, least common, arithmetic progression, arithmetic sequence, fibonacci, matrix, matrices, "
-    "vector, scalar, tensor, determinant, eigenvalue, eigenvector, vertex, vertices, hypotenuse, perimeter, "
-    "circumference, diameter, radius, radii, perpendicular, parallelogram, trapezoid, rhombus, polygon, parabola, "
-    "hyperbola, ellipse, pythagorean, pythagoras, euclidean, cartesian, coordinate, coefficient, variable, "
-    "x-axis, y-axis, sine, cosine, arctan, inequalities, solve for, word problem, numerical, numerically, "
-    "quantitative, estimate, estimated, estimation"
-)
-"""What keeps a text out of the nominal side, a comma and a blank between terms. Everyday words that nearly
-always come with a quantity (average, total) are among them; words that rarely do (function, degree) are not."""
-
-PROGRAMMING_TERMS = (
-    "python, numpy, scipy, dataframe, jupyter, matplotlib, tensorflow, pytorch, keras, scikit-learn, sklearn, "
-    "java, javascript, typescript, node.js, nodejs, jquery, reactjs, react native, next.js, vue.js, angularjs, "
-    "c++, c#, asp.net, objective-c, golang, rustc, ruby on rails, kotlin, swiftui, php, laravel, perl, haskell, "
-    "matlab, fortran, cobol, vba, visual basic, html, css, xml, json, yaml, csv, sql, mysql, nosql, "
-    "postgresql, postgres, sqlite, mongodb, redis, oracle database, database, data structure, dataset, data "
-    "science, data scientist, data analysis, algorithm, algorithmic, programming, programmer, coding, source "
-    "code, code snippet, code block, line of code, lines of code, codebase, pseudocode, open source, compiler, "
-    "debug, debugger, debugging, refactor, refactoring, regex, regexp, regular expression, api, sdk, ide, url, "
-    "http, https, localhost, web server, web development, web developer, web app, backend, front-end, back-end, "
-    "frontend, full-stack, github, gitlab, git, docker, kubernetes, linux, unix, ubuntu, bash, powershell, shell "
-    "script, command line, terminal command, boolean, bitwise, linked list, hash table, hashmap, binary tree, "
-    "binary search, recursion, recursive, iterator, for loop, while loop, if statement, function call, lambda "
-    "function, stdin, stdout, println, printf, console.log, import statement, unit test, object-oriented, machine "
-    "learning, deep learning, neural network, computer science, spreadsheet, arduino, raspberry pi, software "
-    "engineer, software development, software developer"
-)
-"""What keeps a text out of the nominal side because it is about programs."""
+TERMS: dict[str, str] = yaml.safe_load(resources.files("ani.data").joinpath("excluded_terms.yaml").read_text("utf-8"))
+"""What keeps a text out of the nominal side, because it is about maths or about programs."""
 
 # A letter or digit may not touch a term; \b would not do, as it sees none between the + of C++ and a blank.
-_TERMS = f"{MATHS_TERMS}, {PROGRAMMING_TERMS}".split(", ")
+_TERMS = ", ".join(TERMS.values()).split(", ")
 _TERM = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, _TERMS))})(?:s|[0-9]+)?(?![^\W_])", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^([ \t*_#>]*)[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
 _GSM8K_MARK = re.compile(r"<<[^<>\n]*>>|^####.*$", re.MULTILINE)
@@ -374,9 +336,9 @@ name of a dataset on the hub; for a file, the place that it came from) before yo
 
 As whole words in any case, also with a plural s or digits after them, anywhere in the record's text or conversation.
 
-Maths: {MATHS_TERMS}.
+Maths: {TERMS["maths"]}.
 
-Programming: {PROGRAMMING_TERMS}.
+Programming: {TERMS["programming"]}.
 """
 
 
