@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 import ani
-from ani.data.arithmetic import arithmetic_problems
-from ani.evaluation.arithmetic import evaluate_arithmetic
-from ani.evaluation.statistics import wilson_interval
 from ani.injection import locate
 from ani.injection.attach import ani_module
 from ani.models import load_model, load_tokenizer
+from ani.results.statistics import share
+from ani.tasks.answering import Answerer
+from ani.tasks.arithmetic import Arithmetic
 
 DIGITS = (4, 8, 12)
 
@@ -68,9 +68,8 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer, model = load_tokenizer(options.model), load_model(options.model)
     ani.load_adapter(model, tokenizer, options.adapter)
-    problems = arithmetic_problems(
-        options.count * len(DIGITS), digits=DIGITS, operations=["addition"], split="test", seed=0
-    )
+    task = Arithmetic.model_validate({"count": options.count, "digits": DIGITS})
+    problems = task.questions(seed=0)
     changes: dict[str, Any] = {
         "exact": nullcontext(),
         "others'": features(model, "others'"),
@@ -81,13 +80,11 @@ def main() -> None:
     print(f"{'features':<14}" + "".join(f"{d:>4} digits" for d in DIGITS) + "    all, with 95% interval")
     for name, change in changes.items():
         with change:
-            records = list(evaluate_arithmetic(model, tokenizer, problems, run=name))
-        right = Counter(record["digits"] for record in records if record["correct"])
-        low, high = wilson_interval(right.total(), len(records))
+            answers = list(task.run(Answerer(model, tokenizer), problems, lambda _: None))
+        right = Counter(answer.digits for answer in answers if answer.correct)
+        found = share(answer.correct for answer in answers)
         lengths = "".join(f"{right[d] / options.count:>11.1%}" for d in DIGITS)
-        print(
-            f"{name:<14}{lengths}    {right.total() / len(records):.1%} ({100 * low:.1f}–{100 * high:.1f})", flush=True
-        )
+        print(f"{name:<14}{lengths}    {found.value:.1%} ({100 * found.low:.1f}–{100 * found.high:.1f})", flush=True)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(1)  # idle threads that spin would be counted as work
 
     random = Random(0)
-    encode = FourierNumberEncoder(INTEGER_DIGITS, FRACTION_DIGITS).encode
+    encode = FourierNumberEncoder(INTEGER_DIGITS, FRACTION_DIGITS, sign="phase").encode
     texts = [
         f"{random.randrange(10**INTEGER_DIGITS)}.{random.randrange(10**FRACTION_DIGITS):06d}" for _ in range(10_000)
     ]

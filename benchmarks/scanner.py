@@ -66,8 +66,12 @@ def ratios(tokenizer: PreTrainedTokenizerBase, texts: list[str], repeats: int) -
     measures: dict[str, Callable[[], object]] = {
         "scan, a text": lambda: [scanner.scan(row) for row in rows],
         "scan_running, a text": lambda: [scanner.scan_running(row) for row in rows],
+        "scan_ended, a text": lambda: [scanner.scan_ended(row) for row in rows],
         "scan_running, a decode step / tokenizing a text": lambda: [
             scanner.scan_running(row, len(row) - 1) for row in rows
+        ],
+        "scan_ended, a decode step / tokenizing a text": lambda: [
+            scanner.scan_ended(row, len(row) - 1) for row in rows
         ],
     }
     found: dict[str, list[float]] = {measure: [] for measure in measures}

@@ -27,6 +27,7 @@ WORDS = {
     Path: "path",
     bool: "`true`, `false`",
     type(None): "`null`",
+    Any: "anything",
 }
 LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -122,7 +123,7 @@ def _type(annotation: Any, metadata: Any = ()) -> str:
         f"{sign} {getattr(limit, name):g}"
         for limit in metadata
         for name, sign in LIMITS.items()
-        if hasattr(limit, name)
+        if hasattr(limit, name) and abs(getattr(limit, name)) < 2**53  # which is what a float can hold
     ]
     first, *others = _alternatives(annotation)  # only the first has limits
     return " or ".join([" ".join([first, ", ".join(limits)]).strip(), *others])

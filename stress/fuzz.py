@@ -43,17 +43,12 @@ from peft import LoraConfig, get_peft_model
 
 import ani
 from ani import InputError
-from ani.comparison import Comparison
+from ani.comparison import Comparison, evaluation_tasks
 from ani.data.collator import NumberCollator, tokenize
-from ani.data.finer import finer_sentences
 from ani.data.labelled import read_labelled
 from ani.data.openmath_magpie import _entries
 from ani.data.sources import read_jsonl
 from ani.encoders import ENCODERS, EncoderSettings
-from ani.evaluation.gate_shares import gate_texts
-from ani.evaluation.results import read_records
-from ani.evaluation.tasks import data as benchmarks
-from ani.evaluation.tasks.answers import boxed_answer, marked_answer
 from ani.injection import adapter as adapters
 from ani.injection.attach import number_locator
 from ani.models import load_config, load_model, load_tokenizer
@@ -61,10 +56,17 @@ from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.calculations import remainder
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 from ani.report import build_report
-from ani.report import records as kinds
-from ani.report.pairs import compare_folders
+from ani.report.training import TrainingStep
+from ani.results.files import Run, read_object, read_records
 from ani.serving.checkpoint import mark_merged, merged_settings
-from ani.training.recipe import Recipe, load_settings, save_recipe
+from ani.settings import load_settings, save_settings
+from ani.tasks import TASKS
+from ani.tasks.finer import Finer
+from ani.tasks.folders import compare_folders
+from ani.tasks.gate_shares import GateShares
+from ani.tasks.lm_eval import data as benchmarks
+from ani.tasks.lm_eval.judging import boxed_answer, marked_answer
+from ani.training.recipe import Recipe
 from ani.untrusted.folder import unchanged_file
 from ani.untrusted.peft import check_lora
 from tests import tokenizers
@@ -252,6 +254,12 @@ def scanner_cases(folder: Path) -> Case:
             for number in scanner.scan_running(given, start)[:50]:
                 assert start <= number.last_token < len(ids), number
                 assert number.value.is_finite()
+            ended = scanner.scan_ended(given)
+            assert scanner.scan_ended(given, start) == {t: n for t, n in ended.items() if t >= start}
+            assert scanner.scan_ended(given[:start]) == {t: n for t, n in ended.items() if t < start}
+            written_out = [number.text for number in numbers]
+            for token, number in [*ended.items()][:50]:
+                assert number.last_token <= token < len(ids) and number.text in written_out, number
 
         return json.dumps({"tokenizer": type(tokenizer).__name__, "ids": ids, "start": start}).encode(), read
 
@@ -261,7 +269,7 @@ def scanner_cases(folder: Path) -> Case:
 def grammar_cases(folder: Path) -> Case:
     """Texts through the grammar, the encoders, NumeroLogic's counts and the readers of answers."""
     encoders = [
-        build(EncoderSettings(fraction_digits=fraction, integer_digits=whole, bits_reciprocal=fraction == 0))
+        build(EncoderSettings(fraction_digits=fraction, integer_digits=whole))
         for build in ENCODERS.values()
         for whole, fraction in ((10, 6), (300, 0))
     ]
@@ -383,10 +391,10 @@ def jsonl_cases(folder: Path) -> Case:
         read_labelled(file)
 
     def finer() -> None:
-        finer_sentences(file, limit=5)
+        Finer(data=str(file), limit=5).questions(seed=0)
 
     def shares() -> None:
-        gate_texts(str(file), ["text", "question"], "group", limit=3)
+        GateShares(texts=[str(file)], field=["text", "question"], group="group", limit=3).questions(seed=0)
 
     def entries() -> None:
         list(_entries(str(file), 0))
@@ -438,7 +446,7 @@ def zip_cases(folder: Path) -> Case:
         for _ in range(rng.randrange(3) if data else 0):
             data[rng.randrange(len(data))] = rng.randrange(256)
         file.write_bytes(data)
-        return bytes(data), lambda: finer_sentences(file)
+        return bytes(data), lambda: Finer(data=str(file)).questions(seed=0)
 
     return draw
 
@@ -478,6 +486,7 @@ variants:
 evaluation:
   arithmetic: {count: 5, digits: [2, 4]}
   gating: {count: 5}
+  mmlu: {limit: 3}
   benchmarks:
     - {name: gsm8k, limit: 3}
 """
@@ -547,7 +556,9 @@ def recipe_cases(folder: Path) -> Case:
 
         def read() -> None:
             loaded = load_settings(file, kind, extra)
-            save_recipe(loaded, folder / "saved.yaml")
+            if isinstance(loaded, Comparison):
+                evaluation_tasks(loaded, str(file))
+            save_settings(loaded, folder / "saved.yaml")
 
         return data + b"\n# " + "\n# ".join(extra).encode("utf-8", "backslashreplace")[:9000], read
 
@@ -748,30 +759,27 @@ BENCHMARK = {
     "truncated": False,
     "run": "ani",
 }
-RESULTS: dict[str, tuple[Any, Any]] = {
-    "arithmetic.jsonl": ({**ANSWER, "seed": 0}, kinds.Answer),
-    "gsm8k.jsonl": (BENCHMARK, kinds.BenchmarkAnswer),
-    "gating.jsonl": ({"role": "nominal", "alpha": 0.5, "injected": False, "domain": "town"}, kinds.GateDecision),
-    "training_log.jsonl": ({"step": 1, "loss": 0.5, "penalty": 0.1, "embedding_ratio": 0.2}, kinds.TrainingStep),
-    "routing.jsonl": (
-        {
-            "query": "q",
-            "call": "called",
-            "exact": True,
-            "numbers": [{"role": "nominal", "injected": True, "passed": True}],
-        },
-        kinds.RoutedQuery,
-    ),
-    "inspected.jsonl": (
-        {
-            "text": "Bus 12",
-            "numbers": [{"text": "12", "value": "12", "start": 4, "end": 6, "alpha": 1.0, "injected": True}],
-        },
-        kinds.InspectedSentence,
-    ),
-    "gate-shares.jsonl": ({"source": "a", "group": None, "numbers": [{"injected": True}]}, kinds.GatedText),
-    "language.jsonl": ({"run": "ani", "kind": "plain", "text": "a", "tokens": 3, "loss": 2.5}, kinds.TextLoss),
+BUS = {
+    "text": "Bus 12",
+    "numbers": [{"text": "12", "value": "12", "start": 4, "end": 6, "alpha": 1.0, "injected": True}],
 }
+RESULTS: dict[str, Any] = {
+    "arithmetic.jsonl": {**ANSWER, "seed": 0},
+    "gsm8k.jsonl": BENCHMARK,
+    "gating.jsonl": {"role": "nominal", "alpha": 0.5, "injected": False, "domain": "town"},
+    "training_log.jsonl": {"step": 1, "loss": 0.5, "penalty": 0.1, "embedding_ratio": 0.2},
+    "routing.jsonl": {
+        "query": "q",
+        "call": "called",
+        "exact": True,
+        "numbers": [{"role": "nominal", "injected": True, "passed": True}],
+    },
+    "inspected.jsonl": BUS,
+    "gate-shares.jsonl": {"source": "a", "group": None, **BUS},
+    "language.jsonl": {"run": "ani", "kind": "plain", "text": "a", "tokens": 3, "loss": 2.5},
+}
+KINDS: dict[str, Any] = {f"{name}.jsonl": task.record for name, task in TASKS.items()}
+KINDS["training_log.jsonl"] = TrainingStep
 RUN = {
     "title": "t",
     "model": "m",
@@ -786,18 +794,14 @@ def result_cases(folder: Path) -> Case:
     file = folder / "records.jsonl"
 
     def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
-        record, kind = rng.choice(list(RESULTS.values()))
-        data = lines(record, rng)
+        name = rng.choice(list(RESULTS))
+        data, kind = lines(RESULTS[name], rng), KINDS[name]
         if rng.random() < 0.2:
-            data, kind = json_bytes(several(RUN, rng), rng), kinds.Run
+            data, kind = json_bytes(several(RUN, rng), rng), Run
         file.write_bytes(data)
-        match rng.randrange(3):
-            case 0 if kind is not kinds.Run:
-                return data, lambda: read_records(file)
-            case 1 if kind is kinds.Run:
-                return data, lambda: kinds.read_object(file, kind)
-            case _:
-                return data, lambda: kinds.read_lines(file, kind)
+        if kind is Run and rng.random() < 0.5:
+            return data, lambda: read_object(file, Run)
+        return data, lambda: read_records(file, kind)
 
     return draw
 
@@ -816,7 +820,7 @@ def report_cases(folder: Path) -> Case:
                 file.unlink()
             chosen = rng.sample(list(RESULTS), 3) if pages else ["arithmetic.jsonl", "gsm8k.jsonl"]
             for name in chosen:
-                record = RESULTS[name][0]
+                record = RESULTS[name]
                 value = changed(record, rng) if rng.random() < 0.5 else record
                 data = json.dumps(record).encode() + b"\n" + json.dumps(value).encode()
                 (place / name).write_bytes(data)

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ani.cli
 import ani.comparison
-import ani.evaluation.run
+import ani.tasks.folders
 from ani.injection.attach import ani_module
 from ani.models import load_model, load_tokenizer
 from ani.provenance import provenance
@@ -119,7 +119,7 @@ def prepare(root: Path) -> None:
             "arithmetic": {"count": 2, "digits": [1, 3]},
             "gating": {"count": 5},
             "language": {"texts": "../texts.jsonl", "count": 3},
-            "benchmarks": [{"name": "mmlu", "data": "../mmlu.jsonl", "limit": 3}],
+            "mmlu": {"data": "../mmlu.jsonl", "limit": 3},
         },
     }
     (root / "recipe.yaml").write_text(yaml.safe_dump(recipe))

@@ -18,7 +18,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 import ani
 from ani.injection.attach import ani_module, last_decision
 from ani.injection.scale import CALIBRATION_TEXT
+from tests.properties import register_profiles
 from tests.tokenizers import CHATML, gemma_like
+
+register_profiles()
 
 Recipe = dict[str, Any]
 

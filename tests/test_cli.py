@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from ani.data.tool_routing import drawn_queries
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ani.cli
 from ani.results.files import TRAINING_LOG
+from ani.tasks.routing import Routing
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from tests.conftest import save_tiny_llama
@@ -199,7 +199,7 @@ def test_evaluate_benchmarks_and_report(
     groups = [record["group"] for record in read(results / "mmlu.jsonl")]
     assert {group: scores["mmlu"][group]["total"] for group in groups} == {g: groups.count(g) for g in groups}
     queries = read(results / "routing.jsonl")
-    assert [query["query"] for query in queries] == [query.text for query in drawn_queries(2)]
+    assert [query["query"] for query in queries] == [query.text for query in Routing(limit=2).questions(seed=0)]
     assert all(number["injected"] is not None for query in queries for number in query["numbers"])
     assert sum(scores["routing"][call]["right"] for call in ("called", "malformed", "none")) == 2
     assert [record["value"] for record in read(results / "finer.jsonl")] == ["2031", "120"]
@@ -241,7 +241,7 @@ def test_an_interrupted_evaluation_goes_on(
 
         yield count
 
-    monkeypatch.setattr("ani.evaluation.run.counting", counting)
+    monkeypatch.setattr("ani.tasks.counting", counting)
     assert run(*arguments, results).code == 130
     assert {path.name for path in results.iterdir()} == {"gsm8k.answers", "run.json"}
     assert len((results / "gsm8k.answers").read_text().splitlines()) == 1 + 2
@@ -346,7 +346,7 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["inspect", "5", "--model", "other"], ["no model 'other'"]),
         (["inspect", "5", "--model", "no/such-model", "--adapter", "x"], ["'no/such-model'", "smollm2"]),
         (["inspect", "5", "--model", "[x]/gone", "--adapter", "x"], ["'[x]/gone'"]),
-        (["eval", "--out", "out", "--tasks", "arithmetics"], ["unknown task 'arithmetics'", "arithmetic, gating"]),
+        (["eval", "--out", "out", "--tasks", "arithmetics"], ["unknown task 'arithmetics'", "arithmetic, gsm8k"]),
         (["eval", "--out", "out", "--tasks", ","], ["unknown task ','"]),
         (["eval", "--out", "out", "--tasks", "routing,gsm8"], ["unknown task 'gsm8'; did you mean gsm8k?"]),
         (["eval", "--out", "out", "--tasks", "finer"], ["the task finer needs --adapter"]),

@@ -7,9 +7,10 @@ import pytest
 
 from ani.data.contrastive import contrastive_sentences
 from ani.data.labelled import write_labelled
-from ani.evaluation.results import read_records
-from ani.probing.run import HELD_OUT, LAYERS, RANDOM_SPLIT, SELECTION
+from ani.probing.run import HELD_OUT, RANDOM_SPLIT
+from ani.results.files import LAYERS, SELECTION
 from tests import test_cli
+from tests.test_cli import read
 
 run = test_cli.run
 Run = Callable[..., test_cli.Done]
@@ -29,7 +30,7 @@ def test_table_and_reason(run: Run, tiny_model: Path) -> None:
     assert done.code == 0, done
     chosen = json.loads(Path("out", SELECTION).read_text())
     assert "".join(chosen["reason"].split()) in "".join(done.out.split())
-    for point in read_records(Path("out", LAYERS)):
+    for point in read(Path("out", LAYERS)):
         assert f"{point['held_out']:.1%}" in done.out
     assert {path.name for path in Path("out").iterdir()} == {LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"}
 
@@ -41,7 +42,7 @@ def test_json_is_the_selection(run: Run, tiny_model: Path) -> None:
     assert chosen == json.loads(Path("out", SELECTION).read_text())
     assert chosen["layer"] in (0, 2)
     assert chosen["seed"] == 3
-    assert [point["layer"] for point in read_records(Path("out", LAYERS))] == [0, 2]
+    assert [point["layer"] for point in read(Path("out", LAYERS))] == [0, 2]
 
 
 def test_another_file_to_test_on(run: Run, tiny_model: Path, tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_another_file_to_test_on(run: Run, tiny_model: Path, tmp_path: Path) -> 
     settings = ["--data", tmp_path / "known.jsonl", "--held-out", tmp_path / "asked.jsonl", "--layers", "1", "--json"]
     done = run("probe", "--model", tiny_model, "--out", "out", *settings)
     assert done.code == 0, done
-    templates = {record["template"] for record in read_records(Path("out", HELD_OUT))}
+    templates = {record["template"] for record in read(Path("out", HELD_OUT))}
     assert templates == {sentence.template for sentence in asked}
 
 

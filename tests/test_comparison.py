@@ -13,12 +13,14 @@ from rich.console import Console
 import ani
 from ani import InputError, comparison
 from ani.errors import TrainingFailed
-from ani.evaluation.results import read_records
+from ani.results.files import TRAINING_LOG
+from ani.settings import load_settings, save_settings
+from ani.tasks.gating import Gating
 from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
-from ani.results.files import TRAINING_LOG
 from ani.training.examples import load_examples
-from ani.training.recipe import load_recipe, load_settings
+from ani.training.recipe import load_recipe
+from tests.test_cli import read
 
 SHIPPED = [
     path
@@ -93,17 +95,17 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     names = {*results, "comparison.md", "comparison.yaml", "report.html", "run.json", "cells"}
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
 
-    answers = read_records(folder / "arithmetic.jsonl")
+    answers = read(folder / "arithmetic.jsonl")
     cells = list(dict.fromkeys((record["run"], record["seed"]) for record in answers))
     assert cells == [("reference", None), *CELLS]
     asked = {cell: [r["prompt"] for r in answers if (r["run"], r["seed"]) == cell] for cell in cells}
     assert all(prompts == asked["reference", None] for prompts in asked.values())
     assert len(set(asked["reference", None])) == 6
-    decisions = read_records(folder / "gating.jsonl")
+    decisions = read(folder / "gating.jsonl")
     assert list(dict.fromkeys((record["run"], record["seed"]) for record in decisions)) == CELLS
     assert len({record["text"] for record in decisions}) == 5
 
-    losses = read_records(folder / "language.jsonl")
+    losses = read(folder / "language.jsonl")
     scored = {cell: [(r["text"], r["tokens"]) for r in losses if (r["run"], r["seed"]) == cell] for cell in cells}
     assert all(texts == scored["reference", None] for texts in scored.values())
     assert len(scored["reference", None]) == 6 and len(losses) == 6 * len(cells)
@@ -117,7 +119,7 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     for variant, seed in CELLS:
         training = folder / "cells" / variant / f"seed-{seed}" / "training"
         assert not list(training.glob("checkpoint-*"))
-        assert len(read_records(training / TRAINING_LOG)) == 4
+        assert len(read(training / TRAINING_LOG)) == 4
         adapters.add((training / ADAPTER / "ani.safetensors").read_bytes())
         recipe = load_recipe(training / "recipe.yaml")
         assert recipe.seed == seed
@@ -142,7 +144,7 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
 def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unbroken, folder = tmp_path / "unbroken", tmp_path / "results"
     compare(output=str(unbroken))
-    original = comparison.evaluate_gating
+    original = Gating.answer
 
     def in_the_second_cell(*args: Any, **kwargs: Any) -> Any:
         if "late" in {path.parts[-2] for path in folder.glob("cells/*/seed-*")}:
@@ -150,7 +152,7 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
         return original(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(comparison, "evaluate_gating", in_the_second_cell)
+        patch.setattr(Gating, "answer", in_the_second_cell)
         with pytest.raises(KeyboardInterrupt):
             compare()
     late = folder / "cells" / "late" / "seed-0"
@@ -172,10 +174,10 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
     assert finished.items() <= files_of(folder / "cells").items()
     for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl", "comparison.md"):
         assert (folder / name).read_text().replace("results", "unbroken") == (unbroken / name).read_text()
-    assert [line["step"] for line in read_records(folder / "cells/early/seed-1/training" / TRAINING_LOG)] == [1, 2, 3, 4]
+    assert [line["step"] for line in read(folder / "cells/early/seed-1/training" / TRAINING_LOG)] == [1, 2, 3, 4]
 
     with monkeypatch.context() as patch:
-        for step in ("train", "load_model", "evaluate_arithmetic", "evaluate_gating", "evaluate_language"):
+        for step in ("train", "load_model", "ask"):
             patch.setattr(comparison, step, interrupted)
         compare()
 
@@ -238,9 +240,9 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
     methods = {"sft": ["method=sft"], "early": ["ani.layer=1"], "numerologic": ["method=numerologic"]}
     compare(seeds=[0], variants=methods, more_seeds={"sft": [3]}, baseline="sft")
     assert {path: file for path, file in files_of(folder / "cells").items() if path in before} == before
-    cells = {(record["run"], record["seed"]) for record in read_records(folder / "arithmetic.jsonl")}
+    cells = {(record["run"], record["seed"]) for record in read(folder / "arithmetic.jsonl")}
     assert cells == {("reference", None), ("early", 0), ("sft", 0), ("sft", 3), ("numerologic", 0)}
-    gated = {record["run"] for record in read_records(folder / "gating.jsonl")}
+    gated = {record["run"] for record in read(folder / "gating.jsonl")}
     assert gated == {"early"}  # the others have no gate
     monkeypatch.setattr(comparison, "train", interrupted)  # nothing is left to do
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
@@ -261,7 +263,7 @@ def test_another_budget_is_told(compare: Compare, tmp_path: Path) -> None:
 def test_operations_may_have_lengths_of_their_own(compare: Compare, tmp_path: Path) -> None:
     tasks = [{"count": 2, "digits": [2]}, {"count": 1, "digits": [1, 3], "operations": ["subtraction"]}]
     compare(seeds=[0], variants={"sft": ["method=sft"]}, evaluation={"arithmetic": tasks})
-    answers = read_records(tmp_path / "results" / "arithmetic.jsonl")
+    answers = read(tmp_path / "results" / "arithmetic.jsonl")
     asked = [(record["operation"], record["digits"]) for record in answers if record["run"] == "sft"]
     assert sorted(asked) == [("+", 2), ("+", 2), ("-", 1), ("-", 3)]
 
@@ -272,7 +274,7 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     data.write_text("".join(json.dumps({**row, "question": f"{i}?", "answer": i % 4}) + "\n" for i in range(9)))
     asked = {"name": "mmlu", "data": str(data), "limit": 3}
     settings = {"variants": {"sft": ["method=sft"]}, "evaluation": {"benchmarks": [asked]}}
-    with pytest.raises(InputError, match=r"a chat template is needed for evaluation\.benchmarks"):
+    with pytest.raises(InputError, match="a chat template is needed for mmlu"):
         compare(**settings)
     with pytest.raises(InputError, match=r"evaluation\.benchmarks asks mmlu more than once"):
         compare(**{**settings, "evaluation": {"benchmarks": [asked, {"name": "gsm8k"}, {"name": "mmlu"}]}})
@@ -285,7 +287,7 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
 
     printed = StringIO()
     page = compare(overrides=[f"model={chat_model}"], console=Console(file=printed, width=140), **settings)
-    records = read_records(folder / "mmlu.jsonl")
+    records = read(folder / "mmlu.jsonl")
     ids = [record["id"] for record in records[:3]]
     cells = [("reference", None), ("sft", 0), ("sft", 1)]
     assert len(set(ids)) == 3 and min(ids) >= 5  # the first five are the examples
@@ -297,12 +299,12 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     markdown = (folder / "comparison.md").read_text()
     assert re.search(rf"\| sft \| \**{share:.1%}\** \(.*, n = 3 × 2 seeds\)", markdown)
     assert f"| MMLU | STEM | {100 * (share - reference):+.1f} (" in markdown
-    assert "mmlu, sft, seed 1: 3 in" in printed.getvalue() and "n = 3 × 2 seeds" in printed.getvalue()
+    assert "mmlu, questions, sft, seed 1: 3 in" in printed.getvalue() and "n = 3 × 2 seeds" in printed.getvalue()
     assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
 
 
 def test_no_problem_is_asked_twice(compare: Compare, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="asks addition of 2 digits more than once"):
+    with pytest.raises(InputError, match=r"evaluation\.arithmetic: addition of 2 digits is asked more than once"):
         compare(evaluation={"arithmetic": [{"count": 5}, {"count": 5, "digits": [2, 3]}]})
     assert not (tmp_path / "results").exists()
 
@@ -344,9 +346,16 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
     ("override", "message"),
     [
         ("sed=1", "unknown key 'sed'; did you mean 'seeds'?"),
-        ("evaluation.arithmetic.digit=[2]", "unknown key 'evaluation.arithmetic.0.digit'; did you mean 'digits'?"),
+        (
+            "evaluation.arithmetic.digit=[2]",
+            "unknown key 'evaluation.arithmetic.problems.0.digit'; did you mean 'digits'?",
+        ),
         ("evaluation.gating.count=0", "evaluation.gating.count"),
+        ("evaluation.gatings.count=5", "comparison.yaml: evaluation: unknown task gatings; did you mean gating?"),
+        ("evaluation.math.limits=5", "unknown key 'evaluation.math.limits'; did you mean 'limit'?"),
         ("evaluation={}", "evaluation needs a task"),
+        ("evaluation={math: null, benchmarks: null}", "evaluation needs a task"),
+        ("evaluation={gating: {count: 5}, inspected: null}", "set reference: false"),
         ("evaluation={gating: {count: 5}}", "set reference: false"),
         ("evaluation.arithmetic.count=1000000", "the test split has"),
         ("evaluation.language.texts=gone.jsonl", "data file gone.jsonl does not exist"),
@@ -385,10 +394,21 @@ def test_bad_comparisons_leave_nothing(compare: Compare, tmp_path: Path, overrid
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_shipped_comparisons_are_valid(path: Path, tmp_path: Path) -> None:
     found = load_settings(path, comparison.Comparison)
-    plan = comparison._plan(found, path.parent)
+    plan = comparison._plan(found, comparison.evaluation_tasks(found, str(path)), path.parent)
     assert list(plan.variants) == list(found.variants)
-    comparison.save_recipe(plan, tmp_path / "plan.yaml")
+    assert list(plan.evaluation) == list(found.evaluation)
+    save_settings(plan, tmp_path / "plan.yaml")
     assert load_settings(tmp_path / "plan.yaml", comparison.Plan) == plan
+
+
+def test_benchmarks_are_named_like_every_task(write: Write) -> None:
+    def tasks(**evaluation: Any) -> Any:
+        return comparison.evaluation_tasks(load_settings(write(evaluation=evaluation), comparison.Comparison), "")
+
+    named = tasks(arithmetic={"count": 5}, gsm8k={"limit": 3}, math={}, mmlu=None)
+    assert [task.name for task in named] == ["arithmetic", "gsm8k", "math"]
+    assert named == tasks(arithmetic={"count": 5}, benchmarks=[{"name": "gsm8k", "limit": 3}, {"name": "math"}])
+    assert (named[1].limit, named[2].limit) == (3, None)
 
 
 def test_some_comparison_ships() -> None:

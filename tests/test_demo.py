@@ -1,29 +1,33 @@
+"""`ani demo` in small: the comparison that it is, started from the command line."""
+
 import json
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
-from ani import InputError, demo
-from ani.evaluation.results import read_records
-from ani.training.checkpoints import ADAPTER
+from ani import comparison
+from ani.tasks.gating import Gating
+from tests import test_cli
+from tests.test_cli import read
 
+run = test_cli.run
+DEMO = yaml.safe_load(comparison.DEMO.read_text())
 RESULTS = {
-    "arithmetic-after.jsonl",
-    "arithmetic-before.jsonl",
     "arithmetic.jsonl",
+    "cells",
+    "comparison.md",
+    "comparison.yaml",
     "gating.jsonl",
     "inspected.jsonl",
     "report.html",
     "run.json",
-    "training",
     "training_log.jsonl",
 }
 SETTINGS = [
-    "ani.layer=1",
     "ani.gate_hidden_size=8",
     "lora.r=2",
     "dtype=float32",
@@ -35,60 +39,68 @@ SETTINGS = [
     "training.save_every=2",
 ]
 
-RunDemo = Callable[..., Path]
+RunDemo = Callable[..., test_cli.Done]
 
 
 @pytest.fixture
-def run_demo(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDemo:
-    """The demo in small, in `tmp_path/demo`."""
-    monkeypatch.setattr(demo, "PROBLEMS_A_LENGTH", 2)
-    monkeypatch.setattr(demo, "SENTENCES", 12)
+def run_demo(
+    run: Callable[..., test_cli.Done], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> RunDemo:
+    """With fewer problems and sentences, in `tmp_path/demo`, at layer 1 unless told otherwise."""
+    recipe = comparison.DEMO.parent / DEMO["recipe"]
+    evaluation = {**DEMO["evaluation"], "arithmetic": {"count": 2}, "gating": {"count": 12}}
+    small = tmp_path / "demo-comparison.yaml"
+    small.write_text(yaml.safe_dump({**DEMO, "recipe": str(recipe), "evaluation": evaluation}))
+    monkeypatch.setattr(comparison, "DEMO", small)
 
-    def run(*overrides: str, console: Console | None = None) -> Path:
-        settings = [f"model={tiny_model}", *SETTINGS, *overrides]
-        return demo.run_demo(tmp_path / "demo", console or Console(file=StringIO()), settings)
+    def run_demo(*overrides: str, layer: str = "ani.layer=1") -> test_cli.Done:
+        return run("demo", f"model={tiny_model}", *SETTINGS, layer, *overrides, "--out", tmp_path / "demo")
 
-    return run
+    return run_demo
 
 
 def test_the_demo_leaves_every_result_and_a_report(run_demo: RunDemo, tmp_path: Path, tiny_model: Path) -> None:
-    printed = StringIO()
-    report = run_demo(console=Console(file=printed, width=100))
+    done = run_demo()
     folder = tmp_path / "demo"
-    assert report == folder / "report.html"
+    assert done.code == 0, done
+    assert str(folder / "report.html") in done.out and "step    4/4" in done.out
+    # No layer is looked for where one is named.
     assert {path.name for path in folder.iterdir()} == RESULTS
-    before, after = (read_records(folder / f"arithmetic-{run}.jsonl") for run in ("before", "after"))
-    assert read_records(folder / "arithmetic.jsonl") == [*before, *after]
-    assert [record["prompt"] for record in before] == [record["prompt"] for record in after]
-    assert len(before) == 12
-    assert {record["run"] for record in before} == {"before"}
-    assert {record["run"] for record in after} == {"after"}
-    assert [line["step"] for line in read_records(folder / "training_log.jsonl")] == [1, 2, 3, 4]
-    assert len({record["text"] for record in read_records(folder / "gating.jsonl")}) == 12
-    assert [record["text"] for record in read_records(folder / "inspected.jsonl")] == list(demo.INSPECTED)
-    run = json.loads((folder / "run.json").read_text())
-    assert (run["model"], run["layer"], run["policy"]) == (str(tiny_model), 1, "terminal")
-    assert run["settings"]["training"]["steps"] == 4
-    page = report.read_text(encoding="utf-8")
-    assert "ANI demo" in page
-    assert demo.INSPECTED[0].split("505")[0] in page
-    assert "step    4/4" in printed.getvalue()
+    assert not list(folder.rglob("probe"))
+    answers = read(folder / "arithmetic.jsonl")
+    reference, ani = ([record for record in answers if record["run"] == name] for name in ("reference", "ani"))
+    assert len(reference) == len(ani) == len(answers) / 2 == 12
+    assert [record["prompt"] for record in reference] == [record["prompt"] for record in ani]
+    assert [line["step"] for line in read(folder / "training_log.jsonl")] == [1, 2, 3, 4]
+    assert len({record["text"] for record in read(folder / "gating.jsonl")}) == 12
+    inspected = DEMO["evaluation"]["inspected"]["texts"]
+    assert [record["text"] for record in read(folder / "inspected.jsonl")] == inspected
+    facts = json.loads((folder / "run.json").read_text())
+    assert (facts["model"], facts["layer"], facts["policy"]) == (str(tiny_model), 1, "terminal")
+    assert (Path(facts["adapter"]) / "ani.safetensors").is_file()
+    plan = yaml.safe_load((folder / "comparison.yaml").read_text())
+    assert plan["variants"]["ani"]["training"]["steps"] == 4
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for part in ("Comparison demo", "compared to reference", "Training loss", inspected[0].split("505")[0]):
+        assert part in page
 
 
 def test_the_demo_finds_its_layer(run_demo: RunDemo, tmp_path: Path) -> None:
-    printed = StringIO()
-    report = run_demo("ani.layer=auto", "probe.sentences=240", console=Console(file=printed, width=400))
-    selection = json.loads((tmp_path / "demo" / "selection.json").read_text())
-    assert {path.name for path in (tmp_path / "demo").iterdir()} == RESULTS | {"layers.jsonl", "selection.json"}
-    assert json.loads((tmp_path / "demo" / "run.json").read_text())["layer"] == selection["layer"]
-    assert "".join(selection["reason"].split()) in "".join(printed.getvalue().split())
-    assert "Which layer" in report.read_text(encoding="utf-8")
+    done = run_demo("probe.sentences=240", layer="ani.layer=auto")
+    folder = tmp_path / "demo"
+    assert done.code == 0, done
+    assert {path.name for path in folder.iterdir()} == RESULTS | {"layers.jsonl", "probe", "selection.json"}
+    selection = json.loads((folder / "selection.json").read_text())
+    assert json.loads((folder / "run.json").read_text())["layer"] == selection["layer"]
+    assert "".join(selection["reason"].split()) in "".join(done.out.split())
+    assert done.out.count("layers probed") == 1
+    assert "Which layer" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_second_run_reuses_what_is_there(run_demo: RunDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_demo()
     folder = tmp_path / "demo"
-    kept = [folder / "arithmetic-before.jsonl", folder / "arithmetic-after.jsonl", folder / "training" / ADAPTER]
+    kept = [*folder.glob("cells/**/*.jsonl"), *folder.glob("cells/*/*/training/adapter/*")]
     times = [path.stat().st_mtime_ns for path in kept]
     report = (folder / "report.html").read_bytes()
     (folder / "report.html").unlink()
@@ -96,29 +108,11 @@ def test_a_second_run_reuses_what_is_there(run_demo: RunDemo, tmp_path: Path, mo
     def never(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("done again")
 
-    monkeypatch.setattr(demo, "train", never)
-    monkeypatch.setattr(demo, "evaluate_arithmetic", never)
-    run_demo()
-    assert [path.stat().st_mtime_ns for path in kept] == times
+    for step in ("train", "load_model", "ask"):
+        monkeypatch.setattr(comparison, step, never)
+    assert run_demo().code == 0
+    assert [path.stat().st_mtime_ns for path in kept] == times and len(kept) > 8
     assert len((folder / "report.html").read_bytes()) == pytest.approx(len(report), rel=0.01)
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_another_recipe_in_the_same_folder_is_refused(
-    run_demo: RunDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
-) -> None:
-    if finished:
-        run_demo()
-    else:
-        with monkeypatch.context() as patch:
-            patch.setattr(demo, "train", _interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                run_demo()
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*")}
-    with pytest.raises(InputError, match="holds a demo with other settings") as caught:
-        run_demo("seed=1")
-    assert str(tmp_path / "demo") in str(caught.value)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*")} == before
 
 
 def _interrupted(*args: Any, **kwargs: Any) -> None:
@@ -126,41 +120,50 @@ def _interrupted(*args: Any, **kwargs: Any) -> None:
 
 
 def _stop_at_step_3(console: Console) -> Callable[[dict[str, Any]], None]:
-    def on_log(line: dict[str, Any]) -> None:
-        if line["step"] == 3:
-            raise KeyboardInterrupt
-
-    return on_log
+    return lambda line: _interrupted() if line["step"] == 3 else None
 
 
 @pytest.mark.parametrize(
-    ("stage", "replacement", "there"),
+    ("where", "stage", "replacement", "there"),
     [
-        ("evaluate_arithmetic", _interrupted, set()),
-        ("training_lines", _stop_at_step_3, {"arithmetic-before.jsonl"}),
-        ("load_adapter", _interrupted, {"arithmetic-before.jsonl", "training_log.jsonl"}),
-        ("evaluate_gating", _interrupted, RESULTS - {"gating.jsonl", "inspected.jsonl", "run.json", "report.html"}),
-        ("build_report", _interrupted, RESULTS - {"report.html"}),
+        (comparison, "ask", _interrupted, set()),
+        (comparison, "training_lines", _stop_at_step_3, {"reference/arithmetic.jsonl"}),
+        (Gating, "answer", _interrupted, {"reference/arithmetic.jsonl", "ani/seed-0/arithmetic.jsonl"}),
     ],
 )
 def test_an_interrupted_demo_goes_on(
-    run_demo: RunDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, replacement: Any, there: set[str]
+    run_demo: RunDemo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: Any,
+    stage: str,
+    replacement: Any,
+    there: set[str],
 ) -> None:
-    folder = tmp_path / "demo"
+    cells = tmp_path / "demo" / "cells"
     with monkeypatch.context() as patch:
-        patch.setattr(demo, stage, replacement)
-        with pytest.raises(KeyboardInterrupt):
-            run_demo()
-    assert {path.name for path in folder.iterdir()} == there | {"training"}
-    results = {path: path.stat().st_mtime_ns for path in folder.glob("arithmetic-*.jsonl")}
-    run_demo()
-    assert {path.name for path in folder.iterdir()} == RESULTS
+        patch.setattr(where, stage, replacement)
+        done = run_demo()
+    assert done.code == 130 and done.err == "interrupted: continue with the same command\n"
+    results = {path: path.stat().st_mtime_ns for path in cells.rglob("arithmetic.jsonl")}
+    assert {path.relative_to(cells).as_posix() for path in results} == there
+    assert not (cells.parent / "report.html").exists()
+    assert run_demo().code == 0
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == RESULTS
     assert {path: path.stat().st_mtime_ns for path in results} == results
-    assert [line["step"] for line in read_records(folder / "training_log.jsonl")] == [1, 2, 3, 4]
+    assert [line["step"] for line in read(tmp_path / "demo" / "training_log.jsonl")] == [1, 2, 3, 4]
+
+
+def test_another_recipe_in_the_same_folder_is_refused(run_demo: RunDemo, tmp_path: Path) -> None:
+    run_demo()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*")}
+    test_cli.assert_refused(
+        run_demo("seed=1"), str(tmp_path / "demo"), "holds another comparison", "name another output"
+    )
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*")} == before
 
 
 @pytest.mark.parametrize("wrong", ["training.stepps=1", "model=gone/model"])
 def test_a_bad_recipe_leaves_nothing(run_demo: RunDemo, tmp_path: Path, wrong: str) -> None:
-    with pytest.raises(InputError):
-        run_demo(wrong)
+    test_cli.assert_refused(run_demo(wrong), wrong.partition("=")[2] if "gone" in wrong else "did you mean 'steps'")
     assert not (tmp_path / "demo").exists()

@@ -184,10 +184,10 @@ def test_ctrl_c_at_the_last_step_finishes(tiny_recipe: Write, tmp_path: Path) ->
     ("name", "work", "how"),
     [
         ("compare", "comparison.run_comparison", "continue with the same command"),
-        ("eval", "evaluation.run.evaluate", "start the same command again: benchmarks go on"),
+        ("eval", "tasks.folders.evaluate", "start the same command again: benchmarks go on"),
         ("probe", "probing.run.probe", "start the same command again"),
         ("merge", "serving.merge.merge", "start the same command again"),
-        ("demo", "demo.run_demo", "continue with the same command"),
+        ("demo", "comparison.run_comparison", "continue with the same command"),
     ],
 )
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
@@ -303,7 +303,7 @@ def test_a_killed_evaluation_mixes_no_models(
     out = tmp_path / "out"
     command, other = commands(out)["eval"], ["eval", "--model", tiny_model, "--limit", "1", "--out", out]
     with monkeypatch.context() as patch:
-        patch.setattr("ani.evaluation.run.evaluate_gating", interrupted)
+        patch.setattr("ani.tasks.gating.Gating.answer", interrupted)
         assert run(*command).code == 130
     assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl"}
     test_cli.assert_refused(run(*other), "holds results of the model")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import ani
 from ani import inspect, load_adapter
-from ani.data.diagnostic import diagnostic_sentences
-from ani.evaluation.gating import evaluate_gating
 from ani.injection.adapter import _read_config
+from ani.tasks.answering import Answerer
+from ani.tasks.gating import Gating
 from ani.training.recipe import load_recipe
 from tests.tiny import pair
 
@@ -35,9 +35,9 @@ def test_it_tells_names_from_quantities() -> None:
     load_adapter(model, tokenizer, ADAPTER)
     room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10")
     assert (room.text, room.injected, capacity.text, capacity.injected) == ("505", False, "10", True)
-    sentences = diagnostic_sentences(60, split="test", seed=1)
-    records = list(evaluate_gating(model, tokenizer, sentences))
+    task = Gating(count=60)
+    records = list(task.run(Answerer(model, tokenizer), task.questions(seed=1), lambda _: None))
     for role, opened in (("nominal", False), ("quantitative", True)):
-        decisions = [record["injected"] for record in records if record["role"] == role]
+        decisions = [record.injected for record in records if record.role == role]
         # Chance is a half; its card says what a larger sample measured.
         assert sum(decision == opened for decision in decisions) / len(decisions) > 0.6

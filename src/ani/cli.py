@@ -1,25 +1,22 @@
 """The command line: parses, calls one function, prints; knows nothing else."""
 
-import errno
 import json
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from ani import terminal
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
-from ani.errors import InputError, TrainingFailed
-from ani.files import DISK_FULL, alone, is_main
-from ani.launch import Processes, end_with_launcher, fail, join, launch, launched
+from ani.errors import InputError
+from ani.files import alone
+from ani.launch import Processes, end_with_launcher, join, launch, launched
+from ani.terminal import chosen, console
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,11 +25,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
 )
-console = Console() if sys.stdout.isatty() else Console(width=120)
-console.quiet = not is_main()  # of several processes one speaks
-
-# typer is built on click or on its own copy of it, by version; this is the base of either's usage errors.
-_UsageError: Any = typer.BadParameter.__bases__[0]
 
 ModelOption = Annotated[str, typer.Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
 AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
@@ -51,9 +43,10 @@ def demo(
 
     _need_one_process("demo")
     # No layer is looked for where one is named.
-    changes = ["probe=false"] if any(each.startswith("ani.layer=") for each in overrides or ()) else []
+    named = any(each.startswith("ani.layer=") and each != "ani.layer=auto" for each in overrides or ())
+    changes = ["probe=false"] if named else []
     changes += [] if out is None else [f"output={json.dumps(str(out))}"]
-    with _resumable("continue with the same command"):
+    with terminal.resumable("continue with the same command"):
         report = run_comparison(DEMO, console, changes, overrides or ())
     console.print(f"\nThe report: [bold]{escape(str(report.resolve()))}[/bold] (open it in a browser)", soft_wrap=True)
 
@@ -122,7 +115,7 @@ def probe(
 
     wanted = _layers(layers) if layers is not None else None
     team = _joined(processes)
-    with _resumable("start the same command again"), alone(out):
+    with terminal.resumable("start the same command again"), alone(out):
         selection = run(
             load_model(model),
             load_tokenizer(model),
@@ -161,9 +154,9 @@ def train(
     from accelerate import PartialState
 
     from ani.progress import training_lines
-    from ani.training.checkpoints import ADAPTER, last_step
+    from ani.training.checkpoints import ADAPTER
     from ani.training.recipe import load_recipe
-    from ani.training.run import RECIPE_FILE, check, resume_recipe
+    from ani.training.run import check, how_to_go_on, resume_recipe
     from ani.training.run import train as run
 
     if (recipe is None) == (resume is None):
@@ -184,15 +177,7 @@ def train(
             console.print(part, highlight=False)
         return
 
-    def how() -> str:
-        if (Path(plan.output) / ADAPTER).is_dir():
-            return f"the training is finished, its adapter is {Path(plan.output) / ADAPTER}"
-        if not (Path(plan.output) / RECIPE_FILE).is_file():
-            return "nothing is kept yet, start the same command again"
-        step = last_step(plan.output)
-        kept = f"the last checkpoint is of step {step}" if step else "there is no checkpoint yet"
-        return f"continue with: ani train --resume {plan.output} ({kept})"
-
+    how = partial(how_to_go_on, plan.output)
     if processes > 1 and not launched():
         check(plan, resume=resume is not None, processes=processes)
         source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
@@ -201,7 +186,7 @@ def train(
         except ChildProcessError as error:  # other ends are told by the processes themselves
             raise ChildProcessError(f"{error}; {how()}") from error
     end_with_launcher()
-    with _resumable(how):
+    with terminal.resumable(how):
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
     console.print(f"The adapter: [bold]{escape(str(Path(plan.output) / ADAPTER))}[/bold]", soft_wrap=True)
     PartialState().destroy_process_group()
@@ -225,7 +210,7 @@ def compare(
             for part in dry_run_view(dry_run(variant)):
                 console.print(part, highlight=False)
         return
-    with _resumable("continue with the same command"):
+    with terminal.resumable("continue with the same command"):
         page = run_comparison(recipe, console, overrides or ())
     console.print(f"The report: [bold]{escape(str(page.resolve()))}[/bold]", soft_wrap=True)
 
@@ -272,22 +257,18 @@ def evaluate(
     from ani.injection.adapter import adapter_method
     from ani.injection.methods import METHODS
     from ani.models import load_tokenizer
-    from ani.tasks import TASKS
     from ani.tasks.answering import Answerer, VllmModel
     from ani.tasks.folders import evaluate as run
+    from ani.tasks.folders import evaluated_tasks, with_options
 
-    # The others need settings that have no option.
-    known = {name: task for name, task in TASKS.items() if not any(f.is_required() for f in task.model_fields.values())}
-    wanted = _names("task", tasks, tuple(known))
-    kinds = _names("operation", operations, ("addition", "subtraction", "multiplication"))
-    places = dict(_task_data(entry) for entry in data or ())
-    for name in places:
-        if "data" not in getattr(known.get(name), "model_fields", {}):
-            takers = ", ".join(name for name, task in known.items() if "data" in task.model_fields)
-            raise InputError(f"the task {name} takes no data; those that do are {takers}")
-        if name not in wanted:
-            raise InputError(f"data for {name}, which is not among the tasks {', '.join(wanted)}")
-    gated = [name for name in wanted if known[name].needs_gate]
+    asked = with_options(
+        chosen("task", tasks, evaluated_tasks()),
+        data=dict(_task_data(entry) for entry in data or ()),
+        operations=chosen("operation", operations, ("addition", "subtraction", "multiplication")),
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+    )
+    gated = [task.name for task in asked if task.needs_gate]
     if backend == "vllm":
         if processes > 1 or launched():
             raise InputError("vLLM spreads its work itself: leave out --processes, or use --backend transformers")
@@ -306,12 +287,8 @@ def evaluate(
     method = adapter_method(adapter) if adapter is not None else merged or METHODS["ani"]
     if gated and adapter is None and merged is None:
         raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
-    asked = [
-        known[name].asked(limit=limit, data=places.get(name), operations=kinds, max_new_tokens=max_new_tokens)
-        for name in wanted
-    ]
     how = "start the same command again: benchmarks go on, other tasks begin anew"
-    with _resumable(how), alone(out):
+    with terminal.resumable(how), alone(out):
         loaded, tokenizer = (VllmModel(model), load_tokenizer(model)) if backend == "vllm" else _load(model, adapter)
         if gated:
             _check_gate(loaded, adapter or model, f"the task {gated[0]}")
@@ -351,8 +328,8 @@ def gate_shares(
 
     team = _joined(processes)
     adapter = adapter or _default_adapter(model)
-    task = GateShares(texts=texts, field=field or ["text"], group=group, limit=limit)
-    with _resumable("start the same command again"), alone(out):
+    task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
+    with terminal.resumable("start the same command again"), alone(out):
         attached, tokenizer = _load(model, adapter)
         _check_gate(attached, adapter or model, "ani gate-shares")
         results = run(
@@ -412,7 +389,7 @@ def diagnostic(
     from ani.data.openmath_magpie import build_openmath_magpie
     from ani.progress import counting
 
-    with _resumable("start the same command again"), counting(console, "texts", 2 * count) as kept:
+    with terminal.resumable("start the same command again"), counting(console, "texts", 2 * count) as kept:
         build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)
     console.print(f"The diagnostic set: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
@@ -434,7 +411,7 @@ def merge(
     from ani.serving.merge import merge as run
 
     _need_one_process("merge")
-    with _resumable("start the same command again"):
+    with terminal.resumable("start the same command again"):
         run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
     console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
@@ -480,71 +457,7 @@ def env(as_json: JsonOption = False) -> None:
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 ended by SIGTERM."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)
-    if not sys.stderr.isatty():
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-    try:
-        code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
-        if code == 130:
-            raise KeyboardInterrupt
-        sys.exit(code if isinstance(code, int) else 0)
-    except InputError as error:
-        _fail(str(error), 2)
-    except (typer.Abort, KeyboardInterrupt):
-        _say("[yellow]interrupted:[/yellow]", "start the same command again")
-        sys.exit(130)
-    except OSError as error:
-        wrong_path = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-        if not isinstance(error, wrong_path) and error.errno != errno.EROFS:
-            _unexpected(error)
-        _fail(f"{error.filename}: {error.strerror}; name another path", 2)
-    except _UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            error.show()
-            sys.exit(2)
-        _fail(error.format_message(), 2)
-    except TrainingFailed as error:
-        if os.environ.get("ANI_TRACEBACK"):
-            raise
-        _fail(str(error), 1)
-    except ModuleNotFoundError as error:
-        extra = "playground" if error.name == "gradio" else "train,eval"
-        _fail(f'the package {error.name} is missing; install it with pip install "ani[{extra}]"', 2)
-    except Exception as error:
-        _unexpected(error)
-
-
-@contextmanager
-def _resumable(how: str | Callable[[], str]) -> Iterator[None]:
-    """Say `how` to go on after Ctrl-C, SIGTERM or a full disk."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit) as end:
-        if not console.quiet:
-            _say("[yellow]interrupted:[/yellow]", how if isinstance(how, str) else how())
-        raise SystemExit(130 if isinstance(end, KeyboardInterrupt) else end.code) from end
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        next_step = how if isinstance(how, str) else how()
-        _fail(f"{error.filename} can't be written: {error.strerror}; make room, then {next_step}", 1)
-
-
-def _terminated(*_: object) -> None:
-    sys.exit(143)  # by way of all that tidies up files and locks
-
-
-def _unexpected(error: Exception) -> NoReturn:
-    if os.environ.get("ANI_TRACEBACK"):
-        raise error
-    _fail(f"{type(error).__name__}: {error} (set ANI_TRACEBACK=1 for the traceback)", 1)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    fail(code, lambda: _say("[bold red]error:[/bold red]", message))
+    terminal.run(app)
 
 
 def _need_one_process(command: str) -> None:
@@ -559,10 +472,6 @@ def _joined(processes: int) -> Processes:
     return join()
 
 
-def _say(mark: str, message: str) -> None:
-    Console(stderr=True).print(f"{mark} {escape(' '.join(message.split()))}", soft_wrap=True, highlight=False)
-
-
 def _task_data(entry: str) -> tuple[str, str]:
     name, sign, value = entry.partition("=")
     if not (name and sign and value):
@@ -575,16 +484,6 @@ def _check_gate(model: Any, name: str, what: str) -> None:
 
     if not has_gate(model):
         raise InputError(f"{what} needs an adapter with a gate, and that of {name} has none")
-
-
-def _names(what: str, text: str, known: tuple[str, ...]) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        near = [close for name in unknown for close in get_close_matches(name.lower(), known, n=1)]
-        hint = f"did you mean {', '.join(near)}? " if near else ""
-        raise InputError(f"unknown {what} {', '.join(unknown) or text!r}; {hint}known are {', '.join(known)}")
-    return names
 
 
 def _layers(text: str) -> list[int]:

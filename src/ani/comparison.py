@@ -27,13 +27,13 @@ from ani.report import build_report
 from ani.results.files import LAYERS, RUN, SELECTION, TRAINING_LOG, read_records, task_file, write_json, write_records
 from ani.results.tables import Table, markdown, rich_table
 from ani.settings import Section, load_settings, save_settings, validated
-from ani.tasks import Posed, ask, clear_answers, presented, task_class
+from ani.tasks import Posed, ask, clear_answers, pose, presented, task_class
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Task
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import PROBE, train
-from ani.untrusted.text import read_json_object
+from ani.untrusted.text import one_line, read_json_object
 
 PLAN_FILE = "comparison.yaml"
 DEMO = Path(__file__).parent / "recipes" / "demo-comparison.yaml"
@@ -151,10 +151,8 @@ def run_comparison(
     # All bad input is met before the first file is touched.
     seed = plan.base.data_seed
     assert seed is not None  # `_plan` set it
-    posed = [Posed(task, task.questions(seed)) for task in tasks]
-    tokenizer, config = load_tokenizer(plan.base.model), load_config(plan.base.model)
-    for task, questions in posed:
-        task.check(questions, tokenizer, config)
+    tokenizer = load_tokenizer(plan.base.model)
+    posed = pose(tasks, tokenizer, load_config(plan.base.model), seed)
     folder = Path(comparison.output)
     cells = _cells(plan, folder)
     with alone(folder):
@@ -197,7 +195,7 @@ def run_comparison(
 
 
 def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:
-    """The tasks of `evaluation`, in the order of `TASKS`; `benchmarks: [{name: gsm8k, ...}]` is another way to write
+    """The tasks of `evaluation`, in its order; `benchmarks: [{name: gsm8k, ...}]` is another way to write
     `gsm8k: {...}`.
 
     Raises:
@@ -205,12 +203,18 @@ def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:
             be asked, where one is needed.
     """
     wanted = {name: settings for name, settings in design.evaluation.items() if settings is not None}
-    for each in wanted.pop("benchmarks", []):
-        name = each.get("name") if isinstance(each, dict) else None
+    listed = wanted.pop("benchmarks", [])
+    for each in listed if isinstance(listed, list) else [listed]:
+        if not isinstance(each, dict) or not isinstance(name := each.get("name"), str):
+            raise InputError(f"{where}: evaluation.benchmarks must be a list such as [{{name: gsm8k, limit: 100}}]")
         if name in wanted:
-            raise InputError(f"{where}: evaluation.benchmarks asks {name} more than once")
-        wanted[str(name)] = {key: value for key, value in dict(each).items() if key != "name"}
-    tasks = {name: validated(task_class(name), wanted[name], where, f"evaluation.{name}") for name in wanted}
+            raise InputError(f"{where}: evaluation.benchmarks asks {one_line(name, 80)} more than once")
+        wanted[name] = {key: value for key, value in each.items() if key != "name"}
+    try:
+        kinds = {name: task_class(name) for name in wanted}
+    except InputError as error:
+        raise InputError(f"{where}: evaluation: {error}") from error
+    tasks = {name: validated(kind, wanted[name], where, f"evaluation.{name}") for name, kind in kinds.items()}
     for_all = any(not task.needs_gate for task in tasks.values())
     if not tasks:
         raise InputError(f"{where}: evaluation needs a task, such as arithmetic: {{count: 100}}")

@@ -3,10 +3,11 @@ import operator
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problems
+from tests.properties import examples
 
 OPERATIONS: tuple[Operation, ...] = ("addition", "subtraction", "multiplication")
 
@@ -24,7 +25,7 @@ def test_prompt_and_answer() -> None:
     assert str(big.answer) == "9" * 29 + "8" + "0" * 29 + "1"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     count=st.integers(0, 100),
     digits=st.lists(st.integers(4, 40), min_size=1, max_size=5, unique=True),

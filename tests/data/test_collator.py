@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
@@ -11,6 +11,7 @@ from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokeniz
 from ani.data.sources import Example, Message, Role
 from ani.encoders import FourierNumberEncoder
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from tests.properties import examples
 from tests.tokenizers import ALL, gemma_like, llama3, qwen
 
 LOCATORS: dict[tuple[str, str], NumberLocator] = {}
@@ -166,10 +167,10 @@ EXAMPLES = [
 ]
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     examples=st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=5),
-    policy=st.sampled_from(["terminal", "running"]),
+    policy=st.sampled_from(["terminal", "running", "after"]),
     name=st.sampled_from(["gemma_like", "llama3"]),
 )
 def test_batches_equal_a_plain_reference(examples: list[Example], policy: str, name: str) -> None:
@@ -187,13 +188,16 @@ def test_batches_equal_a_plain_reference(examples: list[Example], policy: str, n
         completion = row.input_ids[row.prompt_length :]
         assert batch["labels"][i].tolist() == [IGNORED] * row.prompt_length + completion + [IGNORED] * padding
         # `terminal`: the prompt alone, as if nothing followed. `running`: every digit token, prompt and response.
+        # `after`: where a number is known to be over, in both; the role is that of the number's own tokens.
         scanner = find.scanner
         if policy == "terminal":
-            numbers = scanner.scan(row.input_ids[: row.prompt_length])
+            numbers = [(n.last_token, n) for n in scanner.scan(row.input_ids[: row.prompt_length])]
+        elif policy == "running":
+            numbers = [(n.last_token, n) for n in scanner.scan_running(row.input_ids)]
         else:
-            numbers = scanner.scan_running(row.input_ids)
-        expected += [(i, number.last_token, row.roles[number.last_token]) for number in numbers]
-        values += [number.value for number in numbers]
+            numbers = list(scanner.scan_ended(row.input_ids).items())
+        expected += [(i, token, row.roles[number.last_token]) for token, number in numbers]
+        values += [number.value for _, number in numbers]
     found = batch["numbers"]
     assert list(zip(found.rows.tolist(), found.positions.tolist(), found.roles.tolist(), strict=True)) == expected
     assert torch.equal(found.features, encoder.encode(values))
@@ -228,3 +232,12 @@ def test_padding_does_not_join_numbers_of_a_row() -> None:
     assert (numbers.rows == 0).sum() == 2
     first = [number.value for number in find.scanner.scan_running(rows[0].input_ids)]
     assert torch.equal(numbers.features[:2], FourierNumberEncoder(10, 6).encode(first))
+
+
+def test_a_number_that_ends_a_prompt_keeps_its_role_where_it_is_known_to_be_over() -> None:
+    tokenizer, find = gemma_like(), locator("gemma_like", "after")
+    row = tokenize(Example("Room 505 and 10", " of them", ("nominal", "quantitative")), tokenizer, find, LONG)
+    numbers = NumberCollator(tokenizer, find)([row])["numbers"]
+    assert numbers.positions.tolist()[-1] == row.prompt_length
+    assert numbers.roles.tolist() == [NOMINAL, QUANTITATIVE]
+    assert torch.equal(numbers.features, FourierNumberEncoder(10, 6).encode([505, 10]))

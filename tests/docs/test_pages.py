@@ -14,10 +14,12 @@ import yaml
 
 import ani
 from ani.cli import app
-from ani.comparison import Comparison
+from ani.comparison import Comparison, evaluation_tasks
 from ani.data.labelled import read_labelled
 from ani.data.sources import read_jsonl
-from ani.training.recipe import Recipe, load_settings
+from ani.injection.config import REMOVED_SETTINGS
+from ani.settings import load_settings
+from ani.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -97,7 +99,9 @@ def test_recipes_are_valid(page: Path, tmp_path: Path) -> None:
             continue
         file = tmp_path / "recipe.yaml"
         file.write_text(block if "output" in yaml.safe_load(block) else f"output: runs/x\n{block}")
-        load_settings(file, Comparison if "variants" in yaml.safe_load(block) else Recipe)
+        loaded = load_settings(file, Comparison if "variants" in yaml.safe_load(block) else Recipe)
+        if isinstance(loaded, Comparison):
+            evaluation_tasks(loaded, str(file))
 
 
 @pytest.mark.parametrize(("page", "read"), [("train", read_jsonl), ("layers", read_labelled)])
@@ -144,5 +148,5 @@ def test_the_shipped_config_is_what_the_page_says() -> None:
     config = json.loads((ROOT / "src/ani/assets/smollm2-adapter/ani_config.json").read_text())
     page = (ROOT / "docs" / "files.md").read_text()
     own = {"format_version", "method", "weights_sha256", "lora_sha256"}
-    assert set(config) - own <= set(ani.AniConfig.model_fields)
+    assert set(config) - own <= set(ani.AniConfig.model_fields) | set(REMOVED_SETTINGS)
     assert all(f"| `{key}` |" in page for key in own)

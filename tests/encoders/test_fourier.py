@@ -1,13 +1,13 @@
 import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 
-import mpmath
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ani.encoders.fourier import FourierNumberEncoder
+from tests.properties import examples
 
 WIDE = Context(prec=400, rounding=ROUND_HALF_EVEN)
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**14), max_value=10**14, places=9)
@@ -17,27 +17,8 @@ def rounded(value: Decimal, places: int) -> Decimal:
     return value.quantize(Decimal(f"1e-{places}"), context=WIDE)
 
 
-@pytest.mark.parametrize("bases", [(10,), (2, 5), (10, 2, 5)])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "123456789012345678901234567890.987654321098765432109876543219",
-        "-999999999999999999999999999999.000000000000000000000000000001",
-        "0.1",
-        "-7",
-    ],
-)
-def test_parity_with_the_formula_at_high_precision(text: str, bases: tuple[int, ...]) -> None:
-    encoder = FourierNumberEncoder(30, 30, bases=bases)
-    (features,) = encoder.encode([text]).double().tolist()
-    with mpmath.workdps(150):
-        angles = [2 * mpmath.pi * mpmath.mpf(text) / mpmath.mpf(str(period)) for period in encoder.periods]
-        exact = [float(wave(angle)) for angle in angles for wave in (mpmath.cos, mpmath.sin)]
-    assert features == pytest.approx(exact, rel=0, abs=1e-7)
-
-
 def test_closed_forms() -> None:
-    encoder = FourierNumberEncoder(2, 1)
+    encoder = FourierNumberEncoder(2, 1, sign="phase")
     assert encoder.periods == [Decimal(1), Decimal(10), Decimal(100)]
     root = math.sqrt(0.5)
     expected = {
@@ -51,16 +32,14 @@ def test_closed_forms() -> None:
 
 
 def test_periods_and_width() -> None:
-    encoder = FourierNumberEncoder(2, 1, bases=(5, 10, 2), sign="feature")
-    assert encoder.periods == [Decimal(t) for t in ("0.5", "5", "50", "1", "10", "100", "0.2", "2", "20")]
-    assert encoder.width == 2 * 9 + 1 == encoder.encode(["1"]).shape[1]
     assert FourierNumberEncoder().periods == [Decimal(10) ** i for i in range(-5, 11)]
-    assert FourierNumberEncoder().encode([]).shape == (0, 32)
-    for sign in ("phase", "feature", "none"):
-        assert FourierNumberEncoder(sign=sign).encode(["1", "2", "3"]).is_contiguous()
+    assert FourierNumberEncoder(0, 2).periods == [Decimal("0.1"), Decimal(1)]
+    for sign, width in (("feature", 33), ("phase", 32), ("none", 32)):
+        encoder = FourierNumberEncoder(sign=sign)
+        assert encoder.width == width and encoder.encode([]).shape == (0, width)
+        assert encoder.encode(["1", "2", "3"]).is_contiguous()
 
 
-@settings(deadline=None)
 @given(value=DECIMALS, shift=st.integers(-20, 20), upper=st.booleans())
 def test_every_spelling_of_a_number_has_the_same_features(value: Decimal, shift: int, upper: bool) -> None:
     plain = f"{value:f}"
@@ -79,7 +58,7 @@ def test_every_spelling_of_a_number_has_the_same_features(value: Decimal, shift:
     assert all(torch.equal(encoder.encode([text])[0], row) for text, row in zip(spellings, features, strict=True))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     value=st.one_of(
         DECIMALS,
@@ -97,7 +76,7 @@ def test_every_spelling_of_a_number_has_the_same_features(value: Decimal, shift:
 def test_rounding_is_half_even_and_range_is_judged_after_it(
     value: Decimal, integer_digits: int, fraction_digits: int
 ) -> None:
-    encoder = FourierNumberEncoder(integer_digits, fraction_digits, sign="feature")
+    encoder = FourierNumberEncoder(integer_digits, fraction_digits)
     exact = rounded(value, fraction_digits)
     fits = abs(exact) < 10**integer_digits
     assert encoder.in_range(value) is fits
@@ -105,7 +84,7 @@ def test_rounding_is_half_even_and_range_is_judged_after_it(
     wrapped = WIDE.remainder(exact, Decimal(10**integer_digits))
     assert encoder.decode(features) == [wrapped]
     assert features[0, -1] == (-1 if exact < 0 else 1)
-    strict = FourierNumberEncoder(integer_digits, fraction_digits, sign="feature", overflow="error")
+    strict = FourierNumberEncoder(integer_digits, fraction_digits, overflow="error")
     if fits:
         assert torch.equal(strict.encode([value]), features)
     else:
@@ -149,7 +128,7 @@ def test_ties_by_hand(text: str, expected: str) -> None:
 def test_huge_exponents_and_lengths_cost_nothing(value: str | int | Decimal, fits: bool) -> None:
     encoder = FourierNumberEncoder()
     assert encoder.in_range(value) is fits
-    assert torch.equal(encoder.encode([value]), encoder.encode(["0"]))
+    assert torch.equal(encoder.encode([value])[:, :-1], encoder.encode(["0"])[:, :-1])
     if not fits:
         with pytest.raises(ValueError, match="does not fit in 10 integer digits"):
             FourierNumberEncoder(overflow="error").encode([value])
@@ -164,7 +143,7 @@ def test_integer_digits_above_the_range_wrap(overflow: str) -> None:
 
 def test_signs() -> None:
     values, opposite = ["12.5", "0", "4999999999"], ["-12.5", "-0", "-4999999999"]
-    phase = FourierNumberEncoder()
+    phase = FourierNumberEncoder(sign="phase")
     cos, sin = phase.encode(values).unflatten(1, (-1, 2)).unbind(-1)
     conjugate = phase.encode(opposite).unflatten(1, (-1, 2))
     assert torch.equal(conjugate, torch.stack((cos, -sin), -1))
@@ -172,7 +151,7 @@ def test_signs() -> None:
     none = FourierNumberEncoder(sign="none")
     assert torch.equal(none.encode(opposite), phase.encode(values))
 
-    feature = FourierNumberEncoder(sign="feature")
+    feature = FourierNumberEncoder()
     assert torch.equal(feature.encode(opposite)[:, :-1], phase.encode(values))
     # Zero, and what rounds to it, is not negative; a number that wraps to zero is.
     signs = feature.encode([*values, *opposite, "-0.0000004", "-10000000000"])[:, -1]
@@ -180,21 +159,22 @@ def test_signs() -> None:
 
 
 def test_phase_decodes_to_the_half_range_around_zero() -> None:
-    encoder = FourierNumberEncoder(2, 1)
+    encoder = FourierNumberEncoder(2, 1, sign="phase")
     texts = ["49.9", "50", "99.9", "-49.9", "-50", "-50.1"]
     decoded = encoder.decode(encoder.encode(texts))
     assert decoded == [Decimal(t) for t in ("49.9", "-50", "-0.1", "-49.9", "-50", "49.9")]
 
 
-@pytest.mark.parametrize(("bases", "turns"), [((10,), 1 / 20), ((2, 5), 1 / 10), ((2, 5, 10), 1 / 10)])
-def test_decode_survives_noise_up_to_the_stated_angle(bases: tuple[int, ...], turns: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    encoder = FourierNumberEncoder(bases=bases)
-    numbers = [Decimal(n).scaleb(-6) for n in torch.randint(-(10**15), 10**15, (500,), generator=generator).tolist()]
+@examples(20)
+@given(seed=st.integers(0, 2**63 - 1))
+def test_decode_survives_noise_up_to_the_stated_angle(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    encoder = FourierNumberEncoder(sign="phase")
+    numbers = [Decimal(n).scaleb(-6) for n in torch.randint(-(10**15), 10**15, (100,), generator=generator).tolist()]
     features = encoder.encode(numbers)
     assert encoder.decode(features.bfloat16()) == numbers
     cos, sin = features.double().unflatten(1, (-1, 2)).unbind(-1)
-    noise = (2 * torch.rand(cos.shape, generator=generator, dtype=torch.float64) - 1) * 2 * torch.pi * turns * 0.99
+    noise = (2 * torch.rand(cos.shape, generator=generator, dtype=torch.float64) - 1) * 2 * torch.pi / 20 * 0.99
     scale = torch.rand(cos.shape, generator=generator, dtype=torch.float64) + 0.1
     angle = torch.atan2(sin, cos) + noise
     noisy = torch.stack((scale * angle.cos(), scale * angle.sin()), -1).flatten(1)
@@ -203,7 +183,7 @@ def test_decode_survives_noise_up_to_the_stated_angle(bases: tuple[int, ...], tu
 
 
 def test_decode_prints_plain_numbers() -> None:
-    encoder = FourierNumberEncoder(sign="feature")
+    encoder = FourierNumberEncoder()
     texts = ["505", "-1200", "0", "0.5", "-0.000001", "9999999999.999999"]
     assert [f"{n:f}" for n in encoder.decode(encoder.encode(texts))] == texts
     assert [str(n) for n in encoder.decode(encoder.encode(["100", "-10000000000"]))] == ["100", "0"]
@@ -211,63 +191,13 @@ def test_decode_prints_plain_numbers() -> None:
 
 def test_decode_refuses_what_it_cannot_read() -> None:
     encoder = FourierNumberEncoder()
-    assert encoder.decode(torch.empty(0, 32)) == []
-    with pytest.raises(ValueError, match=r"\(N, 32\), not \(32,\)"):
-        encoder.decode(torch.zeros(32))
-    with pytest.raises(ValueError, match=r"not \(2, 31\)"):
-        encoder.decode(torch.zeros(2, 31))
+    assert encoder.decode(torch.empty(0, 33)) == []
+    with pytest.raises(ValueError, match=r"\(N, 33\), not \(33,\)"):
+        encoder.decode(torch.zeros(33))
+    with pytest.raises(ValueError, match=r"not \(2, 32\)"):
+        encoder.decode(torch.zeros(2, 32))
     with pytest.raises(ValueError, match="finite"):
-        encoder.decode(torch.full((1, 32), math.nan))
-    for bases in [(2,), (5,)]:
-        partial = FourierNumberEncoder(bases=bases)
-        with pytest.raises(ValueError, match="10, or both 2 and 5"):
-            partial.decode(partial.encode(["1"]))
-
-
-NO_NUMBERS = [
-    *("", ".", "-", "+.", "e5", "1e", "1e5.0", "abc", "12x", "12345678901x", "1.2.3", "--1", "1_000", "0x10"),
-    *(
-        " 5",
-        "5 ",
-        "5\n",
-        "1,23",
-        "1,2345",
-        "12,34,567",
-        ",123",
-        "٣",
-        "²",
-        "−5",
-        "é",
-        "\udc80",
-        "\0",
-        ":",
-        "/",
-    ),
-    *("nan", "inf", Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity"), Decimal("-Infinity")),
-]
-
-
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=ascii)
-def test_what_is_no_number_is_named(value: str | Decimal) -> None:
-    encoder = FourierNumberEncoder()
-    for refuse in (lambda: encoder.encode(["1", value]), lambda: encoder.in_range(value)):
-        with pytest.raises(ValueError, match="not a finite decimal number") as caught:
-            refuse()
-        assert repr(str(value)) in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [1.5, float("nan"), None, b"5", [1], torch.tensor(3)], ids=repr)
-def test_inexact_or_unknown_types_are_refused(value: object) -> None:
-    encoder = FourierNumberEncoder()
-    with pytest.raises(TypeError, match=type(value).__name__):
-        encoder.encode(["1", value])
-    with pytest.raises(TypeError, match=type(value).__name__):
-        encoder.in_range(value)
-
-
-def test_a_single_text_is_not_a_list_of_digits() -> None:
-    with pytest.raises(TypeError, match=r"\['505'\]"):
-        FourierNumberEncoder().encode("505")
+        encoder.decode(torch.full((1, 33), math.nan))
 
 
 @pytest.mark.parametrize(
@@ -275,9 +205,6 @@ def test_a_single_text_is_not_a_list_of_digits() -> None:
     [
         ({"integer_digits": -1}, "-1"),
         ({"integer_digits": 0, "fraction_digits": 0}, "0 and 0"),
-        ({"bases": ()}, r"\(\)"),
-        ({"bases": (3,)}, "3"),
-        ({"bases": (10, 10)}, r"\(10, 10\)"),
         ({"sign": "minus"}, "minus"),
         ({"overflow": "clip"}, "clip"),
     ],

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import InputError
@@ -13,7 +13,6 @@ from ani.encoders.residues import ResidueNumberEncoder
 VALUES = st.decimals(min_value=-(10**10) + 1, max_value=10**10 - 1, places=4, allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None)
 @given(values=st.lists(VALUES, min_size=1, max_size=20))
 def test_features_are_the_remainders(values: list[Decimal]) -> None:
     features = ResidueNumberEncoder(10, 4).encode(values)
@@ -26,7 +25,6 @@ def test_features_are_the_remainders(values: list[Decimal]) -> None:
     assert features[:, -1].tolist() == [-1.0 if value < 0 else 1.0 for value in values]
 
 
-@settings(deadline=None)
 @given(a=st.integers(0, 999_999), b=st.integers(0, 999_999))
 def test_a_carry_is_a_sum_and_a_threshold(a: int, b: int) -> None:
     features = ResidueNumberEncoder(6, 1).encode([a, b])[:, :-1].double().sum(dim=0)

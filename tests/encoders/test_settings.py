@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -22,19 +22,20 @@ from ani import (
 )
 from ani.encoders import EncoderSettings, NumberEncoder, build_encoder
 from ani.injection.attach import ani_module, last_decision, number_locator
-from tests.encoders.test_fourier import NO_NUMBERS
+from ani.injection.config import LATER_SETTINGS, REMOVED_SETTINGS, InjectionSettings
 from tests.invariants.test_injection import POLICIES, assert_parity, encode, generate, logits_of
+from tests.properties import examples
 from tests.tiny import MIXED_TEXT, attached, pair
 
 CHOICES: dict[str, dict[str, Any]] = {
     "fourier": {},
+    "phase": {"sign": "phase"},
+    "residues": {"encoders": ("residues",)},
     "magnitude": {"encoders": ("magnitude",)},
-    "linear magnitude": {"encoders": ("magnitude",), "magnitude_scaling": "linear", "integer_digits": 5},
     "bits": {"encoders": ("bits",)},
-    "reciprocal": {"encoders": ("bits",), "bits_reciprocal": True},
-    "all": {"encoders": ("bits", "magnitude", "fourier"), "bits_reciprocal": True, "sign": "feature"},
+    "all": {"encoders": ("bits", "magnitude", "fourier", "residues")},
 }
-WIDTHS = {"fourier": 32, "magnitude": 1, "linear magnitude": 1, "bits": 64, "reciprocal": 128, "all": 128 + 1 + 33}
+WIDTHS = {"fourier": 33, "phase": 32, "residues": 17, "magnitude": 1, "bits": 64, "all": 64 + 1 + 33 + 17}
 EXTREMES = [
     "0",
     "-0",
@@ -45,6 +46,27 @@ EXTREMES = [
     "0." + "0" * 400 + "1",
     10**5000,
     Decimal("1e-999999999"),
+]
+NO_NUMBERS = [
+    *("", ".", "-", "+.", "e5", "1e", "1e5.0", "abc", "12x", "12345678901x", "1.2.3", "--1", "1_000", "0x10"),
+    *(
+        " 5",
+        "5 ",
+        "5\n",
+        "1,23",
+        "1,2345",
+        "12,34,567",
+        ",123",
+        "٣",
+        "²",
+        "−5",
+        "é",
+        "\udc80",
+        "\0",
+        ":",
+        "/",
+    ),
+    *("nan", "inf", Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity"), Decimal("-Infinity")),
 ]
 choices = pytest.mark.parametrize("choice", CHOICES)
 
@@ -69,7 +91,7 @@ def test_shape_and_type(choice: str) -> None:
 
 
 @choices
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     values=st.lists(
         st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**8), max_value=10**8, places=4),
@@ -91,20 +113,24 @@ def test_a_row_depends_on_its_number_alone(choice: str, values: list[Decimal]) -
 def test_what_is_no_number_is_named(choice: str, value: str | Decimal) -> None:
     encoder = encoder_of(choice)
     for refuse in (lambda: encoder.encode(["1", value]), lambda: encoder.in_range(value)):
-        with pytest.raises(InputError, match="not a finite decimal number"):
+        with pytest.raises(InputError, match="not a finite decimal number") as caught:
+            refuse()
+        assert repr(str(value)) in str(caught.value)
+
+
+@choices
+@pytest.mark.parametrize("value", [1.5, float("nan"), None, b"5", [1], torch.tensor(3)], ids=repr)
+def test_inexact_or_unknown_types_are_refused(choice: str, value: Any) -> None:
+    encoder = encoder_of(choice)
+    for refuse in (lambda: encoder.encode(["1", value]), lambda: encoder.in_range(value)):
+        with pytest.raises(TypeError, match=type(value).__name__):
             refuse()
 
 
 @choices
-def test_inexact_types_and_single_texts_are_refused(choice: str) -> None:
-    encoder = encoder_of(choice)
-    inexact: Any = 1.5
-    with pytest.raises(TypeError, match="float"):
-        encoder.encode(["1", inexact])
-    with pytest.raises(TypeError, match="float"):
-        encoder.in_range(inexact)
+def test_a_single_text_is_not_a_list_of_digits(choice: str) -> None:
     with pytest.raises(TypeError, match=r"\['505'\]"):
-        encoder.encode("505")
+        encoder_of(choice).encode("505")
 
 
 # --- what a config names ----------------------------------------------------------------------------------------------
@@ -113,28 +139,22 @@ def test_inexact_types_and_single_texts_are_refused(choice: str) -> None:
 def test_settings_reach_their_encoder() -> None:
     values = ["505", "-3.25", "12345.678"]
     settings = EncoderSettings(
-        encoders=["magnitude", "fourier", "bits"],
-        integer_digits=4,
-        fraction_digits=2,
-        bases=(2, 5),
-        sign="none",
-        magnitude_scaling="linear",
-        bits_reciprocal=True,
+        encoders=["magnitude", "fourier", "bits"], integer_digits=4, fraction_digits=2, sign="none"
     )
     parts = [
-        MagnitudeNumberEncoder("linear", 4).encode(values),
-        FourierNumberEncoder(4, 2, bases=(2, 5), sign="none").encode(values),
-        BitsNumberEncoder(reciprocal=True).encode(values),
+        MagnitudeNumberEncoder(4).encode(values),
+        FourierNumberEncoder(4, 2, sign="none").encode(values),
+        BitsNumberEncoder().encode(values),
     ]
     encoder = build_encoder(settings)
-    assert encoder.width == 1 + 24 + 128
+    assert encoder.width == 1 + 12 + 64
     assert torch.equal(encoder.encode(values), torch.cat(parts, dim=1))
     assert [encoder.in_range(value) for value in values] == [True, True, False]
 
 
-def test_the_default_is_the_papers() -> None:
-    encoder = build_encoder(AniConfig(layer=1))
-    assert torch.equal(encoder.encode(["505", "-0.1"]), FourierNumberEncoder(10, 6).encode(["505", "-0.1"]))
+def test_the_default_is_the_papers_but_for_the_sign() -> None:
+    encoder, papers = build_encoder(AniConfig(layer=1)), FourierNumberEncoder(10, 6, sign="phase")
+    assert torch.equal(encoder.encode(["505", "0.1"])[:, :-1], papers.encode(["505", "0.1"]))
 
 
 def test_a_number_is_in_range_where_it_is_for_all() -> None:
@@ -151,9 +171,8 @@ def test_a_number_is_in_range_where_it_is_for_all() -> None:
         ({"encoders": ("fourier", "fourier")}, ["encoders", "'fourier' is named more than once"]),
         ({"encoders": ("furrier",)}, ["encoders", "'furrier'", "fourier, residues, magnitude, bits", "ENCODERS"]),
         ({"encoders": "bits"}, ["encoders"]),
-        ({"magnitude_scaling": "root"}, ["magnitude_scaling"]),
+        ({"sign": "minus"}, ["sign"]),
         ({"encoders": ("magnitude",), "integer_digits": 400}, ["308", "400"]),
-        ({"bases": (10, 10)}, ["bases", "distinct"]),
     ],
 )
 def test_bad_choices_are_named(changes: dict[str, Any], words: list[str]) -> None:
@@ -163,7 +182,18 @@ def test_bad_choices_are_named(changes: dict[str, Any], words: list[str]) -> Non
 
 
 def test_only_a_named_encoder_is_built() -> None:
-    assert build_encoder(EncoderSettings(integer_digits=400)).width == 812  # too wide a range for magnitude
+    assert build_encoder(EncoderSettings(integer_digits=400)).width == 813  # too wide a range for magnitude
+
+
+def change_config(adapter: Path, changes: dict[str, Any]) -> None:
+    """None: without the key."""
+    file = adapter / "ani_config.json"
+    config = json.loads(file.read_text())
+    for key, value in changes.items():
+        config[key] = value
+        if value is None:
+            del config[key]
+    file.write_text(json.dumps(config))
 
 
 # --- ANI with each choice ---------------------------------------------------------------------------------------------
@@ -189,27 +219,37 @@ def test_save_and_load_change_no_bit(choice: str, tmp_path: Path) -> None:
     assert not torch.equal(logits_of(loaded, ids), logits_of(pair("llama")[0], ids))
 
 
-def test_an_adapter_from_before_the_choice_loads_as_before(tmp_path: Path) -> None:
-    model, tokenizer = attached("llama")
+@pytest.mark.parametrize("before", [dict.fromkeys(LATER_SETTINGS), REMOVED_SETTINGS], ids=["first", "removed"])
+def test_an_adapter_from_before_loads_as_before(before: dict[str, Any], tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", sign="phase")
     ids = encode(tokenizer, MIXED_TEXT)
     save_adapter(model, tmp_path / "adapter")
-    file = tmp_path / "adapter" / "ani_config.json"
-    config = json.loads(file.read_text())
-    for key in ("encoders", "magnitude_scaling", "bits_reciprocal"):
-        del config[key]
-    file.write_text(json.dumps(config))
+    change_config(tmp_path / "adapter", before)
     loaded = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
     assert ani_module(loaded).config == ani_module(model).config
     assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
 
 
-def test_an_adapter_with_an_unknown_encoder_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"encoders": ["mine"]}, "encoders: .*'mine'.*ENCODERS"),
+        ({"sign": None}, "damaged: sign is missing"),  # else it would have today's default
+        ({"bases": [2, 5]}, r"encoder setting bases was removed, and \[2, 5\] with it: only \[10\]"),
+        ({"magnitude_scaling": "linear"}, "magnitude_scaling was removed, and 'linear' with it: only 'log'"),
+        ({"bits_reciprocal": True}, "bits_reciprocal was removed, and True with it: only False"),
+    ],
+)
+def test_an_adapter_of_other_encoders_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     model, tokenizer = attached("llama")
     save_adapter(model, tmp_path / "adapter")
-    file = tmp_path / "adapter" / "ani_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "encoders": ["mine"]}))
-    with pytest.raises(InputError, match=r"ani_config\.json: encoders: .*'mine'.*ENCODERS"):
+    change_config(tmp_path / "adapter", changes)
+    with pytest.raises(InputError, match=rf"ani_config\.json[: ].*{words}"):
         load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
+
+
+def test_recipes_from_before_are_read_as_before() -> None:
+    assert InjectionSettings(**REMOVED_SETTINGS) == InjectionSettings()
 
 
 def test_skip_asks_the_chosen_encoder() -> None:

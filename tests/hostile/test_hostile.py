@@ -17,23 +17,24 @@ from safetensors.torch import load_file, save_file
 
 import ani
 from ani import InputError
-from ani.comparison import Comparison
+from ani.comparison import Comparison, evaluation_tasks
 from ani.data.collator import tokenize
-from ani.data.finer import finer_sentences
 from ani.data.labelled import read_labelled
 from ani.data.sources import Example, read_jsonl
-from ani.evaluation.results import read_records
-from ani.evaluation.tasks.answers import boxed_answer
-from ani.evaluation.tasks.data import math as math_questions
-from ani.evaluation.tasks.data import mmlu
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import is_attached
 from ani.models import load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.numerologic import remove_digit_counts
 from ani.report import build_report
-from ani.report.pairs import compare_folders
-from ani.training.recipe import Recipe, load_recipe, load_settings
+from ani.results.files import Record, read_records
+from ani.settings import load_settings
+from ani.tasks.finer import Finer, FinerSentence
+from ani.tasks.folders import compare_folders
+from ani.tasks.lm_eval.data import math as math_questions
+from ani.tasks.lm_eval.data import mmlu
+from ani.tasks.lm_eval.judging import boxed_answer
+from ani.training.recipe import Recipe, load_recipe
 from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
 from tests.tiny import tiny
 from tests.tokenizers import CHATML, gemma_like
@@ -43,6 +44,10 @@ BOMB = "a0: &n0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 ALIASES = "anchors (&) and aliases (*) are not read; write the value out"
 REGEX = "is no module's name, and regular expressions are not read from a file: list the modules by name"
+
+
+def finer_sentences(path: Path) -> list[FinerSentence]:
+    return Finer(data=str(path)).questions(seed=0)
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -143,7 +148,26 @@ def test_comparison_with_many_lengths_is_judged_at_once(tmp_path: Path) -> None:
     path.write_text(
         f"output: x\nrecipe: r.yaml\nvariants: {{a: []}}\nevaluation: {{arithmetic: {{count: 1, digits: [{digits}]}}}}"
     )
-    assert "asks addition of 1 digits more than once" in refusal(lambda: load_settings(path, Comparison))
+    comparison = load_settings(path, Comparison)
+    assert "addition of 1 digits is asked more than once" in refusal(lambda: evaluation_tasks(comparison, str(path)))
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        "{benchmarks: 5}",
+        "{benchmarks: [5]}",
+        "{benchmarks: [{name: [a]}]}",
+        f"{{{'x' * 900}: {{}}}}",
+        "{math: 5}",
+        "[]",
+    ],
+)
+def test_evaluation_of_another_kind(tmp_path: Path, evaluation: str) -> None:
+    path = tmp_path / "comparison.yaml"
+    path.write_text(f"output: x\nrecipe: r.yaml\nvariants: {{a: []}}\nevaluation: {evaluation}")
+    where = f"recipe {path}"
+    assert refusal(lambda: evaluation_tasks(load_settings(path, Comparison), where)).startswith(f"{where}: evaluation")
 
 
 # --- JSON lines -------------------------------------------------------------------------------------------------------
@@ -189,7 +213,7 @@ def test_directories_and_names_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").mkdir()
     assert "data.jsonl is a directory; name a file in it" in refusal(lambda: read_jsonl(tmp_path / "data.jsonl"))
     assert "can't be read: File name too long" in refusal(lambda: read_jsonl("x" * 5000))
-    for read in (read_jsonl, read_labelled, read_records, finer_sentences):
+    for read in (read_jsonl, read_labelled, lambda path: read_records(path, Record), finer_sentences):
         refusal(lambda read=read: read(Path("/dev/zero")))
 
 
@@ -241,7 +265,7 @@ ANSWER = {"run": "a", "operation": "+", "digits": 2, "prompt": "p", "answer": "3
 @pytest.mark.parametrize("data", [b"\xff", b"[1]", b"5", b'{"a": "\\ud800"}'])
 def test_records(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "records.jsonl").write_bytes(data)
-    assert "records.jsonl" in refusal(lambda: read_records(tmp_path / "records.jsonl"))
+    assert "records.jsonl" in refusal(lambda: read_records(tmp_path / "records.jsonl", Record))
 
 
 def test_report(tmp_path: Path) -> None:

@@ -230,8 +230,8 @@ def test_terminal_training_needs_labels() -> None:
     with pytest.raises(InputError) as error:
         model.train()(input_ids=ids)
     assert_one_sentence(error, "labels", "running")
-    running, _ = attached("gemma", policy="running")
-    running.train()(input_ids=ids)  # needs to know no prompt
+    for policy in ("running", "after"):
+        attached("gemma", policy=policy)[0].train()(input_ids=ids)  # needs to know no prompt
 
 
 def test_labels_that_leave_no_prompt() -> None:

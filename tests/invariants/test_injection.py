@@ -1,18 +1,19 @@
 """Invariants 1 to 5 and 8: what injection may change, and that every way of running the model agrees.
 
 The strategies write texts full of numbers; generation is confined to digits and punctuation, so that numbers are
-also generated. Examples are drawn in a fixed order: a gate within rounding error of its threshold is no defect.
+also generated.
 """
 
 import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from transformers import DynamicCache, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
@@ -22,17 +23,20 @@ from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.locate import PADDING
+from tests.properties import examples
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair, randomise
 
 TOLERANCE = 1e-4
+CLEAR = 2e-4
+"""What is nearer to its threshold, a gate or a choice between two tokens, may fall either way by rounding."""
 NEW_TOKENS = 10
-POLICIES = ["terminal", "placewise", "running"]
+POLICIES = ["terminal", "placewise", "running", "after"]
+CAUSAL = {"running", "after"}
 PROMPTS = ["Room 505 holds 12 people; 3.5 kg cost $1,234,567 and", "7 +", "From 1999 to 2024 -42% of 48210.75, so 31"]
-_fixed = settings(deadline=None, derandomize=True, database=None)
 
 
-def examples(family: str) -> settings:
-    return settings(_fixed, max_examples=2 if family == "smollm2" else 5)
+def examples_of(family: str) -> settings:
+    return examples(2 if family == "smollm2" else 5)
 
 
 _words = st.sampled_from(
@@ -78,7 +82,18 @@ def logits_of(model: torch.nn.Module, input_ids: torch.Tensor, **kwargs: Any) ->
 
 def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert actual.shape == expected.shape
-    assert (actual - expected).abs().max() <= TOLERANCE
+    assert ((actual - expected).abs() <= TOLERANCE).all()
+
+
+def assume_clear_gates(model: PreTrainedModel) -> None:
+    decision = last_decision(model)
+    assert decision is not None
+    assume(bool((decision.injection.logits.abs() > CLEAR).all()))
+
+
+def numbers_of(model: PreTrainedModel) -> int:
+    decision = last_decision(model)
+    return 0 if decision is None else len(decision.numbers)
 
 
 def assert_same_numbers(actual: NumberBatch, expected: NumberBatch) -> None:
@@ -105,16 +120,22 @@ def closed(family: str, policy: str) -> tuple[PreTrainedModel, PreTrainedTokeniz
 @pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
 def test_closed_gates_change_no_bit(family: str, policy: str) -> None:
     model, tokenizer = closed(family, policy)
+    found = 0
 
-    @examples(family)
+    @examples_of(family)
     @given(texts)
     def check(text: str) -> None:
+        nonlocal found
         ids = encode(tokenizer, text)
         assert torch.equal(logits_of(model, ids), logits_of(base(family), ids))
         decision = last_decision(model)
-        assert decision is not None and len(decision.numbers) > 0
+        numbers = number_locator(model).batch(ids.tolist())
+        assert len(numbers) == (0 if decision is None else len(decision.numbers))
+        assert len(numbers) > 0 or policy == "after"  # the text's only number ends it
+        found += len(numbers)
 
     check()
+    assert found
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -122,7 +143,7 @@ def test_closed_gates_change_no_bit(family: str, policy: str) -> None:
 def test_text_without_numbers_changes_no_bit(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
-    @examples(family)
+    @examples_of(family)
     @given(plain_texts)
     def check(text: str) -> None:
         ids = encode(tokenizer, text)
@@ -137,16 +158,15 @@ def test_nothing_changes_before_the_first_injection(family: str, policy: str) ->
     model, tokenizer = model_of(family, policy)
     changed = 0
 
-    @examples(family)
+    @examples_of(family)
     @given(texts)
     def check(text: str) -> None:
         nonlocal changed
         ids = encode(tokenizer, text)
         actual, expected = logits_of(model, ids), logits_of(base(family), ids)
         decision = last_decision(model)
-        assert decision is not None
-        injected = decision.numbers.positions[decision.injection.alpha > 0]
-        first = int(injected.min()) if len(injected) else ids.shape[1]
+        injected = () if decision is None else decision.numbers.positions[decision.injection.alpha > 0]
+        first = int(min(injected)) if len(injected) else ids.shape[1]
         assert torch.equal(actual[:, :first], expected[:, :first])
         if first < ids.shape[1]:
             assert not torch.equal(actual[:, first], expected[:, first])
@@ -199,7 +219,7 @@ def test_no_lookahead(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
     scanner = number_locator(model).scanner
 
-    @examples(family)
+    @examples_of(family)
     @given(texts, texts, st.data())
     def check(text: str, other: str, data: st.DataObject) -> None:
         ids = encode(tokenizer, text)
@@ -208,7 +228,7 @@ def test_no_lookahead(family: str, policy: str) -> None:
         variant = ids.clone()
         variant[:, t + 1 :] = encode(tokenizer, other * tail)[:, -tail:]
         kept = t + 1
-        if policy != "running":
+        if policy not in CAUSAL:
             # What follows tells whether the number at or right before t has ended: "2.0" and "2.0.1", "1," and "1,234".
             open_numbers = [
                 number
@@ -217,7 +237,13 @@ def test_no_lookahead(family: str, policy: str) -> None:
                 if number.first_token <= t and number.last_token >= t - 1
             ]
             kept = min([kept, *(number.first_token for number in open_numbers)])
-        assert torch.equal(logits_of(model, ids)[:, :kept], logits_of(model, variant)[:, :kept])
+        actual, count = logits_of(model, variant)[:, :kept], numbers_of(model)
+        expected = logits_of(model, ids)[:, :kept]
+        if numbers_of(model) == count:
+            assert torch.equal(actual, expected)
+        else:  # a product with the features of another count of numbers rounds otherwise
+            assume_clear_gates(model)
+            assert_close(actual, expected)
 
     check()
 
@@ -234,7 +260,7 @@ class OnlyNumbers(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         confined = torch.full_like(scores, float("-inf"))
-        confined[:, self.allowed] = scores[:, self.allowed]
+        confined[..., self.allowed] = scores[..., self.allowed]
         return confined
 
 
@@ -265,7 +291,7 @@ def full_forward(
 def prompt_numbers(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> NumberBatch | None:
     """What the full forward must be told under `terminal`: the answer's numbers get nothing."""
     locator = number_locator(model)
-    if locator.policy == "running":
+    if locator.causal:
         return None
     return locator.batch(ids.masked_fill(mask == 0, PADDING).tolist())
 
@@ -273,12 +299,20 @@ def prompt_numbers(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor
 def assert_parity(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, output: Any) -> None:
     """The logits that generation saw are those of one full forward over what it wrote."""
     full = full_forward(model, output.sequences, mask, prompt_numbers(model, ids, mask))
+    assume_clear_gates(model)
     assert_close(torch.stack(output.logits, dim=1), full[:, ids.shape[1] - 1 : -1])
 
 
-def prompt_batch(tokenizer: PreTrainedTokenizerBase) -> tuple[torch.Tensor, torch.Tensor]:
-    batch = tokenizer(PROMPTS, return_tensors="pt", padding=True, padding_side="left")
-    assert (batch["attention_mask"] == 0).any()
+def assert_same_answer(tokenizer: PreTrainedTokenizerBase, actual: Any, expected: Any) -> None:
+    """Greedy answers are the same, token by token, unless two tokens were as good as each other."""
+    best = OnlyNumbers(tokenizer)(actual.sequences, torch.stack(actual.logits, dim=1)).topk(2, dim=-1).values
+    assume(bool((best[..., 0] - best[..., 1] > CLEAR).all()))
+    assert torch.equal(actual.sequences[:, -NEW_TOKENS:], expected.sequences[:, -NEW_TOKENS:])
+
+
+def prompt_batch(tokenizer: PreTrainedTokenizerBase, rows: list[str] = PROMPTS) -> tuple[torch.Tensor, torch.Tensor]:
+    batch = tokenizer(rows, return_tensors="pt", padding=True, padding_side="left")
+    assert rows is not PROMPTS or (batch["attention_mask"] == 0).any()
     return batch["input_ids"], batch["attention_mask"]
 
 
@@ -287,7 +321,7 @@ def prompt_batch(tokenizer: PreTrainedTokenizerBase) -> tuple[torch.Tensor, torc
 def test_greedy_equals_full_forward(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
-    @examples(family)
+    @examples_of(family)
     @given(texts)
     def check(text: str) -> None:
         ids = encode(tokenizer, text)
@@ -300,12 +334,19 @@ def test_greedy_equals_full_forward(family: str, policy: str) -> None:
 @pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
 def test_left_padded_batch_equals_full_forward(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
-    ids, mask = prompt_batch(tokenizer)
-    output = generate(model, tokenizer, ids, attention_mask=mask)
-    assert_parity(model, ids, mask, output)
-    for row, length in enumerate(mask.sum(dim=1).tolist()):
-        alone = generate(model, tokenizer, ids[row : row + 1, -length:])
-        assert torch.equal(alone.sequences[0, length:], output.sequences[row, ids.shape[1] :])
+
+    @examples_of(family)
+    @given(st.lists(texts, min_size=2, max_size=3))
+    @example(PROMPTS)
+    def check(rows: list[str]) -> None:
+        ids, mask = prompt_batch(tokenizer, rows)
+        output = generate(model, tokenizer, ids, attention_mask=mask)
+        assert_parity(model, ids, mask, output)
+        answers = [generate(model, tokenizer, ids[[row]][:, mask[row].bool()]) for row in range(len(rows))]
+        written = torch.cat([answer.sequences[:, -NEW_TOKENS:] for answer in answers])
+        assert_same_answer(tokenizer, output, SimpleNamespace(sequences=written))
+
+    check()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -359,34 +400,45 @@ def carried_numbers(model: PreTrainedModel, before: torch.Tensor, now: torch.Ten
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cache_carried_over_two_turns(family: str, policy: str, only_new_ids: bool) -> None:
     model, tokenizer = model_of(family, policy)
-    first = encode(tokenizer, PROMPTS[2])
-    cache = DynamicCache(config=model.config)
-    answer = generate(model, tokenizer, first, past_key_values=cache).sequences
-    turn = tokenizer("5 more, and 8.25 less?", add_special_tokens=False, return_tensors="pt")["input_ids"]
-    second = torch.cat([answer, turn], dim=1)
-    held = int(cache.get_seq_length())
-    assert held == answer.shape[1] - 1
-    passed = second[:, held:] if only_new_ids else second
-    output = generate(model, tokenizer, passed, past_key_values=cache, attention_mask=torch.ones_like(second))
-    numbers = None
-    if policy != "running":
-        numbers = carried_numbers(model, first, second, held)
-    written = output.sequences[:, -NEW_TOKENS:]
-    sequences = torch.cat([second, written], dim=1)
-    full = full_forward(model, sequences, torch.ones_like(second), numbers)
-    assert_close(torch.stack(output.logits, dim=1), full[:, second.shape[1] - 1 : -1])
+
+    @examples_of(family)
+    @given(texts, texts)
+    @example(PROMPTS[2], "5 more, and 8.25 less?")
+    def check(prompt: str, reply: str) -> None:
+        first = encode(tokenizer, prompt)
+        cache = DynamicCache(config=model.config)
+        answer = generate(model, tokenizer, first, past_key_values=cache).sequences
+        turn = tokenizer(reply, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        second = torch.cat([answer, turn], dim=1)
+        held = int(cache.get_seq_length())
+        assert held == answer.shape[1] - 1
+        passed = second[:, held:] if only_new_ids else second
+        output = generate(model, tokenizer, passed, past_key_values=cache, attention_mask=torch.ones_like(second))
+        numbers = None if policy in CAUSAL else carried_numbers(model, first, second, held)
+        sequences = torch.cat([second, output.sequences[:, -NEW_TOKENS:]], dim=1)
+        full = full_forward(model, sequences, torch.ones_like(second), numbers)
+        assume_clear_gates(model)
+        assert_close(torch.stack(output.logits, dim=1), full[:, second.shape[1] - 1 : -1])
+
+    check()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_chunked_prefill_cuts_numbers_in_half(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
-    ids = encode(tokenizer, PROMPTS[0])
-    whole = generate(model, tokenizer, ids)
-    for size in (1, 2, 3, 7):
+
+    @examples_of(family)
+    @given(texts, st.integers(1, 7))
+    @example(PROMPTS[0], 1)
+    @example(PROMPTS[0], 2)
+    def check(text: str, size: int) -> None:
+        ids = encode(tokenizer, text)
         chunked = generate(model, tokenizer, ids, prefill_chunk_size=size)
-        assert torch.equal(chunked.sequences, whole.sequences)
         assert_parity(model, ids, torch.ones_like(ids), chunked)
+        assert_same_answer(tokenizer, chunked, generate(model, tokenizer, ids))
+
+    check()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -394,7 +446,7 @@ def test_chunked_prefill_cuts_numbers_in_half(family: str, policy: str) -> None:
 def test_manual_loop_over_chunks(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
-    @examples(family)
+    @examples_of(family)
     @given(texts, st.integers(1, 5))
     def check(text: str, size: int) -> None:
         ids = encode(tokenizer, text)
@@ -403,9 +455,11 @@ def test_manual_loop_over_chunks(family: str, policy: str) -> None:
         chunks = []
         for start in range(0, ids.shape[1], size):
             # Outside `generate`, only the caller knows what follows: `terminal` needs the numbers told.
-            given = {"numbers": numbers.between(start, start + size)} if policy != "running" else {}
+            given = {"numbers": numbers.between(start, start + size)} if policy not in CAUSAL else {}
             chunks.append(logits_of(model, ids[:, start : start + size], past_key_values=cache, **given))
-        assert_close(torch.cat(chunks, dim=1), logits_of(model, ids))
+        whole = logits_of(model, ids)
+        assume_clear_gates(model)
+        assert_close(torch.cat(chunks, dim=1), whole)
 
     check()
 
@@ -414,15 +468,24 @@ def test_manual_loop_over_chunks(family: str, policy: str) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])  # a sliding cache can't be cropped
 def test_crop(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
-    ids = encode(tokenizer, PROMPTS[0])
-    cut = number_locator(model).scanner.scan(ids[0].tolist())[-1].last_token - 1  # inside the last number
-    cache = DynamicCache(config=model.config)
-    logits_of(model, ids, past_key_values=cache)
-    cache.crop(cut)
-    tail = tokenizer("9 then 12 more", add_special_tokens=False, return_tensors="pt")["input_ids"]
-    longer = torch.cat([ids[:, :cut], tail], dim=1)
-    numbers = carried_numbers(model, ids, longer, cut)
-    assert_close(logits_of(model, tail, past_key_values=cache), logits_of(model, longer, numbers=numbers)[:, cut:])
+
+    @examples_of(family)
+    @given(texts, texts, st.data())
+    def check(text: str, other: str, data: st.DataObject) -> None:
+        ids = encode(tokenizer, text)
+        numbers = number_locator(model).scanner.scan(ids[0].tolist())
+        inside = [t for number in numbers for t in range(number.first_token + 1, number.last_token + 1)]
+        cut = data.draw(st.sampled_from([*inside, *range(1, ids.shape[1])]), label="cut")
+        cache = DynamicCache(config=model.config)
+        logits_of(model, ids, past_key_values=cache)
+        cache.crop(cut)
+        tail = tokenizer(other, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        longer = torch.cat([ids[:, :cut], tail], dim=1)
+        full = logits_of(model, longer, numbers=carried_numbers(model, ids, longer, cut))[:, cut:]
+        assume_clear_gates(model)
+        assert_close(logits_of(model, tail, past_key_values=cache), full)
+
+    check()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -443,9 +506,16 @@ def test_speculative_decoding(family: str, policy: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_static_cache(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
-    ids, mask = prompt_batch(tokenizer)
-    output = generate(model, tokenizer, ids, attention_mask=mask, cache_implementation="static", disable_compile=True)
-    assert_parity(model, ids, mask, output)
+
+    @examples_of(family)
+    @given(st.lists(texts, min_size=1, max_size=3))
+    @example(PROMPTS)
+    def check(rows: list[str]) -> None:
+        ids, mask = prompt_batch(tokenizer, rows)
+        static = {"cache_implementation": "static", "disable_compile": True}
+        assert_parity(model, ids, mask, generate(model, tokenizer, ids, attention_mask=mask, **static))
+
+    check()
 
 
 # --- 4: a row alone and in a batch ------------------------------------------------------------------------------------
@@ -457,20 +527,22 @@ def test_static_cache(family: str, policy: str) -> None:
 def test_padding_changes_nothing(family: str, policy: str, side: str) -> None:
     model, tokenizer = model_of(family, policy)
 
-    @examples(family)
+    @examples_of(family)
     @given(st.lists(texts, min_size=2, max_size=3))
     def check(rows: list[str]) -> None:
         batch = tokenizer(rows, return_tensors="pt", padding=True, padding_side=side)
         mask = batch["attention_mask"]
         together = full_forward(model, batch["input_ids"], mask, None)
+        assume_clear_gates(model)
         decision = last_decision(model)
-        assert decision is not None
         for row, text in enumerate(rows):
             ids = encode(tokenizer, text)
             real = mask[row].bool()
             assert_close(together[row, real], logits_of(model, ids)[0])
             alone = last_decision(model)
-            assert alone is not None
+            if decision is None or alone is None:
+                assert policy == "after" and alone is None  # the text's only number ends it
+                continue
             mine = decision.numbers.rows == row
             offset = int(real.int().argmax())
             assert torch.equal(decision.numbers.positions[mine] - offset, alone.numbers.positions)
@@ -517,7 +589,9 @@ def test_save_and_load_with_lora(family: str, tmp_path: Path) -> None:
 # --- 8: the collator, the forward and generation find the same numbers ------------------------------------------------
 
 
-@pytest.mark.parametrize(("policy", "scope"), [("terminal", "prompt"), ("terminal", "all"), ("running", "prompt")])
+@pytest.mark.parametrize(
+    ("policy", "scope"), [("terminal", "prompt"), ("terminal", "all"), ("running", "prompt"), ("after", "prompt")]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_collator_forward_and_generate_agree(family: str, policy: str, scope: str) -> None:
     model, tokenizer = (
@@ -526,13 +600,13 @@ def test_collator_forward_and_generate_agree(family: str, policy: str, scope: st
     locator = number_locator(model)
     collate = NumberCollator(tokenizer, locator)
 
-    @examples(family)
+    @examples_of(family)
     @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
     def check(pairs: list[tuple[str, str]]) -> None:
-        examples = [
+        tokenized = [
             tokenize(Example(prompt, " " + completion), tokenizer, locator, 400) for prompt, completion in pairs
         ]
-        batch = collate(examples)
+        batch = collate(tokenized)
         numbers = batch.pop("numbers")
         with torch.no_grad():
             model.train()(**batch)
@@ -540,18 +614,20 @@ def test_collator_forward_and_generate_agree(family: str, policy: str, scope: st
         decision = last_decision(model)
         assert decision is not None
         assert_same_numbers(decision.numbers, numbers)
-        for row, example in enumerate(examples):
+        for row, one in enumerate(tokenized):
             with torch.no_grad():
-                model.generate(torch.tensor([example.input_ids[: example.prompt_length]]), max_new_tokens=1)
+                model.generate(torch.tensor([one.input_ids[: one.prompt_length]]), max_new_tokens=1)
             decision = last_decision(model)
-            assert decision is not None
-            mine = (numbers.rows == row) & (numbers.positions < example.prompt_length)
+            mine = (numbers.rows == row) & (numbers.positions < one.prompt_length)
+            if decision is None:
+                assert policy == "after" and not mine.any()  # the prompt's only number ends it
+                continue
             assert torch.equal(numbers.positions[mine], decision.numbers.positions)
             assert torch.equal(numbers.features[mine], decision.numbers.features)
         if policy == "terminal" and scope == "prompt":
-            lengths = torch.tensor([example.prompt_length for example in examples])
+            lengths = torch.tensor([one.prompt_length for one in tokenized])
             assert (numbers.positions < lengths[numbers.rows]).all()
         else:
-            assert any((numbers.positions >= examples[0].prompt_length).tolist())
+            assert any((numbers.positions >= tokenized[0].prompt_length).tolist())
 
     check()

@@ -2,16 +2,23 @@
 
 import random
 import re
+from bisect import bisect_left
 from functools import cache
+from itertools import accumulate
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
 
 from ani.numbers import NumberScanner
 from tests.numbers import oracle
+from tests.properties import examples
 from tests.tokenizers import ALL
 
-CASES = 20_000  # a tokenizer
-PREFIX_CASES = 400  # of longer texts, each compared at every one of its tokens
+BATCH = 1000  # texts of one example: tokenizers are fast in batches
+PREFIX_BATCH = 20  # of longer texts, each compared at every one of its tokens
+ENDED_BATCH = 10  # of texts of which every prefix is tried with several continuations
 NAMED = [
     "<|reserved_special_token_12|>",
     "<|im_end|>",
@@ -80,6 +87,11 @@ _SEPARATORS += [
 ]
 
 
+# A seed has nothing to shrink: the assertion shows the text.
+batches = settings(examples(10), phases=(Phase.explicit, Phase.reuse, Phase.generate))
+generators = st.integers(0, 2**64 - 1).map(random.Random)
+
+
 def number(rng: random.Random) -> str:
     digits = str(rng.randrange(10 ** rng.randrange(1, 8)))
     form = rng.randrange(12)
@@ -129,51 +141,66 @@ def as_the_oracle_reads(decoded: str, special: list[str]) -> str:
     return re.sub("|".join(map(re.escape, special)), lambda match: "\0" * len(match[0]), decoded)
 
 
+def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """With a boundary for each padding id."""
+    segments: list[list[int]] = [[]]
+    for i in ids:
+        if i < 0:
+            segments.append([])
+        else:
+            segments[-1].append(i)
+    return "\0".join(
+        tokenizer.decode(segment, skip_special_tokens=False, clean_up_tokenization_spaces=False) for segment in segments
+    )
+
+
 @pytest.mark.parametrize("name", list(ALL))
-def test_whole_texts(name: str) -> None:
+@batches
+@given(rng=generators)
+def test_whole_texts(name: str, rng: random.Random) -> None:
     tokenizer = ALL[name]()
-    rng = random.Random(f"whole {name}")
     special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
     used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
-    cases = [text(rng, rng.randrange(1, 7), used) for _ in range(CASES)]
+    cases = [text(rng, rng.randrange(1, 7), used) for _ in range(BATCH)]
     token_texts: dict[int, str] = {}
     found = 0
-    for start in range(0, CASES, 1000):
-        batch = tokenizer(cases[start : start + 1000], add_special_tokens=rng.random() < 0.5)["input_ids"]
-        decoded_batch = tokenizer.batch_decode(batch, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        for ids, decoded in zip(batch, decoded_batch, strict=True):
-            numbers = scanner(name).scan(ids)
-            shift = len(scanner(name).text(ids)) - len(decoded)  # a sentencepiece decoder's stripped space
-            assert shift in (0, 1)
-            expected = oracle.numbers(as_the_oracle_reads(decoded, special))
-            assert [(n.start - shift, n.end - shift, n.value) for n in numbers] == expected, (decoded, ids)
-            for n in numbers:
-                for i in ids[n.first_token : n.last_token + 1]:
-                    if i not in token_texts:
-                        token_texts[i] = tokenizer.decode([i])
-                held = [token_texts[i] for i in ids[n.first_token : n.last_token + 1]]
-                assert n.text in "".join(held)
-                # No token too many: without the first or the last, the first or last character is gone.
-                assert n.text not in "".join(held[1:])
-                assert n.text not in "".join(held[:-1])
-            found += len(numbers)
-    assert found > 2 * CASES
+    batch = tokenizer(cases, add_special_tokens=rng.random() < 0.5)["input_ids"]
+    decoded_batch = tokenizer.batch_decode(batch, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    for ids, decoded in zip(batch, decoded_batch, strict=True):
+        numbers = scanner(name).scan(ids)
+        shift = len(scanner(name).text(ids)) - len(decoded)  # a sentencepiece decoder's stripped space
+        assert shift in (0, 1)
+        expected = oracle.numbers(as_the_oracle_reads(decoded, special))
+        assert [(n.start - shift, n.end - shift, n.value) for n in numbers] == expected, (decoded, ids)
+        for n in numbers:
+            for i in ids[n.first_token : n.last_token + 1]:
+                if i not in token_texts:
+                    token_texts[i] = tokenizer.decode([i])
+            held = [token_texts[i] for i in ids[n.first_token : n.last_token + 1]]
+            assert n.text in "".join(held), (decoded, ids)
+            # No token too many: without the first or the last, the first or last character is gone.
+            assert n.text not in "".join(held[1:]), (decoded, ids)
+            assert n.text not in "".join(held[:-1]), (decoded, ids)
+        found += len(numbers)
+    assert found > BATCH
 
 
 @pytest.mark.parametrize("name", list(ALL))
-def test_values_do_not_depend_on_the_tokenizer(name: str) -> None:
-    rng = random.Random("shared by all")
-    cases = [text(rng, 5, [" "]) for _ in range(2000)]
+@batches
+@given(rng=generators)
+def test_values_do_not_depend_on_the_tokenizer(name: str, rng: random.Random) -> None:
+    cases = [text(rng, 5, [" "]) for _ in range(BATCH // 10)]
     for case, ids in zip(cases, ALL[name]()(cases, add_special_tokens=False)["input_ids"], strict=True):
         # Decoders that strip the first space decide nothing here: a space before a text changes no number.
         values = [value for _, _, value in oracle.numbers(case)]
-        assert [number.value for number in scanner(name).scan(ids)] == values
+        assert [number.value for number in scanner(name).scan(ids)] == values, case
 
 
 @pytest.mark.parametrize("name", list(ALL))
-def test_every_prefix(name: str) -> None:
+@batches
+@given(rng=generators)
+def test_every_prefix(name: str, rng: random.Random) -> None:
     tokenizer = ALL[name]()
-    rng = random.Random(f"prefixes {name}")
     special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
     used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
     long_lists = [
@@ -184,7 +211,7 @@ def test_every_prefix(name: str) -> None:
         "1.2" * 40,
         "-" * 80,
     ]
-    for case in range(PREFIX_CASES):
+    for case in range(PREFIX_BATCH):
         written = text(rng, rng.randrange(1, 14), used)
         if case % 8 == 0:
             written += rng.choice(long_lists) + text(rng, 3, used)
@@ -196,22 +223,49 @@ def test_every_prefix(name: str) -> None:
             streamed = scanner(name).scan_running(ids[: t + 1], t)
             assert streamed == ([running[t]] if t in running else []), (written, ids[: t + 1])
             if t % 3 == 0:
-                assert scanner(name).scan_running(ids, t) == [n for at, n in running.items() if at >= t]
+                assert scanner(name).scan_running(ids, t) == [n for at, n in running.items() if at >= t], (written, t)
         prefixes = [ids[: t + 1] for t in running]
         for prefix, number in zip(prefixes, running.values(), strict=True):
-            segments: list[list[int]] = [[]]
-            for i in prefix:
-                if i < 0:
-                    segments.append([])
-                else:
-                    segments[-1].append(i)
-            decoded = "\0".join(
-                tokenizer.decode(segment, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-                for segment in segments
-            )
+            decoded = decode(tokenizer, prefix)
             start, end, value = oracle.numbers(as_the_oracle_reads(decoded, special))[-1]
             assert (number.text, number.value) == (decoded[start:end], value), decoded
             of_its_tokens = scanner(name).text(prefix[number.first_token :])
             assert of_its_tokens[number.start : number.end] == number.text
             digit_text = tokenizer.decode([prefix[-1]])
             assert any(character in digit_text for character in oracle.DIGITS)
+
+
+@pytest.mark.parametrize("name", list(ALL))
+@batches
+@given(rng=generators)
+def test_ended_numbers_at_every_prefix(name: str, rng: random.Random) -> None:
+    """Each is where, by the oracle, no continuation can change it any more; wherever the scan begins or stops."""
+    tokenizer = ALL[name]()
+    special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
+    used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
+    found = 0
+    for case in range(ENDED_BATCH):
+        ids = tokenizer.encode(text(rng, rng.randrange(1, 8), used), add_special_tokens=case % 2 == 0)
+        if case % 5 == 0:  # not within a character
+            ids.insert(rng.choice([i for i in range(len(ids) + 1) if "\ufffd" not in decode(tokenizer, ids[:i])]), -1)
+        read = [as_the_oracle_reads(decode(tokenizer, ids[: t + 1]), special) for t in range(len(ids))]
+        # Without half a character, for whose sake some decoders give up whole ones before it.
+        lengths = list(accumulate((len(prefix.rstrip("\ufffd")) for prefix in read), max))
+        expected: dict[int, list[str]] = {}
+        for start, end, known in oracle.known(read[-1]) if ids else []:
+            expected.setdefault(bisect_left(lengths, known), []).append(read[-1][start:end])
+        whole = scanner(name).scan_ended(ids)
+        assert {t: n.text for t, n in whole.items()} == {t: texts[-1] for t, texts in expected.items()}, (read, ids)
+        for t in range(len(ids)):
+            assert scanner(name).scan_ended(ids[: t + 1], t) == {at: n for at, n in whole.items() if at == t}, ids
+            if t % 3 == 0:
+                assert scanner(name).scan_ended(ids, t) == {at: n for at, n in whole.items() if at >= t}
+        # A boundary ends what the text left open: then they are all numbers of the text but those that share a token.
+        over = list(scanner(name).scan_ended([*ids, -1]).values())
+        numbers = scanner(name).scan(ids)
+        places = [(n.text, n.first_token, n.last_token) for n in numbers]
+        assert [place for n in over if (place := (n.text, n.first_token, n.last_token)) not in places] == []
+        shared = sum(len(texts) - 1 for texts in expected.values())
+        assert len(numbers) - shared - 2 <= len(over) <= len(numbers) - shared
+        found += len(whole)
+    assert found > 0

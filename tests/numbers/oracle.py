@@ -4,8 +4,15 @@ It asks at each character whether a number begins there, where the library joins
 """
 
 from decimal import Decimal
+from itertools import product
 
 DIGITS = "0123456789"
+CONTINUATIONS = ["".join(letters) for length in range(1, 5) for letters in product("0.,e+ aé", repeat=length)]
+"""Every way to go on that the grammar could tell apart: digits (it looks at no more than four, nor at which, once the
+text before has said whether a 0 is first), each character that can stand within a number, and what can't."""
+ZEROS = ["0", "00", "000"]
+"""Enough of them: a number that isn't over goes on with a digit behind it or its dot, comma or exponent, or is broken
+up by one (a fraction's second dot), or is joined by a group of three (`test_grammar` tries the others)."""
 BLANK = " \t\xa0"
 CLOSERS = ")]}）"  # noqa: RUF001
 MAY_PRECEDE_SIGN = "\0\n\r([{=<>*/^,:;|&~!?\"'`$#@\\“‘«（：，＝×÷·≤≥≠≈→"  # noqa: RUF001
@@ -24,6 +31,23 @@ def numbers(text: str) -> list[tuple[int, int, Decimal]]:
         found.append((i, end, value(text[i:end])))
         i = end
     return found
+
+
+def ended(text: str, continuations: list[str] = ZEROS) -> list[tuple[int, int, Decimal]]:
+    """Those of `numbers` that the text leaves as they are, however it goes on."""
+    found = numbers(text)
+    for continuation in continuations:
+        found = [number for number in found if number in numbers(text + continuation)]
+    return found
+
+
+def known(text: str) -> list[tuple[int, int, int]]:
+    """(start, end, length of the shortest prefix that shows the number to be over) of every number that is."""
+    shown: dict[tuple[int, int], int] = {}
+    for length in range(len(text) + 1):
+        for start, end, _ in ended(text[:length]):
+            shown.setdefault((start, end), length)
+    return [(*place, length) for place, length in shown.items()]
 
 
 def value(literal: str) -> Decimal:

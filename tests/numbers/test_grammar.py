@@ -1,11 +1,11 @@
 from decimal import Decimal
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ani.numbers.grammar import MAX_BLANKS, Rule, digit_runs, find_numbers, number_spans, settled
+from ani.numbers.grammar import MAX_BLANKS, Rule, digit_runs, ended_spans, find_numbers, number_spans, settled
 from tests.numbers import oracle
 
 # Dense in everything that the rules look at.
@@ -179,6 +179,81 @@ def test_number_so_far_at_each_digit(text: str, so_far: list[str]) -> None:
     ] == so_far
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("345 + 678 =", ["345| ", "678| "]),
+        ("7% 3-5; v2:", ["7|%", "3|-", "5|;", "2|:"]),
+        ("12\0003", ["12|\0"]),
+        ("1,234 screws", ["1,234| "]),
+        ("costs 3. Then 3.5. Then", ["3|. ", "3.5|. "]),
+        ("3..5)", ["3|..", "5|)"]),
+        ("2.0.", []),
+        ("2.0.1", ["2|.0.1", "0|.1"]),
+        ("192.168.1.1,", ["192|.168.1", "168|.1", "1|.", "1|,"]),
+        ("Fig.5.2.x", ["5.2|.x"]),
+        ("1,", []),
+        ("1,x", ["1|,x"]),
+        ("1,23", []),
+        ("1,23 ", ["1|,23 ", "23| "]),
+        ("1,2345", ["1|,2345"]),
+        ("(1,2,3)", ["1|,2,", "2|,3)", "3|)"]),
+        ("0,1234,1.5,x", ["0|,", "1234|,", "1.5|,"]),
+        ("1,234,5678 ", ["1,234|,5678", "5678| "]),
+        ("3em 3e-x", ["3|em", "3|e-x"]),
+        ("3e8f", ["3|e8f", "8|f"]),
+        ("3e8 3e-8) 3e8. 3e8,", ["3e8| ", "3e-8|)", "3e8|.", "3e8|,"]),
+        ("1e1234", ["1|e1234"]),
+        ("v2e 1e5e", ["2|e", "1|e5e", "5|e"]),
+        ("3e-8e5 ", ["3|e-8e", "8e5| "]),
+    ],
+)
+def test_what_shows_that_a_number_is_over(text: str, expected: list[str]) -> None:
+    assert [f"{text[begin:end]}|{text[end:known]}" for begin, end, known in ended_spans(text)] == expected
+    assert oracle.known(text) == [(begin, end, known) for begin, end, known in ended_spans(text)]
+
+
+@given(texts)
+@example("1,234.5.6e7 1,23e5x 2.0.1.")
+def test_ended_numbers_are_those_that_nothing_can_change(text: str) -> None:
+    spans = ended_spans(text)
+    assert spans == oracle.known(text)
+    assert all(before[2] <= after[2] for before, after in pairwise(spans))
+    assert all(before[2] < after[2] for before, after in zip(spans, spans[2:], strict=False))  # two at most
+
+
+def test_ended_numbers_of_all_short_texts() -> None:
+    for length in range(7):
+        for letters in product("1.,e-x", repeat=length):
+            text = "".join(letters)
+            assert [(begin, end) for begin, end, _ in ended_spans(text)] == [n[:2] for n in oracle.ended(text)], text
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(st.sampled_from("01.,e+- xé"), max_size=8))
+@example("1,23")
+@example("2.0.")
+@example("3e-")
+@example("1,234,")
+def test_no_continuation_but_zeros_has_to_be_tried(text: str) -> None:
+    assert oracle.ended(text) == oracle.ended(text, oracle.CONTINUATIONS)
+
+
+@given(texts, texts)
+def test_all_numbers_of_a_text_are_over_at_a_boundary(text: str, after: str) -> None:
+    spans = [span for span in ended_spans(text + "\0" + after) if span[1] <= len(text)]
+    assert [(begin, end) for begin, end, _ in spans] == list(number_spans(text).items())
+    assert all(known <= len(text) + 1 for *_, known in spans)
+
+
+@given(texts, st.integers(0, 40))
+@example("1,234.5", 4)
+@example("2.0.1", 4)
+def test_numbers_known_after_a_start_are_those_of_the_whole_text(text: str, start: int) -> None:
+    found, whole = ([span for span in ended_spans(text, at) if span[2] > start] for at in (start, 0))
+    assert found == whole
+
+
 @given(texts)
 @example("1,234.5.6e7")
 def test_agrees_with_the_oracle(text: str) -> None:
@@ -233,9 +308,14 @@ def test_a_settled_context_decides_alone(before: str, context: str, after: str) 
         spans = number_spans(text).items()
         return [(start - position, end - position) for start, end in spans if end > position]
 
+    def numbers_known_after(text: str, position: int) -> list[list[int]]:
+        return [[i - position for i in span] for span in ended_spans(text) if span[2] > position]
+
     if settled(context):
         alone = numbers_ending_after(context + after, len(context))
         assert numbers_ending_after(before + context + after, len(before + context)) == alone
+        alone = numbers_known_after(context + after, len(context))
+        assert numbers_known_after(before + context + after, len(before + context)) == alone
 
 
 def test_long_runs_are_linear() -> None:
@@ -248,3 +328,7 @@ def test_long_runs_are_linear() -> None:
     assert len(find_numbers("1e" * n)) == n
     assert find_numbers("1." + "1" * n + ".")[0].end == n + 2
     assert len(find_numbers(" " * n + "-5" + " -5" * n)) == n + 1
+    assert ended_spans("123" + ",123" * n + " ") == [(0, 3 + 4 * n, 4 + 4 * n)]
+    assert len(ended_spans("1," * n)) == n - 1
+    assert len(ended_spans("1." * n)) == n
+    assert len(ended_spans("1e" * n)) == n

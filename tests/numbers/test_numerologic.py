@@ -3,13 +3,14 @@
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.diagnostic import diagnostic_sentences
 from ani.injection.methods import METHODS
 from ani.numbers.numerologic import remove_digit_counts
+from tests.properties import examples
 
 EXAMPLES = {
     "42": "2:42",
@@ -29,7 +30,7 @@ def test_the_form_is_the_published_one(text: str, written: str) -> None:
     assert remove_digit_counts(written) == text
 
 
-@settings(max_examples=2000, deadline=None)
+@examples(2000)
 @given(st.text("0123456789.,:-−+eE $%ab\n", max_size=30))
 def test_it_can_be_undone_in_any_text(text: str) -> None:
     assume(not re.search(r"[0-9][eE][+-]?[0-9]+:", text))  # an exponent before a colon

@@ -1,9 +1,13 @@
+import codecs
+from bisect import bisect_left
 from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -78,6 +82,58 @@ def test_qwen_tokens_hold_one_digit() -> None:
     assert texts(scanner_of("qwen").scan(ids)) == ["1", "2345"]
 
 
+def ended(name: str, text: str) -> list[tuple[str, str]]:
+    """The numbers of a text that end in it, each with the token that shows it."""
+    ids = ids_of(ALL[name](), text)
+    found = scanner_of(name).scan_ended(ids)
+    return [(number.text, ALL[name]().decode([ids[token]]).strip()) for token, number in found.items()]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("345 + 678 =", [("345", "+"), ("678", "=")]),
+        ("x = 1,234 screws", [("1,234", "screws")]),
+        ("from 12 to -3.5, or 7%;", [("12", "to"), ("-3.5", ","), ("7", "%;")]),
+        ("the answer is 42", []),
+        ("the answer is 42.", []),
+        ("the 2.0.1 of it", [("0", "1"), ("1", "of")]),
+        ("at (10,12), 5", [("12", "),")]),
+    ],
+)
+def test_a_number_stands_where_it_is_known_to_be_over(text: str, expected: list[tuple[str, str]]) -> None:
+    assert ended("llama3", text) == expected
+
+
+def test_of_two_numbers_that_a_token_shows_the_later_one_stands(name: str) -> None:
+    """Whether there are several because of a comma, a dot, an exponent, or because a token holds several numbers."""
+    for text, expected in [("1,23 is", "23"), ("2.0.1", "0"), ("3e8f is", "8")]:
+        ids = ids_of(ALL[name](), text)
+        found = texts(list(scanner_of(name).scan_ended(ids).values()))
+        assert expected in found
+        assert scanner_of(name).scan(ids)[0].text not in found
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(qwen().backend_tokenizer.to_str()))
+    tokenizer.add_tokens([AddedToken(" 2 3 4 ", normalized=False)])
+    ids = ids_of(tokenizer, "1 2 3 4 5 6")
+    scanner = NumberScanner(tokenizer)
+    assert [(t, n.text, n.first_token, n.last_token) for t, n in scanner.scan_ended(ids).items()] == [
+        (1, "4", 1, 1),
+        (3, "5", 2, 2),
+    ]
+
+
+def test_a_number_at_the_end_is_over_at_the_next_token(name: str) -> None:
+    tokenizer, scanner = ALL[name](), scanner_of(name)
+    prompt = ids_of(tokenizer, "add -3.5e2 and 1,250")
+    assert len(scanner.scan_ended(prompt)) == 1
+    for following, value in [(tokenizer.eos_token_id, 1250), (-1, 1250), (ids_of(tokenizer, "x")[-1], 1250)]:
+        (number,) = scanner.scan_ended([*prompt, following], len(prompt)).values()
+        assert number.value == value
+        assert number.last_token == len(prompt) - 1
+        of_its_tokens = scanner.text(prompt[number.first_token :])
+        assert of_its_tokens[number.start : number.end] == number.text
+
+
 def test_text_equals_decode(name: str) -> None:
     tokenizer, scanner = ALL[name](), scanner_of(name)
     special = tokenizer.all_special_tokens[0]
@@ -128,6 +184,44 @@ def test_left_padding_only_shifts(name: str) -> None:
             assert plain.text == shifted.text
             assert plain.last_token + 70 == shifted.last_token
         assert scanner.scan_running(padded, 70) == scanner.scan_running(padded)
+        shifted_ended = {token + 70: number.text for token, number in scanner.scan_ended(ids).items()}
+        assert {token: number.text for token, number in scanner.scan_ended(padded).items()} == shifted_ended
+
+
+BYTES = {value: f"<0x{value:02X}>" for value in (0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x99, 0xFF)}
+TOKENS = [*"0123456789123456789", *".,.,eE+-", "▁", "x", "(", "=", *BYTES.values(), "<eos>", "<pad>", None]
+
+
+def reference_of_bytes(tokens: list[str | None]) -> dict[int, str]:
+    """Numbers by the token that shows them, from what is whole of each prefix."""
+    data = b""
+    lengths, text = [], ""
+    for token in tokens:
+        if token in BYTES.values():
+            data += bytes.fromhex(str(token)[3:5])
+        else:
+            data += b"\0" * len(token or " ") if token in ("<eos>", "<pad>", None) else token.replace("▁", " ").encode()
+        text, _ = codecs.utf_8_decode(data, "surrogateescape", False)
+        lengths.append(len(text))
+    return {bisect_left(lengths, known): text[start:end] for start, end, known in oracle.known(text)}
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(TOKENS), max_size=40), st.integers(0, 40))
+@example([*"3e8", "<0xC3>", "<0xA9>", *"5e7", "<0xE2>", "<0x82>", "1", "x"], 4)
+@example([*"1" * 20, *"1" * 20, *"e5", "<0xC3>", "<0xA9>"], 43)
+def test_any_tokens_at_every_prefix_and_start(tokens: list[str | None], start: int) -> None:
+    """Bytes of half-written and broken characters, boundaries and padding among them."""
+    scanner = scanner_of("gemma_like")
+    ids = [-1 if token is None else gemma_like().convert_tokens_to_ids(token) for token in tokens]
+    whole = scanner.scan_ended(ids)
+    assert {token: number.text for token, number in whole.items()} == reference_of_bytes(tokens)
+    for stop in range(len(ids) + 1):
+        first = min(start, stop)
+        expected = {token: number for token, number in whole.items() if first <= token < stop}
+        assert scanner.scan_ended(ids[:stop], first) == expected
+        expected = {token: number for token, number in whole.items() if token == stop - 1}
+        assert scanner.scan_ended(ids[:stop], max(stop - 1, 0)) == expected
 
 
 def test_broken_utf8_never_breaks_offsets() -> None:
@@ -173,6 +267,7 @@ def test_any_sequence_of_integers(as_type) -> None:  # type: ignore[no-untyped-d
     ids = ids_of(llama3(), "from 1,234 to -5")
     assert scanner.scan(as_type(ids)) == scanner.scan(ids)
     assert scanner.scan_running(as_type(ids), 2) == scanner.scan_running(ids, 2)
+    assert scanner.scan_ended(as_type(ids), 2) == scanner.scan_ended(ids, 2)
     assert scanner.text(as_type(ids)) == scanner.text(ids)
 
 
@@ -185,11 +280,14 @@ def test_a_batch_is_refused() -> None:
 def test_a_start_outside_is_refused(start: int) -> None:
     with pytest.raises(ValueError, match=f"start is {start}.*0 to 3"):
         scanner_of("qwen").scan_running([1, 2, 3], start)
+    with pytest.raises(ValueError, match=f"start is {start}.*0 to 3"):
+        scanner_of("qwen").scan_ended([1, 2, 3], start)
 
 
 def test_no_tokens(name: str) -> None:
     scanner = scanner_of(name)
     assert scanner.scan([]) == scanner.scan_running([]) == []
+    assert scanner.scan_ended([]) == {}
     assert scanner.text([]) == ""
 
 
@@ -200,8 +298,10 @@ def test_streaming_reads_a_bounded_context(name: str, context: str) -> None:
     for repeats in (60, 600):
         ids = Counted(ids_of(tokenizer, context * repeats + "7"))
         assert len(scanner.scan_running(ids, len(ids) - 1)) == 1
+        ids.ids.append(-1)
+        assert len(scanner.scan_ended(ids, len(ids) - 1)) == 1
         reads.append(ids.reads)
-    assert reads[0] == reads[1] <= 100
+    assert reads[0] == reads[1] <= 200
 
 
 def test_streaming_reads_back_to_where_the_number_begins(name: str) -> None:
@@ -211,12 +311,18 @@ def test_streaming_reads_back_to_where_the_number_begins(name: str) -> None:
     (number,) = scanner.scan_running(ids, len(ids) - 1)
     assert number.text == long
     assert ids.reads <= 4 * (number.last_token - number.first_token) + 100
+    ids = Counted([*ids.ids, -1])
+    assert scanner.scan_ended(ids, len(ids) - 1)[len(ids) - 1].text == long
+    assert ids.reads <= 4 * (number.last_token - number.first_token) + 100
 
 
 def test_tokens_without_digits_cost_no_context() -> None:
     ids = Counted(ids_of(qwen(), "1234 " * 100 + "word"))
     assert scanner_of("qwen").scan_running(ids, len(ids) - 1) == []
     assert ids.reads == 1
+    ids = Counted(ids_of(qwen(), "1234 " * 100 + "the end"))
+    assert scanner_of("qwen").scan_ended(ids, len(ids) - 1) == {}
+    assert ids.reads == 2
 
 
 @pytest.mark.parametrize("text", ["1" * 100_000, "123," * 25_000, "1," * 50_000, "1.5" * 33_000, "1e" * 50_000])
@@ -225,7 +331,9 @@ def test_long_sequences_are_linear(text: str) -> None:
     ids = ids_of(qwen(), text)
     running = scanner_of("qwen").scan_running(ids)
     assert len(running) == sum(character.isdigit() for character in text)
-    assert scanner_of("qwen").scan(ids)[-1].last_token == running[-1].last_token
+    whole = scanner_of("qwen").scan(ids)
+    assert whole[-1].last_token == running[-1].last_token
+    assert list(scanner_of("qwen").scan_ended([*ids, -1]).values())[-1].text == whole[-1].text
 
 
 def word_level(vocab: dict[str, int], decoder: decoders.Decoder | None) -> PreTrainedTokenizerBase:

@@ -10,8 +10,9 @@ from ani import InputError, cli
 from ani.data.contrastive import contrastive_sentences
 from ani.launch import Processes
 from ani.models import load_model, load_tokenizer
-from ani.probing.run import SELECTION, probe
+from ani.probing.run import probe
 from ani.probing.states import number_states
+from ani.results.files import SELECTION
 from tests.processes import forked, together
 from tests.tiny import pair
 

@@ -19,6 +19,7 @@ from ani.probing import probes as probes_module
 from ani.probing.probes import FOLDS, MIN_TESTED, STRENGTHS, ProbeResults, probe_layers
 from ani.probing.states import NumberStates, ProbedNumber
 from tests.probing.planted import ROLES, VALUES, WIDTH, cue, identity, noise, numbers, role, states
+from tests.properties import examples
 
 KNOWN = numbers()
 
@@ -157,7 +158,7 @@ KINDS = st.tuples(st.integers(0, 5), st.integers(0, 8), st.integers(100, 140), s
 
 
 @given(kinds=st.lists(KINDS, min_size=1, max_size=12), seed=st.integers(0, 3))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_that_is_held_out_is_learnt(
     monkeypatch: pytest.MonkeyPatch, kinds: list[tuple[int, int, int, Any]], seed: int
 ) -> None:

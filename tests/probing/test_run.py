@@ -15,10 +15,11 @@ from ani import InputError, LayerSelection
 from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence, value_split
 from ani.data.labelled import LABELLED_FILE, write_labelled
-from ani.evaluation.results import read_records
 from ani.injection.attach import is_attached
-from ani.probing.run import HELD_OUT, LAYERS, RANDOM_SPLIT, SELECTION, probe
-from ani.probing.selection import LayerPoint
+from ani.probing.curve import LayerPoint
+from ani.probing.run import HELD_OUT, RANDOM_SPLIT, probe
+from ani.results.files import LAYERS, SELECTION
+from tests.test_cli import read
 from tests.tokenizers import gemma_like
 
 FILES = sorted([LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"])
@@ -70,14 +71,14 @@ def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
     assert chosen["preset"] is None
     assert "curve" not in chosen
     assert chosen["numbers"] == SENTENCES
-    assert [LayerPoint(**point) for point in read_records(out / LAYERS)] == list(selection.curve)
+    assert [LayerPoint(**point) for point in read(out / LAYERS)] == list(selection.curve)
     assert [point.layer for point in selection.curve] == [0, 1, 2, 3]
     assert selection.layer in (0, 1, 2)
 
 
 def test_the_records_give_the_curve(probed: tuple[LayerSelection, Path]) -> None:
     selection, out = probed
-    random_split, held_out = read_records(out / RANDOM_SPLIT), read_records(out / HELD_OUT)
+    random_split, held_out = read(out / RANDOM_SPLIT), read(out / HELD_OUT)
     assert len(random_split) == SENTENCES
     assert len(held_out) == json.loads((out / SELECTION).read_text())["held_out_numbers"]
     assert accuracy(held_out, "held_out") == pytest.approx([point.held_out for point in selection.curve])
@@ -93,7 +94,7 @@ def test_the_records_give_the_curve(probed: tuple[LayerSelection, Path]) -> None
 def test_the_records_name_their_numbers(probed: tuple[LayerSelection, Path]) -> None:
     _, out = probed
     sentences = contrastive_sentences(SENTENCES)
-    for record in (*read_records(out / RANDOM_SPLIT), *read_records(out / HELD_OUT)):
+    for record in (*read(out / RANDOM_SPLIT), *read(out / HELD_OUT)):
         sentence = sentences[record["sentence"]]
         assert record["value"] == number_text(sentence)
         assert record["role"] == sentence.roles[0]
@@ -119,7 +120,7 @@ def test_the_seed_and_the_layers_count(
 ) -> None:
     other = probe(model, tokenizer, tmp_path / "other", sentences=SENTENCES, layers=[2, 0], seed=5)
     assert [point.layer for point in other.curve] == [0, 2]
-    assert read_records(tmp_path / "other" / RANDOM_SPLIT)[0] != read_records(probed[1] / RANDOM_SPLIT)[0]
+    assert read(tmp_path / "other" / RANDOM_SPLIT)[0] != read(probed[1] / RANDOM_SPLIT)[0]
 
 
 def test_an_earlier_run_is_replaced_and_kept_if_this_one_is_refused(
@@ -159,12 +160,12 @@ def test_domains_of_one_role_need_a_second_set(
     selection = probe(model, tokenizer, tmp_path / "out", data=data, held_out="contrastive", sentences=SENTENCES)
     written = json.loads((tmp_path / "out" / SELECTION).read_text())
     assert (written["data"], written["held_out"]) == (data, "contrastive")
-    held_out = read_records(tmp_path / "out" / HELD_OUT)
+    held_out = read(tmp_path / "out" / HELD_OUT)
     assert {record["domain"] for record in held_out} == {
         s.domain for s in contrastive_sentences(SENTENCES) if value_split(Decimal(number_text(s))) == "test"
     }
     assert accuracy(held_out, "held_out") == pytest.approx([point.held_out for point in selection.curve])
-    assert {record["domain"] for record in read_records(tmp_path / "out" / RANDOM_SPLIT)} == {"nominal", "quantitative"}
+    assert {record["domain"] for record in read(tmp_path / "out" / RANDOM_SPLIT)} == {"nominal", "quantitative"}
 
 
 def test_the_states_lie_beside_the_results_meanwhile(

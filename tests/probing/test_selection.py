@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers import (
     Gemma3Config,
@@ -22,6 +22,7 @@ from ani.probing.probes import ProbeResults, probe_layers
 from ani.probing.selection import MARGIN, PAPER_LAYERS, LayerSelection, Preset, choose_layer, preset_for
 from tests.probing import planted
 from tests.probing.planted import answers, cue, noise, numbers, role, states
+from tests.properties import examples
 from tests.tiny import smollm2
 
 EARLY = 10
@@ -86,7 +87,7 @@ ACCURACIES = st.lists(st.tuples(st.floats(0.5, 1), st.floats(0.5, 1)), min_size=
 
 
 @given(accuracies=ACCURACIES, flip=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_always_holds(accuracies: list[tuple[float, float]], flip: object) -> None:
     random_split, held_out = zip(*accuracies, strict=True)
     results = answers(random_split, held_out, count=200)
@@ -118,7 +119,7 @@ def test_what_always_holds(accuracies: list[tuple[float, float]], flip: object) 
 
 
 @given(accuracies=ACCURACIES, seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_order_of_the_numbers_does_not_matter(accuracies: list[tuple[float, float]], seed: int) -> None:
     """But for the bootstrap's luck, which decides where a deficit is as large as the margin."""
     results = answers(*zip(*accuracies, strict=True), count=200)

@@ -51,7 +51,8 @@ def routed(call: str, exact: bool, numbers: list[tuple[str, bool | None, bool | 
 
 
 def gated(source: str, group: str | None, *injected: bool) -> dict[str, Any]:
-    return {"source": source, "group": group, "text": "?", "numbers": [{"injected": each} for each in injected]}
+    place = {"text": "1", "value": "1", "start": 0, "end": 1}
+    return {"source": source, "group": group, "text": "?", "numbers": [{**place, "injected": i} for i in injected]}
 
 
 def everything(folder: Path, text: str = "plain") -> None:
@@ -277,8 +278,8 @@ def test_a_section_a_file(tmp_path: Path) -> None:
     everything(tmp_path)
     sections = {
         "arithmetic.jsonl": "arithmetic",
-        "gating.jsonl": "gating",
         "mmlu.jsonl": "benchmarks",
+        "gating.jsonl": "gating",
         "routing.jsonl": "routing",
         "finer.jsonl": "finer",
         "gate-shares.jsonl": "gate-shares",
@@ -394,7 +395,11 @@ def test_a_diverged_run_can_be_shown(tmp_path: Path) -> None:
         ("mmlu.jsonl", b'{"task": "arc", "id": 0, "correct": true, "prompt_hash": ""}', "task: .*'gsm8k'"),
         ("routing.jsonl", b'{"query": "", "call": "maybe", "exact": true, "numbers": []}', "call: "),
         ("finer.jsonl", b'{"text": "", "tag": "", "role": "nominal", "injected": null}', "injected: "),
-        ("gate-shares.jsonl", b'{"source": "a", "numbers": [{}]}', r"numbers\.0\.injected: Field required"),
+        (
+            "gate-shares.jsonl",
+            json.dumps(gated("a", None, True)).replace(', "injected": true', "").encode(),
+            r"numbers\.0\.injected: Field required",
+        ),
         ("training_log.jsonl", b'{"loss": 1.0}', "step: Field required"),
         (
             "inspected.jsonl",

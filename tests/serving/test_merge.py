@@ -413,7 +413,9 @@ def test_a_merged_checkpoint_knows_its_method(run: Run, tmp_path: Path, monkeypa
     train(tmp_path, method="numerologic")
     assert run("merge", tmp_path / "adapter", tmp_path / "out").code == 0
     methods = []
-    monkeypatch.setattr("ani.evaluation.run.evaluate", lambda *args, method, **options: methods.append(method))
+    monkeypatch.setattr(
+        "ani.tasks.folders.evaluate", lambda tasks, answerer, *_, **options: methods.append(answerer.method)
+    )
     done = run("eval", "--model", tmp_path / "out", "--out", "results")
     assert done.code == 0, done
     assert methods == [METHODS["numerologic"]]

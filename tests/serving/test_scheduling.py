@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import AniConfig
 from ani.injection.locate import NumberBatch, NumberLocator
 from ani.serving.scheduling import Scheduled, StepLocator
 from tests import tokenizers
+from tests.properties import examples
 
-POLICIES = ["terminal", "digitwise", "placewise", "running"]
+POLICIES = ["terminal", "digitwise", "placewise", "running", "after"]
 PROMPTS = [
     "Room 505 holds 10 of 1,234,567 people; -7.25e3",
     "3.14159 and 2.0.1",
@@ -37,7 +38,7 @@ def at(numbers: NumberBatch, row: int, shift: int) -> dict[int, list[float]]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(seed=st.integers(0, 10**6))
 def test_steps_find_what_whole_rows_hold(policy: str, seed: int) -> None:
     draw = random.Random(seed)
@@ -48,7 +49,7 @@ def test_steps_find_what_whole_rows_hold(policy: str, seed: int) -> None:
         prompt + tokenizer(text, add_special_tokens=False)["input_ids"]
         for prompt, text in zip(prompts, ANSWERS, strict=True)
     ]
-    read = rows if policy == "running" else prompts
+    read = rows if locator.causal else prompts
     expected = [at(locator.batch([row]), 0, 0) for row in read]
     found: list[dict[int, list[float]]] = [{} for _ in rows]
     done = [0] * len(rows)

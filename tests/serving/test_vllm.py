@@ -315,7 +315,9 @@ def test_what_would_be_served_wrongly_is_refused() -> None:
 def test_prefixes_are_kept_where_they_mean_the_same() -> None:
     for policy in ("terminal", "digitwise", "placewise"):
         assert not caches_prefixes(AniConfig(layer=1, policy=policy))
-    assert caches_prefixes(AniConfig(layer=1, policy="running")) and caches_prefixes(None)
+    for policy in ("running", "after"):
+        assert caches_prefixes(AniConfig(layer=1, policy=policy))
+    assert caches_prefixes(None)
 
 
 def test_the_switch_has_two_values() -> None:
@@ -334,7 +336,7 @@ def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
         engine(path, "terminal", [[0]], kv_offloading_size=1.0)
 
 
-@pytest.mark.parametrize("policy", ["terminal", "running"])
+@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
 def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
     from ani.serving.vllm import AniModelState  # needs no GPU: it is what the runner calls before each step
 
@@ -369,7 +371,7 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
         )
         state.add_request(0, request)
 
-    whole = locator.batch([row if policy == "running" else prompt])
+    whole = locator.batch([row if locator.causal else prompt])
     expected = dict(zip(whole.positions.tolist(), whole.features.tolist(), strict=True))
     add("a", len(prompt))
     add("shut", len(prompt), **{SWITCH: "shut"})

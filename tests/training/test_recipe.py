@@ -123,7 +123,7 @@ def test_overrides(write: Callable[..., Path]) -> None:
             "data.0.digits=[3, 5]",
             "data.1.path=b=c.jsonl",
             "data.1.limit=7",
-            "ani.bases=[2, 5, 10]",
+            "ani.encoders=[bits, fourier]",
             "output=1e5",
         ],
     )
@@ -137,7 +137,7 @@ def test_overrides(write: Callable[..., Path]) -> None:
         "operations": ["addition"],
     }
     assert recipe.data[1].model_dump() == {"kind": "jsonl", "path": "b=c.jsonl", "limit": 7}
-    assert recipe.ani.bases == (2, 5, 10)
+    assert recipe.ani.encoders == ("bits", "fourier")
     assert recipe.output == "1e5"
 
 

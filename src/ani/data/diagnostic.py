@@ -26,10 +26,11 @@ import hashlib
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import cache, lru_cache
 from importlib import resources
+from itertools import islice
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 import yaml
@@ -43,9 +44,10 @@ T = TypeVar("T")
 
 SENTENCES_PER_TEMPLATE = 200
 """No template gives more sentences than this, so that none dominates a large set."""
+SLOT = re.compile(r"\{(?:([NQ]):)?([0-9.]+)-([0-9.]+)(,?)\}")
+"""A slot as the header of `diagnostic_templates.yaml` states it; those of `contrastive_pairs.yaml` have no role."""
 
 _ROLES: dict[str, Role] = {"N": "nominal", "Q": "quantitative"}
-_SLOT = re.compile(r"\{([NQ]):(\d+)(?:\.(\d+))?-(\d+)(?:\.(\d+))?(,?)\}", re.ASCII)
 _TEST_ONE_IN = 3  # this share of all values stands in test sentences, the rest in training sentences
 
 
@@ -79,22 +81,23 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     """
     if split not in get_args(Split):
         raise InputError(f"split must be one of {', '.join(get_args(Split))}, not {split!r}")
-    remaining = dict(_capacities(split))
     maximum = sentence_limit(split)
     if not 0 <= count <= maximum:
         raise InputError(f"count is {count}, but the {split} split gives from 0 to {maximum} sentences")
 
     rng = random.Random(f"{split} {seed}")  # seeding by a string does not depend on the hash seed
-    texts: set[str] = set()
-    sentences: list[DiagnosticSentence] = []
-    while len(sentences) < count:
-        templates = [template for template, left in remaining.items() if left]
-        for template in rng.sample(templates, len(templates))[: count - len(sentences)]:
-            text = next(text for text in _renderings(template, split, rng) if text not in texts)
-            texts.add(text)
-            sentences.append(_label(text, template))
-            remaining[template] -= 1
-    return sentences
+
+    def number(slot: re.Match[str]) -> str:
+        return draw(read_slot(slot), split, rng)
+
+    sentences: dict[str, DiagnosticSentence] = {}
+    for domain, template in islice(rounds(_capacities(split), rng), count):
+        while (text := SLOT.sub(number, template)) in sentences:
+            pass
+        spans = tuple((found.start, found.end) for found in find_numbers(text))
+        roles = tuple(_ROLES[slot[1]] for slot in SLOT.finditer(template))
+        sentences[text] = DiagnosticSentence(text, roles, spans, domain, template)
+    return list(sentences.values())
 
 
 def sentence_limit(split: Split) -> int:
@@ -102,89 +105,44 @@ def sentence_limit(split: Split) -> int:
     return sum(_capacities(split).values())
 
 
+@cache
+def _capacities(split: Split) -> dict[tuple[str, str], int]:
+    """How many sentences each template of the split (beside its domain) may give: half of those that it could make,
+    so that drawing a new one stays quick, and at most `SENTENCES_PER_TEMPLATE`."""
+    capacities = {}
+    for domain, text in read_split("diagnostic_templates.yaml", split):
+        possible = math.prod(count_values(read_slot(slot), split) for slot in SLOT.finditer(text))
+        capacities[domain, text] = min(SENTENCES_PER_TEMPLATE, math.ceil(possible / 2))
+    return capacities
+
+
+def read_split(file: str, split: Split) -> list[tuple[str, str]]:
+    """Domain and text of the templates of a split, from a file of ours with domain → split → texts."""
+    domains = yaml.safe_load(resources.files("ani.data").joinpath(file).read_text("utf-8"))
+    return [(domain, text) for domain, splits in domains.items() for text in splits.get(split, [])]
+
+
+def rounds(capacities: Mapping[T, int], rng: random.Random) -> Iterator[T]:
+    """Everything once in a drawn order, then again, round after round, what may still be used."""
+    for used in range(max(capacities.values())):
+        left = [item for item, capacity in capacities.items() if capacity > used]
+        yield from rng.sample(left, len(left))
+
+
 class Slot(NamedTuple):
     """A place for a number; `low` and `high` count steps of 10^-places."""
 
-    role: Role
     low: int
     high: int
     places: int
     separators: bool
 
 
-class _Template(NamedTuple):
-    domain: str
-    text: str
-    carriers: tuple[str, ...]  # the words around the slots, one more than there are slots
-    slots: tuple[Slot, ...]
-
-
-def _parse_templates(document: str) -> dict[Split, list[_Template]]:
-    """Read and check the YAML of templates, whose header states its syntax."""
-    return parse_splits(document, "template", _parse_template)
-
-
-def parse_splits(document: str, what: str, parse: Callable[[str, str], T]) -> dict[Split, list[T]]:
-    """Read YAML of the form domain → split → texts.
-
-    Args:
-        document: The YAML.
-        what: A text is called so in errors.
-        parse: Makes an entry of a domain and a text.
-
-    Raises:
-        ValueError: a split is unknown, or a text occurs twice.
-    """
-    found: dict[Split, list[T]] = {split: [] for split in get_args(Split)}
-    seen: set[str] = set()
-    for domain, splits in yaml.safe_load(document).items():
-        for split, texts in splits.items():
-            if split not in found:
-                raise ValueError(f"domain {domain!r}: {split!r} is no split, write train or test")
-            for text in texts:
-                if text in seen:
-                    raise ValueError(f"domain {domain!r}, {what} {text!r}: it occurs twice, remove one")
-                seen.add(text)
-                found[split].append(parse(domain, text))
-    return found
-
-
-def _parse_template(domain: str, text: str) -> _Template:
-    where = f"domain {domain!r}, template {text!r}"
-    carriers: list[str] = []
-    slots: list[Slot] = []
-    position = 0
-    for match in _SLOT.finditer(text):
-        role, low, low_fraction, high, high_fraction, comma = match.groups(default="")
-        if len(low_fraction) != len(high_fraction):
-            raise ValueError(f"{where}: {match[0]} needs the same number of decimals at both ends")
-        slot = Slot(_ROLES[role], int(low + low_fraction), int(high + high_fraction), len(low_fraction), bool(comma))
-        if not 0 < slot.low <= slot.high:
-            raise ValueError(f"{where}: {match[0]} needs 0 < LOW <= HIGH; write a sign before the slot")
-        carriers.append(text[position : match.start()])
-        slots.append(slot)
-        position = match.end()
-    carriers.append(text[position:])
-    for carrier in carriers:
-        if stray := re.search(r"[{}]|\d+", carrier):
-            raise ValueError(f"{where}: unknown slot or bare number at {carrier[stray.start() :]!r}")
-    if not 1 <= len(slots) <= 3:
-        raise ValueError(f"{where}: it has {len(slots)} slots, write one to three")
-    return _Template(domain, text, tuple(carriers), tuple(slots))
-
-
-@cache
-def _capacities(split: Split) -> dict[_Template, int]:
-    """How many sentences each template of the split may give: half of those that it could make, so that
-    drawing a new one stays quick, and at most `SENTENCES_PER_TEMPLATE`."""
-    document = resources.files("ani.data").joinpath("diagnostic_templates.yaml").read_text("utf-8")
-    return {
-        template: min(
-            SENTENCES_PER_TEMPLATE,
-            math.ceil(math.prod(count_values(slot, split) for slot in template.slots) / 2),
-        )
-        for template in _parse_templates(document)[split]
-    }
+def read_slot(match: re.Match[str]) -> Slot:
+    """What a match of `SLOT` says."""
+    _, low, high, comma = match.groups()
+    places = len(low.partition(".")[2])
+    return Slot(int(low.replace(".", "")), int(high.replace(".", "")), places, bool(comma))
 
 
 def count_values(slot: Slot, split: Split) -> int:
@@ -204,14 +162,6 @@ def value_split(value: Decimal) -> Split:
     return "test" if int.from_bytes(digest, "big") % _TEST_ONE_IN == 0 else "train"
 
 
-def _renderings(template: _Template, split: Split, rng: random.Random) -> Iterator[str]:
-    """Endlessly many sentences of a template, with repetitions."""
-    while True:
-        numbers = (draw(slot, split, rng) for slot in template.slots)
-        first, *rest = template.carriers
-        yield first + "".join(number + carrier for number, carrier in zip(numbers, rest, strict=True))
-
-
 def draw(slot: Slot, split: Split, rng: random.Random) -> str:
     """A number of the split; its length is drawn first, as a uniform value would be long nearly always."""
     while True:
@@ -222,10 +172,3 @@ def draw(slot: Slot, split: Split, rng: random.Random) -> str:
     whole, fraction = divmod(steps, 10**slot.places)
     text = f"{whole:,}" if slot.separators else str(whole)
     return f"{text}.{fraction:0{slot.places}d}" if slot.places else text
-
-
-def _label(text: str, template: _Template) -> DiagnosticSentence:
-    spans = tuple((number.start, number.end) for number in find_numbers(text))
-    roles = tuple(slot.role for slot in template.slots)
-    assert len(spans) == len(roles), f"{text!r} of {template.text!r} does not hold one number a slot"
-    return DiagnosticSentence(text, roles, spans, template.domain, template.text)

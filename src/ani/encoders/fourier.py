@@ -27,9 +27,8 @@ class _Rounded(NamedTuple):
 class FourierNumberEncoder:
     """Maps numbers to φ(x) = [cos 2πx/T, sin 2πx/T] for each period T (paper, "Topology Encoding").
 
-    The periods of base 10 are T_i = 10^i for i = 1 − fraction_digits … integer_digits. A base b of 2 or 5
-    has b·10^(i−1) in their place. x mod T_i is read off the decimal digits, never computed in floating
-    point, so a feature is within 1e-7 of the exact one at any number of digits.
+    The periods are T_i = 10^i for i = 1 − fraction_digits … integer_digits. x mod T_i is read off the decimal
+    digits, never computed in floating point, so a feature is within 1e-7 of the exact one at any number of digits.
 
     Numbers are rounded half-even to `fraction_digits`. Integer digits above `integer_digits` leave no trace
     in the features of these periods: the number wraps.
@@ -37,10 +36,9 @@ class FourierNumberEncoder:
     Args:
         integer_digits: digits kept before the point.
         fraction_digits: digits kept after the point.
-        bases: which of 10, 2 and 5 to take periods from, in the order of the features.
-        sign: "phase" takes x mod T of the negative number itself, which gives the complex conjugate of
-            |x|'s features; x and x − 10^integer_digits then share theirs. "feature" encodes |x| and adds one
-            feature, −1 for negative numbers and +1 otherwise. "none" encodes |x|, as FoNE's published code.
+        sign: "feature" encodes |x| and adds one feature, −1 for negative numbers and +1 otherwise. "phase" takes
+            x mod T of the negative number itself, as the formula reads, which gives the complex conjugate of |x|'s
+            features; x and x − 10^integer_digits then share theirs. "none" encodes |x|, as FoNE's published code.
         overflow: what to do with |x| ≥ 10^integer_digits after rounding. "wrap" and "skip" both encode the
             wrapped number (whoever chose "skip" asks `in_range` and leaves it out); "error" refuses it.
 
@@ -53,8 +51,7 @@ class FourierNumberEncoder:
         integer_digits: int = 10,
         fraction_digits: int = 6,
         *,
-        bases: tuple[int, ...] = (10,),
-        sign: Literal["phase", "feature", "none"] = "phase",
+        sign: Literal["feature", "phase", "none"] = "feature",
         overflow: Literal["wrap", "skip", "error"] = "wrap",
     ) -> None:
         if integer_digits < 0 or fraction_digits < 0 or integer_digits + fraction_digits == 0:
@@ -62,20 +59,14 @@ class FourierNumberEncoder:
                 "integer_digits and fraction_digits must not be negative nor both zero, "
                 f"but are {integer_digits} and {fraction_digits}"
             )
-        if not bases or len(set(bases)) < len(bases) or not set(bases) <= {2, 5, 10}:
-            raise InputError(f"bases must be distinct and among 2, 5 and 10, not {bases!r}")
-        if sign not in ("phase", "feature", "none"):
-            raise InputError(f"sign must be 'phase', 'feature' or 'none', not {sign!r}")
+        if sign not in ("feature", "phase", "none"):
+            raise InputError(f"sign must be 'feature', 'phase' or 'none', not {sign!r}")
         if overflow not in ("wrap", "skip", "error"):
             raise InputError(f"overflow must be 'wrap', 'skip' or 'error', not {overflow!r}")
         self.integer_digits = integer_digits
         self.fraction_digits = fraction_digits
-        self.bases = tuple(bases)
         self.sign = sign
         self.overflow = overflow
-        # A period of base b is b/10 of base 10's at the same place.
-        radians = [2 * math.pi * 10 / base for base in bases]
-        self._radians = torch.tensor(radians, dtype=torch.float64).view(-1, 1, 1)
 
     @property
     def _digits(self) -> int:
@@ -83,17 +74,13 @@ class FourierNumberEncoder:
 
     @property
     def width(self) -> int:
-        """Number of features of one number."""
-        return 2 * self._digits * len(self.bases) + (self.sign == "feature")
+        """Number of features of one number: 2 · (integer_digits + fraction_digits), and the sign under "feature"."""
+        return 2 * self._digits + (self.sign == "feature")
 
     @property
     def periods(self) -> list[Decimal]:
-        """T for each (cos, sin) pair in the order of the features: ascending within each base."""
-        return [
-            Decimal(f"{base}e{place}")
-            for base in self.bases
-            for place in range(-self.fraction_digits, self.integer_digits)
-        ]
+        """T for each (cos, sin) pair in the order of the features: ascending."""
+        return [Decimal(f"1e{i}") for i in range(1 - self.fraction_digits, self.integer_digits + 1)]
 
     def in_range(self, value: str | int | Decimal) -> bool:
         """Whether |value|, rounded, is below 10^integer_digits.
@@ -145,43 +132,33 @@ class FourierNumberEncoder:
         return self._features(digits, negative)
 
     def decode(self, features: torch.Tensor) -> list[Decimal]:
-        """The numbers that have these features; the exact inverse of `encode` over the range.
+        """The numbers that have these features; under sign="feature" the exact inverse of `encode` over the range.
 
         Digits are found from the lowest up, each against the lower ones already known, so noise matters
-        only where it exceeds 1/20 of a turn at one period (1/10 where bases 2 and 5 are both there).
+        only where it exceeds 1/20 of a turn at one period.
 
-        Under sign="phase", v and v − 10^integer_digits have the same features: the answer is the one in
+        Under "phase", v and v − 10^integer_digits have the same features: the answer is the one in
         [−10^integer_digits / 2, 10^integer_digits / 2). Under "none" it is |v|.
 
         Args:
             features: shape (N, width), any floating dtype, on any device.
 
         Raises:
-            ValueError: the shape is wrong, a feature is not finite, or the bases do not determine the digits
-                (10 does, and 2 and 5 together).
+            ValueError: the shape is wrong, or a feature is not finite.
         """
-        if 10 not in self.bases and not {2, 5} <= set(self.bases):
-            raise ValueError(f"bases {self.bases} do not determine a digit: decode needs 10, or both 2 and 5")
         if features.ndim != 2 or features.shape[1] != self.width:
             raise ValueError(f"features must have shape (N, {self.width}), not {tuple(features.shape)}")
         values = features.detach().to("cpu", torch.float64)
         if not values.isfinite().all():
             raise ValueError("features must be finite, but hold NaN or infinity")
         count = len(values)
-        periodic = values[:, : 2 * len(self.bases) * self._digits]
-        cos, sin = periodic.reshape(count, len(self.bases), self._digits, 2).unbind(-1)
+        cos, sin = values[:, : 2 * self._digits].reshape(count, self._digits, 2).unbind(-1)
         turns = torch.atan2(sin, cos) / (2 * math.pi)
 
         digits = torch.empty(count, self._digits, dtype=torch.int64)
         below = torch.zeros(count, dtype=torch.float64)  # phase of the digits already known
         for place in range(self._digits):
-            residues = {
-                base: (base * turns[:, i, place] - below).round().remainder(base) for i, base in enumerate(self.bases)
-            }
-            if 2 in residues and 5 in residues:  # Chinese remainders: 5 is 1 mod 2 and 0 mod 5, 6 is 0 and 1
-                digit = (5 * residues[2] + 6 * residues[5]).remainder(10)
-            else:
-                digit = residues[10]
+            digit = (10 * turns[:, place] - below).round().remainder(10)
             digits[:, place] = digit.long()
             below = (digit + below) / 10
         negative = (values[:, -1] < 0).tolist() if self.sign == "feature" else [False] * count
@@ -196,16 +173,16 @@ class FourierNumberEncoder:
         turns = np.ascontiguousarray(digits.T[::-1]) / 10
         for step in (1, 2, 4, 8):
             turns[step:] += turns[:-step] / 10**step
-        angles = torch.from_numpy(turns) * self._radians
-        pairs = torch.empty(*angles.shape[:2], 2, len(digits))  # float32; cos and sin are taken in float64
-        pairs[:, :, 0] = angles.cos()
-        pairs[:, :, 1] = angles.sin_()
+        angles = torch.from_numpy(turns) * (2 * math.pi)
+        pairs = torch.empty(self._digits, 2, len(digits))  # float32; cos and sin are taken in float64
+        pairs[:, 0] = angles.cos()
+        pairs[:, 1] = angles.sin_()
         signs = torch.ones(len(digits), 1)
         if negative is not None:
             signs[torch.from_numpy(negative)] = -1
             if self.sign == "phase":
-                pairs[:, :, 1] *= signs.squeeze(1)
-        features = pairs.permute(3, 0, 1, 2).flatten(1)
+                pairs[:, 1] *= signs.squeeze(1)
+        features = pairs.permute(2, 0, 1).flatten(1)
         return torch.cat((features, signs), 1) if self.sign == "feature" else features.contiguous()
 
     def _round(self, text: str) -> _Rounded:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,22 +16,17 @@ _LIMIT = 5.0
 class MagnitudeNumberEncoder:
     """Maps numbers to one feature in [−5, 5], 0 for zero and with the number's sign.
 
-    Two published rules; M is the maximum:
-
-    - "log": 5 · ln(1 + |x|) / ln(1 + M) · sign x, as FoNE's authors ran xVal (github.com/KevinZhoutianyi/FoNE,
-      `number_encoders/XVAL.py`);
-    - "linear": 5 · x / M, the range that xVal's authors scale the numbers of their corpus to (arXiv 2310.02989), as
-      in BitTokens' comparison with it (github.com/KreitnerL/BitTokens, `xVal_embedding.py`).
+    5 · ln(1 + |x|) / ln(1 + M) · sign x, as FoNE's authors ran xVal (github.com/KevinZhoutianyi/FoNE,
+    `number_encoders/XVAL.py`); [−5, 5] is the range that xVal's authors scale the numbers of their corpus to.
 
     M is the largest number of the data set in xVal and FoNE, which nobody knows of texts yet to come; here it is
     10^integer_digits, the bound of the range that the config sets for every encoder. FoNE's code lets a larger number
     run over 5; this one stops at ±5, as BitTokens' does, so that no number's feature outgrows the others.
 
-    One float32 tells about seven digits of a number apart, and under "linear" a number below M/10^7 hardly from 0:
-    magnitude is what this encoder is for, with `fourier` or `bits` beside it where digits matter.
+    One float32 tells about seven digits of a number apart: magnitude is what this encoder is for, with `fourier` or
+    `bits` beside it where digits matter.
 
     Args:
-        scaling: the rule.
         integer_digits: digits of the range before the point, 0 to 308 (10^308 is the last power that a double holds).
 
     Raises:
@@ -41,12 +35,9 @@ class MagnitudeNumberEncoder:
 
     width = 1
 
-    def __init__(self, scaling: Literal["log", "linear"] = "log", integer_digits: int = 10) -> None:
-        if scaling not in ("log", "linear"):
-            raise InputError(f"scaling must be 'log' or 'linear', not {scaling!r}")
+    def __init__(self, integer_digits: int = 10) -> None:
         if not 0 <= integer_digits <= 308:
             raise InputError(f"integer_digits must be 0 to 308 for magnitudes, not {integer_digits}")
-        self.scaling = scaling
         self.integer_digits = integer_digits
         self._maximum = float(10**integer_digits)
 
@@ -72,9 +63,5 @@ class MagnitudeNumberEncoder:
             InputError: a value is not a finite decimal number.
         """
         doubles = np.array([as_double(text) for text in as_texts(values)])
-        magnitudes = np.minimum(np.abs(doubles), self._maximum)
-        if self.scaling == "log":
-            magnitudes = np.log1p(magnitudes) / math.log1p(self._maximum)
-        else:
-            magnitudes = magnitudes / self._maximum
+        magnitudes = np.log1p(np.minimum(np.abs(doubles), self._maximum)) / math.log1p(self._maximum)
         return torch.from_numpy(np.copysign(_LIMIT * magnitudes, doubles).astype(np.float32)).unsqueeze(1)

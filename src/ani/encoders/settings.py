@@ -25,14 +25,9 @@ class EncoderSettings(BaseModel):
     """Digits before the point of `fourier`; 10 to this power is the maximum of `magnitude`."""
     fraction_digits: int = Field(default=6, ge=0, le=400)
     """Digits after it; further ones are rounded, half to even."""
-    bases: tuple[Literal[2, 5, 10], ...] = (10,)
-    """Bases b of the Fourier periods b·10^k."""
-    sign: Literal["phase", "feature", "none"] = "phase"
-    """How `fourier` tells negative numbers."""
-    magnitude_scaling: Literal["log", "linear"] = "log"
-    """Of `magnitude`."""
-    bits_reciprocal: bool = False
-    """Whether `bits` tells 1/x too."""
+    sign: Literal["feature", "phase", "none"] = "feature"
+    """How `fourier` tells negative numbers. `feature`: |x|, and ±1 beside it. `phase`: the formula of x itself, as in
+    the paper; x and x − 10^integer_digits are then the same. `none`: |x|, as FoNE's published code."""
     overflow: Literal["wrap", "skip"] = "wrap"
     """Numbers out of the range of one of the encoders. `wrap`: encode them all the same (`fourier` keeps the low
     digits, `magnitude` its maximum, `bits` infinity). `skip`: leave the number alone."""
@@ -58,15 +53,11 @@ class EncoderSettings(BaseModel):
 
 ENCODERS: dict[str, Callable[[EncoderSettings], NumberEncoder]] = {
     "fourier": lambda settings: FourierNumberEncoder(
-        settings.integer_digits,
-        settings.fraction_digits,
-        bases=settings.bases,
-        sign=settings.sign,
-        overflow=settings.overflow,
+        settings.integer_digits, settings.fraction_digits, sign=settings.sign, overflow=settings.overflow
     ),
     "residues": lambda settings: ResidueNumberEncoder(settings.integer_digits, settings.fraction_digits),
-    "magnitude": lambda settings: MagnitudeNumberEncoder(settings.magnitude_scaling, settings.integer_digits),
-    "bits": lambda settings: BitsNumberEncoder(settings.bits_reciprocal),
+    "magnitude": lambda settings: MagnitudeNumberEncoder(settings.integer_digits),
+    "bits": lambda settings: BitsNumberEncoder(),
 }
 """Every encoder that a config can name, and how it is built; open to one's own."""
 

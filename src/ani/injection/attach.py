@@ -99,7 +99,7 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         """For subclasses: `detach` is about to give the model its own class back."""
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `generate`; numbers of the prompt (and under `running` also generated ones) are injected."""
+        """transformers' `generate`; the prompt's numbers (under a causal policy generated ones too) are injected."""
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is None and kwargs.get("inputs_embeds") is not None:
             raise _no_ids()
@@ -401,12 +401,12 @@ def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _prompting(model: AttachedModel, input_ids: Any, given: dict[str, Any]) -> Iterator[None]:
-    """Unless `running`, find the prompt's numbers once; what is generated after it gets nothing.
+    """Unless the policy is causal, find the prompt's numbers once; what is generated after it gets nothing.
 
     Where numbers are read from one position, the mask in `given` is replaced by one without their other tokens.
     """
     locator = number_locator(model)
-    if not locator.whole_numbers:
+    if locator.causal:
         yield
         return
     mask, cache = given.get("attention_mask"), given.get("past_key_values")

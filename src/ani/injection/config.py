@@ -16,19 +16,23 @@ FORMAT_VERSION = 1
 MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
 
-LATER_SETTINGS = frozenset({"encoders", "magnitude_scaling", "bits_reciprocal", "gate", "combine"})
+LATER_SETTINGS = frozenset({"encoders", "gate", "combine"})
 """Settings that the first adapters were written without; their defaults say what those adapters do."""
+
+REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal": False}
+"""Settings that earlier files spell out, each with the value that is all there is now."""
 
 
 class InjectionSettings(EncoderSettings):
     """Every setting but the layer, which a recipe may leave to be found."""
 
-    policy: Literal["terminal", "digitwise", "placewise", "running"] = "terminal"
+    policy: Literal["terminal", "digitwise", "placewise", "running", "after"] = "terminal"
     """`terminal`: a prompt number's last token. `digitwise`: every token of a prompt's number, with its whole value
     (paper Section "Semantic Probing and Adaptive Integration"). `placewise`: every digit token of a prompt's number,
     with the value in units of that token's last digit (12345 is 1.2345, 12.345, 123.45, …), so that what the places
     below will carry is its fraction; at an integer's terminal token this is `terminal`. `running`: every digit token,
-    with the value of the digits so far."""
+    with the value of the digits so far. `after`: the first token that shows a number to be over, with its whole value;
+    of two numbers that one token shows, the later."""
     scope: Literal["prompt", "all"] = "prompt"
     """With `terminal` alone: `all` also injects into the response while training (Algorithm 1 read literally)."""
     combine: Literal["add", "replace", "substitute"] = "add"
@@ -57,12 +61,30 @@ class InjectionSettings(EncoderSettings):
     num_hidden_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
     """Its decoder layers."""
 
+    @property
+    def causal(self) -> bool:
+        """Whether what a token carries depends on no later token, and so is the same in a prompt and an answer."""
+        return self.policy in ("running", "after")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        for key, left in REMOVED_SETTINGS.items():
+            if raw.get(key, left) != left:
+                raise ValueError(
+                    f"the encoder setting {key} was removed, and {raw[key]!r:.80} with it: only {left!r} can still be "
+                    "read; train again without the key"
+                )
+        return {key: value for key, value in raw.items() if key not in REMOVED_SETTINGS}
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.policy != "terminal" and self.scope == "all":
             raise ValueError(
-                "scope='all' is for policy='terminal': 'running' always covers all text, and the others would tell a "
-                "response's first digit what the rest will be"
+                "scope='all' is for policy='terminal': 'running' and 'after' always cover all text, and the others "
+                "would tell a response's first digit what the rest will be"
             )
         if self.combine == "substitute" and (self.policy, self.scope, self.gate) != ("terminal", "prompt", "open"):
             raise ValueError(

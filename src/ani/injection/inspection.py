@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
 from ani.models import evaluating
-from ani.numbers import Number
 
 
 class NumberDecision(NamedTuple):
@@ -26,7 +25,8 @@ class NumberDecision(NamedTuple):
     first_token: int
     last_token: int
     alpha: float
-    """σ(z), before the threshold; NaN where the config's overflow rule leaves the number alone."""
+    """σ(z), before the threshold; NaN where the number got nothing: the config's overflow rule leaves it alone, or
+    under `after` the text doesn't show yet that it is over, or shows it at the token of a later number."""
     injected: bool
     """α as applied: 1[σ(z) > 0.5], unless `forced_gates` says otherwise."""
 
@@ -37,7 +37,8 @@ def inspect(
 ) -> list[NumberDecision]:
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
-    Under all policies but `terminal` a number is decided anew at each of its tokens; the last decision is returned.
+    Under `digitwise`, `placewise` and `running` a number is decided anew at each of its tokens; the last decision is
+    returned.
     `add_special_tokens=False` is for a text that has them already, as a rendered chat.
     """
     ani_module(model)
@@ -45,19 +46,21 @@ def inspect(
     locator = number_locator(model)
     encoded = tokenizer(text, return_tensors="pt", add_special_tokens=add_special_tokens).to(base.device)
     input_ids = encoded["input_ids"]
-    numbers: list[Number] = locator.scanner.scan(input_ids[0].tolist())
+    token_ids: list[int] = input_ids[0].tolist()
+    numbers = locator.scanner.scan(token_ids)
     if not numbers:
         return []
     with evaluating(base):
         base(input_ids=input_ids, logits_to_keep=1)
     decision = last_decision(model)
     decided: dict[int, tuple[float, float]] = {}
-    if decision is not None:  # None: the overflow rule leaves all of them alone
+    if decision is not None:  # None: no number got anything
         learnt, applied = decision.injection.logits.float().sigmoid(), decision.injection.alpha
         positions = decision.numbers.positions.tolist()
         decided = dict(zip(positions, zip(learnt.tolist(), applied.tolist(), strict=True), strict=True))
+    carrier = {number.last_token: token for number, token in locator.find(token_ids)}
     # Offsets count the characters of the decoded ids, which may begin with special tokens that `text` doesn't have.
-    decoded = locator.scanner.text(input_ids[0].tolist())
+    decoded = locator.scanner.text(token_ids)
     shift = max(decoded.find(text), 0)
     return [
         NumberDecision(
@@ -71,7 +74,7 @@ def inspect(
             applied_alpha > 0,
         )
         for number in numbers
-        for alpha, applied_alpha in [decided.get(number.last_token, (float("nan"), 0.0))]
+        for alpha, applied_alpha in [decided.get(carrier.get(number.last_token, -1), (float("nan"), 0.0))]
     ]
 
 

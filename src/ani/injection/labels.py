@@ -22,7 +22,7 @@ def response_tokens(
     if labels is None and locator.hides_response and training:
         raise InputError(
             f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without labels; "
-            "pass labels (−100 on the prompt), numbers=..., or use policy='running'"
+            "pass labels (−100 on the prompt), numbers=..., or use policy='running' or 'after'"
         )
     if labels is None or not locator.hides_response:
         return None
@@ -30,7 +30,7 @@ def response_tokens(
     if bool(response.all()):
         warnings.warn(
             f"policy={locator.policy!r} injects into prompts only, and these labels leave no prompt (no −100): ANI "
-            "does nothing here; mask the prompt's labels, or use policy='running'",
+            "does nothing here; mask the prompt's labels, or use policy='running' or 'after'",
             stacklevel=4,
         )
     return [[False] * start + row for row in response.tolist()]

@@ -96,7 +96,10 @@ class NumberLocator:
         self.scanner = NumberScanner(tokenizer)
         self.encoder = build_encoder(config)
         self.policy = config.policy
-        self.scope = config.scope
+        self.causal = config.causal
+        """Whether numbers are found in each forward from the tokens so far, in prompt and response alike."""
+        self.hides_response = not config.causal and config.scope == "prompt"
+        """Whether numbers of the response get nothing, in training as in generation."""
         self.overflow = config.overflow
         self.substitutes = config.combine == "substitute"
         """Whether a number's sub-tokens but the last are hidden (`NumberBatch.absorbed`)."""
@@ -104,29 +107,25 @@ class NumberLocator:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # immutable, and its token table is large
 
-    @property
-    def whole_numbers(self) -> bool:
-        """Whether a number is injected with its whole value, once it is known to have ended."""
-        return self.policy != "running"
+    def find(self, token_ids: Sequence[int], *, start: int = 0) -> list[tuple[Number, int]]:
+        """Numbers that inject at tokens ≥ `start` of one row, each with the last of those tokens.
 
-    @property
-    def hides_response(self) -> bool:
-        """Whether numbers of the response get nothing, in training as in generation."""
-        return self.whole_numbers and self.scope == "prompt"
-
-    def find(self, token_ids: Sequence[int], *, start: int = 0) -> list[Number]:
-        """Numbers that inject at tokens ≥ `start` of one row; `PADDING` where there is no text."""
-        if self.policy == "running":
-            numbers = self.scanner.scan_running(token_ids, start)
+        Args:
+            token_ids: `PADDING` where there is no text.
+            start: Tokens before it are context only.
+        """
+        if self.policy == "after":  # padding ends a number too, but is no token that could carry it
+            ended = self.scanner.scan_ended(token_ids, start)
+            found = [(number, token) for token, number in ended.items() if token_ids[token] != PADDING]
         else:
-            numbers = self.scanner.scan(token_ids)
-            if start:
-                numbers = [number for number in numbers if number.last_token >= start]
+            running = self.policy == "running"
+            numbers = self.scanner.scan_running(token_ids, start) if running else self.scanner.scan(token_ids)
+            found = [(number, number.last_token) for number in numbers if number.last_token >= start]
         if self.overflow == "skip":
-            numbers = [number for number in numbers if self.encoder.in_range(number.value)]
+            found = [x for x in found if self.encoder.in_range(x[0].value)]
         if self.substitutes:  # what else its tokens say would be lost, as the bracket of "(-5"
-            numbers = [number for number in numbers if self._is_all_of_its_tokens(number, token_ids)]
-        return numbers
+            found = [x for x in found if self._is_all_of_its_tokens(x[0], token_ids)]
+        return found
 
     def _is_all_of_its_tokens(self, number: Number, token_ids: Sequence[int]) -> bool:
         tokens = token_ids[number.first_token : number.last_token + 1]
@@ -154,18 +153,18 @@ class NumberLocator:
         starts = [start] * len(rows) if isinstance(start, int) else start
         for row, (token_ids, first) in enumerate(zip(self._prompts(rows, response), starts, strict=True)):
             known = roles[row] if roles is not None else ()
-            for number in self.find(token_ids, start=first):
+            for number, at in self.find(token_ids, start=first):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
                 absorbed = number.last_token - number.first_token if self.substitutes else 0
                 found += [
                     (row, token - first, text, role, absorbed)
-                    for token, text in self._tokens(number, token_ids)
+                    for token, text in self._tokens(number, at, token_ids)
                     if token >= first
                 ]
         return self._encode(found)
 
-    def _tokens(self, number: Number, token_ids: Sequence[int]) -> list[tuple[int, str]]:
-        """The tokens that carry a number, and what each of them encodes."""
+    def _tokens(self, number: Number, at: int, token_ids: Sequence[int]) -> list[tuple[int, str]]:
+        """The tokens that carry a number, of which `at` is the last, and what each of them encodes."""
         tokens = range(number.first_token, number.last_token + 1)
         match self.policy:
             case "digitwise":
@@ -179,7 +178,7 @@ class NumberLocator:
                 ]
                 return [x for x in values if self.overflow == "wrap" or self.encoder.in_range(x[1])]
             case _:
-                return [(number.last_token, number.text)]
+                return [(at, number.text)]
 
     def _prompts(
         self, rows: Sequence[Sequence[int]], response: Sequence[Sequence[bool]] | None

@@ -25,8 +25,8 @@ What the sources leave open, and what is done here:
   and it is silent on any head. So a substituted number is read from one position and its answer is written out.
 - **Which numbers are substituted**: those of the prompt. A number whose sub-tokens hold other text too (`(-` in
   `f(-57)` is one token of many tokenizers) is left as it is.
-- **xVal's range**: `magnitude_scaling`, `log` (FoNE's variant, to [−5, 5]) by default, or `linear`, xVal's own; with
-  M = 10^integer_digits. Its embedding is a direction times the value, so 0 is a zero vector, as published.
+- **xVal's range**: FoNE's variant, logarithmic, to [−5, 5], with M = 10^integer_digits. Its embedding is a direction
+  times the value, so 0 is a zero vector, as published.
 - **NumeroLogic's braces**: the paper writes `2:42`, so nothing stands around it; prompts and completions are
   rewritten for training, prompts for evaluation, and the counts are taken out of what the model writes.
 - **Start of W_P**: zero where e is added, random where it replaces the state (`AniModule`).

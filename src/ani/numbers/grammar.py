@@ -49,12 +49,32 @@ only to the left; the three look at the digits after a comma (exactly three?), a
 three, then no letter?) and at a second dot. So each run of digits either *joins* the number before it or
 stands *alone*, and `digit_runs` gives both beginnings with the rule that decides; whole texts and prefixes
 are read off the same `Run`.
+
+Ended numbers
+=============
+
+A number of a text is known to be over if every continuation of the text leaves it as it is: the same start,
+the same end (`ended_spans`). A continuation can add digits to the last run, so that no number is over at its
+own last digit, and it can then do what the three rules look ahead for. So what shows that a number is over is
+
+- the first character after it, as in ``345 +``, ``7%``, ``3-5`` or ``12\n``, or the boundary there;
+- after a dot that may open a fraction, the character behind the dot: ``3.`` may be 3.5, ``3. `` is 3. After a
+  fraction the dot may make a chain: ``2.0.`` is 2.0 or 2 and 0, which the ``1`` of ``2.0.1`` decides for both.
+  A part of a chain and a number with an exponent have no fraction, so that their dot is enough;
+- after a comma that may open a group, what denies it three digits: of ``1,x`` the x, of ``1,23 `` the blank
+  (for the 1 as for the 23), of ``1,2345`` the 5. Where no group may follow (``0,``, ``1234,``, ``1.5,``) the
+  comma is enough;
+- after an ``e`` that may open an exponent, what denies it: of ``3em`` the m, of ``3e-x`` the x, of ``3e8f`` the
+  f (for the 3 as for the 8), of ``1e1234`` the 4. Where none may follow (``v2e``, ``1e5e``) the ``e`` is enough.
+
+Being over is never taken back, so each number has one character that shows it, and at most two numbers have the
+same one.
 """
 
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 from typing import NamedTuple
 
 BOUNDARY = "\0"
@@ -64,6 +84,8 @@ _DIGITS = re.compile(r"[0-9]+")
 # Runs of digits that can have to do with each other. The group tells the few with several runs.
 _CLUSTER = re.compile(r"[0-9]+((?:[.,]|[eE][+-]?)[0-9]+)*")
 _NUMERIC = "0123456789.,eE+-"
+_ASCII_DIGITS = frozenset("0123456789")
+_SIGNS = frozenset("+-")
 BLANKS = " \t\N{NO-BREAK SPACE}"
 _CLOSING = ")]}\N{FULLWIDTH RIGHT PARENTHESIS}"
 _BEFORE_SIGN = frozenset(
@@ -130,22 +152,6 @@ class NumberText(NamedTuple):
         return decimal_value(self.text)
 
 
-class _Takes(IntEnum):
-    """What may still be added to a number; each level includes the ones below it."""
-
-    NOTHING = 0
-    EXPONENT = 1
-    FRACTION = 2
-
-
-_TAKES_AFTER = {
-    Rule.GROUP: _Takes.FRACTION,
-    Rule.FRACTION: _Takes.EXPONENT,
-    Rule.EXPONENT: _Takes.NOTHING,
-}
-_ASCII_DIGITS = frozenset("0123456789")
-
-
 def find_numbers(text: str) -> list[NumberText]:
     """All numbers of a text, from left to right; every ASCII digit is in exactly one of them."""
     return [NumberText(text[start:end], start, end) for start, end in number_spans(text).items()]
@@ -193,42 +199,70 @@ def digit_runs(text: str, start: int = 0) -> Iterator[Run]:
             yield from _runs_of_cluster(text, begin, end)
 
 
+def ended_spans(text: str, start: int = 0) -> list[tuple[int, int, int]]:
+    """The numbers of a text that no continuation of it can change, from left to right; linear in the text's length.
+
+    Returns:
+        (begin, end, known): `text[begin:end]` is a number of every text that begins with `text[:known]`, and `known`,
+        which never descends, is the least such. Those with `known` up to `start` may be left out.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for run in digit_runs(text, start):
+        end = run.end
+        begin = run.start(end, text[end : end + 2])
+        if begin != run.joined and run.joined in found:  # the number before might have gone on here, and has not
+            known = end + 2 if run.rule is Rule.FRACTION else min(end + 1, run.begin + 4)
+            found[run.joined] = found[run.joined][0], known
+        known = end + 1
+        match _rule_after(text, run, begin):
+            case Rule.GROUP | Rule.FRACTION:
+                known += 1
+            case Rule.EXPONENT:
+                known += 2 if text[end + 1 : end + 2] in _SIGNS else 1
+            case Rule.ALONE if run.rule is Rule.FRACTION and text[end : end + 1] == ".":  # of a chain?
+                known += 1
+        found[begin] = end, known
+    return [(begin, end, known) for begin, (end, known) in found.items() if known <= len(text)]
+
+
 def _runs_of_cluster(text: str, cluster_begin: int, cluster_end: int) -> Iterator[Run]:
-    previous = Run(cluster_begin, cluster_begin, cluster_begin, cluster_begin, Rule.ALONE)
+    previous: Run | None = None
     start = cluster_begin  # of the number that holds the previous run
-    takes = _Takes.NOTHING
-    in_group = False
     for match in _DIGITS.finditer(text, cluster_begin, cluster_end):
         begin, end = match.span()
-        before = text[begin - 1] if begin else BOUNDARY
         alone = joined = begin
         rule = Rule.ALONE
-        takes_alone = _Takes.FRACTION
-        if begin == cluster_begin:
-            if before != ".":
-                alone = joined = _signed(text, begin)
-            elif begin == 1 or not _is_word_or_end(text[begin - 2]):
-                rule, joined = Rule.FRACTION, _signed(text, begin - 1)
-                takes_alone = _Takes.NOTHING
-        elif before == ".":
-            takes_alone = _Takes.NOTHING
-            if takes == _Takes.FRACTION:
-                rule, joined = Rule.FRACTION, start
-        elif before == ",":
-            begins_group = previous.end - previous.begin <= 3 and text[previous.begin] != "0"
-            if takes == _Takes.FRACTION and (in_group or begins_group):
-                rule, joined = Rule.GROUP, start
-        elif takes and not (start and (text[start - 1].isalpha() or text[start - 1] == "_")):
-            rule, joined = Rule.EXPONENT, start
-        run = Run(begin, end, alone, joined, rule)
-        yield run
+        if previous is not None:
+            rule = _rule_after(text, previous, start)
+            if rule is not Rule.ALONE:
+                joined = start
+        elif begin == 0 or text[begin - 1] != ".":
+            alone = joined = _signed(text, begin)
+        elif begin == 1 or not _is_word_or_end(text[begin - 2]):
+            rule, joined = Rule.FRACTION, _signed(text, begin - 1)
+        previous = Run(begin, end, alone, joined, rule)
+        start = previous.start(end, text[end : end + 2])
+        yield previous
 
-        previous = run
-        start, takes, in_group = alone, takes_alone, False
-        if rule is not Rule.ALONE:
-            start = run.start(end, text[end : end + 2])
-            if start != alone:
-                takes, in_group = _TAKES_AFTER[rule], rule is Rule.GROUP
+
+def _rule_after(text: str, run: Run, start: int) -> Rule:
+    """How digits could join the number `[start, run.end)`, to judge by the character after it."""
+    part = run.rule if start != run.alone else Rule.ALONE  # of its number
+    before = text[max(0, run.begin - 2) : run.begin]
+    if part is Rule.ALONE and before[-1:] == "." and (run.rule is Rule.FRACTION or before[:1] in _ASCII_DIGITS):
+        return Rule.ALONE  # part of a dotted chain
+    match text[run.end : run.end + 1]:
+        case "." if part in (Rule.ALONE, Rule.GROUP):
+            return Rule.FRACTION
+        case "," if part is Rule.GROUP:
+            return Rule.GROUP
+        case "," if part is Rule.ALONE and run.end - run.begin <= 3 and text[run.begin] != "0":
+            return Rule.GROUP
+        case "e" | "E" if part is not Rule.EXPONENT and not (
+            start and (text[start - 1].isalpha() or text[start - 1] == "_")
+        ):
+            return Rule.EXPONENT
+    return Rule.ALONE
 
 
 def settled(context: str) -> bool:

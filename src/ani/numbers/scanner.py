@@ -3,6 +3,7 @@
 Knows nothing about what a number is (grammar.py does) nor about models.
 """
 
+import codecs
 import json
 import re
 from bisect import bisect_left, bisect_right
@@ -22,7 +23,7 @@ from ani.numbers.calculations import (
     calculation_before,
     writing_end,
 )
-from ani.numbers.grammar import BOUNDARY, Rule, decimal_value, digit_runs, number_spans, settled
+from ani.numbers.grammar import BOUNDARY, Rule, decimal_value, digit_runs, ended_spans, number_spans, settled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,14 +33,16 @@ if TYPE_CHECKING:
     TokenIds = Sequence[int] | np.ndarray[Any, np.dtype[np.integer[Any]]] | torch.Tensor
 
 _DIGIT = re.compile(rb"[0-9]")
+# The end of a text in which no number can go on: a character that no number holds, then no digit.
+_CLOSED = re.compile(rb"[^0-9.,eE+\-\x80-\xfe][.,eE+\-]*\Z")
 # A boundary without characters. The byte never occurs in UTF-8, and `_piece` keeps it out of the vocabulary.
 _NOTHING = b"\xff"
 _NOTHING_DECODED = _NOTHING.decode("utf-8", "surrogateescape")
 _LONE_BYTE = re.compile("[\udc80-\udcff]")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _EQUALS = re.compile("=")
-_FIRST_CONTEXT = 32  # tokens read back at first; what is not enough is doubled
 _SPLIT = 3  # bytes of a character that a context may open with, each of which counts as one
+_FIRST_CONTEXT = 32  # tokens read back at first; what is not enough is doubled
 _SAMPLE = "On 12 May 2.5% of $1,234 – café, 数 7🙂\n\t-3e5"
 
 
@@ -55,8 +58,8 @@ class Number:
         self._context = context  # the text is context[begin:], for as long as the number is
         self._begin = begin
         self.start = start
-        """Its first character, in `NumberScanner.text` of the ids. From `scan_running`, which does not read
-        all of the text, in `NumberScanner.text` of the ids from `first_token` on."""
+        """Its first character, in `NumberScanner.text` of the ids. From `scan_running` and `scan_ended`, which do not
+        read all of the text, in `NumberScanner.text` of the ids from `first_token` on."""
         self.end = end
         """One past its last character, likewise."""
         self.first_token = first_token
@@ -176,18 +179,12 @@ class NumberScanner:
         Raises:
             InputError: `start` is negative or beyond the end of the sequence.
         """
-        if not 0 <= start <= len(token_ids):
-            raise InputError(f"start is {start}: it must lie in 0 to {len(token_ids)}, the number of tokens.")
+        _check_start(start, token_ids)
         pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[start:])))
         if not _DIGIT.search(b"\n".join(pieces)):
             return []
-        origin, context_pieces = self._context(token_ids, start)
-        pieces = context_pieces + pieces
-        data = b"".join(pieces)
-        context = _decode(data).replace(_NOTHING_DECODED, BOUNDARY)
-        token_ends = list(accumulate(map(len, pieces)))
+        origin, fresh, data, context, token_ends = self._read(token_ids, start, pieces)
         numbers: list[Number] = []
-        fresh = sum(map(len, context_pieces))
         shift = position = 0  # bytes minus characters, up to position
         ascii_only = data.isascii()
         for run in digit_runs(context, fresh if ascii_only else 0):
@@ -219,6 +216,41 @@ class NumberScanner:
                 )
         return numbers
 
+    def scan_ended(self, token_ids: "TokenIds", start: int = 0) -> dict[int, Number]:
+        """The number that each token from `start` on shows to be over (policy `after`), by token, ascending.
+
+        That is the first token at which no continuation of the text so far can change the number (grammar.py, "Ended
+        numbers"), so it depends on no later token; of a character whose bytes are not all there, nothing is known. A
+        token that shows two numbers to be over has the later one, which is the nearer to it and to what comes next:
+        `12` for the bracket of `(10,12)`. Reads back from `start` and takes time as `scan_running` does.
+
+        Raises:
+            InputError: `start` is negative or beyond the end of the sequence.
+        """
+        _check_start(start, token_ids)
+        before = min(start, 1)
+        pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[start - before :])))
+        if not _DIGIT.search(b"\n".join(pieces[before:])) and (start == 0 or _CLOSED.search(pieces[0])):
+            return {}
+        origin, fresh, data, context, token_ends = self._read(token_ids, start, pieces[before:])
+        numbers: dict[int, Number] = {}
+        shift = position = 0  # bytes minus characters, up to position
+        ascii_only = data.isascii()
+        for begin, end, known in ended_spans(context, fresh if ascii_only else 0):
+            if not ascii_only:
+                shift += _extra_bytes(context[position:begin])
+                position = begin
+            # From the number's beginning on all is ASCII but the character that shows it to be over.
+            known_byte = _character_end(data, known - 1 + shift)
+            if not fresh < known_byte <= len(data):
+                continue
+            first, token = bisect_right(token_ends, begin + shift), bisect_left(token_ends, known_byte)
+            last = bisect_left(token_ends, end + shift)
+            offset = len(_decode(data[token_ends[first - 1] if first else 0 : begin + shift])) - begin
+            place = begin + offset, end + offset, origin + first, origin + last
+            numbers[origin + token] = Number(context, begin, *place)
+        return numbers
+
     def scan_results(
         self, token_ids: "TokenIds", start: int = 0, fraction_digits: int = FRACTION_DIGITS
     ) -> dict[int, Remainder]:
@@ -234,8 +266,7 @@ class NumberScanner:
         Raises:
             InputError: `start` is negative or beyond the end of the sequence.
         """
-        if not 0 <= start <= len(token_ids):
-            raise InputError(f"start is {start}: it must lie in 0 to {len(token_ids)}, the number of tokens.")
+        _check_start(start, token_ids)
         pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[start:])))
         # A result that began before can go on only in a token that holds nothing but a writing's bytes.
         goes_on = pieces and not pieces[0].strip(WRITING)
@@ -280,15 +311,25 @@ class NumberScanner:
     def _pieces_before(self, token_ids: "TokenIds", end: int, count: int) -> list[bytes]:
         return list(map(self._pieces.__getitem__, _as_list(token_ids[max(0, end - count) : end])))
 
-    def _context(self, token_ids: "TokenIds", start: int) -> tuple[int, list[bytes]]:
-        """The first token that has to be read for the numbers from `start` on, and the pieces up to there."""
+    def _read(self, token_ids: "TokenIds", start: int, pieces: list[bytes]) -> tuple[int, int, bytes, str, list[int]]:
+        """What has to be read for the numbers at the tokens from `start` on, whose pieces these are.
+
+        Returns:
+            The first token that is read; the bytes before `start`; all bytes; the same as text, where NUL stands for
+            each boundary; one past each token's last byte.
+        """
         size = _FIRST_CONTEXT
         while True:
             origin = max(0, start - size)
-            pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[origin:start])))
-            if origin == 0 or settled(_decode(b"".join(pieces)).replace(_NOTHING_DECODED, BOUNDARY)):
-                return origin, pieces
+            before = list(map(self._pieces.__getitem__, _as_list(token_ids[origin:start])))
+            # Without the first bytes of a character, which would pass for one that ends a number.
+            whole, _ = codecs.utf_8_decode(b"".join(before), "surrogateescape", False)
+            if origin == 0 or settled(whole.replace(_NOTHING_DECODED, BOUNDARY)):
+                break
             size *= 2
+        data = b"".join(before + pieces)
+        context = _decode(data).replace(_NOTHING_DECODED, BOUNDARY)
+        return origin, sum(map(len, before)), data, context, list(accumulate(map(len, before + pieces)))
 
 
 class _Pieces(dict[int, bytes]):
@@ -348,6 +389,11 @@ def _byte_fallback(token: str) -> bytes:
     return bytes.fromhex(match[1]) if match else _sentencepiece(token)
 
 
+def _check_start(start: int, token_ids: "TokenIds") -> None:
+    if not 0 <= start <= len(token_ids):
+        raise InputError(f"start is {start}: it must lie in 0 to {len(token_ids)}, the number of tokens.")
+
+
 def _as_list(token_ids: "TokenIds") -> Iterable[int]:
     """The ids in a form whose items are Python integers."""
     if isinstance(token_ids, Sequence):
@@ -361,6 +407,14 @@ def _as_list(token_ids: "TokenIds") -> Iterable[int]:
 def _decode(data: bytes) -> str:
     """As UTF-8, with a lone surrogate for each byte that is not, so that bytes stay countable."""
     return data.decode("utf-8", "surrogateescape")
+
+
+def _character_end(data: bytes, begin: int) -> int:
+    """One past the byte that completes the character that begins here, or breaks it; beyond the end if none does."""
+    end = begin + 1
+    while end <= len(data) and not codecs.utf_8_decode(data[begin:end], "surrogateescape", False)[1]:
+        end += 1
+    return end
 
 
 def _readable(decoded: str) -> str:

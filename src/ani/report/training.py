@@ -36,10 +36,18 @@ class TrainingStep(Record):
 
     step: Integer = Field(ge=0)
 
+    @property
+    def logged(self) -> dict[str, Any]:
+        """All but the step, by its key."""
+        return self.model_extra or {}
+
     def quantities(self) -> dict[str, float]:
-        """Every number that was logged, by its key."""
-        found: dict[str, Any] = self.model_extra or {}
-        return {key: float(value) for key, value in found.items() if type(value) in (int, float)}
+        """The numbers among it that can be drawn."""
+        return {
+            key: float(value)
+            for key, value in self.logged.items()
+            if type(value) is float or (type(value) is int and abs(value) <= 2**53)
+        }
 
 
 def training_section(log: Sequence[TrainingStep]) -> Section:
@@ -66,6 +74,6 @@ def training_section(log: Sequence[TrainingStep]) -> Section:
     if panels:
         figures.append(Figure("Further quantities", Panels("Further quantities over steps", panels)))
     notes = [f"{len(steps)} logged steps, {min(steps)} to {max(steps)}."]
-    if left_out := sorted(LEFT_OUT & logged.keys()):
+    if left_out := sorted({key for record in log for key in record.logged} - (logged.keys() - LEFT_OUT)):
         notes.append(f"Logged, but not drawn: {', '.join(left_out)}.")
     return Section("training", "Training", tuple(notes), tuple(figures))

@@ -1,5 +1,7 @@
 """Result files: their names, and records as JSON lines, whole or not at all; knows nothing about what was measured."""
 
+import errno
+import glob
 import json
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
@@ -29,7 +31,8 @@ Integer = Annotated[int, Field(ge=-(2**53), le=2**53)]
 class Record(BaseModel):
     """A line of a result file: unknown keys are ignored, values are never coerced from another type."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    # A log-probability may be -Infinity: by default it would be written as null.
+    model_config = ConfigDict(frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
 class TrainedCell(Record):
@@ -67,6 +70,12 @@ R = TypeVar("R", bound=Record)
 def task_file(folder: Path, task: str) -> Path:
     """The file with the records of a task."""
     return folder / f"{task}.jsonl"
+
+
+def kept_files(kept: Path) -> list[Path]:
+    """What a long task keeps answers in: the main process's file, if there is one, and those of others beside it."""
+    name = glob.escape(kept.name)
+    return [*kept.parent.glob(name), *kept.parent.glob(f"{name}.[0-9]*")]
 
 
 def read_run(folder: Path) -> Run | None:
@@ -119,6 +128,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def _bytes(path: Path) -> bytes:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a device has no end
+            raise OSError(errno.EINVAL, "Not a regular file")
         return path.read_bytes().removeprefix(BOM_UTF8)
     except OSError as error:
         raise InputError(f"{one_line(path)} can't be read: {error.strerror}; replace or delete it") from error

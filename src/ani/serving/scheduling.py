@@ -29,8 +29,7 @@ class Scheduled(NamedTuple):
 class StepLocator:
     """Finds the numbers of engine steps, as `NumberLocator` does those of a batch of rows.
 
-    Under a policy with whole numbers a prompt is read once, however many steps it takes; what is generated gets
-    nothing.
+    Unless the policy is causal, a prompt is read once, however many steps it takes; what is generated gets nothing.
     """
 
     def __init__(self, locator: NumberLocator) -> None:
@@ -40,7 +39,7 @@ class StepLocator:
     @property
     def prefill_only(self) -> bool:
         """Whether requests past their prompt can be left out of a step."""
-        return self._locator.whole_numbers
+        return not self._locator.causal
 
     def find(self, step: Sequence[Scheduled]) -> NumberBatch:
         """The numbers at the scheduled tokens; `positions` are indices into the step's flat row, `rows` into `step`."""

@@ -190,7 +190,7 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
         self._requests.pop(req_id, None)
 
     def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
-        """Before every step. `running` waits for the tokens that the device has just sampled; the others don't."""
+        """Before every step. A causal policy waits for the tokens that the device has just sampled; others don't."""
         model = self.model
         starts = input_batch.num_computed_tokens_np
         offsets = input_batch.query_start_loc_np

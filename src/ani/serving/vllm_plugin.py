@@ -40,10 +40,10 @@ def need_vllm() -> None:
 def caches_prefixes(settings: AniConfig | None) -> bool:
     """Whether a prefix's states are the same in every text that begins with it.
 
-    Under the policies of whole numbers they aren't: a number gets its injection when it is known to have ended, and an
-    answer's numbers get none until the same text comes back as a prompt. None: a model without a module.
+    Under the policies that aren't causal they aren't: a number gets its injection when what follows has shown its end,
+    and an answer's numbers get none until the same text comes back as a prompt. None: a model without a module.
     """
-    return settings is None or settings.policy == "running"
+    return settings is None or settings.causal
 
 
 def register() -> None:
@@ -159,14 +159,14 @@ def refusal(settings: AniConfig, config: Any) -> str | None:
             return "drafted digits would have to be taken back; leave out --speculative-config"
         if config.scheduler_config.async_scheduling and not config.use_v2_model_runner:
             return (
-                "policy='running' needs each generated token before the next step; pass --no-async-scheduling, or set "
-                "VLLM_USE_V2_MODEL_RUNNER=1"
+                f"policy={settings.policy!r} needs each generated token before the next step; pass "
+                "--no-async-scheduling, or set VLLM_USE_V2_MODEL_RUNNER=1"
             )
         return None
     if config.cache_config.enable_prefix_caching:
         return (
             f"policy={settings.policy!r} injects a prompt's number once the number has ended, and leaves an answer's "
             "alone, so the same tokens have other states in another prompt; pass --no-enable-prefix-caching (or train "
-            "with policy='running')"
+            "with policy='running' or 'after')"
         )
     return None

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.launch import ALONE, Processes
+from ani.models import need_chat_template
 from ani.progress import counting
-from ani.results.files import read_records, task_file, write_records
+from ani.results.files import kept_files, read_records, task_file, write_records
 from ani.results.scores import Asked
 from ani.tasks.answering import Answerer
 from ani.tasks.arithmetic import Arithmetic
@@ -26,6 +28,7 @@ from ani.tasks.inspected import Inspected
 from ani.tasks.language import Language
 from ani.tasks.routing import Routing
 from ani.tasks.task import Task
+from ani.untrusted.text import one_line
 
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (Arithmetic, Gsm8k, Math, Mmlu, Gating, Routing, Finer, GateShares, Language, Inspected)
@@ -43,9 +46,19 @@ class Posed(NamedTuple):
 def task_class(name: str) -> type[Task]:
     """The task of a name; raises InputError if there is none."""
     if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0)
-        raise InputError(f"unknown task {name}; did you mean {near[0]}? known are {', '.join(TASKS)}")
+        near = difflib.get_close_matches(name[:80], TASKS, n=1, cutoff=0)
+        raise InputError(f"unknown task {one_line(name, 80)}; did you mean {near[0]}? known are {', '.join(TASKS)}")
     return TASKS[name]
+
+
+def pose(tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, seed: int) -> list[Posed]:
+    """Get the questions of every task; raises InputError for all that can be told before the model is asked."""
+    if chats := [task.name for task in tasks if task.chats]:  # before their data is fetched
+        need_chat_template(tokenizer, " and ".join(chats))
+    posed = [Posed(task, task.questions(seed)) for task in tasks]
+    for task, questions in posed:
+        task.check(questions, tokenizer, config)
+    return posed
 
 
 def ask(
@@ -83,7 +96,7 @@ def ask(
 def clear_answers(folder: Path, tasks: Iterable[Task]) -> None:
     """Remove what long tasks kept."""
     for task in tasks:
-        for file in folder.glob(f"{_answers(folder, task).name}*"):
+        for file in kept_files(_answers(folder, task)):
             file.unlink()
 
 

@@ -1,5 +1,6 @@
 """N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, Self, cast
@@ -15,6 +16,7 @@ from ani.results.sections import Curves, Figure, Headline, Section
 from ani.results.statistics import Estimate, difference_facts, share, share_facts
 from ani.results.tables import Cell, Table, leader, percent, points
 from ani.settings import Section as Settings
+from ani.settings import validated
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Count, Pairs, Task
 
@@ -72,16 +74,15 @@ class Arithmetic(Task):
 
     @model_validator(mode="after")
     def _asked_once(self) -> Self:
-        asked = [(op, n) for each in self.problems for op in each.operations for n in each.digits]
-        for op, n in asked:
-            if asked.count((op, n)) > 1:
-                raise ValueError(f"{op} of {n} digits is asked more than once")
+        asked = Counter((op, n) for each in self.problems for op in each.operations for n in each.digits)
+        if twice := [pair for pair, times in asked.items() if times > 1]:
+            raise ValueError(f"{twice[0][0]} of {twice[0][1]} digits is asked more than once")
         return self
 
     @classmethod
     def asked(cls, limit: int | None = None, operations: Sequence[Operation] | None = None, **_: Any) -> "Arithmetic":
         given = {"count": limit, "operations": operations}
-        return cls.model_validate({key: value for key, value in given.items() if value is not None})
+        return validated(cls, {key: value for key, value in given.items() if value is not None}, f"the task {cls.name}")
 
     def questions(self, seed: int) -> list[ArithmeticProblem]:
         """The problems, shortest first; none of them stands in training data, whatever the seed."""

@@ -96,6 +96,7 @@ class Benchmark(Task):
     """What the three have in common; each is asked at most once."""
 
     unit: ClassVar[str] = "questions"
+    chats: ClassVar[bool] = True
     record: ClassVar[type[Asked]] = BenchmarkAnswer
 
     data: str | None = None
@@ -127,9 +128,7 @@ class Benchmark(Task):
         return Questions(task, asked, settings)
 
     def check(self, questions: Sequence[Any], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-        from ani.models import need_chat_template
-
-        need_chat_template(tokenizer, self.name)
+        super().check(questions, tokenizer, config)
         self.prompt_room(config, cast(Questions, questions))
 
     def prompt_room(self, config: PreTrainedConfig, questions: Questions) -> int:

@@ -17,7 +17,7 @@ from ani.data.sources import hub_errors
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.results.files import Integer, Probability, Run
-from ani.results.scores import Asked
+from ani.results.scores import ONE_MODEL, Asked
 from ani.results.sections import Section
 from ani.results.statistics import Estimate, grouped_share, share_facts
 from ani.results.tables import Table, measures, percent
@@ -128,6 +128,7 @@ class Finer(Task):
             for number in sentence.numbers:
                 decision = by_start[number.start]
                 yield TaggedDecision(
+                    run=ONE_MODEL,
                     text=sentence.text,
                     start=number.start,
                     end=number.end,

@@ -12,10 +12,31 @@ from ani.launch import ALONE, Processes
 from ani.provenance import provenance
 from ani.results.files import RUN, Run, read_run, task_file, write_json
 from ani.results.tables import Table, rich_table
-from ani.tasks import Posed, ask, clear_answers, presented, read_results
+from ani.tasks import TASKS, ask, clear_answers, pose, presented, read_results
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Task
 from ani.untrusted.text import one_line
+
+
+def evaluated_tasks() -> dict[str, type[Task]]:
+    """The tasks of `ani eval`: those that need no settings that have no option."""
+    return {name: task for name, task in TASKS.items() if not any(f.is_required() for f in task.model_fields.values())}
+
+
+def with_options(names: Sequence[str], data: Mapping[str, str], **options: Any) -> list[Task]:
+    """Tasks with those of the command line's options that each has; `data` is by task.
+
+    Raises:
+        InputError: There is data for a task that takes none or isn't asked, or an option has a wrong value.
+    """
+    known = evaluated_tasks()
+    takers = [name for name, task in known.items() if "data" in task.model_fields]
+    for name in data:
+        if name not in takers:
+            raise InputError(f"the task {name} takes no data; those that do are {', '.join(takers)}")
+        if name not in names:
+            raise InputError(f"data for {name}, which is not among the tasks {', '.join(names)}")
+    return [known[name].asked(data=data.get(name), **options) for name in names]
 
 
 def evaluate(
@@ -49,9 +70,7 @@ def evaluate(
         InputError: A task's data can't be read, the model lacks what a task needs, or `out` holds another's results.
     """
     # All bad input is met before the first file is touched.
-    posed = [Posed(task, task.questions(seed)) for task in tasks]
-    for task, questions in posed:
-        task.check(questions, answerer.tokenizer, answerer.model.config)
+    posed = pose(tasks, answerer.tokenizer, answerer.model.config, seed)
     model = dict(facts or {})
     if processes.main:
         settings = {task.name: {**task.facts(questions), "seed": seed} for task, questions in posed}
@@ -129,7 +148,8 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[Table], dict[str, A
 def _judged(folder: Path) -> dict[type[Task], list[Any]]:
     results = {task: records for task, records in read_results(folder).items() if task.is_judged()}
     if not results:
-        raise InputError(f"{folder} holds no answers that were judged; `ani eval --out` writes them")
+        files = ", ".join(task_file(Path(), name).name for name, task in TASKS.items() if task.is_judged())
+        raise InputError(f"{folder} holds none of {files}, or only empty ones; `ani eval --out` writes them")
     return results
 
 

@@ -33,7 +33,7 @@ from ani.tasks.answering import Answerer
 from ani.tasks.task import Count, Task
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    pass
 
 _ROLES: dict[str, Role] = {"N": "nominal", "Q": "quantitative"}
 _PERCENTAGE = re.compile(r"\s*(?:%|percent\b)")
@@ -121,6 +121,7 @@ class Routing(Task):
     name: ClassVar[str] = "routing"
     unit: ClassVar[str] = "queries"
     record: ClassVar[type[Asked]] = RoutedQuery
+    chats: ClassVar[bool] = True
     together: ClassVar[int] = 16
 
     limit: int | None = Field(default=None, ge=1)
@@ -130,11 +131,6 @@ class Routing(Task):
         queries = list(routing_queries())
         random.Random(f"tool routing {seed}").shuffle(queries)
         return queries[: self.limit]
-
-    def check(self, questions: Sequence[Any], tokenizer: "PreTrainedTokenizerBase", config: "PreTrainedConfig") -> None:
-        from ani.models import need_chat_template
-
-        need_chat_template(tokenizer, self.name)
 
     def answer(self, answerer: Answerer, questions: Sequence[RoutingQuery], count: Count) -> Iterator[RoutedQuery]:
         """Ask for the tool call of every query, greedily, and the gate about the query by itself.

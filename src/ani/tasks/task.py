@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ani.launch import ALONE, Processes
+from ani.models import need_chat_template
 from ani.results.files import Run
 from ani.results.scores import Answer, Asked
 from ani.results.sections import Section
 from ani.results.tables import Table
 from ani.settings import Section as Settings
+from ani.settings import validated
 from ani.tasks.answering import Answerer
 
 if TYPE_CHECKING:
@@ -44,15 +46,18 @@ class Task(Settings, ABC):
     """A line of its file."""
     needs_gate: ClassVar[bool] = False
     """Only asked of models with a gate."""
+    chats: ClassVar[bool] = False
+    """Only asked of models with a chat template."""
     together: ClassVar[int] = 1
     """Questions that are answered as one batch."""
 
     @classmethod
     def asked(cls, **options: Any) -> Task:
-        """The task with those of the command line's options that it has."""
+        """The task with those of the command line's options that it has; raises InputError if one isn't valid."""
         if "count" in cls.model_fields:
             options["count"] = options.get("limit")
-        return cls(**{key: value for key, value in options.items() if key in cls.model_fields and value is not None})
+        given = {key: value for key, value in options.items() if key in cls.model_fields and value is not None}
+        return validated(cls, given, f"the task {cls.name}")
 
     @abstractmethod
     def questions(self, seed: int) -> Sequence[Any]:
@@ -60,6 +65,8 @@ class Task(Settings, ABC):
 
     def check(self, questions: Sequence[Any], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
         """Raises InputError for what can be told before the model is asked."""
+        if self.chats:
+            need_chat_template(tokenizer, self.name)
 
     @abstractmethod
     def answer(self, answerer: Answerer, questions: Sequence[Any], count: Count) -> Iterator[Asked]:

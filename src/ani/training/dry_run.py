@@ -22,29 +22,31 @@ from ani.injection.module import AniModule
 from ani.models import default_dtype, load_config
 from ani.training.recipe import DataSource, LoraSettings, Recipe, TrainingSettings
 from ani.training.run import check, lora_config, paper_layer
-
-_QWEN3 = {"model_type": "qwen3", "vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
-_LLAMA = {"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
-_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14_336, "tie_word_embeddings": False}
+from ani.untrusted.text import one_line
 
 
-def _qwen3(hidden: int, layers: int, heads: int, intermediate: int, *, tied: bool) -> dict[str, Any]:
+def _published(
+    kind: str, hidden: int, layers: int, heads: int, intermediate: int, vocabulary: int, *, tied: bool = False
+) -> dict[str, Any]:
     return {
-        **_QWEN3,
+        "model_type": kind,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
         "intermediate_size": intermediate,
+        "vocab_size": vocabulary,
         "tie_word_embeddings": tied,
     }
 
 
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "Qwen/Qwen3-4B": _qwen3(2560, 36, 32, 9728, tied=True),
-    "Qwen/Qwen3-8B": _qwen3(4096, 36, 32, 12_288, tied=False),
-    "Qwen/Qwen3-32B": _qwen3(5120, 64, 64, 25_600, tied=False),
-    "meta-llama/Llama-3.1-8B": {**_LLAMA, **_7B, "vocab_size": 128_256},
-    "mistralai/Mistral-7B-v0.3": {**_LLAMA, **_7B, "model_type": "mistral", "vocab_size": 32_768},
+PUBLISHED = {
+    "Qwen/Qwen3-4B": _published("qwen3", 2560, 36, 32, 9728, 151_936, tied=True),
+    "Qwen/Qwen3-8B": _published("qwen3", 4096, 36, 32, 12_288, 151_936),
+    "Qwen/Qwen3-32B": _published("qwen3", 5120, 64, 64, 25_600, 151_936),
+    "meta-llama/Llama-3.1-8B": _published("llama", 4096, 32, 32, 14_336, 128_256),
+    "mistralai/Mistral-7B-v0.3": _published("mistral", 4096, 32, 32, 14_336, 32_768),
 }
 """The published shapes of the paper's models, for where the hub can't be reached. Their -Base and -Instruct variants
 have the same."""
@@ -68,11 +70,8 @@ class Memory(NamedTuple):
     optimizer: int
     activations: int
     logits: int
-
-    @property
-    def total(self) -> int:
-        """The sum of the parts."""
-        return sum(self)
+    total: int
+    """Of the others."""
 
 
 class SourceNeed(NamedTuple):
@@ -134,37 +133,38 @@ def dry_run(recipe: Recipe) -> DryRun:
     check(recipe, resume=True)  # nothing is written, so the output may be there
     config, published = _shape(recipe.model)
     quantized = recipe.quantization == "nf4"
-    dtype = _dtype(recipe)
+    if recipe.dtype == "auto":
+        dtype = default_dtype("cuda") if torch.cuda.is_available() else torch.bfloat16
+    else:
+        dtype = getattr(torch, recipe.dtype)
     with torch.device("meta"):
         try:
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if quantized else dtype)
         except ValueError as error:
-            raise InputError(f"{recipe.model} is no causal language model: {' '.join(str(error).split())}") from error
+            raise InputError(f"{recipe.model} is no causal language model: {one_line(error)}") from error
         layer: int | None = None
-        module: AniModule | None = None
+        module = 0
         if recipe.ani is not None:
             if recipe.ani.layer != "auto":
                 layer = paper_layer(recipe.model, config) if recipe.ani.layer == "paper" else recipe.ani.layer
                 check_layer(layer, model)
             facts = {"layer": layer or 0, "hidden_size": config.get_text_config().hidden_size, "embedding_scale": 1.0}
             settings = recipe.ani.model_copy(update=facts).config()
-            module = AniModule(settings, build_encoder(settings).width)
-        base = sum(parameter.numel() for parameter in model.parameters())
-        weights = sum(_weight_bytes(model, quantized=quantized))
+            module = sum(p.numel() for p in AniModule(settings, build_encoder(settings).width).parameters())
+        base, weights = model.num_parameters(), _weight_bytes(model, quantized=quantized)
         depth = len(decoder_layers(model))
-        trained: list[nn.Parameter] = [] if module is None else list(module.parameters())
-        lora: list[nn.Parameter] = []
         model.requires_grad_(False)
         if recipe.lora is not None:
             try:
                 get_peft_model(model, lora_config(recipe.lora))  # in place
             except ValueError as error:
-                raise InputError(f"lora.target_modules: {' '.join(str(error).split())}") from error
-            lora = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    trainable = sum(parameter.numel() * parameter.element_size() for parameter in [*lora, *trained])
+                raise InputError(f"lora.target_modules: {one_line(error)}") from error
+    lora = model.num_parameters(only_trainable=True)
+    trainable = 4 * (lora + module)
     kept = depth if recipe.lora is not None else depth - (layer or 0)
     tokens = recipe.training.batch_size * recipe.training.max_length
     activations, logits = _activations(model, recipe, kept)
+    memory = (weights, trainable, trainable, 2 * trainable, tokens * activations, tokens * logits)
     data = tuple(_need(source) for source in recipe.data)
     steps = _steps(recipe.training, data)
     return DryRun(
@@ -178,8 +178,8 @@ def dry_run(recipe: Recipe) -> DryRun:
         probes=recipe.ani is not None and layer is None,
         quantization=recipe.quantization,
         dtype=str(dtype).removeprefix("torch."),
-        parameters=Parameters(base, sum(p.numel() for p in lora), sum(p.numel() for p in trained)),
-        memory=Memory(weights, trainable, trainable, 2 * trainable, tokens * activations, tokens * logits),
+        parameters=Parameters(base, lora, module),
+        memory=Memory(*memory, total=sum(memory)),
         data=data,
         steps=steps,
         tokens=None if steps is None else steps * recipe.training.gradient_accumulation * tokens,
@@ -197,40 +197,27 @@ def _shape(name: str) -> tuple[PreTrainedConfig, bool]:
         return AutoConfig.for_model(**shape), True
 
 
-def _dtype(recipe: Recipe) -> torch.dtype:
-    if recipe.dtype != "auto":
-        return cast(torch.dtype, getattr(torch, recipe.dtype))
-    return default_dtype("cuda") if torch.cuda.is_available() else torch.bfloat16
-
-
-def _weight_bytes(model: PreTrainedModel, *, quantized: bool) -> Iterator[int]:
-    packed = {
-        id(module.weight)
-        for module in model.modules()
-        if quantized and isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
-    }
-    for parameter in model.parameters():
-        size = parameter.numel()
-        if id(parameter) in packed:
-            blocks = math.ceil(size / 64)
-            yield math.ceil(size / 2) + blocks + 4 * math.ceil(blocks / 256)
-        else:
-            yield size * parameter.element_size()
+def _weight_bytes(model: PreTrainedModel, *, quantized: bool) -> int:
+    size: int = model.get_memory_footprint(return_buffers=False)
+    for module in model.modules():
+        if quantized and isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
+            weights = module.weight.numel()
+            blocks = math.ceil(weights / 64)
+            size += math.ceil(weights / 2) + blocks + 4 * math.ceil(blocks / 256) - 4 * weights
+    return size
 
 
 def _activations(model: PreTrainedModel, recipe: Recipe, kept: int) -> tuple[int, int]:
     """Bytes a token of activations, where `kept` layers keep theirs, and of logits; see `dry_run`."""
     config = model.config.get_text_config()
-    size = next(model.get_input_embeddings().parameters()).element_size()
+    size = model.dtype.itemsize
     inside = 16 * config.hidden_size
-    adapters = set()
-    for module in decoder_layers(model)[0].modules():
+    for name, module in decoder_layers(model)[0].named_modules():
         if isinstance(module, LoraLayer):
             lora = cast(LoraSettings, recipe.lora)
-            adapters |= {*module.lora_A.modules(), *module.lora_B.modules()}
             copies = int(size < 4 or lora.dropout > 0) + int(lora.dropout > 0)
             inside += 4 * (lora.r + copies * cast(int, module.in_features))
-        elif isinstance(module, nn.Linear) and module not in adapters:
+        elif isinstance(module, nn.Linear) and "lora_" not in name:
             inside += size * (module.in_features + module.out_features)
     layers = inside + kept * size * config.hidden_size if recipe.training.gradient_checkpointing else kept * inside
     return layers, (size + 12) * config.vocab_size
@@ -254,18 +241,16 @@ def _need(source: DataSource) -> SourceNeed:
 def _steps(settings: TrainingSettings, data: Sequence[SourceNeed]) -> int | None:
     if settings.steps is not None:
         return settings.steps
-    rows = 0
-    for source in data:
-        if source.rows is None:
-            return None
-        rows += source.rows
-    batches = math.ceil(rows / settings.batch_size)
+    rows = [source.rows for source in data if source.rows is not None]
+    if len(rows) < len(data):
+        return None
+    batches = math.ceil(sum(rows) / settings.batch_size)
     return math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation))
 
 
 def dry_run_record(plan: DryRun) -> dict[str, Any]:
     """A dry run as JSON takes it."""
-    parts = {"parameters": plan.parameters._asdict(), "memory": {**plan.memory._asdict(), "total": plan.memory.total}}
+    parts = {"parameters": plan.parameters._asdict(), "memory": plan.memory._asdict()}
     return {**plan._asdict(), **parts, "data": [source._asdict() for source in plan.data]}
 
 
@@ -282,7 +267,7 @@ def dry_run_view(plan: DryRun) -> Iterator[RenderableType]:
         table.add_row(name, f"{count:,}", f"{count / plan.parameters.base:.3%}")
     yield table
     table = Table("memory, an estimate", "GiB")
-    for name, size in {**plan.memory._asdict(), "total": plan.memory.total}.items():
+    for name, size in plan.memory._asdict().items():
         table.add_row(_PARTS[name].format(plan=plan), f"{size / 2**30:.3f}")
     yield table
     table = Table("data", "what", "rows at most", "file")

@@ -26,7 +26,7 @@ from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
 from ani.results.files import SELECTION
 from ani.settings import save_settings
-from ani.training.checkpoints import ADAPTER, sharded
+from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, load_examples, tokenized_examples
 from ani.training.recipe import LoraSettings, Recipe, load_recipe
 from ani.training.trainer import AniTrainer
@@ -268,3 +268,15 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
     # With several GPUs in one process the Trainer would use nn.DataParallel, which can't split a NumberBatch.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
+
+
+def how_to_go_on(output: str | Path) -> str:
+    """What to do after a run into `output` was interrupted."""
+    adapter = Path(output) / ADAPTER
+    if adapter.is_dir():
+        return f"the training is finished, its adapter is {adapter}"
+    if not (Path(output) / RECIPE_FILE).is_file():
+        return "nothing is kept yet, start the same command again"
+    step = last_step(output)
+    kept = f"the last checkpoint is of step {step}" if step else "there is no checkpoint yet"
+    return f"continue with: ani train --resume {output} ({kept})"

@@ -1,6 +1,5 @@
 """Answers to a benchmark, kept as they come so that a killed run goes on; knows no benchmark."""
 
-import glob
 import hashlib
 import json
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from ani.files import naming_full_disk, replacing_file
 from ani.injection.attach import ani_module, is_attached
 from ani.injection.methods import Method
 from ani.launch import Processes
+from ani.results.files import kept_files
 from ani.tasks.answering import VllmModel
 from ani.untrusted.text import parse_json
 
@@ -99,16 +99,10 @@ class KeptAnswers:
             self._on_question(self._answered // self._requests_each - done)
 
 
-def answer_files(answers: Path) -> list[Path]:
-    """What answers are kept in: the main process's file, if there is one, and those of others."""
-    name = glob.escape(answers.name)
-    return [*answers.parent.glob(name), *answers.parent.glob(f"{name}.[0-9]*")]
-
-
 def _earlier(path: Path, fingerprint: str) -> tuple[str, dict[str, Any]]:
     """The fingerprint, and what a killed run has answered, in any number of processes; then `path` alone has it."""
     answers: dict[str, Any] = {}
-    files = answer_files(path)
+    files = kept_files(path)
     for file in files:
         lines = file.read_bytes().decode(errors="replace").split("\n")
         if lines[0] == fingerprint:

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import InputError
-from ani.evaluation.results import read_records, write_json, write_records
+from ani.results.files import Record, read_records, write_json, write_records
+
+
+class Line(Record):
+    a: Any = None
+    b: Any = None
+
 
 JSON = st.recursive(
     st.none()
@@ -25,20 +31,23 @@ JSON = st.recursive(
 @given(records=st.lists(st.dictionaries(st.sampled_from(["a", "b"]), JSON), max_size=4))
 def test_records_survive(records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "new" / "records.jsonl"
-    assert write_records(path, iter(records)) == records
-    assert read_records(path) == records
+    lines = [Line(**record) for record in records]
+    assert write_records(path, iter(lines)) == lines
+    found = read_records(path, Line)
+    assert found == lines
+    assert [line.model_dump(exclude_unset=True) for line in found] == records  # what wasn't said isn't written
     assert [p.name for p in path.parent.iterdir()] == ["records.jsonl"]
 
 
 def test_line_separators_inside_texts_do_not_end_a_line(tmp_path: Path) -> None:
-    records = [{"output": "a\u2028b\u0085c\x0bd\r\ne"}]
+    records = [Line(a="a\u2028b\u0085c\x0bd\r\ne")]
     write_records(tmp_path / "records.jsonl", records)
-    assert read_records(tmp_path / "records.jsonl") == records
+    assert read_records(tmp_path / "records.jsonl", Line) == records
 
 
-def fails(after: int) -> Iterator[Mapping[str, Any]]:
+def fails(after: int) -> Iterator[Line]:
     for i in range(after):
-        yield {"i": i}
+        yield Line(a=i)
     raise RuntimeError("out of memory")
 
 
@@ -48,23 +57,23 @@ def test_a_failure_leaves_nothing_half_written(tmp_path: Path, error_at: int) ->
     with pytest.raises(RuntimeError, match="out of memory"):
         write_records(path, fails(error_at))
     assert list(tmp_path.iterdir()) == []
-    write_records(path, [{"old": 1}])
+    write_records(path, [Line(a="old")])
     with pytest.raises(RuntimeError, match="out of memory"):
         write_records(path, fails(error_at))
-    assert read_records(path) == [{"old": 1}]
+    assert read_records(path, Line) == [Line(a="old")]
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_file_appears_with_its_last_record(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
 
-    def records() -> Iterator[Mapping[str, Any]]:
-        yield {"i": 0}
+    def records() -> Iterator[Line]:
+        yield Line(a=0)
         assert not path.exists()
-        yield {"i": 1}
+        yield Line(a=1)
 
     write_records(path, records())
-    assert path.read_text() == '{"i": 0}\n{"i": 1}\n'
+    assert path.read_text() == '{"a": 0}\n{"a": 1}\n'
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -79,5 +88,5 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text('{"a": 1}\n{"a":\n')
-    with pytest.raises(InputError, match=r"records\.jsonl, line 2: not valid JSON"):
-        read_records(path)
+    with pytest.raises(InputError, match=r"records\.jsonl, line 2: Invalid JSON"):
+        read_records(path, Line)

@@ -11,10 +11,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani import InputError
 from ani.data.diagnostic import diagnostic_sentences
-from ani.evaluation import language
-from ani.evaluation.language import LanguageText, evaluate_language, language_texts
+from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
-from ani.numbers.numerologic import digit_counted_pieces
+from ani.tasks import language
+from ani.tasks.answering import Answerer
+from ani.tasks.language import Language, LanguageText, TextLoss
 from tests.tiny import MIXED_TEXT, attached, pair
 
 NO_NUMBERS = "How many dollars did the seven shops earn in all?"
@@ -32,6 +33,21 @@ def texts_of(*texts: str) -> list[LanguageText]:
     return [LanguageText("nominal" if find_numbers(text) else "plain", text) for text in texts]
 
 
+def scored(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[LanguageText],
+    counted: list[int] | None = None,
+    method: Method = METHODS["ani"],
+) -> list[TextLoss]:
+    count = (counted if counted is not None else []).append
+    return list(Language(texts="", count=1).answer(Answerer(model, tokenizer, method), texts, count))
+
+
+def language_texts(source: str, field: str, count: int, seed: int) -> list[LanguageText]:
+    return Language(texts=source, field=field, count=count).questions(seed)
+
+
 def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, positions: Sequence[int]) -> float:
     """The loss at positions of a text, from the logits of the text alone, in float64."""
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
@@ -43,13 +59,13 @@ def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: st
 @pytest.mark.parametrize("family", ["qwen3", "gemma"])
 def test_without_numbers_it_is_the_loss_of_transformers(family: str) -> None:
     model, tokenizer = pair(family)
-    (record,) = evaluate_language(model, tokenizer, texts_of(NO_NUMBERS))
+    (record,) = scored(model, tokenizer, texts_of(NO_NUMBERS))
     ids = tokenizer(NO_NUMBERS, return_tensors="pt")["input_ids"]
     with torch.inference_mode():
         mean = model(input_ids=ids, labels=ids).loss.item()
-    assert record["kind"] == "plain" and record["text"] == NO_NUMBERS
-    assert record["tokens"] == ids.shape[1] - 1 > 8
-    assert record["loss"] == pytest.approx(mean * record["tokens"], rel=1e-5)
+    assert record.kind == "plain" and record.text == NO_NUMBERS
+    assert record.tokens == ids.shape[1] - 1 > 8
+    assert record.loss == pytest.approx(mean * record.tokens, rel=1e-5)
 
 
 @pytest.mark.parametrize("family", WORDS)
@@ -58,9 +74,9 @@ def test_word_tokens_around_numbers(family: str) -> None:
     positions, names = WORDS[family]
     found = tokenizer.convert_ids_to_tokens(tokenizer(NUMBERS)["input_ids"])
     assert [found[t] for t in positions] == names
-    (record,) = evaluate_language(model, tokenizer, texts_of(NUMBERS))
-    assert record["tokens"] == len(positions)
-    assert record["loss"] == pytest.approx(loss_of(model, tokenizer, NUMBERS, positions), rel=1e-5)
+    (record,) = scored(model, tokenizer, texts_of(NUMBERS))
+    assert record.tokens == len(positions)
+    assert record.loss == pytest.approx(loss_of(model, tokenizer, NUMBERS, positions), rel=1e-5)
 
 
 @pytest.mark.parametrize("family", WORDS)
@@ -68,14 +84,13 @@ def test_numbers_written_in_another_way(family: str) -> None:
     model, tokenizer = pair(family)
     found = tokenizer.convert_ids_to_tokens(tokenizer(COUNTED)["input_ids"])
     assert [name.strip("Ġ▁") for name in found] == ["Room", "", "2", ":", "1", "2", "was", "free"]
-    before, rewritten = (
-        next(evaluate_language(model, tokenizer, texts_of(EARLIER), **changes))
-        for changes in ({}, {"rewrite": digit_counted_pieces})
+    (before,), (rewritten,) = (
+        scored(model, tokenizer, texts_of(EARLIER), method=METHODS[name]) for name in ("sft", "numerologic")
     )
-    assert before["tokens"] == rewritten["tokens"] == 2
-    assert rewritten["text"] == EARLIER
-    assert rewritten["loss"] == pytest.approx(loss_of(model, tokenizer, COUNTED, [1, 7]), rel=1e-5)
-    assert before["loss"] == pytest.approx(loss_of(model, tokenizer, EARLIER, [1, 5]), rel=1e-5)
+    assert before.tokens == rewritten.tokens == 2
+    assert rewritten.text == EARLIER
+    assert rewritten.loss == pytest.approx(loss_of(model, tokenizer, COUNTED, [1, 7]), rel=1e-5)
+    assert before.loss == pytest.approx(loss_of(model, tokenizer, EARLIER, [1, 5]), rel=1e-5)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "mistral"])  # padded right and left by default
@@ -84,19 +99,22 @@ def test_numbers_written_in_another_way(family: str) -> None:
     [{}, {"layer": 0, "gate": "open", "combine": "substitute"}, {"policy": "digitwise", "gate": "open"}],
     ids=["ani", "substitute", "digitwise"],
 )
-def test_a_batch_gives_what_each_text_gives_alone(family: str, config: dict[str, Any]) -> None:
+def test_a_batch_gives_what_each_text_gives_alone(
+    family: str, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language, "BATCH_SIZE", 4)
     model, tokenizer = attached(family, **config)
     texts = texts_of(MIXED_TEXT, "42", NO_NUMBERS, NUMBERS, "7 ", EARLIER)
     counted: list[int] = []
-    records = list(evaluate_language(model, tokenizer, texts, batch_size=4, on_text=counted.append))
+    records = scored(model, tokenizer, texts, counted)
     assert counted == [4, 2]
-    assert [record["text"] for record in records] == [MIXED_TEXT, NO_NUMBERS, NUMBERS, EARLIER]
-    alone = [record for text in texts for record in evaluate_language(model, tokenizer, [text])]
-    assert [record["tokens"] for record in records] == [record["tokens"] for record in alone]
-    assert [record["loss"] for record in records] == pytest.approx([record["loss"] for record in alone], rel=1e-5)
+    assert [record.text for record in records] == [MIXED_TEXT, NO_NUMBERS, NUMBERS, EARLIER]
+    alone = [record for text in texts for record in scored(model, tokenizer, [text])]
+    assert [record.tokens for record in records] == [record.tokens for record in alone]
+    assert [record.loss for record in records] == pytest.approx([record.loss for record in alone], rel=1e-5)
     base, _ = pair(family)
-    plain, nominal = (next(evaluate_language(base, tokenizer, [texts[i]]))["loss"] for i in (2, 0))
-    assert plain == alone[1]["loss"] and abs(nominal - alone[0]["loss"]) > 0.01
+    plain, nominal = (scored(base, tokenizer, [texts[i]])[0].loss for i in (2, 0))
+    assert plain == alone[1].loss and abs(nominal - alone[0].loss) > 0.01
 
 
 def test_a_loss_that_is_no_number_is_told() -> None:
@@ -104,7 +122,7 @@ def test_a_loss_that_is_no_number_is_told() -> None:
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(InputError, match=r"loss on the text 'How many dollars.* is nan"):
-        list(evaluate_language(model, tokenizer, texts_of(NO_NUMBERS)))
+        scored(model, tokenizer, texts_of(NO_NUMBERS))
 
 
 # --- the texts ---

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed
 
-from ani.evaluation.tasks.answers import boxed_answer, equivalent, judge_gsm8k, judge_math, marked_answer
+from ani.tasks.lm_eval.judging import boxed_answer, equivalent, judge_gsm8k, judge_math, marked_answer
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 
 
 @pytest.mark.parametrize(

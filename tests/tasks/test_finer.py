@@ -1,13 +1,63 @@
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import huggingface_hub
 import pytest
 
+import ani
 from ani import InputError
-from ani.data import finer
-from ani.data.finer import NOMINAL_TAGS, TaggedNumber, finer_sentences
+from ani.tasks.answering import Answerer
+from ani.tasks.finer import NOMINAL_TAGS, Finer, FinerSentence, TaggedDecision, TaggedNumber
+from tests.tiny import attached, pair
+
+TEXT = "The 7.00 % notes of $ 1,250 million are due in 2024 , under Note 8 ."
+SENTENCES = [
+    FinerSentence(TEXT, (TaggedNumber(4, 8, "Rate"), TaggedNumber(47, 51, "DebtInstrumentMaturityDate"))),
+    FinerSentence("We have 2 segments .", (TaggedNumber(8, 9, "Segments"),)),
+]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "mistral"])
+def test_a_record_for_every_tagged_number(family: str) -> None:
+    model, tokenizer = attached(family)
+    counted: list[int] = []
+    records = list(Finer().answer(Answerer(model, tokenizer), SENTENCES, counted.append))
+    assert counted == [1, 1]
+    assert [(r.value, r.tag, r.role) for r in records] == [
+        ("7.00", "Rate", "quantitative"),
+        ("2024", "DebtInstrumentMaturityDate", "nominal"),
+        ("2", "Segments", "quantitative"),
+    ]
+    inspected = {d.text: d for d in ani.inspect(model, tokenizer, TEXT)}
+    for record in records[:2]:
+        assert TEXT[record.start : record.end] == record.value
+        decision = inspected[record.value]
+        assert (record.alpha, record.injected) == (decision.alpha, decision.injected)
+
+
+def test_a_model_without_ani_is_refused() -> None:
+    with pytest.raises(InputError, match="no ANI module"):
+        list(Finer().answer(Answerer(*pair("qwen3")), SENTENCES, print))
+
+
+def test_summary() -> None:
+    def record(text: str, role: Literal["nominal", "quantitative"], injected: bool) -> TaggedDecision:
+        return TaggedDecision(text=text, tag="T", role=role, alpha=0.1, injected=injected)
+
+    records = [
+        *(record(text, "nominal", injected) for text, injected in [("a", False), ("a", False), ("b", True)]),
+        *(record(text, "quantitative", injected) for text, injected in [("a", True), ("c", False)]),
+    ]
+    summary = Finer.summary(records)
+    counts = {name: (share["right"], share["total"]) for name, share in summary.items()}
+    assert counts == {"nominal_bypassed": (2, 3), "quantitative_injected": (1, 2), "precision": (2, 3)}
+    assert summary["nominal_bypassed"]["share"] == pytest.approx(2 / 3)
+    assert Finer.summary([])["precision"]["share"] is None
+
+
+# --- the sentences ---
 
 MATURITY = "DebtInstrumentMaturityDate"
 SENTENCE = "The 7.00 % notes of $ 1,250 million are due on March 15 , 2024 , under Note 8 ."
@@ -25,6 +75,10 @@ WORDS = {"tokens": ["We", "have", "two", "segments"], "ner_tags": ["O", "O", "B-
 def write(path: Path, *records: Any) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
+
+
+def finer_sentences(source: Path, limit: int | None = None, seed: int = 0) -> list[FinerSentence]:
+    return Finer(data=str(source), limit=limit).questions(seed)
 
 
 def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
@@ -59,20 +113,21 @@ def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
         file.writestr("finer139/test.jsonl", json.dumps(NOTES) + "\n\n" + json.dumps(SEGMENTS))
     assert sorted(len(sentence.numbers) for sentence in finer_sentences(archive)) == [1, 4]
-    assert [len(sentence.numbers) for sentence in finer_sentences(archive, split="train")] == [1]
-    with pytest.raises(InputError, match=r"no validation.jsonl, only finer139/train.jsonl"):
-        finer_sentences(archive, split="validation")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
+        file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
+    with pytest.raises(InputError, match=r"no test.jsonl, only finer139/train.jsonl"):
+        finer_sentences(tmp_path / "other.zip")
 
     asked: list[Any] = []
-    monkeypatch.setattr(finer, "hf_hub_download", lambda *a, **k: asked.append((a, k)) or str(archive))
-    assert len(finer_sentences(limit=1)) == 2
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: asked.append((a, k)) or str(archive))
+    assert len(Finer(limit=1).questions(seed=0)) == 2
     assert asked == [(("nlpaueb/finer-139", "finer139.zip"), {"repo_type": "dataset"})]
 
 
 def test_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(InputError, match=r"nlpaueb/finer-139.*give its zip or a JSON-lines file"):
-        finer_sentences()
+        Finer().questions(seed=0)
 
 
 @pytest.mark.parametrize(

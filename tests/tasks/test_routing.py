@@ -1,36 +1,44 @@
 import re
+from collections import Counter
 from decimal import Decimal
+from importlib import resources
 
 import pytest
 import torch
+import yaml
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 from ani import InputError
-from ani.data.tool_routing import RoutingQuery, parse_queries, routing_queries
-from ani.evaluation import routing
-from ani.evaluation.routing import conversation, evaluate_routing, judged, parse_calls
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
-from ani.report import summaries
-from ani.report.records import RoutedQuery, as_records
+from ani.tasks import routing
+from ani.tasks.answering import Answerer
+from ani.tasks.routing import RoutedQuery, Routing, RoutingQuery, conversation, judged, parse_calls, routing_queries
 from tests.tiny import attached, pair, smollm2
 
-(BONUS,) = parse_queries(
-    """
-    payroll:
-      - query: "Employee 2048 earns $5,000 and gets a 10% bonus. How much is the bonus?"
-        roles: NQQ
-        solution: 5000 * 0.10 = 500
-    """
+BONUS = routing._query(
+    "payroll",
+    {
+        "query": "Employee 2048 earns $5,000 and gets a 10% bonus. How much is the bonus?",
+        "roles": "NQQ",
+        "solution": "5000 * 0.10 = 500",
+    },
 )
-(SEATS,) = parse_queries(
-    """
-    rooms:
-      - query: "Room 12 seats 12 and the hall seats 45. How many can sit?"
-        roles: NQQ
-        solution: 12 + 45 = 57
-    """
+SEATS = routing._query(
+    "rooms",
+    {
+        "query": "Room 12 seats 12 and the hall seats 45. How many can sit?",
+        "roles": "NQQ",
+        "solution": "12 + 45 = 57",
+    },
 )
+
+
+def routed(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *queries: RoutingQuery, method: str = "ani"
+) -> list[RoutedQuery]:
+    return list(Routing().run(Answerer(model, tokenizer, METHODS[method]), queries, lambda _: None))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,7 @@ def test_calls_in_many_forms(output: str, calls: list[list[str]]) -> None:
 )
 def test_malformed_calls(output: str) -> None:
     assert parse_calls(output)[0] == []
-    assert judged(BONUS, output)["call"] == "malformed"
+    assert judged(BONUS, output).call == "malformed"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +113,7 @@ def test_malformed_calls(output: str) -> None:
 )
 def test_no_calls(output: str) -> None:
     assert parse_calls(output) == ([], 0)
-    assert judged(BONUS, output)["call"] == "none"
+    assert judged(BONUS, output).call == "none"
 
 
 @pytest.mark.parametrize(
@@ -133,16 +141,16 @@ def test_no_calls(output: str) -> None:
 )
 def test_what_a_call_passes(query: RoutingQuery, output: str, passed: list[bool | None], exact: bool) -> None:
     record = judged(query, output)
-    assert [number["passed"] for number in record["numbers"]] == passed
-    assert record["exact"] is exact
+    assert [number.passed for number in record.numbers] == passed
+    assert record.exact is exact
 
 
 def test_the_right_call_of_every_query_is_exact() -> None:
     for query in routing_queries():
-        operands = re.findall(r"[\d.]+", query.solution)
-        assert judged(query, f"calculator({operands})")["exact"]
+        operands = re.findall(r"[\d.]+", query.solution)[:2]
+        assert judged(query, f"calculator({operands})").exact
         every = judged(query, f"calculator({[number.text for number in query.numbers]})")
-        assert all(number["passed"] for number in every["numbers"])
+        assert all(number.passed for number in every.numbers)
 
 
 def test_no_query_holds_a_number_of_the_prompt() -> None:
@@ -158,8 +166,8 @@ def test_no_query_holds_a_number_of_the_prompt() -> None:
 
 def test_malformed_calls_are_no_successes() -> None:
     outputs = ['calculator(["5000", "0.10"])', 'calculator(["2048", "5000"])', "calculator(2048", "I can't."]
-    summary = summaries.routing(as_records((judged(BONUS, output) for output in outputs), RoutedQuery))
-    counts = {name: (share["right"], share["total"]) for name, share in summary._asdict().items()}
+    summary = Routing.summary([judged(BONUS, output) for output in outputs])
+    counts = {name: (share["right"], share["total"]) for name, share in summary.items()}
     assert counts == {
         "called": (2, 4),
         "malformed": (1, 4),
@@ -173,14 +181,15 @@ def test_malformed_calls_are_no_successes() -> None:
     }
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_gate_and_calls_of_a_tiny_model(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("together", "batches"), [(1, [1] * 4), (3, [3, 1])])
+def test_gate_and_calls_of_a_tiny_model(together: int, batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
+    monkeypatch.setattr(Routing, "together", together)
     model, tokenizer = attached("qwen3")
     queries = routing_queries()[:4]
     counted: list[int] = []
-    records = list(evaluate_routing(model, tokenizer, queries, batch_size=batch_size, on_batch=counted.append))
-    assert counted == ([1] * 4 if batch_size == 1 else [3, 1])
+    records = list(Routing().run(Answerer(model, tokenizer), queries, counted.append))
+    assert counted == batches
     prompts = [
         tokenizer.apply_chat_template(
             conversation(query), add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -189,22 +198,22 @@ def test_gate_and_calls_of_a_tiny_model(batch_size: int, monkeypatch: pytest.Mon
     ]
     for query, record, prompt in zip(queries, records, prompts, strict=True):
         answer = model.generate(**prompt, max_new_tokens=6, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-        assert record["output"] == tokenizer.decode(answer, skip_special_tokens=True)
+        assert record.output == tokenizer.decode(answer, skip_special_tokens=True)
         decisions = ani.inspect(model, tokenizer, query.text)
-        assert [number["injected"] for number in record["numbers"]] == [d.injected for d in decisions]
-        assert [number["start"] for number in record["numbers"]] == [d.start for d in decisions]
-    numbers = [number for record in records for number in record["numbers"]]
-    gate = summaries.routing(as_records(records, RoutedQuery))
-    assert gate.traps_closed["right"] == sum(n["role"] == "nominal" and not n["injected"] for n in numbers)
-    assert gate.operands_open["right"] == sum(n["role"] == "quantitative" and n["injected"] for n in numbers)
-    assert {number["injected"] for number in numbers} == {True, False}
+        assert [number.injected for number in record.numbers] == [d.injected for d in decisions]
+        assert [number.start for number in record.numbers] == [d.start for d in decisions]
+    numbers = [number for record in records for number in record.numbers]
+    gate = Routing.summary(records)
+    assert gate["traps_closed"]["right"] == sum(n.role == "nominal" and not n.injected for n in numbers)
+    assert gate["operands_open"]["right"] == sum(n.role == "quantitative" and n.injected for n in numbers)
+    assert {number.injected for number in numbers} == {True, False}
 
 
 def test_models_without_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 1)
     for model, tokenizer in (pair("qwen3"), attached("qwen3", gate="open")):
-        (record,) = evaluate_routing(model, tokenizer, [BONUS])
-        assert {(number["alpha"], number["injected"]) for number in record["numbers"]} == {(None, None)}
+        (record,) = routed(model, tokenizer, BONUS)
+        assert {(number.alpha, number.injected) for number in record.numbers} == {(None, None)}
 
 
 def test_a_method_that_rewrites_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,17 +226,97 @@ def test_a_method_that_rewrites_texts(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.cat([input_ids, tokenizer('calculator(["4:5000", "1.2:0.10"])', return_tensors="pt").input_ids], 1)
 
     monkeypatch.setattr(model, "generate", answer)
-    (record,) = evaluate_routing(model, tokenizer, [BONUS], method=METHODS["numerologic"])
+    (record,) = routed(model, tokenizer, BONUS, method="numerologic")
     assert "Employee 4:2048 earns" in seen[0]
-    assert record["exact"] and record["query"] == BONUS.text
+    assert record.exact and record.query == BONUS.text
 
 
 def test_a_tokenizer_without_a_chat_template() -> None:
     model, tokenizer = pair("llama")
-    with pytest.raises(InputError, match="a chat template is needed for tool routing"):
-        next(evaluate_routing(model, tokenizer, [BONUS]))
+    with pytest.raises(InputError, match="a chat template is needed for routing"):
+        Routing().check([BONUS], tokenizer, model.config)
 
 
 def test_smollm2_writes_calls() -> None:
-    record, _ = evaluate_routing(*smollm2(), [routing_queries()[2], BONUS])
-    assert record["call"] == "called" and record["calls"]
+    record, _ = routed(*smollm2(), routing_queries()[2], BONUS)
+    assert record.call == "called" and record.calls
+
+
+# --- the queries ---
+
+
+def test_our_queries() -> None:
+    queries = routing_queries()
+    assert len({query.text for query in queries}) == len(queries) >= 60
+    assert len({query.domain for query in queries}) >= 10
+    for query in queries:
+        assert [number.text for number in query.numbers] == [number.text for number in find_numbers(query.text)]
+        for number in query.numbers:
+            assert query.text[number.start : number.end] == number.text
+        roles = [number.role for number in query.numbers]
+        assert 1 <= roles.count("nominal") <= 3 and roles.count("quantitative") >= 2
+        assert query.text.endswith("?")
+        # An independent reading of the solution: Python's arithmetic.
+        assert re.fullmatch(r"[\d.]+ [-+*/] [\d.]+ = [\d.]+", query.solution, re.ASCII), query.solution
+        calculation, result = query.solution.split(" = ")
+        assert eval(calculation) == pytest.approx(float(result))
+        operands = [number for number in query.numbers if number.role == "quantitative"]
+        used = [Decimal(text) for text in re.findall(r"[\d.]+", calculation)]
+        assert sorted(used) == sorted(min(operand.forms) for operand in operands)
+
+
+def test_operands_and_percentages_can_be_told_apart_in_a_call() -> None:
+    for query in routing_queries():
+        operands = Counter(form for n in query.numbers if n.role == "quantitative" for form in n.forms)
+        every = Counter(form for number in query.numbers for form in number.forms)
+        percentages = [form for number in query.numbers if len(number.forms) > 1 for form in number.forms]
+        assert set(operands.values()) == {1}, query.text
+        assert all(every[form] == 1 for form in percentages), query.text
+
+
+def test_few_queries_are_of_many_kinds() -> None:
+    few = Routing(limit=16).questions(seed=0)
+    assert few == Routing().questions(seed=0)[:16] != Routing(limit=16).questions(seed=1)
+    assert sorted(Routing().questions(seed=0)) == sorted(routing_queries())
+    assert len({query.domain for query in few}) > len({query.domain for query in routing_queries()[:16]}) + 3
+
+
+def test_what_makes_them_deceptive() -> None:
+    """The role is in neither the value nor the place alone."""
+    queries = routing_queries()
+    equal = [
+        query
+        for query in queries
+        if {n.value for n in query.numbers if n.role == "nominal"}
+        & {n.value for n in query.numbers if n.role == "quantitative"}
+    ]
+    assert len(equal) >= 5
+    assert sum(query.numbers[0].role == "quantitative" for query in queries) >= 8
+    assert sum(query.numbers[-1].role == "nominal" for query in queries) >= 8
+
+
+def test_queries_are_new_to_a_gate_trained_on_our_sentences() -> None:
+    def runs(text: str) -> set[tuple[str, ...]]:
+        words = re.findall(r"#|[a-z']+", text.lower())
+        return {run for run in zip(*(words[i:] for i in range(4)), strict=False) if "#" in run}
+
+    trained: set[tuple[str, ...]] = set()
+    for name in ("diagnostic_templates.yaml", "contrastive_pairs.yaml"):
+        for splits in yaml.safe_load(resources.files("ani.data").joinpath(name).read_text("utf-8")).values():
+            for text in splits.get("train", []):
+                trained |= runs(re.sub(r"\{[^}]*\}", "#", text))
+    assert len(trained) > 1000
+    for query in routing_queries():
+        masked = query.text
+        for number in reversed(query.numbers):
+            masked = f"{masked[: number.start]}#{masked[number.end :]}"
+        assert not runs(masked) & trained, query.text
+
+
+def test_percentages_have_two_forms() -> None:
+    query = routing._query("gates", {"query": "In 2019, 45% of 60 went.", "roles": "NQQ", "solution": "0.45 * 60 = 27"})
+    assert [set(number.forms) for number in query.numbers] == [
+        {Decimal(2019)},
+        {Decimal(45), Decimal("0.45")},
+        {Decimal(60)},
+    ]

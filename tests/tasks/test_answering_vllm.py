@@ -2,25 +2,24 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from ani import InputError
 from ani.cli import main
-from ani.data.arithmetic import arithmetic_problems
-from ani.data.tool_routing import routing_queries
-from ani.evaluation import routing
-from ani.evaluation.arithmetic import evaluate_arithmetic
-from ani.evaluation.backends import VllmModel
-from ani.evaluation.benchmarks import BenchmarkRecord, evaluate_benchmark, load_benchmark
-from ani.evaluation.routing import evaluate_routing
 from ani.injection.methods import METHODS
+from ani.tasks import TASKS, routing
+from ani.tasks.answering import Answerer, VllmModel, _fingerprint
+from ani.tasks.arithmetic import Arithmetic
+from ani.tasks.benchmarks import BenchmarkAnswer
+from ani.tasks.routing import Routing
+from tests.tasks.test_benchmarks import Asked, Stopping
 from tests.tiny import tiny
 from tests.tokenizers import qwen
 
@@ -59,113 +58,111 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(folder: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+def theirs(folder: Path) -> Answerer:
+    return Answerer(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), qwen())
 
 
 @pytest.fixture(scope="module")
-def ours(folder: Path) -> Any:
+def ours(folder: Path) -> Iterator[Answerer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         patch.setattr(vllm, "LLM", partial(vllm.LLM, enforce_eager=True))
-        patch.setattr("ani.evaluation.backends.default_dtype", lambda _: torch.float32)
-        yield VllmModel(str(folder))
+        patch.setattr("ani.models.default_dtype", lambda _: torch.float32)
+        yield Answerer(VllmModel(str(folder)), qwen())
 
 
-def load(name: str, folder: Path) -> Any:
+def load(name: str, folder: Path) -> Asked:
     file = folder / f"{name}.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
-    return load_benchmark(name, data=str(file), max_new_tokens=24)
+    task: Any = TASKS[name].asked(data=str(file), max_new_tokens=24)
+    return Asked(task, task.questions(seed=0))
 
 
-def alike(records: Iterable[BenchmarkRecord], others: Iterable[BenchmarkRecord]) -> None:
+def alike(records: Sequence[BenchmarkAnswer], others: Sequence[BenchmarkAnswer]) -> None:
     """The same, but for the rounding of log-probabilities."""
     for record, other in zip(records, others, strict=True):
-        assert {**record, "output": None} == {**other, "output": None}
-        assert record["output"] == pytest.approx(other["output"], abs=1e-3)  # of texts: equal
+        assert record.model_copy(update={"output": None}) == other.model_copy(update={"output": None})
+        assert record.output == pytest.approx(other.output, abs=1e-3)  # of texts: equal
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math"])
-def test_written_answers_are_those_of_transformers(
-    name: str, ours: VllmModel, theirs: PreTrainedModel, tmp_path: Path
-) -> None:
+def test_written_answers_are_those_of_transformers(name: str, ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
     benchmark = load(name, tmp_path)
     counted: list[int] = []
-    records = list(evaluate_benchmark(ours, qwen(), benchmark, on_question=counted.append))
-    assert records == list(evaluate_benchmark(theirs, qwen(), benchmark))
-    assert sum(counted) == len(records) == len(ROWS[name]) and len({str(r["output"]) for r in records}) == len(records)
+    records = benchmark.answers(ours, counted)
+    assert records == benchmark.answers(theirs)
+    assert sum(counted) == len(records) == len(ROWS[name]) and len({record.output for record in records}) == len(
+        records
+    )
 
 
-def test_answers_end_where_transformers_ends_them(ours: VllmModel, theirs: PreTrainedModel, tmp_path: Path) -> None:
+def test_answers_end_where_transformers_ends_them(ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
     """At a text of the task's, which is cut off with what follows it."""
     benchmark = load("gsm8k", tmp_path)
-    longest = max((str(record["output"]) for record in evaluate_benchmark(ours, qwen(), benchmark)), key=len)
+    longest = max((str(record.output) for record in benchmark.answers(ours)), key=len)
     stop = longest[len(longest) // 2 :][:3]
-    benchmark.task.set_config("generation_kwargs", {"until": [stop]}, update=True)
-    records = list(evaluate_benchmark(ours, qwen(), benchmark))
-    assert longest.split(stop)[0] in [record["output"] for record in records]
-    assert records == list(evaluate_benchmark(theirs, qwen(), benchmark))
+    benchmark.questions.task.set_config("generation_kwargs", {"until": [stop]}, update=True)
+    records = benchmark.answers(ours)
+    assert longest.split(stop)[0] in [record.output for record in records]
+    assert records == benchmark.answers(theirs)
 
 
-def test_letters_have_transformers_log_probabilities(ours: VllmModel, theirs: PreTrainedModel, tmp_path: Path) -> None:
+def test_letters_have_transformers_log_probabilities(ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
     benchmark = load("mmlu", tmp_path)
     counted: list[int] = []
-    records = list(evaluate_benchmark(ours, qwen(), benchmark, on_question=counted.append))
-    alike(records, evaluate_benchmark(theirs, qwen(), benchmark))
+    records = benchmark.answers(ours, counted)
+    alike(records, benchmark.answers(theirs))
     assert sum(counted) == len(records) == 3
 
 
-def test_arithmetic_and_routing(ours: VllmModel, theirs: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    problems = arithmetic_problems(6, digits=(2, 4), operations=("addition",), split="test")
-    records, expected = (list(evaluate_arithmetic(model, qwen(), problems, run="x")) for model in (ours, theirs))
-    assert records == expected and len({record["output"] for record in records}) > 1
+def test_arithmetic_and_routing(ours: Answerer, theirs: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
-    calls, expected_calls = (list(evaluate_routing(model, qwen(), routing_queries()[:3])) for model in (ours, theirs))
-    assert calls == expected_calls and len({call["output"] for call in calls}) > 1
+    arithmetic, queries = Arithmetic.model_validate({"count": 3, "digits": [2, 4]}), Routing(limit=3)
+    for task in (arithmetic, queries):
+        records, expected = (
+            list(task.run(answerer, task.questions(seed=0), lambda _: None)) for answerer in (ours, theirs)
+        )
+        assert records == expected and len({record.output for record in records}) > 1
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
 def test_a_run_that_was_stopped_asks_nothing_twice(
-    name: str, ours: VllmModel, theirs: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, ours: Answerer, theirs: Answerer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benchmark, file = load(name, tmp_path), tmp_path / "answers"
-    whole = list(evaluate_benchmark(ours, qwen(), benchmark))
-
-    def stop(_: int) -> None:
-        raise KeyboardInterrupt
-
+    whole = benchmark.answers(ours)
     with pytest.raises(KeyboardInterrupt):
-        list(evaluate_benchmark(ours, qwen(), benchmark, answers=file, on_question=stop))
+        benchmark.answers(ours, Stopping([0]), file)  # at the first one
     asked: list[Any] = []
     for kind in ("write", "score"):
-        method = getattr(ours, kind)
-        monkeypatch.setattr(ours, kind, lambda rows, *rest, method=method: (asked.extend(rows), method(rows, *rest))[1])
-    alike(evaluate_benchmark(ours, qwen(), benchmark, answers=file), whole)
+        method = getattr(ours.model, kind)
+        monkeypatch.setattr(
+            ours.model, kind, lambda rows, *rest, method=method: (asked.extend(rows), method(rows, *rest))[1]
+        )
+    alike(benchmark.answers(ours, kept=file), whole)
     assert len(asked) == len(whole) - 1
     asked.clear()
-    list(evaluate_benchmark(ours, qwen(), benchmark, answers=file))
+    benchmark.answers(ours, kept=file)
     assert asked == []
-    list(evaluate_benchmark(ours, qwen(), benchmark, answers=file, method=METHODS["numerologic"]))
+    benchmark.answers(ours._replace(method=METHODS["numerologic"]), kept=file)
     assert len(asked) == len(whole)
     counted: list[int] = []
-    list(evaluate_benchmark(theirs, qwen(), benchmark, answers=file, on_question=counted.append))
+    benchmark.answers(theirs, counted, file)
     assert counted[0] < len(whole)  # it began anew: no backend takes over the other's answers
 
 
-def test_another_checkpoint_in_the_directory_is_told(folder: Path, ours: VllmModel) -> None:
-    from ani.evaluation.backends import _fingerprint
-
-    before = _fingerprint(str(folder), ours.config)
-    assert ours.fingerprint == f"{before} float32"
+def test_another_checkpoint_in_the_directory_is_told(folder: Path, ours: Answerer) -> None:
+    before = _fingerprint(str(folder), ours.model.config)
+    assert isinstance(ours.model, VllmModel) and ours.model.fingerprint == f"{before} float32"
     (folder / "model.safetensors").touch()
-    assert _fingerprint(str(folder), ours.config) != before
+    assert _fingerprint(str(folder), ours.model.config) != before
 
 
 def test_the_command(
-    ours: VllmModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ours: Answerer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(VllmModel, "__init__", lambda self, _: vars(self).update(vars(ours)))
+    monkeypatch.setattr(VllmModel, "__init__", lambda self, _: vars(self).update(vars(ours.model)))
     load("gsm8k", tmp_path)
 
     def run(*arguments: object) -> tuple[int, str, str]:

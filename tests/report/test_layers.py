@@ -15,11 +15,11 @@ from rich.console import Console
 from scipy.stats import norm, spearmanr
 
 from ani.errors import InputError
-from ani.evaluation.statistics import wilson_interval
-from ani.probing.selection import LayerPoint, LayerSelection
-from ani.report import layers_table
-from ani.report.records import Answer, ProbedLayer
-from ani.report.summaries import correlation, exact_shares, layer_effects, layer_probes
+from ani.probing.curve import LayerPoint, layers_table
+from ani.report.layers import exact_shares, layer_effects, read_selection
+from ani.results.statistics import correlation, wilson_interval
+from ani.results.tables import rich_table
+from ani.tasks.arithmetic import ArithmeticAnswer
 from tests.report.test_page import HOSTILE, Page, answer, build, write
 
 HELD_OUT = {0: 0.55, 4: 0.7, 9: 0.82, 14: 0.9, 19: 0.91, 24: 0.89}
@@ -43,7 +43,7 @@ def point(layer: int, held_out: float, **changes: Any) -> LayerPoint:
         deficit_high=0.02,
         strength=0.001,
     )
-    return made._replace(**changes)
+    return made.model_copy(update=changes)
 
 
 CURVE = tuple(point(layer, held_out) for layer, held_out in HELD_OUT.items())
@@ -51,7 +51,7 @@ CURVE = tuple(point(layer, held_out) for layer, held_out in HELD_OUT.items())
 
 def probed(folder: Path, curve: tuple[LayerPoint, ...] = CURVE, **selection: Any) -> None:
     """The files of `ani probe`; with keyword arguments also `selection.json`."""
-    write(folder, "layers.jsonl", [one._asdict() for one in curve])
+    write(folder, "layers.jsonl", [one.model_dump() for one in curve])
     if selection:
         chosen = {"layer": 14, "stretch": [14, 24], "best": 19, "argmax": 19, "early_peak": 4, "preset": None}
         (folder / "selection.json").write_text(json.dumps({**chosen, "reason": "Because.", **selection}))
@@ -181,7 +181,7 @@ def test_layers_are_shown_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_layer_is_named(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
-    write(tmp_path, "layers.jsonl", [CURVE[0]._asdict(), CURVE[1]._asdict() | changes])
+    write(tmp_path, "layers.jsonl", [CURVE[0].model_dump(), CURVE[1].model_dump() | changes])
     with pytest.raises(InputError, match=rf"layers\.jsonl, line 2: {what}"):
         build(tmp_path)
     assert not (tmp_path / "report.html").exists()
@@ -211,8 +211,7 @@ def test_a_damaged_selection_is_named(tmp_path: Path, changes: dict[str, Any], w
 def test_the_terminal_shows_the_same_table(tmp_path: Path) -> None:
     probed(tmp_path, layer=14)
     stream = StringIO()
-    selection = LayerSelection(14, (14, 24), 19, 19, 4, None, CURVE, "Because.")
-    Console(width=140, file=stream).print(layers_table(selection))
+    Console(width=140, file=stream).print(rich_table(layers_table(CURVE, read_selection(tmp_path, CURVE))))
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in stream.getvalue().splitlines()]
     shown = {line[0]: line for line in lines if len(line) == 6}
     for row in build(tmp_path).rows[1:]:
@@ -301,19 +300,18 @@ def test_runs_that_share_a_layer_differ_in_more_than_the_layer(tmp_path: Path) -
 
 
 def test_effects_are_means_over_seeds() -> None:
-    curve = layer_probes(ProbedLayer.model_validate(one._asdict()) for one in CURVE)
     answers = [
-        Answer.model_validate(answer("late", 2, problem < solved, seed=seed, prompt=str(problem)))
+        ArithmeticAnswer.model_validate(answer("late", 2, problem < solved, seed=seed, prompt=str(problem)))
         for seed, solved in enumerate((1, 4))
         for problem in range(4)
     ]
     early = [record.model_copy(update={"run": "early", "correct": False}) for record in answers]
-    effects = layer_effects(exact_shares([*answers, *early]), {"late": 19, "early": 0, "absent": 4}, curve)
-    assert [(effect.layer, effect.run, effect.task) for effect in effects] == [
-        (0, "early", (0, 4)),
-        (19, "late", (2.5, 4)),
+    effects = layer_effects(exact_shares([*answers, *early]), {"late": 19, "early": 0, "absent": 4}, CURVE)
+    assert [(effect.layer, effect.run, effect.task.value, *effect.task[3:5]) for effect in effects] == [
+        (0, "early", 0, 4, 2),
+        (19, "late", 2.5 / 4, 4, 2),
     ]
-    assert effects[1].probe == (0.91, 0.91 - 0.02, 0.91 + 0.03)
+    assert effects[1].probe[:3] == (0.91, 0.91 - 0.02, 0.91 + 0.03)
 
 
 # --- the page as a whole ---

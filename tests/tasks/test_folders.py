@@ -1,4 +1,4 @@
-"""Two result folders in pairs, against `paired_bootstrap` on scores written by hand."""
+"""Two result folders in pairs, against `paired_difference` on scores written by hand."""
 
 import json
 import re
@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from ani.errors import InputError
-from ani.evaluation.statistics import paired_bootstrap
-from ani.report import compare_folders
+from ani.results.statistics import paired_difference
+from ani.results.tables import rich_table
+from ani.tasks.folders import compare_folders
 
 Records = dict[str, list[dict[str, Any]]]
 OURS = np.array([1.0, 1, 0, 1, 1, 0, 1, 1])
@@ -80,9 +81,13 @@ def change(folder: Path, name: str, alter: Callable[[list[dict[str, Any]]], Any]
 
 def test_every_part_is_a_paired_bootstrap(folders: tuple[Path, Path]) -> None:
     _, results = compare_folders(*folders)
-    assert json.loads(json.dumps(results)) == {
-        task: {part: paired_bootstrap(OURS[asked], BASE[asked])._asdict() for part, asked in parts.items()}
+    found = {
+        task: {part: paired_difference(OURS[asked], BASE[asked]) for part, asked in parts.items()}
         for task, parts in PARTS.items()
+    }
+    assert json.loads(json.dumps(results)) == {
+        task: {part: {"value": d.value, "low": d.low, "high": d.high, "p": d.p} for part, d in parts.items()}
+        for task, parts in found.items()
     }
     assert results["math"]["levels 4–5"]["value"] == 0.25  # three of four against two
     assert results["mmlu"]["anatomy"]["p"] == 1
@@ -103,8 +108,8 @@ def test_tables(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> 
     stream = StringIO()
     arithmetic, benchmarks, subjects = compare_folders(Path("ours"), Path("base"))[0]
     for table in (arithmetic, benchmarks, subjects):
-        assert "compared to base, in percentage points" in str(table.title)
-        Console(width=200, file=stream).print(table)
+        assert "compared to base, in percentage points" in table.caption
+        Console(width=200, file=stream).print(rich_table(table))
     text = stream.getvalue()
     # Of the four problems of two digits three were solved, and one by the baseline.
     assert re.search(r"\+ +│ ours +│ +\+25\.0 │ +\+50\.0 │ +\+0\.0 │", text)
@@ -150,7 +155,7 @@ def test_folders_that_can_not_be_compared_are_refused(folders: tuple[Path, Path]
         compare_folders(ours, tmp_path / "gone")
     one = save(tmp_path / "one", {"gsm8k.jsonl": records(OURS)["gsm8k.jsonl"], "routing.jsonl": []})
     two = save(tmp_path / "two", {"math.jsonl": records(BASE)["math.jsonl"], "routing.jsonl": []})
-    with pytest.raises(InputError, match=r"one has gsm8k.jsonl, and .*two has math.jsonl: no .* in common"):
+    with pytest.raises(InputError, match=r"one has gsm8k, and .*two has math: no .* in common"):
         compare_folders(one, two)
     minus = [{**record, "operation": "-"} for record in records(OURS)["arithmetic.jsonl"]]
     with pytest.raises(InputError, match="no operation or benchmark in common"):

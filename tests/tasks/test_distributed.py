@@ -3,7 +3,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,29 @@ import pytest
 from rich.console import Console
 
 from ani import InputError, cli
-from ani.evaluation import benchmarks
-from ani.evaluation import run as evaluation
-from ani.evaluation.gate_shares import GateText
-from ani.evaluation.results import read_records
 from ani.injection.adapter import load_adapter
 from ani.launch import ALONE, Processes, launch
 from ani.models import load_model, load_tokenizer
-from tests.data.test_finer import NOTES, SEGMENTS
-from tests.evaluation.test_benchmarks import ROWS
+from ani.results.decisions import DecidedText
+from ani.results.files import read_records
+from ani.tasks import TASKS
+from ani.tasks.answering import Answerer
+from ani.tasks.folders import evaluate
+from ani.tasks.gate_shares import GateShares
+from ani.tasks.gating import Gating
+from ani.tasks.lm_eval.kept import KeptAnswers
 from tests.processes import forked, together
+from tests.tasks.test_benchmarks import ROWS
+from tests.tasks.test_finer import NOTES, SEGMENTS
 
 Evaluate = Callable[..., Any]
+ASKED = ("arithmetic", "gsm8k", "math", "mmlu", "gating", "routing", "finer")
 
 
 @pytest.fixture
-def loaded(chat_model: Path, tiny_adapter: Path) -> tuple[Any, Any]:
+def answerer(chat_model: Path, tiny_adapter: Path) -> Answerer:
     model, tokenizer = load_model(str(chat_model), dtype="float32", device="cpu"), load_tokenizer(str(chat_model))
-    load_adapter(model, tokenizer, str(tiny_adapter))
-    return model, tokenizer
+    return Answerer(load_adapter(model, tokenizer, str(tiny_adapter)), tokenizer, batch_size=2)
 
 
 @pytest.fixture
@@ -41,11 +44,11 @@ def data(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def evaluate(loaded: tuple[Any, Any], data: dict[str, str]) -> Evaluate:
-    def run(out: Path, *tasks: str, processes: Processes = ALONE, **settings: Any) -> Any:
-        asked = {name: place for name, place in data.items() if name in tasks}
-        settings = {"console": Console(quiet=True), "max_new_tokens": 3, "batch_size": 2, **settings}
-        return evaluation.evaluate(*loaded, tasks, out, data=asked, processes=processes, **settings)
+def evaluated(answerer: Answerer, data: dict[str, str]) -> Evaluate:
+    def run(out: Path, *names: str, batch_size: int = 2, limit: int | None = None, **settings: Any) -> Any:
+        tasks = [TASKS[name].asked(limit=limit, data=data.get(name), max_new_tokens=3) for name in names]
+        settings = {"console": Console(quiet=True), **settings}
+        return evaluate(tasks, answerer._replace(batch_size=batch_size), out, **settings)
 
     return run
 
@@ -65,14 +68,13 @@ def test_items_are_dealt_out_in_whole_batches(count: int) -> None:
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_two_processes_leave_what_one_leaves(evaluate: Evaluate, tmp_path: Path) -> None:
-    tasks = evaluation.TASKS
+def test_two_processes_leave_what_one_leaves(evaluated: Evaluate, tmp_path: Path) -> None:
     # 3 batches of arithmetic and gsm8k, 2 of routing, 1 of math, which leaves a process without work.
-    one = evaluate(tmp_path / "one", *tasks, limit=17)
+    one = evaluated(tmp_path / "one", *ASKED, limit=17)
 
     def work(processes: Processes) -> None:
         out = Console(file=(tmp_path / f"{processes.rank}.txt").open("w"))
-        assert evaluate(tmp_path / "two", *tasks, limit=17, processes=processes, console=out) == one
+        assert evaluated(tmp_path / "two", *ASKED, limit=17, processes=processes, console=out) == one
 
     assert together(2, work) == [0, 0]
     assert files(tmp_path / "two") == files(tmp_path / "one")
@@ -82,13 +84,19 @@ def test_two_processes_leave_what_one_leaves(evaluate: Evaluate, tmp_path: Path)
         assert f"{what}: {count} in " in (tmp_path / "0.txt").read_text()
 
 
-def test_fewer_items_than_processes(loaded: tuple[Any, Any], tmp_path: Path) -> None:
-    texts = [GateText("Room 505 holds 10", "a"), GateText("none", "b", "group")]
-    shares = partial(evaluation.evaluate_gate_shares, *loaded, texts, console=Console(quiet=True))
-    one = shares(tmp_path / "one")
-    assert together(3, lambda processes: shares(tmp_path / "three", processes=processes)) == [0, 0, 0]
+def test_fewer_items_than_processes(answerer: Answerer, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Room 505 holds 10\nnone\n")
+    tasks = [GateShares(texts=[str(tmp_path / "a.txt")])]
+
+    def shares(out: Path, processes: Processes = ALONE) -> Any:
+        return evaluate(tasks, answerer, out, console=Console(quiet=True), processes=processes)["gate-shares"]
+
+    (one,) = shares(tmp_path / "one")
+    assert (one["texts"], one["numbers"]["total"], one["texts_open"]["total"]) == (2, 2, 1)
+    assert together(3, lambda processes: shares(tmp_path / "three", processes)) == [0, 0, 0]
     assert files(tmp_path / "three") == files(tmp_path / "one")
-    assert len(read_records(tmp_path / "three" / "gate-shares.jsonl")) == len(texts) and len(one) > 0
+    texts = read_records(tmp_path / "three" / "gate-shares.jsonl", DecidedText)
+    assert [text.text for text in texts] == ["Room 505 holds 10", "none"]
 
 
 def _counted(shown: list[int], processes: Processes) -> None:
@@ -111,11 +119,11 @@ def test_the_main_process_counts_for_all() -> None:
 
 @pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
 def test_killed_and_gone_on_with_another_number_of_processes(
-    name: str, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, evaluated: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate(tmp_path / "whole", name, batch_size=1)
-    asked = len(read_records(tmp_path / "whole" / f"{name}.jsonl"))
-    plain, answered = benchmarks._Answers.add_partial, 0
+    evaluated(tmp_path / "whole", name, batch_size=1)
+    asked = len(read_records(tmp_path / "whole" / f"{name}.jsonl", TASKS[name].record))
+    plain, answered = KeptAnswers.add_partial, 0
 
     def run(count: int, stop_after: int | None) -> int:
         """How many answers are given."""
@@ -128,10 +136,10 @@ def test_killed_and_gone_on_with_another_number_of_processes(
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def work(processes: Processes) -> None:
-            evaluate(tmp_path / "out", name, batch_size=1, processes=processes)
+            evaluated(tmp_path / "out", name, batch_size=1, processes=processes)
             (tmp_path / f"{count}.{processes.rank}").write_text(str(answered))
 
-        monkeypatch.setattr(benchmarks._Answers, "add_partial", add_partial)
+        monkeypatch.setattr(KeptAnswers, "add_partial", add_partial)
         codes = together(count, work)
         if stop_after is not None:
             assert codes == [-signal.SIGKILL] * count
@@ -160,14 +168,14 @@ def test_bad_input_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    plain = evaluation.evaluate_gating
+    plain = Gating.answer
 
     def refusing(*args: Any) -> Any:
         if os.environ["RANK"] in ranks:
             raise InputError("a sentence that won't do")
         return plain(*args)
 
-    monkeypatch.setattr(evaluation, "evaluate_gating", refusing)
+    monkeypatch.setattr(Gating, "answer", refusing)
     monkeypatch.delenv("ANI_TRACEBACK", raising=False)
     command = ["eval", "--model", chat_model, "--adapter", tiny_adapter, "--tasks", "gating", "--limit", 4]
     monkeypatch.setattr(sys, "argv", ["ani", *map(str, command), "--out", str(tmp_path / "out")])
@@ -177,12 +185,12 @@ def test_bad_input_is_told_once(
 
 
 def test_an_output_that_cannot_be_written_is_met_before_the_work(
-    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    evaluated: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "evaluate_gating", None)
+    monkeypatch.setattr(Gating, "answer", None)
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        evaluate(tmp_path / "file" / "out", "gating", limit=1)
+        evaluated(tmp_path / "file" / "out", "gating", limit=1)
 
 
 def test_vllm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,20 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, bootstrap, norm
 
-from ani.evaluation import statistics
-from ani.evaluation.statistics import bootstrap_means, grouped_share, paired_bootstrap, wilson_interval
+from ani.results import statistics
+from ani.results.statistics import (
+    Estimate,
+    bootstrap_means,
+    grouped_share,
+    paired_difference,
+    share_facts,
+    wilson_interval,
+)
 
 
 @given(total=st.integers(1, 5000), data=st.data(), confidence=st.floats(0.5, 0.999))
@@ -104,7 +113,7 @@ def test_paired_difference_agrees_with_scipy() -> None:
     random = np.random.default_rng(8)
     baseline = random.random(200) < 0.5
     scores = np.where(random.random(200) < 0.8, baseline, ~baseline) | (random.random(200) < 0.15)
-    found = paired_bootstrap(scores, baseline, resamples=20_000)
+    found = paired_difference(scores, baseline, resamples=20_000)
     expected = bootstrap(
         (scores.astype(float), baseline.astype(float)),
         lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
@@ -116,31 +125,31 @@ def test_paired_difference_agrees_with_scipy() -> None:
     assert found.value == pytest.approx(scores.mean() - baseline.mean())
     assert (found.low, found.high) == pytest.approx(expected.confidence_interval, abs=0.006)
     assert found.p == pytest.approx(float((expected.bootstrap_distribution <= 0).mean()), abs=0.01)
-    back = paired_bootstrap(baseline, scores, resamples=20_000)
+    back = paired_difference(baseline, scores, resamples=20_000)
     assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
 
 
 def test_p_in_closed_form() -> None:
     # One of six problems gained, none lost: there is no gain in a resample that misses it, (5/6)^6 of them.
     gained, before = np.eye(6)[0], np.zeros(6)
-    assert paired_bootstrap(gained, before, resamples=40_000).p == pytest.approx((5 / 6) ** 6, abs=0.01)
+    assert paired_difference(gained, before, resamples=40_000).p == pytest.approx((5 / 6) ** 6, abs=0.01)
     # All gained: no resample is without gain, and only the observed one counts.
-    assert paired_bootstrap(np.ones(6), before) == pytest.approx((1, 1, 1, 1 / 1001))
-    assert paired_bootstrap(before, np.ones(6)) == pytest.approx((-1, -1, -1, 1))
+    assert paired_difference(np.ones(6), before) == pytest.approx(Estimate(1, 1, 1, 6, p=1 / 1001))
+    assert paired_difference(before, np.ones(6)) == pytest.approx(Estimate(-1, -1, -1, 6, p=1))
 
 
 def test_a_problems_score_is_its_mean_over_seeds() -> None:
     random = np.random.default_rng(2)
     scores, baseline = random.random((50, 3)) < 0.7, random.random((50, 1)) < 0.5
-    assert paired_bootstrap(scores, baseline) == paired_bootstrap(scores.mean(axis=1), baseline[:, 0])
+    assert paired_difference(scores, baseline) == paired_difference(scores.mean(axis=1), baseline[:, 0])
     # The same answers three times over are no more evidence.
-    one = paired_bootstrap(scores[:, 0], baseline)
-    assert paired_bootstrap(np.repeat(scores[:, :1], 3, axis=1), baseline) == pytest.approx(one)
+    one = paired_difference(scores[:, 0], baseline)
+    assert paired_difference(np.repeat(scores[:, :1], 3, axis=1), baseline) == pytest.approx(one)
 
 
 def test_a_tie_is_no_gain_even_in_thirds() -> None:
     scores = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]] * 7)
-    found = paired_bootstrap(scores, scores[:, ::-1] * 1.0)
+    found = paired_difference(scores, scores[:, ::-1] * 1.0)
     assert found.p == 1
     assert (found.value, found.low, found.high) == pytest.approx((0, 0, 0), abs=1e-12)
 
@@ -151,24 +160,34 @@ def test_a_tie_is_no_gain_even_in_thirds() -> None:
 )
 def test_bad_pairs_are_named(scores: int, baseline: int, confidence: float, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        paired_bootstrap(np.zeros(scores), np.zeros(baseline), confidence=confidence)
+        paired_difference(np.zeros(scores), np.zeros(baseline), confidence=confidence)
+
+
+def shares(right: Sequence[bool], groups: Sequence[int]) -> Estimate:
+    found = grouped_share(right, groups)
+    assert found is not None and (found.cases, found.seeds, found.p) == (len(right), 1, None)
+    assert found.value == sum(right) / len(right)
+    return found
 
 
 def test_grouped_share() -> None:
     """Groups of one: Wilson's. Copies of a decision tell nothing new: the interval stays about as wide."""
-    alone = grouped_share([True] * 30 + [False] * 20, range(50))
-    assert (alone["right"], alone["total"], alone["share"]) == (30, 50, 0.6)
-    assert (alone["low"], alone["high"]) == wilson_interval(30, 50)
-    copies = grouped_share([True] * 300 + [False] * 200, [i // 10 for i in range(500)])
-    assert (copies["right"], copies["total"], copies["share"]) == (300, 500, 0.6)
-    for bound in ("low", "high"):
-        assert copies[bound] == pytest.approx(alone[bound], abs=0.04)
-    everything = grouped_share([True] * 40, [i // 4 for i in range(40)])
-    assert (everything["low"], everything["high"]) == wilson_interval(10, 10)
-    nothing = grouped_share([False] * 40, [i // 4 for i in range(40)])
-    assert (nothing["low"], nothing["high"]) == wilson_interval(0, 10)
-    alike = grouped_share([True, False, False] * 6, [i // 3 for i in range(18)])
-    assert (alike["low"], alike["high"]) == wilson_interval(2, 6)
-    one = grouped_share([True, False, False], [0, 0, 0])
-    assert (one["low"], one["high"]) == (0, 1)
-    assert grouped_share([], []) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}
+    alone = shares([True] * 30 + [False] * 20, range(50))
+    assert (alone.low, alone.high) == wilson_interval(30, 50)
+    copies = shares([True] * 300 + [False] * 200, [i // 10 for i in range(500)])
+    assert (copies.low, copies.high) == pytest.approx((alone.low, alone.high), abs=0.04)
+    everything = shares([True] * 40, [i // 4 for i in range(40)])
+    assert (everything.low, everything.high) == wilson_interval(10, 10)
+    nothing = shares([False] * 40, [i // 4 for i in range(40)])
+    assert (nothing.low, nothing.high) == wilson_interval(0, 10)
+    alike = shares([True, False, False] * 6, [i // 3 for i in range(18)])
+    assert (alike.low, alike.high) == wilson_interval(2, 6)
+    one = shares([True, False, False], [0, 0, 0])
+    assert (one.low, one.high) == (0, 1)
+
+
+def test_what_scripts_get_of_a_share() -> None:
+    found = share_facts(grouped_share([True] * 300 + [False] * 200, [i // 10 for i in range(500)]))
+    assert (found["right"], found["total"], found["share"]) == (300, 500, 0.6)
+    assert 0.4 < found["low"] < 0.6 < found["high"] < 0.8
+    assert share_facts(grouped_share([], [])) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}

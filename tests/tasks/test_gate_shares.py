@@ -1,41 +1,41 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ani import InputError
-from ani.evaluation.gate_shares import (
-    GateText,
-    benchmark_texts,
-    check_lengths,
-    gate_shares,
-    gate_texts,
-)
-from ani.evaluation.gating import inspection_record
-from ani.evaluation.tasks.data import BenchmarkName
+from ani.tasks.answering import Answerer
+from ani.tasks.gate_shares import GateShares, GateText
 from tests.tiny import MIXED_TEXT, attached, pair
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
+TASK = GateShares(texts=["gsm8k"])
+
+
+def read(source: object, field: Sequence[str] = ("text",), seed: int = 0, **settings: Any) -> list[GateText]:
+    return GateShares(texts=[str(source)], field=list(field), **settings).questions(seed)
 
 
 def test_a_record_for_every_text() -> None:
-    model, tokenizer = attached("qwen3")
+    answerer = Answerer(*attached("qwen3"))
     texts = [GateText(MIXED_TEXT, "notes", "a"), GateText("No number", "notes")]
     counted: list[int] = []
-    records = list(gate_shares(model, tokenizer, texts, counted.append))
+    records = list(TASK.answer(answerer, texts, counted.append))
     assert counted == [1, 1]
-    assert [record["group"] for record in records] == ["a", None]
-    assert {record["source"] for record in records} == {"notes"}
-    assert records[0]["numbers"] == inspection_record(model, tokenizer, MIXED_TEXT)["numbers"]
-    assert records[1]["numbers"] == []
+    assert [record.group for record in records] == ["a", None]
+    assert {record.source for record in records} == {"notes"}
+    assert records[0].numbers == answerer.decisions(MIXED_TEXT) != ()
+    assert records[1].numbers == ()
 
 
 def test_texts_that_do_not_fit_and_models_without_ani() -> None:
     model, tokenizer = attached("qwen3")  # reads 512 tokens
     with pytest.raises(InputError, match=r"the text 'word word .* of a has [\d,]+ tokens, but the model reads 512"):
-        check_lengths(model, tokenizer, [GateText("12", "b"), GateText("word " * 600, "a")])
+        TASK.check([GateText("12", "b"), GateText("word " * 600, "a")], tokenizer, model.config)
     with pytest.raises(InputError, match="no ANI module"):
-        list(gate_shares(*pair("qwen3"), [GateText("12", "a")]))
+        list(TASK.answer(Answerer(*pair("qwen3")), [GateText("12", "a")], print))
 
 
 # --- the texts ---
@@ -46,21 +46,21 @@ def test_records_with_fields_and_groups(tmp_path: Path) -> None:
     records = [{"question": f"Q{i}?", "choices": ["x", str(i)], "subject": f"s{i % 2}"} for i in range(20)]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     fields, group = ("question", "choices"), "subject"
-    texts = gate_texts(path, fields, group)
+    texts = read(path, fields, group=group)
     assert texts[:2] == [GateText("Q0?\nx\n0", "mmlu", "s0"), GateText("Q1?\nx\n1", "mmlu", "s1")] and len(texts) == 20
-    assert gate_texts(path, ["question"])[3] == GateText("Q3?", "mmlu")
-    few = gate_texts(path, fields, group, limit=5)
+    assert read(path, ["question"])[3] == GateText("Q3?", "mmlu")
+    few = read(path, fields, group=group, limit=5)
     assert set(few) < set(texts) and few != texts[:5]
-    assert gate_texts(path, fields, group, limit=9)[:5] == few != gate_texts(path, fields, group, limit=5, seed=1)
+    assert read(path, fields, group=group, limit=9)[:5] == few != read(path, fields, group=group, limit=5, seed=1)
     with pytest.raises(InputError, match=r"line 1: no text under 'text'; it has 'question', 'choices', 'subject'"):
-        gate_texts(path)
+        read(path)
 
 
 def test_lines_of_a_text_file(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("\ufeffRoom 505\n\n  It holds 10\u2028people. \nEnd", encoding="utf-8")
-    assert [text.text for text in gate_texts(path)] == ["Room 505", "  It holds 10\u2028people. ", "End"]
-    assert {(text.source, text.group) for text in gate_texts(path)} == {("notes", None)}
+    assert [text.text for text in read(path)] == ["Room 505", "  It holds 10\u2028people. ", "End"]
+    assert {(text.source, text.group) for text in read(path)} == {("notes", None)}
 
 
 def test_bad_files(tmp_path: Path) -> None:
@@ -68,16 +68,16 @@ def test_bad_files(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 12")
     for name, message in [("empty.txt", "holds no text"), ("latin.txt", "UTF-8"), ("none.txt", "can't be read")]:
         with pytest.raises(InputError, match=message):
-            gate_texts(tmp_path / name)
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize(("task", "groups"), [("gsm8k", 1), ("math", 7), ("mmlu", 57)], ids=["gsm8k", "math", "mmlu"])
-def test_the_benchmarks(task: BenchmarkName, groups: int) -> None:
+def test_the_benchmarks(task: str, groups: int) -> None:
     path = DATA / task / "test.jsonl"
     if not path.is_file():
         pytest.skip("the shared data sets are not there")
-    texts = benchmark_texts(task, str(path))
+    texts = read(f"{task}={path}")
     assert {text.source for text in texts} == {task}
     assert len({text.group for text in texts}) == groups
     assert len(texts) > 1000
-    assert benchmark_texts(task, str(path), limit=7) == texts[:7]
+    assert read(f"{task}={path}", limit=7) == texts[:7]

@@ -1,0 +1,71 @@
+"""A task of one's own, beside ANI's: of two numbers such as 9.9 and 9.11, which is larger?"""
+
+import random
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from ani.cli import main
+from ani.numbers import find_numbers
+from ani.results.files import Run
+from ani.results.scores import Answer, scores
+from ani.results.sections import Section
+from ani.results.statistics import share, share_facts
+from ani.results.tables import Cell, Table, percent
+from ani.tasks import TASKS
+from ani.tasks.answering import Answerer
+from ani.tasks.task import Count, Task
+
+
+class LargerAnswer(Answer):
+    """A line of `larger.jsonl`, beside what every answer says: run, seed, prediction, correct."""
+
+    question: str
+    output: str
+    identity = property(lambda self: self.question)  # by which the runs of a comparison are paired
+
+
+class Larger(Task):
+    """Its settings are its fields: `larger: {count: 20}` in a comparison, `--limit 20` of `ani eval`."""
+
+    name: ClassVar[str] = "larger"
+    unit: ClassVar[str] = "pairs"
+    record: ClassVar[type[Answer]] = LargerAnswer
+    together: ClassVar[int] = 50  # a batch
+    count: int = Field(default=100, ge=1, le=10_000)
+
+    def questions(self, seed: int) -> list[tuple[str, str]]:
+        draw = random.Random(f"larger {seed}")
+        wholes = draw.sample(range(10_000), self.count)
+        return [(f"{n}.{draw.randint(1, 9)}", f"{n}.{draw.randint(1, 9)}{draw.randint(1, 9)}") for n in wholes]
+
+    def answer(self, answerer: Answerer, questions: Sequence[Any], count: Count) -> Iterator[LargerAnswer]:
+        asked = [f"Which is larger, {a} or {b}? The larger one is" for a, b in questions]
+        outputs = answerer.greedy_texts([answerer.method.write(question) for question in asked], max_new_tokens=12)
+        for pair, question, output in zip(questions, asked, map(answerer.method.read, outputs), strict=True):
+            said = next((number.value for number in find_numbers(output)), None)
+            judged = {"prediction": None if said is None else str(said), "correct": said == max(map(Decimal, pair))}
+            yield LargerAnswer(question=question, output=output, **judged)
+        count(len(questions))
+
+    @classmethod
+    def summary(cls, records: Sequence[Any]) -> Any:  # of --json
+        return share_facts(share(record.correct for record in records))
+
+    @classmethod
+    def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
+        runs = scores(records, task=lambda _: cls.name, part=lambda _: None)  # shares are means over seeds
+        rows = tuple((Cell(row.run), percent(row.overall)) for row in runs)
+        return [Table("The larger of two numbers, with Wilson 95% intervals", ("Run", "Right"), rows, label_columns=1)]
+
+    @classmethod
+    def section(cls, records: Sequence[Any], run: Run) -> Section:
+        return Section(cls.name, "The larger number", notes=(), tables=tuple(cls.tables(records, run.baseline)))
+
+
+TASKS[Larger.name] = Larger
+
+if __name__ == "__main__":  # ANI's command line, which knows it now
+    main()

@@ -1,0 +1,110 @@
+"""What every command has in common on a terminal: its console, how errors are said, how it ends; knows no command."""
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ani.errors import InputError, TrainingFailed
+from ani.files import DISK_FULL, is_main
+from ani.launch import fail
+
+console = Console() if sys.stdout.isatty() else Console(width=120)
+console.quiet = not is_main()  # of several processes one speaks
+
+# typer is built on click or on its own copy of it, by version; this is the base of either's usage errors.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+
+
+def run(app: typer.Typer) -> NoReturn:
+    """Carry out what the command line says, and end the process: 0 done, 1 failed, 2 bad input, 130 interrupted, 143
+    ended by SIGTERM."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
+    if not sys.stderr.isatty():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+    try:
+        code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
+        if code == 130:
+            raise KeyboardInterrupt
+        sys.exit(code if isinstance(code, int) else 0)
+    except InputError as error:
+        _fail(str(error), 2)
+    except (typer.Abort, KeyboardInterrupt):
+        _say("[yellow]interrupted:[/yellow]", "start the same command again")
+        sys.exit(130)
+    except OSError as error:
+        wrong_path = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+        if not isinstance(error, wrong_path) and error.errno != errno.EROFS:
+            _unexpected(error)
+        _fail(f"{error.filename}: {error.strerror}; name another path", 2)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            sys.exit(2)
+        _fail(error.format_message(), 2)
+    except TrainingFailed as error:
+        if os.environ.get("ANI_TRACEBACK"):
+            raise
+        _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        extra = "playground" if error.name == "gradio" else "train,eval"
+        _fail(f'the package {error.name} is missing; install it with pip install "ani[{extra}]"', 2)
+    except Exception as error:
+        _unexpected(error)
+
+
+@contextmanager
+def resumable(how: str | Callable[[], str]) -> Iterator[None]:
+    """Say `how` to go on after Ctrl-C, SIGTERM or a full disk."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as end:
+        if not console.quiet:
+            _say("[yellow]interrupted:[/yellow]", how if isinstance(how, str) else how())
+        raise SystemExit(130 if isinstance(end, KeyboardInterrupt) else end.code) from end
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        next_step = how if isinstance(how, str) else how()
+        _fail(f"{error.filename} can't be written: {error.strerror}; make room, then {next_step}", 1)
+
+
+def _terminated(*_: object) -> None:
+    sys.exit(143)  # by way of all that tidies up files and locks
+
+
+def _unexpected(error: Exception) -> NoReturn:
+    if os.environ.get("ANI_TRACEBACK"):
+        raise error
+    _fail(f"{type(error).__name__}: {error} (set ANI_TRACEBACK=1 for the traceback)", 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    fail(code, lambda: _say("[bold red]error:[/bold red]", message))
+
+
+def _say(mark: str, message: str) -> None:
+    Console(stderr=True).print(f"{mark} {escape(' '.join(message.split()))}", soft_wrap=True, highlight=False)
+
+
+def chosen(what: str, text: str, known: Collection[str]) -> list[str]:
+    """Comma-separated names; raises InputError, with the nearest right ones, if one isn't known or there is none."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        near = [close for name in unknown for close in get_close_matches(name.lower(), known, n=1)]
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        raise InputError(f"unknown {what} {', '.join(unknown) or text!r}; {hint}known are {', '.join(known)}")
+    return names

@@ -1,0 +1,123 @@
+"""docs/examples/own_task.py: the file runs as the page says, by itself and in a comparison."""
+
+import io
+import json
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import yaml
+from rich.console import Console
+
+from ani import InputError
+from ani.models import load_model, load_tokenizer
+from ani.report import build_report
+from ani.tasks import TASKS, read_results, task_class
+from ani.tasks.answering import Answerer
+from ani.tasks.folders import evaluate
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docs" / "examples" / "own_task.py"
+
+
+@pytest.fixture(autouse=True)
+def larger() -> Iterator[Any]:
+    """The file's task, registered."""
+    with patch.dict(TASKS):
+        runpy.run_path(str(FILE))
+        yield TASKS["larger"]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run the file as a command line; returns its exit code and what it printed."""
+
+    def run(*arguments: Any) -> tuple[int, str]:
+        with patch.object(sys, "argv", [str(FILE), *map(str, arguments)]), pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(FILE), run_name="__main__")
+        printed = capsys.readouterr()
+        return int(str(ended.value.code)), printed.out + printed.err
+
+    return run
+
+
+def test_it_is_as_short_as_the_page_says() -> None:
+    (promised,) = re.findall(r"^# A task in (\d+) lines$", (ROOT / "docs" / "own-task.md").read_text(), re.MULTILINE)
+    assert len(FILE.read_text().splitlines()) <= int(promised)
+
+
+def test_its_questions(larger: Any) -> None:
+    pairs = larger().questions(seed=0)
+    assert len(set(pairs)) == 100
+    for short, long in pairs:
+        assert Decimal(short) != Decimal(long) and int(Decimal(short)) == int(Decimal(long))
+    assert larger(count=5).questions(seed=0) == larger(count=5).questions(seed=0) != larger(count=5).questions(seed=1)
+    assert sum(Decimal(short) > Decimal(long) for short, long in pairs) in range(30, 70)
+
+
+@pytest.mark.parametrize(
+    ("output", "prediction", "correct"),
+    [(" 9.9, as", "9.9", True), ("9.90", "9.90", True), ("9.11", "9.11", False), ("the first", None, False)],
+)
+def test_its_judgement(output: str, prediction: str | None, correct: bool, larger: Any) -> None:
+    with patch.object(Answerer, "greedy_texts", lambda *_, **__: [output]):
+        (record,) = larger().answer(Answerer(Any, Any), [("9.9", "9.11")], lambda _: None)  # type: ignore[arg-type]
+    assert (record.prediction, record.correct) == (prediction, correct)
+
+
+def test_it_is_asked_and_shown(larger: Any, tiny_model: Path, tmp_path: Path) -> None:
+    answerer = Answerer(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)))
+    console = Console(file=io.StringIO(), record=True)
+    results = evaluate([larger(count=4)], answerer, tmp_path / "out", seed=0, console=console)
+    assert results["larger"]["total"] == 4
+    records = read_results(tmp_path / "out")[larger]
+    assert [len(records), {type(record) for record in records}] == [4, {larger.record}]
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["settings"] == {"larger": {"count": 4, "seed": 0}}
+    printed = " ".join(console.export_text().split())
+    assert "larger, pairs: 4 in" in printed
+    for shown in (printed, build_report(tmp_path / "out").read_text()):
+        assert "The larger of two numbers, with Wilson 95% intervals" in shown and "n = 4" in shown
+
+
+def test_the_command_line_knows_it(run: Callable[..., tuple[int, str]], tiny_model: Path, tmp_path: Path) -> None:
+    task = ["eval", "--model", tiny_model, "--tasks", "larger", "--out", tmp_path]
+    code, out = run(*task, "--limit", 3, "--json")
+    assert code == 0 and json.loads(out.splitlines()[0])["larger"]["total"] == 3
+    code, out = run("report", tmp_path)
+    assert code == 0 and "The larger number" in (tmp_path / "report.html").read_text()
+    code, out = run(*task, "--limit", 20_000)
+    assert code == 2 and "the task larger: count: Input should be less than or equal to 10000 (got 20000)" in out
+
+
+def test_a_comparison_asks_it(
+    run: Callable[..., tuple[int, str]], tiny_recipe: Callable[..., Path], tmp_path: Path
+) -> None:
+    comparison = {
+        "output": str(tmp_path / "compared"),
+        "recipe": str(tiny_recipe(training={"steps": 1, "save_every": 1})),
+        "variants": {"sft": ["method=sft"], "ani": []},
+        "seeds": [0, 1],
+        "baseline": "sft",
+        "reference": False,
+        "evaluation": {"larger": {"count": 3}},
+    }
+    file = tmp_path / "comparison.yaml"
+    file.write_text(yaml.safe_dump(comparison, sort_keys=False))
+    code, out = run("compare", file)
+    assert code == 0, out
+    table = (tmp_path / "compared" / "comparison.md").read_text()
+    assert re.findall(r"^\| (\w+) \|.*n = 3 × 2 seeds", table, re.MULTILINE) == ["sft", "ani"]
+    code, out = run("compare", file, "evaluation.larger.cuont=3")
+    assert code == 2 and "unknown key 'evaluation.larger.cuont'; did you mean 'count'?" in out
+
+
+def test_without_the_file_it_is_unknown() -> None:
+    TASKS.pop("larger")
+    with pytest.raises(InputError, match="unknown task larger"):
+        task_class("larger")

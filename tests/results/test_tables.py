@@ -1,0 +1,144 @@
+"""Cells and tables, on the terminal and in Markdown."""
+
+from collections.abc import Iterable
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from ani.errors import InputError
+from ani.results.statistics import Estimate
+from ani.results.tables import Cell, Table, inline, leader, markdown, percent, points, rich_table
+from ani.tasks.arithmetic import Arithmetic, ArithmeticAnswer
+from ani.tasks.benchmarks import Benchmark, BenchmarkAnswer
+from ani.tasks.gating import GateDecision, Gating
+from ani.tasks.language import Language
+from tests.results.test_scores import SOLVED
+from tests.tasks.test_summaries import LOSSES
+
+
+def shown(tables: Iterable[Table]) -> str:
+    stream = StringIO()
+    for table in tables:
+        Console(width=200, file=stream).print(rich_table(table))
+    return stream.getvalue()
+
+
+def table(*rows: tuple[Cell, ...]) -> Table:
+    return Table("A [b]caption[/b]", ("Run", "Value"), rows, label_columns=1)
+
+
+def test_cells() -> None:
+    share = Estimate(0.6, 0.44, 0.74, cases=40)
+    assert percent(share) == ("60.0%", ("44.0–74.0", "n = 40"), False)
+    assert percent(share._replace(seeds=2), leader=0.6) == ("60.0%", ("44.0–74.0", "n = 40 × 2 seeds"), True)
+    assert percent(share, counted=False).details == ("44.0–74.0",)
+    difference = Estimate(0.375, -0.125, 0.5, cases=40, p=0.0049)
+    assert points(difference) == ("+37.5", ("-12.5…+50.0", "p = 0.005"), False)
+    assert points(difference._replace(p=None)).details == ("-12.5…+50.0",)
+    assert percent(None) == points(None) == ("–", (), False)
+    assert inline(percent(share)) == ("60.0% (44.0–74.0, n = 40)", (), False)
+    assert leader([share, None, difference]) == 0.6
+    assert leader([share, share]) is None  # no best among equals
+
+
+def test_the_terminal_shows_labels_as_they_are() -> None:
+    text = shown([table((Cell("[red]x[/red]"), Cell("1", ("small",))), (Cell("y"), Cell("2")))])
+    assert "[red]x[/red]" in text and "small" in text
+    assert "├" in text  # rules between rows that have small print
+    assert "├" not in shown([table((Cell("x"), Cell("1")), (Cell("y"), Cell("2")))])
+
+
+def test_markdown_escapes_what_would_break_the_table() -> None:
+    lines = markdown([table((Cell("a|b\n<i>*"), Cell("0.0%", ("n = 1",), bold=True)))]).splitlines()
+    assert lines[0] == "A [b]caption[/b]:" and len(lines) == 5
+    assert lines[3] == "| --- | ---: |"
+    assert lines[4] == r"| a\|b \<i>\* | **0.0%** (n = 1) |"
+
+
+def additions() -> list[ArithmeticAnswer]:
+    return [
+        ArithmeticAnswer(
+            run=run, seed=seed, operation="+", digits=1 + i // 2 * 2, prompt=f"{i}", correct=bool(right), prediction="1"
+        )
+        for run, seeds in SOLVED.items()
+        for seed, answers in enumerate(seeds)
+        for i, right in enumerate(answers)
+    ]
+
+
+def test_the_best_of_a_column_is_bold() -> None:
+    (found,) = Arithmetic.tables(additions())
+    assert found.header == ("Operation", "Run", "All", "1 digit", "3 digits")
+    assert [[cell.bold for cell in row[2:]] for row in found.rows] == [
+        [False, False, False],
+        [True, True, True],
+        [False, False, False],
+    ]
+    (tied,) = Arithmetic.tables([answer.model_copy(update={"correct": True}) for answer in additions()])
+    assert not any(cell.bold for row in tied.rows for cell in row)
+
+
+def judged() -> list[BenchmarkAnswer]:
+    """The same scores on GSM8K; MMLU only of `base`."""
+    answers = [
+        BenchmarkAnswer(run=run, seed=seed, task="gsm8k", id=i, prompt_hash=f"{i}", correct=bool(right))
+        for run, seeds in SOLVED.items()
+        for seed, answers in enumerate(seeds)
+        for i, right in enumerate(answers)
+    ]
+    return [*answers, answers[0].model_copy(update={"task": "mmlu", "group": "STEM"})]
+
+
+def test_benchmarks_are_means_over_seeds_and_the_best_is_bold() -> None:
+    found = Benchmark.tables(judged())[0]
+    assert found.header == ("Run", "GSM8K", "MMLU")
+    assert [[cell.text for cell in row] for row in found.rows] == [
+        ["base", "25.0%", "100.0%"],
+        ["ours", "62.5%", "–"],
+        ["other", "0.0%", "–"],
+    ]
+    assert [[cell.bold for cell in row[1:]] for row in found.rows] == [[False, False], [True, False], [False, False]]
+    assert found.rows[1][1].details[-1] == "n = 4 × 2 seeds"
+    with pytest.raises(InputError, match="run 'other': its seeds 0, 1 were not asked the same problems"):
+        Benchmark.tables(judged()[:-2])
+    text = markdown(Benchmark.tables(judged()[:-1], "base"))
+    assert "| ours | **62.5%** (" in text and "| GSM8K | all | +37.5 (" in text
+
+
+def test_a_gate_on_the_terminal_and_in_markdown() -> None:
+    tables = Gating.tables(
+        [
+            GateDecision(role="nominal", alpha=0.2, injected=False),
+            GateDecision(role="quantitative", alpha=0.9, injected=True),
+        ]
+    )
+    terminal, text = shown(tables), markdown(tables)
+    for part in ("Balanced accuracy", "AUC of α", "1.000", "100.0%", "n = 2"):
+        assert part in terminal and part in text
+
+
+def test_a_comparison_on_the_terminal_and_in_markdown() -> None:
+    decisions = [
+        GateDecision(run=run, seed=seed, role=role, alpha=alpha, injected=alpha > 0.5)
+        for run, seed, shift in (("ours", 0, 0.0), ("ours", 1, 0.4), ("other", 0, 0.0), ("other", 1, 0.0))
+        for role, alpha in (("nominal", 0.2 + shift), ("quantitative", 0.4 + shift))
+    ]
+    tables = [*Arithmetic.tables(additions(), "base"), *Gating.tables(decisions), *Language.tables(LOSSES, "base")]
+    terminal, text = shown(tables), markdown(tables)
+    for part in (
+        "62.5%",
+        "n = 4 × 2 seeds",
+        "seeds 50.0–75.0",
+        "+37.5",
+        "p = 0.",
+        "Quantitative open",
+        "1.000",
+        "18.34",
+        "–20.09",
+    ):
+        assert part in terminal and part in text, part
+    assert "| + | ours | **62.5%** (" in text
+    assert "compared to base" in terminal
+    assert "compared to" not in markdown(Arithmetic.tables(additions()))
+    assert len([cell for cell in text.split("|") if "**" in cell]) == 3
