@@ -106,7 +106,7 @@ GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
         (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, gate_hidden_size: 10000000000"), "ani.gate_hidden_size: "),
         (GOOD.replace("layer: 1", "layer: 1, integer_digits: 1000000000"), "ani.integer_digits: "),
-        (GOOD.replace("{layer: 1}", "{layer: 1, encoders: 5}") + "method: fone", "'fone' has encoders of its own"),
+        (GOOD.replace("{layer: 1}", "{encoders: 5}") + "method: fone", "'fone' has ani.encoders="),
         ("output: x\nani: {layer: 1}\ndata: [{kind: arithmetic, count: 1, digits: [1000000000]}]", "data.0.digits.0: "),
         (GOOD + "x" * 900 + ": 1", "unknown key 'xxx"),
     ],

@@ -149,19 +149,25 @@ class NumberLocator:
                 generation nobody knows that a number has ended.
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
         """
-        found: list[tuple[int, int, str, int, int]] = []
+        texts: list[str] = []
+        found: list[tuple[int, int, int, int]] = []
         starts = [start] * len(rows) if isinstance(start, int) else start
-        for row, (token_ids, first) in enumerate(zip(self._prompts(rows, response), starts, strict=True)):
+        if response is not None and self.hides_response:
+            rows = [
+                [PADDING if hidden else i for i, hidden in zip(row, responses, strict=True)]
+                for row, responses in zip(rows, response, strict=True)
+            ]
+        for row, (token_ids, first) in enumerate(zip(rows, starts, strict=True)):
             known = roles[row] if roles is not None else ()
             for number, at in self.find(token_ids, start=first):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
                 absorbed = number.last_token - number.first_token if self.substitutes else 0
-                found += [
-                    (row, token - first, text, role, absorbed)
-                    for token, text in self._tokens(number, at, token_ids)
-                    if token >= first
-                ]
-        return self._encode(found)
+                for token, text in self._tokens(number, at, token_ids):
+                    if token >= first:
+                        texts.append(text)
+                        found.append((row, token - first, role, absorbed))
+        columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
+        return NumberBatch(columns[0], columns[1], self.encoder.encode(texts), columns[2], columns[3])
 
     def _tokens(self, number: Number, at: int, token_ids: Sequence[int]) -> list[tuple[int, str]]:
         """The tokens that carry a number, of which `at` is the last, and what each of them encodes."""
@@ -179,22 +185,3 @@ class NumberLocator:
                 return [x for x in values if self.overflow == "wrap" or self.encoder.in_range(x[1])]
             case _:
                 return [(at, number.text)]
-
-    def _prompts(
-        self, rows: Sequence[Sequence[int]], response: Sequence[Sequence[bool]] | None
-    ) -> Sequence[Sequence[int]]:
-        if response is None or not self.hides_response:
-            return rows
-        return [
-            [PADDING if hidden else i for i, hidden in zip(row, responses, strict=True)]
-            for row, responses in zip(rows, response, strict=True)
-        ]
-
-    def _encode(self, found: list[tuple[int, int, str, int, int]]) -> NumberBatch:
-        return NumberBatch(
-            torch.tensor([row for row, *_ in found], dtype=torch.long),
-            torch.tensor([position for _, position, *_ in found], dtype=torch.long),
-            self.encoder.encode([text for _, _, text, *_ in found]),
-            torch.tensor([role for *_, role, _ in found], dtype=torch.long),
-            torch.tensor([absorbed for *_, absorbed in found], dtype=torch.long),
-        )
