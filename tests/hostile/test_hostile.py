@@ -31,8 +31,7 @@ from ani.results.files import Record, read_records
 from ani.settings import load_settings
 from ani.tasks.finer import Finer, FinerSentence
 from ani.tasks.folders import compare_folders
-from ani.tasks.lm_eval.data import math as math_questions
-from ani.tasks.lm_eval.data import mmlu
+from ani.tasks.lm_eval.data import math_questions, mmlu_questions
 from ani.tasks.lm_eval.judging import boxed_answer
 from ani.training.recipe import Recipe, load_recipe
 from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
@@ -229,7 +228,7 @@ def test_levels_of_math(tmp_path: Path) -> None:
 def test_a_wrong_value_is_shown_short(tmp_path: Path) -> None:
     row = {"question": "q", "choices": ["a"] * 4, "answer": 0, "subject": "x" * 10_000}
     (tmp_path / "test.jsonl").write_text(json.dumps(row))
-    assert len(refusal(lambda: mmlu(str(tmp_path)))) < 500
+    assert len(refusal(lambda: mmlu_questions(str(tmp_path)))) < 500
 
 
 def test_zip(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_prefixes_are_read_off_the_runs(text: str) -> None:
 def test_whole_texts_are_read_off_the_runs(text: str) -> None:
     spans = {run.start(run.end, text[run.end :]): run.end for run in digit_runs(text)}
     assert spans == number_spans(text)
-    assert all((run.rule is not Rule.ALONE) or run.alone == run.joined for run in digit_runs(text))
+    assert all((run.rule is not Rule.ONE_PROCESS) or run.alone == run.joined for run in digit_runs(text))
 
 
 @given(texts, st.integers(0, 40))

@@ -202,7 +202,7 @@ class NumberScanner:
             for token in range(first, last + 1):
                 cut = min(end_byte, token_ends[token]) - shift
                 so_far = run.alone
-                if run.rule is not Rule.ALONE:
+                if run.rule is not Rule.ONE_PROCESS:
                     following = _decode(data[end_byte : token_ends[token]]) if token == last else ""
                     so_far = run.start(cut, following)
                 if so_far != begin:

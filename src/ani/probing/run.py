@@ -16,7 +16,7 @@ from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
-from ani.launch import ALONE, Processes
+from ani.launch import ONE_PROCESS, Processes
 from ani.probing.curve import ProbedRole
 from ani.probing.probes import Bools, ProbeResults, probe_layers
 from ani.probing.selection import LayerSelection, choose_layer, preset_for
@@ -81,7 +81,7 @@ def probe(
     seed: int = 0,
     console: Console | None = None,
     facts: Mapping[str, Any] | None = None,
-    processes: Processes = ALONE,
+    processes: Processes = ONE_PROCESS,
 ) -> LayerSelection:
     """`select_layer` with data from files, and with its results in files.
 
@@ -142,7 +142,7 @@ def _probe(
     seed: int,
     directory: Path | None,
     console: Console | None,
-    processes: Processes = ALONE,
+    processes: Processes = ONE_PROCESS,
 ) -> tuple[LayerSelection, ProbeResults]:
     if console is None or not processes.main:
         console = Console(quiet=True)
@@ -168,7 +168,7 @@ def _probe(
         layer_count = len(decoder_layers(base))
         return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
 
-    return processes.told(probed)
+    return processes.from_main(probed)
 
 
 def _records(

@@ -20,7 +20,7 @@ from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.files import naming_full_disk
 from ani.injection.attach import base_model, decoder_layers, is_attached
-from ani.launch import ALONE, Processes
+from ani.launch import ONE_PROCESS, Processes
 from ani.models import evaluating
 from ani.numbers import NumberScanner
 
@@ -67,7 +67,7 @@ def number_states(
     seed: int = 0,
     directory: Path | None = None,
     on_sentence: Callable[[int], None] = lambda amount: None,
-    processes: Processes = ALONE,
+    processes: Processes = ONE_PROCESS,
 ) -> NumberStates:
     """Read the hidden states at equally many names and quantities (paper Section "Optimal Layer Selection").
 
