@@ -56,7 +56,7 @@ class BenchmarkAnswer(Answer):
     group: str | None = None
     """MMLU: STEM, humanities, social sciences or other."""
     shots_from: str | None = None
-    """MMLU: "dev", or "test, held out" (`ani.tasks.lm_eval.data.mmlu`)."""
+    """MMLU: "dev", or "test, held out" (`ani.tasks.lm_eval.data.mmlu_questions`)."""
 
     @property
     def identity(self) -> tuple[int, str]:
