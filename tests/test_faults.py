@@ -19,7 +19,7 @@ import torch
 from filelock import FileLock
 
 from ani import InputError
-from ani.files import alone, naming_full_disk, replacing_directory, replacing_file
+from ani.files import naming_full_disk, only_process_in, replacing_directory, replacing_file
 from ani.results.files import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from ani.training.recipe import load_recipe
@@ -89,27 +89,27 @@ def test_a_second_process_is_told(run: Run, commands: Callable[[Path], Any], tmp
 
 
 def test_only_the_main_process_of_a_launch_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with alone(tmp_path):
-        with pytest.raises(InputError, match="another process"), alone(tmp_path):
+    with only_process_in(tmp_path):
+        with pytest.raises(InputError, match="another process"), only_process_in(tmp_path):
             pass
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
-        with alone(tmp_path):
+        with only_process_in(tmp_path):
             pass
         assert hidden(tmp_path) == [".lock"]
     assert hidden(tmp_path) == []
 
 
 def test_a_lock_leaves_only_what_was_there(tmp_path: Path) -> None:
-    with alone(tmp_path / "a" / "b"):
+    with only_process_in(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b").is_dir()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "kept").mkdir()
-    with pytest.raises(KeyError), alone(tmp_path / "kept"):
+    with pytest.raises(KeyError), only_process_in(tmp_path / "kept"):
         raise KeyError
     assert (tmp_path / "kept").is_dir()
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is a file"), alone(tmp_path / "file"):
+    with pytest.raises(InputError, match="is a file"), only_process_in(tmp_path / "file"):
         pass
 
 

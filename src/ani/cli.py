@@ -14,7 +14,7 @@ from rich.markup import escape
 from ani import terminal
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError
-from ani.files import alone
+from ani.files import only_process_in
 from ani.launch import Processes, end_with_launcher, join, launch, launched
 from ani.terminal import chosen, console
 
@@ -115,7 +115,7 @@ def probe(
 
     wanted = _layers(layers) if layers is not None else None
     team = _joined(processes)
-    with terminal.resumable("start the same command again"), alone(out):
+    with terminal.resumable("start the same command again"), only_process_in(out):
         selection = run(
             load_model(model),
             load_tokenizer(model),
@@ -288,7 +288,7 @@ def evaluate(
     if gated and adapter is None and merged is None:
         raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
     how = "start the same command again: benchmarks go on, other tasks begin anew"
-    with terminal.resumable(how), alone(out):
+    with terminal.resumable(how), only_process_in(out):
         loaded, tokenizer = (VllmModel(model), load_tokenizer(model)) if backend == "vllm" else _load(model, adapter)
         if gated:
             _check_gate(loaded, adapter or model, f"the task {gated[0]}")
@@ -329,7 +329,7 @@ def gate_shares(
     team = _joined(processes)
     adapter = adapter or _default_adapter(model)
     task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
-    with terminal.resumable("start the same command again"), alone(out):
+    with terminal.resumable("start the same command again"), only_process_in(out):
         attached, tokenizer = _load(model, adapter)
         _check_gate(attached, adapter or model, "ani gate-shares")
         results = run(

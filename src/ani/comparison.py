@@ -16,7 +16,7 @@ from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
 from ani.errors import InputError, TrainingFailed
-from ani.files import alone, replacing_directory, replacing_file
+from ani.files import only_process_in, replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.injection.methods import METHODS, Method
 from ani.models import load_config, load_model, load_tokenizer
@@ -155,7 +155,7 @@ def run_comparison(
     posed = pose(tasks, tokenizer, load_config(plan.base.model), seed)
     folder = Path(comparison.output)
     cells = _cells(plan, folder)
-    with alone(folder):
+    with only_process_in(folder):
         _claim(plan, folder)
         for note in _budget_notes(plan):
             console.print(note, highlight=False, markup=False)
@@ -352,7 +352,7 @@ def _run_cell(cell: _Cell, posed: Sequence[Posed], tokenizer: PreTrainedTokenize
             except TrainingFailed as error:
                 raise TrainingFailed(f"{cell.name}: {error}") from error
             gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
-        with alone(cell.training):
+        with only_process_in(cell.training):
             for checkpoint in cell.training.glob("checkpoint-*"):
                 shutil.rmtree(checkpoint)
     # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.

@@ -82,7 +82,7 @@ def _put_back(old: Path, path: Path) -> None:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def only_process_in(folder: Path) -> Iterator[None]:
     """Keep other processes from an output folder, which is made if it isn't there; nothing of the lock remains.
 
     Of the processes of one distributed run only the main one asks for the folder.

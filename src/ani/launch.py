@@ -42,7 +42,7 @@ class Processes:
         batches = [items[first : first + together] for first in range(0, len(items), together)]
         return batches[self.rank :: self.count]
 
-    def merged(
+    def mapped(
         self, items: Sequence[Item], make: Callable[[Sequence[Item]], Iterable[Made]], together: int = 1
     ) -> Iterator[Made]:
         """What is made of all items, batch by batch, in their order; nothing but on the main process."""
@@ -60,7 +60,7 @@ class Processes:
         distributed.gather_object(mine, everyone)
         return everyone or []
 
-    def told(self, make: Callable[[], Made]) -> Made:
+    def from_main(self, make: Callable[[], Made]) -> Made:
         """What the main process makes, on all. All must call it."""
         made = [make() if self.main else None]
         if self.count > 1:
@@ -86,7 +86,7 @@ class Processes:
         return add
 
 
-ALONE = Processes()
+ONE_PROCESS = Processes()
 
 
 def launched() -> bool:
@@ -103,9 +103,9 @@ def end_with_launcher() -> None:
 
 
 def join() -> Processes:
-    """The processes that the launcher started, each with a GPU of its own if there are enough; else `ALONE`."""
+    """The processes that the launcher started, each with a GPU of its own if there are enough; else `ONE_PROCESS`."""
     if not launched():
-        return ALONE
+        return ONE_PROCESS
     import torch
 
     end_with_launcher()

@@ -31,8 +31,7 @@ from ani.results.files import Record, read_records
 from ani.settings import load_settings
 from ani.tasks.finer import Finer, FinerSentence
 from ani.tasks.folders import compare_folders
-from ani.tasks.lm_eval.data import math as math_questions
-from ani.tasks.lm_eval.data import mmlu
+from ani.tasks.lm_eval.data import math_questions, mmlu_questions
 from ani.tasks.lm_eval.judging import boxed_answer
 from ani.training.recipe import Recipe, load_recipe
 from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
@@ -106,7 +105,7 @@ GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
         (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, gate_hidden_size: 10000000000"), "ani.gate_hidden_size: "),
         (GOOD.replace("layer: 1", "layer: 1, integer_digits: 1000000000"), "ani.integer_digits: "),
-        (GOOD.replace("{layer: 1}", "{layer: 1, encoders: 5}") + "method: fone", "'fone' has encoders of its own"),
+        (GOOD.replace("{layer: 1}", "{encoders: 5}") + "method: fone", "'fone' has ani.encoders="),
         ("output: x\nani: {layer: 1}\ndata: [{kind: arithmetic, count: 1, digits: [1000000000]}]", "data.0.digits.0: "),
         (GOOD + "x" * 900 + ": 1", "unknown key 'xxx"),
     ],
@@ -229,7 +228,7 @@ def test_levels_of_math(tmp_path: Path) -> None:
 def test_a_wrong_value_is_shown_short(tmp_path: Path) -> None:
     row = {"question": "q", "choices": ["a"] * 4, "answer": 0, "subject": "x" * 10_000}
     (tmp_path / "test.jsonl").write_text(json.dumps(row))
-    assert len(refusal(lambda: mmlu(str(tmp_path)))) < 500
+    assert len(refusal(lambda: mmlu_questions(str(tmp_path)))) < 500
 
 
 def test_zip(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@ from decimal import Decimal
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ani.numbers.grammar import MAX_BLANKS, Rule, digit_runs, ended_spans, find_numbers, number_spans, settled
 from tests.numbers import oracle
+from tests.properties import examples
 
 # Dense in everything that the rules look at.
 texts = st.text(st.sampled_from("0123456789" * 2 + ".,.,eE+- -  x_%()$=\n\0é²π€�"), max_size=40) | st.text(max_size=20)
@@ -229,7 +230,7 @@ def test_ended_numbers_of_all_short_texts() -> None:
             assert [(begin, end) for begin, end, _ in ended_spans(text)] == [n[:2] for n in oracle.ended(text)], text
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.text(st.sampled_from("01.,e+- xé"), max_size=8))
 @example("1,23")
 @example("2.0.")
@@ -281,7 +282,7 @@ def test_prefixes_are_read_off_the_runs(text: str) -> None:
 def test_whole_texts_are_read_off_the_runs(text: str) -> None:
     spans = {run.start(run.end, text[run.end :]): run.end for run in digit_runs(text)}
     assert spans == number_spans(text)
-    assert all((run.rule is not Rule.ALONE) or run.alone == run.joined for run in digit_runs(text))
+    assert all((run.rule is not Rule.ONE_PROCESS) or run.alone == run.joined for run in digit_runs(text))
 
 
 @given(texts, st.integers(0, 40))

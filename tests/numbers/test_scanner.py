@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -206,7 +206,6 @@ def reference_of_bytes(tokens: list[str | None]) -> dict[int, str]:
     return {bisect_left(lengths, known): text[start:end] for start, end, known in oracle.known(text)}
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(TOKENS), max_size=40), st.integers(0, 40))
 @example([*"3e8", "<0xC3>", "<0xA9>", *"5e7", "<0xE2>", "<0x82>", "1", "x"], 4)
 @example([*"1" * 20, *"1" * 20, *"e5", "<0xC3>", "<0xA9>"], 43)

@@ -193,9 +193,10 @@ def test_the_strength_is_chosen_on_the_other_folds(monkeypatch: pytest.MonkeyPat
         return np.array([asked[:, 0] == fold for fold in range(len(strengths))])
 
     monkeypatch.setattr(probes_module, "_fit", right_on_one)
+    monkeypatch.setattr(probes_module, "STRENGTHS", (1.0, 2.0, 3.0, 4.0))
     x, y = folds[:, None].astype(np.float32), np.zeros(40, dtype=np.bool_)
     known = [folds != fold for fold in range(4)]
-    right, chosen = probes_module._cross_fit(x, y, known, x, y, folds, (1.0, 2.0, 3.0, 4.0))
+    right, chosen = probes_module._cross_fit(x, x, probes_module._Test(y, known, y, folds))
     assert not right.any()
     assert chosen == [2.0, 1.0, 1.0, 1.0]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ani import InputError, cli
 from ani.injection.adapter import load_adapter
-from ani.launch import ALONE, Processes, launch
+from ani.launch import ONE_PROCESS, Processes, launch
 from ani.models import load_model, load_tokenizer
 from ani.results.decisions import DecidedText
 from ani.results.files import read_records
@@ -88,7 +88,7 @@ def test_fewer_items_than_processes(answerer: Answerer, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Room 505 holds 10\nnone\n")
     tasks = [GateShares(texts=[str(tmp_path / "a.txt")])]
 
-    def shares(out: Path, processes: Processes = ALONE) -> Any:
+    def shares(out: Path, processes: Processes = ONE_PROCESS) -> Any:
         return evaluate(tasks, answerer, out, console=Console(quiet=True), processes=processes)["gate-shares"]
 
     (one,) = shares(tmp_path / "one")
@@ -105,11 +105,11 @@ def _counted(shown: list[int], processes: Processes) -> None:
     processes.gathered(None)
     add(10)
     if processes.main:
-        processes.told(lambda: None)
+        processes.from_main(lambda: None)
         add(0)
         assert sum(shown) == 1 + 2 + 3 + 3 * 10
     else:
-        processes.told(lambda: None)
+        processes.from_main(lambda: None)
     assert processes.main or shown == []
 
 

@@ -3,8 +3,9 @@
 Knows nothing about tokenizers, models or how an answer is scored.
 """
 
+import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import product
 from math import lcm
@@ -20,6 +21,7 @@ Split = Literal["train", "test"]
 MOST_DIGITS = 1000
 """Of an operand; Python writes no number of 4,300 digits, and a product has twice as many."""
 SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*"}
+_COMPUTE: dict[Symbol, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _TENTHS: dict[Split, int] = {"train": 9, "test": 1}  # of all problems, in each split
 
 
@@ -43,13 +45,7 @@ class ArithmeticProblem(NamedTuple):
     @property
     def answer(self) -> int:
         """The exact result; negative where a subtraction's right operand is the larger."""
-        match self.operation:
-            case "+":
-                return self.left + self.right
-            case "-":
-                return self.left - self.right
-            case "*":
-                return self.left * self.right
+        return _COMPUTE[self.operation](self.left, self.right)
 
 
 def arithmetic_problems(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ani.data.diagnostic import DiagnosticSentence
-from ani.data.sources import checked_roles
+from ani.data.sources import checked_roles, text_of
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.numbers import find_numbers
@@ -52,14 +52,9 @@ def _sentence(record: Any, where: str, domain: str) -> DiagnosticSentence:
     for key in ("text", "roles"):
         if key not in record:
             raise InputError(f"{where}: no {key!r}; a labelled sentence has 'text' and 'roles'")
-    text = record["text"]
-    named = {"text": text, "domain": record.get("domain", domain), "template": record.get("template", text)}
-    for key, value in named.items():
-        if not isinstance(value, str):
-            raise InputError(f"{where}: {key!r} must be a text, not {type(value).__name__}")
+    record = {"domain": domain, "template": record["text"], **record}
+    text, domain, template = (text_of(record, key, where) for key in ("text", "domain", "template"))
     spans = tuple((number.start, number.end) for number in find_numbers(text))
     if not spans:
         raise InputError(f"{where}: the text holds no number, so there is nothing to label; remove the line")
-    return DiagnosticSentence(
-        text, checked_roles(record["roles"], text, where), spans, named["domain"], named["template"]
-    )
+    return DiagnosticSentence(text, checked_roles(record["roles"], text, where), spans, domain, template)

@@ -5,8 +5,8 @@ question with its answer, the first turn of a conversation with its reply, or a 
 leaves open is decided so:
 
 - A label is its source's: nobody has judged single numbers, so that a date in a maths problem counts as a quantity.
-- A conversation is left out if any of its turns holds a term of `MATHS_TERMS` or `PROGRAMMING_TERMS`. A term is found
-  as a whole word in any case, a plural s or digits after it (`python3`); hyphens and underscores end words.
+- A conversation is left out if any of its turns holds a term of `excluded_terms.yaml`. A term is found as a whole word
+  in any case, a plural s or digits after it (`python3`); hyphens and underscores end words.
 - Numbers that begin a line to count the items of a list are taken out on both sides: a chat may hold few others, and a
   probe would learn the line break instead of the role.
 - Of GSM8K the answers are used too, as of the other maths sets, because operands stand there; its calculator
@@ -22,12 +22,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
 from ani.data.labelled import LABELLED_FILE, write_labelled
-from ani.data.sources import hub_errors, record_examples
+from ani.data.sources import hub_errors, record_examples, text_of
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.numbers import find_numbers
@@ -43,52 +46,11 @@ TRAINING_FILE = "train.jsonl"
 SHUFFLE_BUFFER = 10_000
 """So many records are held in memory, and the next one is drawn from them."""
 
-MATHS_TERMS = (
-    "math, maths, mathematics, mathematical, mathematically, mathematician, arithmetic, arithmetical, algebra, "
-    "algebraic, geometry, geometric, geometrical, trigonometry, trigonometric, calculus, precalculus, "
-    "combinatorics, number theory, set theory, graph theory, game theory, calculate, calculated, calculating, "
-    "calculation, calculator, computation, computational, equation, formula, formulae, theorem, lemma, corollary, "
-    "conjecture, axiom, polynomial, monomial, binomial, quadratic, cubic, linear, nonlinear, exponent, "
-    "exponential, exponentially, logarithm, logarithmic, derivative, differential, integral, integrand, "
-    "antiderivative, asymptote, probability, probabilities, probabilistic, statistic, statistical, statistically, "
-    "statistician, standard deviation, variance, covariance, correlation, regression, median, quartile, "
-    "percentile, percentage, average, arithmetic mean, weighted mean, sum, summation, total, subtotal, subtract, "
-    "subtracted, subtracting, subtraction, multiply, multiplied, multiplying, multiplication, multiplier, divided "
-    "by, long division, divisor, divisible, divisibility, dividend, quotient, modulo, modulus, remainder, "
-    "fraction, numerator, denominator, ratio, proportional, proportionality, decimal, integer, whole number, "
-    "prime number, even number, odd number, rational number, irrational number, real number, complex number, "
-    "natural number, square root, cube root, squared, cubed, factorial, permutation, factorization, factorize, "
-    "greatest common, least common, arithmetic progression, arithmetic sequence, fibonacci, matrix, matrices, "
-    "vector, scalar, tensor, determinant, eigenvalue, eigenvector, vertex, vertices, hypotenuse, perimeter, "
-    "circumference, diameter, radius, radii, perpendicular, parallelogram, trapezoid, rhombus, polygon, parabola, "
-    "hyperbola, ellipse, pythagorean, pythagoras, euclidean, cartesian, coordinate, coefficient, variable, "
-    "x-axis, y-axis, sine, cosine, arctan, inequalities, solve for, word problem, numerical, numerically, "
-    "quantitative, estimate, estimated, estimation"
-)
-"""What keeps a text out of the nominal side, a comma and a blank between terms. Everyday words that nearly
-always come with a quantity (average, total) are among them; words that rarely do (function, degree) are not."""
-
-PROGRAMMING_TERMS = (
-    "python, numpy, scipy, dataframe, jupyter, matplotlib, tensorflow, pytorch, keras, scikit-learn, sklearn, "
-    "java, javascript, typescript, node.js, nodejs, jquery, reactjs, react native, next.js, vue.js, angularjs, "
-    "c++, c#, asp.net, objective-c, golang, rustc, ruby on rails, kotlin, swiftui, php, laravel, perl, haskell, "
-    "matlab, fortran, cobol, vba, visual basic, html, css, xml, json, yaml, csv, sql, mysql, nosql, "
-    "postgresql, postgres, sqlite, mongodb, redis, oracle database, database, data structure, dataset, data "
-    "science, data scientist, data analysis, algorithm, algorithmic, programming, programmer, coding, source "
-    "code, code snippet, code block, line of code, lines of code, codebase, pseudocode, open source, compiler, "
-    "debug, debugger, debugging, refactor, refactoring, regex, regexp, regular expression, api, sdk, ide, url, "
-    "http, https, localhost, web server, web development, web developer, web app, backend, front-end, back-end, "
-    "frontend, full-stack, github, gitlab, git, docker, kubernetes, linux, unix, ubuntu, bash, powershell, shell "
-    "script, command line, terminal command, boolean, bitwise, linked list, hash table, hashmap, binary tree, "
-    "binary search, recursion, recursive, iterator, for loop, while loop, if statement, function call, lambda "
-    "function, stdin, stdout, println, printf, console.log, import statement, unit test, object-oriented, machine "
-    "learning, deep learning, neural network, computer science, spreadsheet, arduino, raspberry pi, software "
-    "engineer, software development, software developer"
-)
-"""What keeps a text out of the nominal side because it is about programs."""
+TERMS: dict[str, str] = yaml.safe_load(resources.files("ani.data").joinpath("excluded_terms.yaml").read_text("utf-8"))
+"""What keeps a text out of the nominal side, because it is about maths or about programs."""
 
 # A letter or digit may not touch a term; \b would not do, as it sees none between the + of C++ and a blank.
-_TERMS = f"{MATHS_TERMS}, {PROGRAMMING_TERMS}".split(", ")
+_TERMS = ", ".join(TERMS.values()).split(", ")
 _TERM = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, _TERMS))})(?:s|[0-9]+)?(?![^\W_])", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^([ \t*_#>]*)[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
 _GSM8K_MARK = re.compile(r"<<[^<>\n]*>>|^####.*$", re.MULTILINE)
@@ -137,10 +99,9 @@ def build_openmath_magpie(
     for side in sides:
         _fill(side, _entries(side.source, seed), count, max_characters, seen, on_kept)
     with replacing_directory(out) as work:
-        pairs = zip(*(side.kept for side in sides), strict=True)
-        write_labelled(work / LABELLED_FILE, (sentence for pair in pairs for sentence in pair))
-        examples = [example for pair in zip(*(side.examples for side in sides), strict=True) for example in pair]
-        lines = (json.dumps(example, ensure_ascii=False) + "\n" for example in examples if example is not None)
+        kept = [text for pair in zip(*(side.kept for side in sides), strict=True) for text in pair]
+        write_labelled(work / LABELLED_FILE, (sentence for sentence, _ in kept))
+        lines = (json.dumps(example, ensure_ascii=False) + "\n" for _, example in kept if example is not None)
         (work / TRAINING_FILE).write_text("".join(lines), encoding="utf-8", newline="\n")
         (work / CARD_FILE).write_text(_card(sides, seed, max_characters), encoding="utf-8", newline="\n")
 
@@ -162,9 +123,8 @@ class _Side:
 
     source: str
     role: Role
-    kept: list[DiagnosticSentence] = field(default_factory=list)
-    examples: list[dict[str, Any] | None] = field(default_factory=list)
-    """A training record for each of the kept; None: it has no answer."""
+    kept: list[tuple[DiagnosticSentence, dict[str, Any] | None]] = field(default_factory=list)
+    """Each with its training record; None: it has no answer."""
     dropped: Counter[str] = field(default_factory=Counter)
     terms: Counter[str] = field(default_factory=Counter)
 
@@ -201,8 +161,10 @@ def _fill(
             seen.add(question)
             spans = tuple((number.start, number.end) for number in numbers)
             roles = (side.role,) * len(spans)
-            side.kept.append(DiagnosticSentence(text, roles, spans, side.name, entry.template or text))
-            side.examples.append(_training_record(entry, side.role))
+            sentence = DiagnosticSentence(text, roles, spans, side.name, entry.template or text)
+            messages = [{"role": "user", "content": entry.question}, {"role": "assistant", "content": entry.answer}]
+            example = {"messages": messages, "roles": side.role} if entry.answer is not None else None
+            side.kept.append((sentence, example))
             on_kept(1)
             if len(side.kept) == count:
                 return
@@ -211,13 +173,6 @@ def _fill(
         f"{side.source} gives {len(side.kept)} {side.role} texts, {count} are wanted (dropped: {dropped or 'none'}); "
         f"name another source or ask for at most {len(side.kept)}"
     )
-
-
-def _training_record(entry: _Entry, role: Role) -> dict[str, Any] | None:
-    if entry.answer is None:
-        return None
-    contents = {"user": entry.question, "assistant": entry.answer}
-    return {"messages": [{"role": who, "content": text} for who, text in contents.items()], "roles": role}
 
 
 def _cut(text: str, limit: int) -> str | None:
@@ -293,7 +248,7 @@ def _entry(record: Any, where: str) -> _Entry:
         raise InputError(f"{where}: expected an object, found {type(record).__name__}")
     for keys in _QUESTION_AND_ANSWER:
         if record.keys() >= set(keys):
-            question, answer = (_text(record, key, where) for key in keys)
+            question, answer = (text_of(record, key, where) for key in keys)
             answer = _GSM8K_MARK.sub("", answer)
             text = f"{question}\n\n{answer}"
             return _Entry(text, question, text, answer)
@@ -312,7 +267,7 @@ def _entry(record: Any, where: str) -> _Entry:
             return _Entry(text, example.prompt, text, example.completion)
         return _entry({"messages": [*example.prompt, {"role": "assistant", "content": example.completion}]}, where)
     if "text" in record:
-        text = _text(record, "text", where)
+        text = text_of(record, "text", where)
         return _Entry(text, text, text)
     fields = one_line(", ".join(map(str, record)))
     raise InputError(
@@ -322,17 +277,10 @@ def _entry(record: Any, where: str) -> _Entry:
     )
 
 
-def _text(record: dict[str, Any], key: str, where: str) -> str:
-    if not isinstance(record[key], str):
-        raise InputError(f"{where}: {key!r} must be a text, not {type(record[key]).__name__}")
-    return str(record[key])
-
-
 def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
     """Turns of the form of ShareGPT, which Magpie uses, as chat messages."""
     if not isinstance(turns, list) or not all(
-        isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)
-        for turn in turns
+        isinstance(turn, dict) and all(isinstance(turn.get(key), str) for key in ("from", "value")) for turn in turns
     ):
         raise InputError(f"{where}: every turn of 'conversations' needs a text 'from' and a text 'value'")
     return [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in turns]
@@ -341,18 +289,12 @@ def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
 def _card(sides: list[_Side], seed: int, max_characters: int) -> str:
     """The data card, Markdown."""
     count = len(sides[0].kept)
-    sources = [
-        (
-            side.role,
-            side.name,
-            f"{len(side.kept) + side.dropped.total():,}",
-            f"{len(side.kept):,}",
-            f"{sum(len(sentence.roles) for sentence in side.kept):,}",
-        )
-        for side in sides
-    ]
-    dropped = [(reason, *(f"{side.dropped[reason]:,}" for side in sides)) for reason in _REASONS]
-    terms = [(term, f"{times:,}") for term, times in sides[1].terms.most_common(10)] or [("none", "0")]
+    sources = []
+    for side in sides:
+        numbers = sum(len(sentence.roles) for sentence, _ in side.kept)
+        sources.append((side.role, side.name, count + side.dropped.total(), count, numbers))
+    dropped = [(reason, *(side.dropped[reason] for side in sides)) for reason in _REASONS]
+    terms = sides[1].terms.most_common(10) or [("none", 0)]
     return f"""# Diagnostic set: numbers as quantities and as names
 
 {count:,} quantitative and {count:,} nominal texts by turns in `{LABELLED_FILE}`, one JSON object a line: `text`,
@@ -394,12 +336,12 @@ name of a dataset on the hub; for a file, the place that it came from) before yo
 
 As whole words in any case, also with a plural s or digits after them, anywhere in the record's text or conversation.
 
-Maths: {MATHS_TERMS}.
+Maths: {TERMS["maths"]}.
 
-Programming: {PROGRAMMING_TERMS}.
+Programming: {TERMS["programming"]}.
 """
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *cells))

@@ -14,9 +14,10 @@ from ani.data.arithmetic import ArithmeticProblem
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.untrusted.text import json_lines
+from ani.untrusted.text import json_lines, one_line
 
 Message = dict[str, str]
+_MESSAGE = ("role", "content")
 
 
 class Example(NamedTuple):
@@ -99,10 +100,17 @@ def hub_errors(name: str, split: str, instead: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise InputError(
             f"dataset {name!r} (split {split!r}) can't be read from the hub: {reason}; give {instead} instead"
         ) from error
+
+
+def text_of(record: dict[str, Any], key: str, where: str) -> str:
+    """The text under a key that is there; raises InputError if it is something else."""
+    if not isinstance(record[key], str):
+        raise InputError(f"{where}: {key!r} must be a text, not {type(record[key]).__name__}")
+    return str(record[key])
 
 
 def checked_roles(roles: Any, text: str, where: str, of: str = "the text") -> tuple[Role, ...]:
@@ -157,13 +165,9 @@ def _messages(messages: Any, where: str) -> list[Message]:
     if not isinstance(messages, list) or not messages:
         raise InputError(f"{where}: chat messages must be a list, and not empty")
     for message in messages:
-        if (
-            not isinstance(message, dict)
-            or not isinstance(message.get("role"), str)
-            or not isinstance(message.get("content"), str)
-        ):
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in _MESSAGE):
             raise InputError(f"{where}: every chat message needs a text 'role' and a text 'content'")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
+    return [{key: message[key] for key in _MESSAGE} for message in messages]
 
 
 def _example(prompt: str | list[Message], completion: str, roles: Any, where: str) -> Example:

@@ -7,7 +7,7 @@ all ask here, so they can't disagree.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -155,23 +155,35 @@ class NumberLocator:
                 generation nobody knows that a number has ended.
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
         """
-        found: list[_Found] = []
+        carried: list[Carried] = []
+        found: list[tuple[int, int, int, int]] = []
         starts = [start] * len(rows) if isinstance(start, int) else start
-        for row, (token_ids, first) in enumerate(zip(self._prompts(rows, response), starts, strict=True)):
+        if response is not None and self.hides_response:
+            rows = [
+                [PADDING if hidden else i for i, hidden in zip(row, responses, strict=True)]
+                for row, responses in zip(rows, response, strict=True)
+            ]
+        for row, (token_ids, first) in enumerate(zip(rows, starts, strict=True)):
             known = roles[row] if roles is not None else ()
-            literals: list[_Found] = []
+            results = self.results(token_ids, start=first)
             for number, at in self.find(token_ids, start=first):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
                 absorbed = number.last_token - number.first_token if self.substitutes else 0
-                literals += [
-                    _Found(row, token - first, text, role, absorbed)
-                    for token, text in self._tokens(number, at, token_ids)
-                    if token >= first
-                ]
-            found += (
-                literals if self.values == "literals" else self._with_results(row, token_ids, first, literals, known)
-            )
-        return self._encode(found)
+                for token, text in self._tokens(number, at, token_ids):
+                    if token >= first:
+                        result = results.pop(token, None)
+                        carried.append(Carried(text, None if result is None else result.upcoming))
+                        found.append((row, token - first, role, absorbed))
+            for token, result in results.items():  # it has the role of the last number before it whose role is known
+                before = (role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE)
+                carried.append(Carried(upcoming=result.upcoming))
+                found.append((row, token - first, next(before, UNKNOWN_ROLE), 0))
+        if isinstance(self.encoder, CarriedEncoder):
+            features = self.encoder.encode(carried)
+        else:
+            features = self.encoder.encode([each.literal or "" for each in carried])
+        columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
+        return NumberBatch(columns[0], columns[1], features, columns[2], columns[3])
 
     def results(self, token_ids: Sequence[int], *, start: int = 0) -> dict[int, Remainder]:
         """What is still to be written of calculations' results, at tokens ≥ `start` of one row; `PADDING` where there
@@ -180,18 +192,6 @@ class NumberLocator:
             return {}
         found = self.scanner.scan_results(token_ids, start, self.fraction_digits)
         return {token: remainder for token, remainder in found.items() if token_ids[token] != PADDING}
-
-    def _with_results(
-        self, row: int, token_ids: Sequence[int], first: int, literals: "list[_Found]", known: Sequence[int]
-    ) -> "list[_Found]":
-        """One entry a token, in order; a result has the role of the last number before it whose role is known."""
-        carried = {each.position: each for each in literals}
-        for token, remainder in self.results(token_ids, start=first).items():
-            position = token - first
-            before = (role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE)
-            there = carried.get(position) or _Found(row, position, None, next(before, UNKNOWN_ROLE), 0)
-            carried[position] = there._replace(upcoming=remainder.upcoming)
-        return [carried[position] for position in sorted(carried)]
 
     def _tokens(self, number: Number, at: int, token_ids: Sequence[int]) -> list[tuple[int, str]]:
         """The tokens that carry a number, of which `at` is the last, and what each of them encodes."""
@@ -209,37 +209,3 @@ class NumberLocator:
                 return [x for x in values if self.overflow == "wrap" or self.encoder.in_range(x[1])]
             case _:
                 return [(at, number.text)]
-
-    def _prompts(
-        self, rows: Sequence[Sequence[int]], response: Sequence[Sequence[bool]] | None
-    ) -> Sequence[Sequence[int]]:
-        if response is None or not self.hides_response:
-            return rows
-        return [
-            [PADDING if hidden else i for i, hidden in zip(row, responses, strict=True)]
-            for row, responses in zip(rows, response, strict=True)
-        ]
-
-    def _encode(self, found: "list[_Found]") -> NumberBatch:
-        if isinstance(self.encoder, CarriedEncoder):
-            features = self.encoder.encode([Carried(each.literal, each.upcoming) for each in found])
-        else:
-            features = self.encoder.encode([each.literal or "" for each in found])
-        return NumberBatch(
-            torch.tensor([each.row for each in found], dtype=torch.long),
-            torch.tensor([each.position for each in found], dtype=torch.long),
-            features,
-            torch.tensor([each.role for each in found], dtype=torch.long),
-            torch.tensor([each.absorbed for each in found], dtype=torch.long),
-        )
-
-
-class _Found(NamedTuple):
-    """What a token carries, and where."""
-
-    row: int
-    position: int
-    literal: str | None
-    role: int
-    absorbed: int
-    upcoming: str | None = None

@@ -102,7 +102,7 @@ _LOOK_BEHIND = MAX_BLANKS + 2 + 3
 class Rule(Enum):
     """How a run of digits can join the number before it."""
 
-    ALONE = auto()
+    ONE_PROCESS = auto()
     GROUP = auto()
     FRACTION = auto()
     EXPONENT = auto()
@@ -116,7 +116,7 @@ class Run(NamedTuple):
     alone: int
     """Where the number begins if the run does not join."""
     joined: int
-    """Where it begins if it does; `alone` under `Rule.ALONE`."""
+    """Where it begins if it does; `alone` under `Rule.ONE_PROCESS`."""
     rule: Rule
 
     def start(self, cut: int, following: str) -> int:
@@ -126,7 +126,7 @@ class Run(NamedTuple):
             cut: in `(begin, end]`; before `end` for the number so far.
             following: what is known of the text from `cut` on, two characters at most are looked at.
         """
-        if self.rule is Rule.ALONE:
+        if self.rule is Rule.ONE_PROCESS:
             return self.alone
         length = cut - self.begin
         match self.rule:
@@ -194,7 +194,7 @@ def digit_runs(text: str, start: int = 0) -> Iterator[Run]:
         begin, end = match.span()
         before = text[begin - 1] if begin else BOUNDARY
         if match.lastindex is None and before not in "+-.":  # most numbers: one run, nothing to join
-            yield Run(begin, end, begin, begin, Rule.ALONE)
+            yield Run(begin, end, begin, begin, Rule.ONE_PROCESS)
         else:
             yield from _runs_of_cluster(text, begin, end)
 
@@ -219,7 +219,7 @@ def ended_spans(text: str, start: int = 0) -> list[tuple[int, int, int]]:
                 known += 1
             case Rule.EXPONENT:
                 known += 2 if text[end + 1 : end + 2] in _SIGNS else 1
-            case Rule.ALONE if run.rule is Rule.FRACTION and text[end : end + 1] == ".":  # of a chain?
+            case Rule.ONE_PROCESS if run.rule is Rule.FRACTION and text[end : end + 1] == ".":  # of a chain?
                 known += 1
         found[begin] = end, known
     return [(begin, end, known) for begin, (end, known) in found.items() if known <= len(text)]
@@ -231,10 +231,10 @@ def _runs_of_cluster(text: str, cluster_begin: int, cluster_end: int) -> Iterato
     for match in _DIGITS.finditer(text, cluster_begin, cluster_end):
         begin, end = match.span()
         alone = joined = begin
-        rule = Rule.ALONE
+        rule = Rule.ONE_PROCESS
         if previous is not None:
             rule = _rule_after(text, previous, start)
-            if rule is not Rule.ALONE:
+            if rule is not Rule.ONE_PROCESS:
                 joined = start
         elif begin == 0 or text[begin - 1] != ".":
             alone = joined = _signed(text, begin)
@@ -247,22 +247,22 @@ def _runs_of_cluster(text: str, cluster_begin: int, cluster_end: int) -> Iterato
 
 def _rule_after(text: str, run: Run, start: int) -> Rule:
     """How digits could join the number `[start, run.end)`, to judge by the character after it."""
-    part = run.rule if start != run.alone else Rule.ALONE  # of its number
+    part = run.rule if start != run.alone else Rule.ONE_PROCESS  # of its number
     before = text[max(0, run.begin - 2) : run.begin]
-    if part is Rule.ALONE and before[-1:] == "." and (run.rule is Rule.FRACTION or before[:1] in _ASCII_DIGITS):
-        return Rule.ALONE  # part of a dotted chain
+    if part is Rule.ONE_PROCESS and before[-1:] == "." and (run.rule is Rule.FRACTION or before[:1] in _ASCII_DIGITS):
+        return Rule.ONE_PROCESS  # part of a dotted chain
     match text[run.end : run.end + 1]:
-        case "." if part in (Rule.ALONE, Rule.GROUP):
+        case "." if part in (Rule.ONE_PROCESS, Rule.GROUP):
             return Rule.FRACTION
         case "," if part is Rule.GROUP:
             return Rule.GROUP
-        case "," if part is Rule.ALONE and run.end - run.begin <= 3 and text[run.begin] != "0":
+        case "," if part is Rule.ONE_PROCESS and run.end - run.begin <= 3 and text[run.begin] != "0":
             return Rule.GROUP
         case "e" | "E" if part is not Rule.EXPONENT and not (
             start and (text[start - 1].isalpha() or text[start - 1] == "_")
         ):
             return Rule.EXPONENT
-    return Rule.ALONE
+    return Rule.ONE_PROCESS
 
 
 def settled(context: str) -> bool:

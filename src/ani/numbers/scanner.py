@@ -202,7 +202,7 @@ class NumberScanner:
             for token in range(first, last + 1):
                 cut = min(end_byte, token_ends[token]) - shift
                 so_far = run.alone
-                if run.rule is not Rule.ALONE:
+                if run.rule is not Rule.ONE_PROCESS:
                     following = _decode(data[end_byte : token_ends[token]]) if token == last else ""
                     so_far = run.start(cut, following)
                 if so_far != begin:
@@ -321,7 +321,7 @@ class NumberScanner:
         size = _FIRST_CONTEXT
         while True:
             origin = max(0, start - size)
-            before = list(map(self._pieces.__getitem__, _as_list(token_ids[origin:start])))
+            before = self._pieces_before(token_ids, start, start - origin)
             # Without the first bytes of a character, which would pass for one that ends a number.
             whole, _ = codecs.utf_8_decode(b"".join(before), "surrogateescape", False)
             if origin == 0 or settled(whole.replace(_NOTHING_DECODED, BOUNDARY)):

@@ -76,8 +76,8 @@ class SelectedLayer(Record):
 def layers_table(curve: Sequence[LayerPoint], selection: SelectedLayer | None) -> Table:
     """One row a layer; with a selection, a last column that marks its layers."""
     caption = "Accuracy of linear probes for numbers' roles by layer, with 95% intervals"
-    header = ("Layer", "Random split", "Held out", "Control", "Selectivity")
-    rows = [
+    header: tuple[str, ...] = ("Layer", "Random split", "Held out", "Control", "Selectivity")
+    rows: list[tuple[Cell, ...]] = [
         (
             Cell(str(point.layer)),
             inline(percent(point.estimate("random_split"), counted=False)),
@@ -87,20 +87,15 @@ def layers_table(curve: Sequence[LayerPoint], selection: SelectedLayer | None) -
         )
         for point in curve
     ]
-    if selection is None:
-        return Table(caption, header, tuple(rows), label_columns=1)
-    marks = {
-        "chosen": selection.layer,
-        "paper's rule": selection.argmax,
-        "best held out": selection.best,
-        "early peak": selection.early_peak,
-    }
-    return Table(
-        f"{caption}; best held out: smoothed over neighbours",
-        (*header, "Mark"),
-        tuple(
-            (*row, Cell(", ".join(mark for mark, layer in marks.items() if layer == point.layer)))
-            for row, point in zip(rows, curve, strict=True)
-        ),
-        label_columns=1,
-    )
+    if selection is not None:
+        caption += "; best held out: smoothed over neighbours"
+        header += ("Mark",)
+        marks = {
+            "chosen": selection.layer,
+            "paper's rule": selection.argmax,
+            "best held out": selection.best,
+            "early peak": selection.early_peak,
+        }
+        for index, point in enumerate(curve):
+            rows[index] += (Cell(", ".join(mark for mark, layer in marks.items() if layer == point.layer)),)
+    return Table(caption, header, tuple(rows), label_columns=1)

@@ -68,7 +68,7 @@ def probe_layers(
     held_out: NumberStates | None = None,
     *,
     seed: int = 0,
-    on_layer: Callable[[int], None] | None = None,
+    on_layer: Callable[[int], None] = lambda amount: None,
 ) -> ProbeResults:
     """Fit and test the probes of every layer.
 
@@ -103,8 +103,7 @@ def probe_layers(
         jobs = (delayed(probe)(index) for index in range(len(states.layers)))
         for result in Parallel(n_jobs=workers, prefer="threads", return_as="generator")(jobs):
             found.append(result)
-            if on_layer is not None:
-                on_layer(1)
+            on_layer(1)
     random_split, control, right, strengths = zip(*found, strict=True)
     return ProbeResults(
         states.layers,
@@ -118,27 +117,32 @@ def probe_layers(
     )
 
 
-class _Plan(NamedTuple):
-    """Which number is learnt from and tested on where; the same for every layer."""
+class _Test(NamedTuple):
+    """What is learnt and asked, fold by fold."""
 
-    roles: Bools  # (N,) quantitative
-    random_folds: Ints  # (N,)
-    random_known: list[Bools]  # a fold: (N,) what may be learnt from before it is tested on
+    roles: Bools  # (N,) quantitative, of the numbers to learn from
+    known: list[Bools]  # a fold: (N,) which of them may be learnt from before it is tested on
+    asked_roles: Bools  # (M,) likewise, of the numbers to ask about
+    folds: Ints  # (M,)
+
+
+class _Plan(NamedTuple):
+    """The same for every layer."""
+
+    random_split: _Test
     control_roles: Bools  # (N,)
     seen: Bools  # (N,)
-    tested: Ints  # (M,) indices of the numbers asked
-    tested_roles: Bools  # (M,)
-    tested_folds: Ints  # (M,)
-    known: list[Bools]  # likewise, for the numbers asked
+    tested: Ints  # (M,) indices of the numbers that `held_out` asks about
+    held_out: _Test
 
 
 def _plan(numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_sets: bool, seed: int) -> _Plan:
     roles = _roles(numbers)
     random = Random(f"probe {seed}")
 
-    new_value = np.array([value_split(number.value) == "test" for number in numbers])
-    tested = np.array([i for i, number in enumerate(asked) if value_split(number.value) == "test"], dtype=np.int64)
-    tested_roles = _roles([asked[i] for i in tested])
+    tested = np.flatnonzero([value_split(number.value) == "test" for number in asked])
+    questions = [asked[i] for i in tested]
+    tested_roles = _roles(questions)
     if min(tested_roles.sum(), (~tested_roles).sum()) < MIN_TESTED:
         raise InputError(
             f"the held-out test has {int(tested_roles.sum())} quantities and {int((~tested_roles).sum())} names (a "
@@ -151,7 +155,9 @@ def _plan(numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_se
     for number in numbers:
         values_of.setdefault(number.sentence, []).append(number.value)
     units = [(number.template, *values_of[number.sentence]) for number in numbers]
-    fold_of_unit = dict(zip(dict.fromkeys(units), _even_folds(len(set(units)), random), strict=True))
+    even_folds = [index % FOLDS for index in range(len(set(units)))]
+    random.shuffle(even_folds)
+    fold_of_unit = dict(zip(dict.fromkeys(units), even_folds, strict=True))
     random_folds = np.array([fold_of_unit[unit] for unit in units])
     random_known = [random_folds != fold for fold in range(random_folds.max() + 1)]
     _check_folds(roles, random_known, "a random split")
@@ -160,17 +166,18 @@ def _plan(numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_se
     half = [index % 2 == 0 for index in range(len(values))]
     random.shuffle(half)
     control_role = dict(zip(values, half, strict=True))
-    folds_of_value: dict[object, set[int]] = {}
-    for number, fold in zip(numbers, random_folds, strict=True):
-        folds_of_value.setdefault(number.value, set()).add(int(fold))
-    seen = np.array([len(folds_of_value[number.value]) > 1 for number in numbers])
     control_roles = np.array([control_role[number.value] for number in numbers])
+    known_values = [
+        {number.value for number, known in zip(numbers, mask, strict=True) if known} for mask in random_known
+    ]
+    seen = np.array([number.value in known_values[fold] for number, fold in zip(numbers, random_folds, strict=True)])
 
-    fold_of_domain = _domain_folds([asked[i] for i in tested], random)
-    tested_folds = np.array([fold_of_domain[asked[i].domain] for i in tested])
+    fold_of_domain = _domain_folds(questions, random)
+    tested_folds = np.array([fold_of_domain[number.domain] for number in questions])
+    new_value = np.array([value_split(number.value) == "test" for number in numbers])
     known = []
     for fold in range(max(fold_of_domain.values()) + 1):
-        part = [asked[i] for i in tested[tested_folds == fold]]
+        part = [number for number in questions if fold_of_domain[number.domain] == fold]
         domains, templates = {number.domain for number in part}, {number.template for number in part}
         new_context = np.array([number.domain in domains or number.template in templates for number in numbers])
         known.append(~new_value & ~new_context)
@@ -186,27 +193,12 @@ def _plan(numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_se
             "heart; give more sentences"
         )
     _check_folds(control_roles, random_known, "the control task", "; give sentences with more number values")
-    return _Plan(
-        roles,
-        random_folds,
-        random_known,
-        control_roles,
-        seen,
-        tested,
-        tested_roles,
-        tested_folds,
-        known,
-    )
+    random_split = _Test(roles, random_known, roles, random_folds)
+    return _Plan(random_split, control_roles, seen, tested, _Test(roles, known, tested_roles, tested_folds))
 
 
 def _roles(numbers: Sequence[ProbedNumber]) -> Bools:
     return np.array([number.role == "quantitative" for number in numbers], dtype=np.bool_)
-
-
-def _even_folds(count: int, random: Random) -> list[int]:
-    folds = [index % FOLDS for index in range(count)]
-    random.shuffle(folds)
-    return folds
 
 
 def _domain_folds(numbers: Sequence[ProbedNumber], random: Random) -> dict[str, int]:
@@ -232,45 +224,23 @@ def _check_folds(roles: Bools, known: Sequence[Bools], what: str, mend: str = ";
 
 
 def _probe_layer(states: Floats, asked: Floats, plan: _Plan) -> tuple[Bools, Bools, Bools, float]:
-    random_split, strengths = _cross_fit(
-        states, plan.roles, plan.random_known, states, plan.roles, plan.random_folds, STRENGTHS
-    )
-    control = np.zeros(len(states), dtype=np.bool_)
-    for fold, strength in enumerate(strengths):
-        part = plan.random_folds == fold
-        control[part] = _fit(
-            states[~part], plan.control_roles[~part], states[part], plan.control_roles[part], [strength]
-        )[0]
-    right, strengths = _cross_fit(
-        states, plan.roles, plan.known, asked[plan.tested], plan.tested_roles, plan.tested_folds, STRENGTHS
-    )
-    return random_split, control, right, float(np.median(strengths)) / states.shape[1]
+    random_split, strengths = _cross_fit(states, states, plan.random_split)
+    control, roles = np.zeros(len(states), dtype=np.bool_), plan.control_roles
+    for known, strength in zip(plan.random_split.known, strengths, strict=True):
+        control[~known] = _fit(states[known], roles[known], states[~known], roles[~known], [strength])[0]
+    held_out, strengths = _cross_fit(states, asked[plan.tested], plan.held_out)
+    return random_split, control, held_out, float(np.median(strengths)) / states.shape[1]
 
 
-def _cross_fit(
-    states: Floats,
-    roles: Bools,
-    known: Sequence[Bools],
-    asked: Floats,
-    asked_roles: Bools,
-    folds: Ints,
-    strengths: Sequence[float],
-) -> tuple[Bools, list[float]]:
+def _cross_fit(states: Floats, asked: Floats, test: _Test) -> tuple[Bools, list[float]]:
     """Right or wrong for every number asked, and each fold's strength: the one that did best on the other folds."""
-    right = np.zeros((len(strengths), len(asked)), dtype=np.bool_)
-    for fold, mask in enumerate(known):
-        part = folds == fold
-        right[:, part] = _fit(states[mask], roles[mask], asked[part], asked_roles[part], strengths)
-    chosen = np.zeros(len(asked), dtype=np.bool_)
-    best = []
-    for fold in range(len(known)):
-        part = folds == fold
-        # With one fold there are no others, so the strongest penalty stands.
-        scores = right[:, ~part].mean(axis=1) if not part.all() else np.zeros(len(strengths))
-        index = int(scores.argmax())  # of equals the strongest penalty
-        chosen[part] = right[index, part]
-        best.append(strengths[index])
-    return chosen, best
+    right = np.zeros((len(STRENGTHS), len(asked)), dtype=np.bool_)
+    parts = [test.folds == fold for fold in range(len(test.known))]
+    for part, known in zip(parts, test.known, strict=True):
+        right[:, part] = _fit(states[known], test.roles[known], asked[part], test.asked_roles[part], STRENGTHS)
+    # Of equals the strongest penalty; so, too, with one fold, as there are no others.
+    best = [int(right[:, ~part].sum(axis=1).argmax()) for part in parts]
+    return right[np.take(best, test.folds), np.arange(len(asked))], [STRENGTHS[index] for index in best]
 
 
 def _fit(states: Floats, roles: Bools, asked: Floats, asked_roles: Bools, strengths: Sequence[float]) -> Bools:

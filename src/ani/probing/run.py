@@ -16,7 +16,7 @@ from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
-from ani.launch import ALONE, Processes
+from ani.launch import ONE_PROCESS, Processes
 from ani.probing.curve import ProbedRole
 from ani.probing.probes import Bools, ProbeResults, probe_layers
 from ani.probing.selection import LayerSelection, choose_layer, preset_for
@@ -63,7 +63,10 @@ def select_layer(
         InputError: If ANI is attached, a layer does not exist, there are too few numbers, or a role is missing where
             it is needed.
     """
-    return _probe(model, tokenizer, diagnostic, held_out, layers, seed, directory, console)[0]
+    sets = [contrastive_sentences(SENTENCES, seed=seed) if diagnostic is None else diagnostic]
+    if held_out is not None:
+        sets.append(held_out)
+    return _probe(model, tokenizer, sets, layers, seed, directory, console)[0]
 
 
 def probe(
@@ -78,7 +81,7 @@ def probe(
     seed: int = 0,
     console: Console | None = None,
     facts: Mapping[str, Any] | None = None,
-    processes: Processes = ALONE,
+    processes: Processes = ONE_PROCESS,
 ) -> LayerSelection:
     """`select_layer` with data from files, and with its results in files.
 
@@ -95,9 +98,8 @@ def probe(
     Raises:
         InputError: As for `select_layer`; or a file is missing or malformed.
     """
-    diagnostic = _sentences(data, sentences, seed)
-    other = _sentences(held_out, sentences, seed) if held_out is not None else None
-    selection, results = _probe(model, tokenizer, diagnostic, other, layers, seed, out, console, processes)
+    sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
+    selection, results = _probe(model, tokenizer, sets, layers, seed, out, console, processes)
     if not processes.main:
         return selection
     # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
@@ -107,7 +109,7 @@ def probe(
     shares = (("random_split", results.random_split), ("control", results.control))
     write_records(out / RANDOM_SPLIT, _records(results.numbers, shares, results.seen))
     write_records(out / HELD_OUT, _records(results.held_out_numbers, (("held_out", results.held_out),)))
-    settings = {"data": data, "held_out": held_out, "sentences": len(diagnostic), "seed": seed}
+    settings = {"data": data, "held_out": held_out, "sentences": len(sets[0]), "seed": seed}
     write_json(out / RUN, {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
     write_json(  # the last one: training goes on from it
         out / SELECTION,
@@ -135,20 +137,16 @@ def _sentences(name: str, count: int | None, seed: int) -> list[DiagnosticSenten
 def _probe(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
-    diagnostic: Sequence[DiagnosticSentence] | None,
-    held_out: Sequence[DiagnosticSentence] | None,
+    sets: Sequence[Sequence[DiagnosticSentence]],
     layers: Sequence[int] | None,
     seed: int,
     directory: Path | None,
     console: Console | None,
-    processes: Processes = ALONE,
+    processes: Processes = ONE_PROCESS,
 ) -> tuple[LayerSelection, ProbeResults]:
     if console is None or not processes.main:
         console = Console(quiet=True)
     base = base_model(model)
-    if diagnostic is None:
-        diagnostic = contrastive_sentences(SENTENCES, seed=seed)
-    sets = [diagnostic] if held_out is None else [diagnostic, held_out]
     with counting(console, "sentences read", sum(map(len, sets))) as count:
         states = [
             number_states(
@@ -170,7 +168,7 @@ def _probe(
         layer_count = len(decoder_layers(base))
         return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
 
-    return processes.told(probed)
+    return processes.from_main(probed)
 
 
 def _records(

@@ -1,7 +1,6 @@
 """Which layer to inject at, from what the probes of every layer got right; knows nothing about models."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -149,9 +148,9 @@ def _estimate(name: str, right: NDArray[np.generic], resampled: NDArray[np.float
 
 def _longest(columns: list[int]) -> list[int]:
     """The longest run of neighbouring columns; of equals the last, which has read more of the context."""
-    runs = [[columns[0]]]
-    for before, column in pairwise(columns):
-        if column == before + 1:
+    runs: list[list[int]] = []
+    for column in columns:
+        if runs and column == runs[-1][-1] + 1:
             runs[-1].append(column)
         else:
             runs.append([column])
@@ -220,18 +219,12 @@ def _reason(selection: LayerSelection, tested: int) -> str:
             f"held out {argmax.held_out:.1%})"
         )
     if selection.preset is not None:
-        parts.append(_about_preset(selection))
+        model, preset = selection.preset
+        if preset == selection.layer:
+            parts.append(f"The paper's layer for {model} is the same")
+        elif first <= preset <= last:
+            parts.append(f"The paper's layer for {model}, {preset}, lies in the same stretch")
+        else:
+            measured = f" ({points[preset].held_out:.1%})" if preset in points else ""
+            parts.append(f"This disagrees with the paper's layer for {model}, which is {preset}{measured}")
     return ". ".join(parts) + "."
-
-
-def _about_preset(selection: LayerSelection) -> str:
-    assert selection.preset is not None
-    model, layer = selection.preset
-    if layer == selection.layer:
-        return f"The paper's layer for {model} is the same"
-    first, last = selection.stretch
-    if first <= layer <= last:
-        return f"The paper's layer for {model}, {layer}, lies in the same stretch"
-    points = {point.layer: point for point in selection.curve}
-    measured = f" ({points[layer].held_out:.1%})" if layer in points else ""
-    return f"This disagrees with the paper's layer for {model}, which is {layer}{measured}"

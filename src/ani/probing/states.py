@@ -4,7 +4,9 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, cast
@@ -18,7 +20,7 @@ from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.files import naming_full_disk
 from ani.injection.attach import base_model, decoder_layers, is_attached
-from ani.launch import ALONE, Processes
+from ani.launch import ONE_PROCESS, Processes
 from ani.models import evaluating
 from ani.numbers import NumberScanner
 
@@ -55,11 +57,6 @@ class NumberStates(NamedTuple):
     processes the main one has it, the others one of N = 0."""
 
 
-def all_layers(model: nn.Module) -> tuple[int, ...]:
-    """Every index of transformers' `hidden_states`: the embedding output, then each decoder layer's."""
-    return tuple(range(len(decoder_layers(base_model(model))) + 1))
-
-
 def number_states(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
@@ -69,8 +66,8 @@ def number_states(
     max_numbers: int = MAX_NUMBERS,
     seed: int = 0,
     directory: Path | None = None,
-    on_sentence: Callable[[int], None] | None = None,
-    processes: Processes = ALONE,
+    on_sentence: Callable[[int], None] = lambda amount: None,
+    processes: Processes = ONE_PROCESS,
 ) -> NumberStates:
     """Read the hidden states at equally many names and quantities (paper Section "Optimal Layer Selection").
 
@@ -78,7 +75,7 @@ def number_states(
         model: A causal language model without ANI attached.
         tokenizer: The model's.
         sentences: With the roles of their numbers.
-        layers: Which of `all_layers(model)`, in any order; all if None.
+        layers: Indices of transformers' `hidden_states`, in any order; all if None.
         max_numbers: Numbers of the more frequent role, and numbers above this count, are left out by chance.
         seed: Of that chance.
         directory: On its disk lies the file of states, unnamed; it need not exist. None: the system's temporary
@@ -92,8 +89,9 @@ def number_states(
     """
     if is_attached(model):
         raise InputError("probe the base model: ANI is attached to this one; call ani.detach first")
-    known = all_layers(model)
-    layers = tuple(sorted(layers)) if layers is not None else known
+    base = base_model(model)
+    known = range(len(decoder_layers(base)) + 1)
+    layers = tuple(sorted(known if layers is None else layers))
     if unknown := [layer for layer in layers if layer not in known]:
         raise InputError(f"layer {unknown[0]} is outside the model: its layers are 0 to {known[-1]}")
     if len(set(layers)) < len(layers) or not layers:
@@ -102,7 +100,6 @@ def number_states(
         raise InputError("there are no sentences to probe; give some with numbers of both roles")
     token_ids = [list(ids)[:MAX_TOKENS] for ids in tokenizer([s.text for s in sentences])["input_ids"]]
     numbers = _balanced(list(_numbers(tokenizer, sentences, token_ids)), max_numbers, seed)
-    base = base_model(model)
     width = int(base.config.get_text_config().hidden_size)
     if processes.main:
         states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
@@ -118,8 +115,7 @@ def number_states(
                 mine = _read(base, layers, numbers, now[processes.rank], token_ids)
             for batch, read in zip(now, processes.gathered(mine), strict=False):  # the last round may lack some
                 states[:, batch] = cast(torch.Tensor, read)
-                if on_sentence is not None:
-                    on_sentence(len({numbers[i].sentence for i in batch}))
+                on_sentence(len({numbers[i].sentence for i in batch}))
     return NumberStates(numbers, layers, states)
 
 
@@ -198,28 +194,20 @@ def _read(
     attention_mask = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True).to(model.device)
     rows = torch.tensor([row_of[numbers[i].sentence] for i in batch])
     positions = torch.tensor([numbers[i].position for i in batch])
-    states: list[torch.Tensor] = [torch.empty(0)] * len(layers)
+    states: dict[int, torch.Tensor] = {}
 
-    def keep(index: int, hidden_states: torch.Tensor) -> None:
+    def keep(layer: int, hidden_states: torch.Tensor) -> None:
         device = hidden_states.device
-        states[index] = hidden_states[rows.to(device), positions.to(device)].to("cpu", model.dtype)
+        states[layer] = hidden_states[rows.to(device), positions.to(device)].to("cpu", model.dtype)
 
-    decoder_stack = decoder_layers(model)
-    hooks = []
-    for index, layer in enumerate(layers):
-        if layer < len(decoder_stack):
-            # What a layer is given, not what it returns: that is a tuple in some families and a tensor in others.
-            def before(_: nn.Module, args: Any, kwargs: Any, index: int = index) -> None:
-                keep(index, args[0] if args else kwargs["hidden_states"])
+    # What a layer is given, not what it returns: that is a tuple in some families and a tensor in others.
+    def before(layer: int, _: nn.Module, args: Any, kwargs: Any) -> None:
+        keep(layer, args[0] if args else kwargs["hidden_states"])
 
-            hooks.append(decoder_stack[layer].register_forward_pre_hook(before, with_kwargs=True))
-    try:
-        last = model.get_decoder()(
-            input_ids=input_ids, attention_mask=attention_mask, use_cache=False
-        ).last_hidden_state
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if len(decoder_stack) in layers:
-        keep(layers.index(len(decoder_stack)), last)
-    return torch.stack(states)
+    with ExitStack() as hooks:
+        for layer, module in enumerate(decoder_layers(model)):
+            if layer in layers:
+                hooks.enter_context(module.register_forward_pre_hook(partial(before, layer), with_kwargs=True))
+        output = model.get_decoder()(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+    keep(len(decoder_layers(model)), output.last_hidden_state)
+    return torch.stack([states[layer] for layer in layers])

@@ -13,7 +13,7 @@ from rich.console import Console
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.launch import ALONE, Processes
+from ani.launch import ONE_PROCESS, Processes
 from ani.models import need_chat_template
 from ani.progress import counting
 from ani.results.files import kept_files, read_records, task_file, write_records
@@ -68,7 +68,7 @@ def ask(
     *,
     console: Console,
     of: str = "",
-    processes: Processes = ALONE,
+    processes: Processes = ONE_PROCESS,
     done: Callable[[type[Task], list[Any]], None] = lambda task, records: None,
 ) -> None:
     """Ask a model every task; its records are then in the folder, one file a task.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from pydantic import Field
 
 from ani.errors import InputError
-from ani.launch import ALONE, Processes
+from ani.launch import ONE_PROCESS, Processes
 from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Asked, Difference, Score, differences, grouped, scores
 from ani.results.sections import Bars, Figure, Section
@@ -56,7 +56,7 @@ class BenchmarkAnswer(Answer):
     group: str | None = None
     """MMLU: STEM, humanities, social sciences or other."""
     shots_from: str | None = None
-    """MMLU: "dev", or "test, held out" (`ani.tasks.lm_eval.data.mmlu`)."""
+    """MMLU: "dev", or "test, held out" (`ani.tasks.lm_eval.data.mmlu_questions`)."""
 
     @property
     def identity(self) -> tuple[int, str]:
@@ -153,7 +153,7 @@ class Benchmark(Task):
         answerer: Answerer,
         questions: Sequence[Any],
         count: Count = lambda _: None,
-        processes: Processes = ALONE,
+        processes: Processes = ONE_PROCESS,
         kept: Path | None = None,
         *,
         share_prefix: bool = True,

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from ani.errors import InputError
-from ani.launch import ALONE, Processes
+from ani.launch import ONE_PROCESS, Processes
 from ani.provenance import provenance
 from ani.results.files import RUN, Run, read_run, task_file, write_json
 from ani.results.tables import Table, rich_table
@@ -47,7 +47,7 @@ def evaluate(
     seed: int = 0,
     console: Console,
     facts: Mapping[str, Any] | None = None,
-    processes: Processes = ALONE,
+    processes: Processes = ONE_PROCESS,
 ) -> dict[str, Any]:
     """Ask a model tasks; one JSON-lines file a task in `out`, and a table on the console.
 
@@ -89,7 +89,7 @@ def evaluate(
     ask(posed, answerer, out, console=console, processes=processes, done=show)
     if processes.main:
         clear_answers(out, tasks)
-    return processes.told(lambda: results)
+    return processes.from_main(lambda: results)
 
 
 def _earlier_settings(out: Path, model: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from ani.launch import ALONE, Processes
+from ani.launch import ONE_PROCESS, Processes
 from ani.models import need_chat_template
 from ani.results.files import Run
 from ani.results.scores import Answer, Asked
@@ -77,7 +77,7 @@ class Task(Settings, ABC):
         answerer: Answerer,
         questions: Sequence[Any],
         count: Count,
-        processes: Processes = ALONE,
+        processes: Processes = ONE_PROCESS,
         kept: Path = Path(),
     ) -> Iterator[Asked]:
         """All records in order, on the main process alone.
@@ -89,7 +89,7 @@ class Task(Settings, ABC):
             processes: Those that share the work, all calling this.
             kept: A file that a long task may keep answers in until all are there.
         """
-        return processes.merged(questions, lambda batch: self.answer(answerer, batch, count), self.together)
+        return processes.mapped(questions, lambda batch: self.answer(answerer, batch, count), self.together)
 
     def facts(self, questions: Sequence[Any]) -> Mapping[str, Any]:
         """What `run.json` says of it."""

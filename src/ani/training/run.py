@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArgu
 
 from ani.data.collator import NumberCollator
 from ani.errors import InputError
-from ani.files import alone
+from ani.files import only_process_in
 from ani.injection.attach import ani_module, attach, is_attached, number_locator
 from ani.models import DTypeName, default_dtype, load_config, load_model, load_tokenizer
 from ani.probing.run import probe
@@ -92,7 +92,7 @@ def train(
         OSError: If the disk is full; checkpoints of earlier steps are kept.
     """
     output = Path(recipe.output)
-    with alone(output), warnings.catch_warnings():
+    with only_process_in(output), warnings.catch_warnings():
         # torch warns about a pin_memory that has no effect without an accelerator.
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         # accelerate's FSDP leaves 4-bit weights whole; the README says so.

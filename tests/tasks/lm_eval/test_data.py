@@ -85,18 +85,18 @@ def test_the_harness_judges_as_we_do(tmp_path: Path) -> None:
 
 
 def test_rows_of_files(tmp_path: Path) -> None:
-    (row,) = tasks_data.gsm8k(write(tmp_path / "test.jsonl", [GSM8K]))["test"]
+    (row,) = tasks_data.gsm8k_questions(write(tmp_path / "test.jsonl", [GSM8K]))["test"]
     assert row == {"id": 0, "question": "How many?", "answer": "1234"}
-    assert list(tasks_data.gsm8k(str(tmp_path))["test"]) == [row]
-    (row,) = tasks_data.math(write(tmp_path / "math.jsonl", [MATH]))["test"]
+    assert list(tasks_data.gsm8k_questions(str(tmp_path))["test"]) == [row]
+    (row,) = tasks_data.math_questions(write(tmp_path / "math.jsonl", [MATH]))["test"]
     assert row == {"id": 0, "question": "What is x?", "answer": r"\frac12", "subject": "Algebra", "level": 3}
-    (row,) = tasks_data.math(write(tmp_path / "math.jsonl", [{**MATH, "level": "Level ?"}]))["test"]
+    (row,) = tasks_data.math_questions(write(tmp_path / "math.jsonl", [{**MATH, "level": "Level ?"}]))["test"]
     assert row["level"] is None
 
 
 def test_the_seed_orders_the_questions(tmp_path: Path) -> None:
     file = write(tmp_path / "test.jsonl", [{**GSM8K, "question": f"Question {i}"} for i in range(30)])
-    orders = [tuple(tasks_data.gsm8k(file, seed=seed)["test"]["id"]) for seed in (0, 0, 1)]
+    orders = [tuple(tasks_data.gsm8k_questions(file, seed=seed)["test"]["id"]) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert set(orders[0]) == set(range(30)) and orders[0] != tuple(range(30))
 
@@ -107,7 +107,7 @@ def test_examples_of_mmlu(tmp_path: Path) -> None:
     ]
     rows = [{**row, "subject": row["subject"].replace("law", "professional_law")} for row in rows]
     file = write(tmp_path / "test.jsonl", rows)
-    held_out = list(tasks_data.mmlu(file)["test"])
+    held_out = list(tasks_data.mmlu_questions(file)["test"])
     assert sorted(row["id"] for row in held_out) == [10, 11, 12, 13]
     for row in held_out:
         name = row["question"].split()[0]
@@ -115,7 +115,7 @@ def test_examples_of_mmlu(tmp_path: Path) -> None:
         assert row["shots_from"] == "test, held out"
         assert row["group"] == {"anatomy": "STEM", "law": "humanities"}[name]
     write(tmp_path / "dev.jsonl", [{**row, "question": f"dev {row['question']}"} for row in rows])
-    with_dev = list(tasks_data.mmlu(str(tmp_path))["test"])
+    with_dev = list(tasks_data.mmlu_questions(str(tmp_path))["test"])
     assert len(with_dev) == 14 and {row["shots_from"] for row in with_dev} == {"dev"}
     assert all(shot["question"].startswith("dev") for row in with_dev for shot in row["shots"])
 
@@ -145,16 +145,16 @@ def test_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(datasets, "get_dataset_config_names", configurations)
-    assert len(tasks_data.gsm8k()["test"]) == 1
-    assert len(tasks_data.math()["test"]) == 7
-    assert {row["shots_from"] for row in tasks_data.mmlu()["test"]} == {"dev"}
-    assert len(tasks_data.gsm8k("some/gsm8k")["test"]) == 1
+    assert len(tasks_data.gsm8k_questions()["test"]) == 1
+    assert len(tasks_data.math_questions()["test"]) == 7
+    assert {row["shots_from"] for row in tasks_data.mmlu_questions()["test"]} == {"dev"}
+    assert len(tasks_data.gsm8k_questions("some/gsm8k")["test"]) == 1
     assert asked[0] == ("openai/gsm8k", "main", "test") and asked[1][1:] == ("algebra", "test")
     assert asked[-3:] == [("cais/mmlu", "all", "test"), ("cais/mmlu", "all", "dev"), ("some/gsm8k", "test")]
     # Named, a set is read as by default; another one with the same configurations likewise.
-    tasks_data.mmlu("cais/mmlu")
+    tasks_data.mmlu_questions("cais/mmlu")
     assert asked[-2:] == [("cais/mmlu", "all", "test"), ("cais/mmlu", "all", "dev")]
-    tasks_data.math("some/math")
+    tasks_data.math_questions("some/math")
     assert asked[-2:] == [("some/math", "algebra", "test"), ("some/math", "precalculus", "test")]
 
 

@@ -61,7 +61,7 @@ MMLU_GROUPS = {
 _GROUP = {subject: group for group, subjects in MMLU_GROUPS.items() for subject in subjects.split()}
 
 
-def gsm8k(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
+def gsm8k_questions(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
     """Rows of `id`, `question`, `answer` (plain digits).
 
     Raises:
@@ -70,7 +70,7 @@ def gsm8k(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Datase
     return _split(_rows(data, "test", GSM8K, _gsm8k_row), seed)
 
 
-def math(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
+def math_questions(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
     """Rows of `id`, `question`, `answer` (LaTeX), `subject`, `level` (1 to 5; None where the set says "Level ?").
 
     Raises:
@@ -79,7 +79,7 @@ def math(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset
     return _split(_rows(data, "test", MATH, _math_row), seed)
 
 
-def mmlu(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
+def mmlu_questions(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
     """Rows of `id`, `question`, `choices`, `answer` (0 to 3), `subject`, `group`, `shots`, `shots_from`.
 
     The examples are the first five of the subject's dev split. A local file has none: then the first five rows of each
@@ -109,7 +109,11 @@ def mmlu(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset
     return _split([{**row, "shots": shots[row["subject"]], "shots_from": shots_from} for row in rows], seed)
 
 
-READERS: dict[BenchmarkName, Callable[..., "dict[str, Dataset]"]] = {"gsm8k": gsm8k, "math": math, "mmlu": mmlu}
+READERS: dict[BenchmarkName, Callable[..., "dict[str, Dataset]"]] = {
+    "gsm8k": gsm8k_questions,
+    "math": math_questions,
+    "mmlu": mmlu_questions,
+}
 
 
 def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:

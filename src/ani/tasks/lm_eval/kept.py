@@ -44,7 +44,7 @@ class KeptAnswers:
         self._file = None
         if path is None:
             return
-        heading, self._answers = processes.told(lambda: _earlier(path, fingerprint()))
+        heading, self._answers = processes.from_main(lambda: _earlier(path, fingerprint()))
         own = path if processes.main else path.with_name(f"{path.name}.{processes.rank}")
         self._file = own.open("a", encoding="utf-8", newline="\n")
         if not processes.main:  # `_earlier` has left no such file
