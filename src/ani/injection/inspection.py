@@ -14,10 +14,11 @@ from ani.models import evaluating
 
 
 class NumberDecision(NamedTuple):
-    """A number of a text and the gate's decision about it."""
+    """A number of a text, or the equals sign of a calculation, and the gate's decision about it."""
 
     text: str
     value: Decimal
+    """Of an equals sign the calculation's exact result."""
     start: int
     """First character in the text."""
     end: int
@@ -38,7 +39,7 @@ def inspect(
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
     Under `digitwise`, `placewise` and `running` a number is decided anew at each of its tokens; the last decision is
-    returned.
+    returned. With `values="results"` or `"both"` there is also one for the equals sign of each calculation.
     `add_special_tokens=False` is for a text that has them already, as a rendered chat.
     """
     ani_module(model)
@@ -47,8 +48,9 @@ def inspect(
     encoded = tokenizer(text, return_tensors="pt", add_special_tokens=add_special_tokens).to(base.device)
     input_ids = encoded["input_ids"]
     token_ids: list[int] = input_ids[0].tolist()
-    numbers = locator.scanner.scan(token_ids)
-    if not numbers:
+    numbers = locator.scanner.scan(token_ids) if locator.values != "results" else []
+    results = locator.results(token_ids)
+    if not numbers and not results:
         return []
     with evaluating(base):
         base(input_ids=input_ids, logits_to_keep=1)
@@ -62,7 +64,8 @@ def inspect(
     # Offsets count the characters of the decoded ids, which may begin with special tokens that `text` doesn't have.
     decoded = locator.scanner.text(token_ids)
     shift = max(decoded.find(text), 0)
-    return [
+    untouched = (float("nan"), 0.0)
+    found = [
         NumberDecision(
             number.text,
             number.value,
@@ -74,8 +77,16 @@ def inspect(
             applied_alpha > 0,
         )
         for number in numbers
-        for alpha, applied_alpha in [decided.get(carrier.get(number.last_token, -1), (float("nan"), 0.0))]
+        for alpha, applied_alpha in [decided.get(carrier.get(number.last_token, -1), untouched)]
     ]
+    for token, result in results.items():
+        if token - 1 in results and results[token - 1].calculation is result.calculation:
+            continue  # it goes on with what the equals sign began
+        sign = locator.scanner.text(token_ids[: token + 1]).rfind("=") - shift
+        alpha, applied_alpha = decided.get(token, untouched)
+        value = result.calculation.value
+        found.append(NumberDecision("=", value, sign, sign + 1, token, token, alpha, applied_alpha > 0))
+    return sorted(found, key=lambda decision: decision.start)
 
 
 @contextmanager

@@ -195,12 +195,19 @@ class Answerer(NamedTuple):
 
         Raises:
             InputError: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model reads
-                other numbers than the labelled ones.
+                other numbers than the labelled ones; or the adapter injects results of calculations alone.
         """
-        found, written = self.decisions(text), find_numbers(text)
+        from ani.injection.attach import number_locator
+
+        if number_locator(cast(Any, self.model)).values == "results":
+            raise InputError(
+                "this adapter injects results of calculations alone, so its gate decides about no number; name one "
+                "with values: literals or both"
+            )
+        found, written = [each for each in self.decisions(text) if each.text != "="], find_numbers(text)
         if [decision.value for decision in found] != [str(number.value) for number in written]:
             raise InputError(
                 f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
                 f"{[decision.text for decision in found]}, so their roles aren't known; use one that keeps the text"
             )
-        return found
+        return tuple(found)
