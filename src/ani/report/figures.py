@@ -153,11 +153,16 @@ def _as_svg(figure: Figure, name: str) -> Markup:
     return Markup(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))
 
 
-def new_figure(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """An empty one, and its axes row by row."""
-    figure = Figure(figsize=(5.6, 2.6) if columns == 1 else (3.0 * columns, 2.3 * rows))
-    grid = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(grid.flat)
+def new_figure(
+    panels: int = 1, columns: int = 1, width: float = 5.6, height: float = 2.6, **settings: Any
+) -> tuple[Figure, list[Axes]]:
+    """An empty one, and the axes of its panels row by row; width and height are a panel's, in inches."""
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(width * columns, height * rows))
+    grid = list(figure.subplots(rows, columns, squeeze=False, **settings).flat)
+    for axes in grid[panels:]:
+        axes.set_axis_off()
+    return figure, grid[:panels]
 
 
 def look(style: int) -> dict[str, Any]:
@@ -191,18 +196,14 @@ def _curves(what: Curves) -> Drawing:
     ticks = sorted({x for run in runs.values() for x in run})
     step = min((b - a for a, b in pairwise(ticks)), default=1)
     if len(runs) <= MOST_LINES:
-        figure, (axes,) = new_figure()
+        figure, panels = new_figure()
         for index, run in enumerate(runs.values()):
             # Shifted a little, so that bars at the same place can be told apart.
-            estimates_over(axes, run, index, (index - (len(runs) - 1) / 2) * min(0.09, 0.5 / len(runs)) * step)
-        axes.set(xlabel=what.label)
-        panels = [axes]
+            estimates_over(panels[0], run, index, (index - (len(runs) - 1) / 2) * min(0.09, 0.5 / len(runs)) * step)
+        panels[0].set(xlabel=what.label)
         legend = [legend_key(index, run) for index, run in enumerate(runs)]
     else:
-        lines = -(-len(runs) // PANEL_COLUMNS)
-        figure = Figure(figsize=(12, 1.8 * lines))
-        grid = list(figure.subplots(lines, PANEL_COLUMNS, sharey=True).flat)
-        panels = grid[: len(runs)]
+        figure, panels = new_figure(len(runs), PANEL_COLUMNS, 3.0, 1.8, sharey=True)
         for axes, (title, run) in zip(panels, runs.items(), strict=True):
             for other, points in runs.items():
                 values = [estimate.value for estimate in points.values()]
@@ -212,8 +213,6 @@ def _curves(what: Curves) -> Drawing:
                     axes.plot(list(points), values, color=RULE, linewidth=0.8, zorder=1)
             estimates_over(axes, run, 0)
             axes.set_title(_short(title), loc="left", parse_math=False)
-        for axes in grid[len(runs) :]:
-            axes.set_axis_off()
         figure.supxlabel(what.label, fontsize=9)
         legend = [legend_key(0, "the panel's run")]
         legend += [Key("╌", NEUTRAL, run) for run in runs if run == what.baseline]
@@ -247,8 +246,7 @@ def _short(name: str) -> str:
 def _bar_chart(what: Bars) -> Drawing:
     """From the top down."""
     bars = what.bars
-    figure = Figure(figsize=(5.6, 0.7 + 0.24 * len(bars)))
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(height=0.7 + 0.24 * len(bars))
     estimates = list(bars.values())
     axes.barh(
         range(len(bars)),
@@ -297,16 +295,15 @@ def _line_chart(what: Lines) -> Drawing:
 @drawing.register
 def _panels(what: Panels) -> Drawing:
     columns = min(3, len(what.panels))
-    figure, grid = new_figure(columns, -(-len(what.panels) // columns))
+    width, height = (5.6, 2.6) if columns == 1 else (3.0, 2.3)
+    figure, grid = new_figure(len(what.panels), columns, width, height)
     said: list[str] = []
     keys: dict[str, int] = {}
-    for axes, (title, lines) in zip(grid, what.panels.items(), strict=False):
+    for axes, (title, lines) in zip(grid, what.panels.items(), strict=True):
         _draw_lines(axes, lines)
         axes.set_title(title, loc="left", parse_math=False)
         said += [_course(line, f"{title} {line.name}".strip()) for line in lines]
         keys |= {line.name: line.style for line in lines if line.name}
-    for axes in grid[len(what.panels) :]:
-        axes.set_axis_off()
     legend = [legend_key(style, key) for key, style in keys.items()]
     return Drawing(figure, what.description, said, legend, wide=True)
 
