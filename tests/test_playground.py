@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 import ani.cli
+from ani.answerers import default_adapter
 from ani.injection.adapter import load_adapter
 from ani.injection.inspection import forced_gates
 from ani.playground import answer, build, decisions, gate_view, launch, without_adapter
@@ -126,7 +127,7 @@ def test_page(visit: Callable[..., Page]) -> None:
 def test_shipped_adapter(visit: Callable[..., Page]) -> None:
     """With ANI_SCREENSHOT=FILE it also writes the README's picture."""
     model, tokenizer = pair("smollm2")
-    load_adapter(model, tokenizer, ani.cli._default_adapter("smollm2") or "")
+    load_adapter(model, tokenizer, default_adapter("smollm2") or "")
     page = visit(model, tokenizer)
     marks = page.locator("#gates mark")
     expect(marks).to_contain_text(["505", "10"])

@@ -15,7 +15,7 @@ from ani import terminal
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
-from ani.launch import Processes, end_with_launcher, join, launch, launched
+from ani.launch import end_with_launcher, join, launch, launched, need_one_process
 from ani.terminal import chosen, console
 
 app = typer.Typer(
@@ -41,7 +41,7 @@ def demo(
     """Train ANI on the embedded model, evaluate before and after, and write a report."""
     from ani.comparison import DEMO, run_comparison
 
-    _need_one_process("demo")
+    need_one_process("demo")
     # No layer is looked for where one is named.
     named = any(each.startswith("ani.layer=") and each != "ani.layer=auto" for each in overrides or ())
     changes = ["probe=false"] if named else []
@@ -59,11 +59,12 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
+    from ani.answerers import adapted_model, default_adapter
     from ani.results.decisions import DecidedText
     from ani.tasks.answering import Answerer
     from ani.tasks.inspected import Inspected, inspection_table, marked_text
 
-    answerer = Answerer(*_load(model, adapter or _default_adapter(model)))
+    answerer = Answerer(*adapted_model(model, adapter or default_adapter(model)))
     decided = DecidedText(text=text, numbers=answerer.decisions(text))
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
@@ -80,9 +81,10 @@ def playground(
     port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 7860,
 ) -> None:
     """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
+    from ani.answerers import adapted_model, default_adapter
     from ani.playground import build, launch
 
-    page = build(*_load(model, adapter or _default_adapter(model)))
+    page = build(*adapted_model(model, adapter or default_adapter(model)))
     url = launch(page, host, port)
     console.print(f"The playground: [bold]{escape(url)}[/bold] (Ctrl-C ends it)", soft_wrap=True)
     page.block_thread()
@@ -114,7 +116,7 @@ def probe(
     from ani.results.tables import rich_table
 
     wanted = _layers(layers) if layers is not None else None
-    team = _joined(processes)
+    team = join(processes)
     with terminal.resumable("start the same command again"), only_process_in(out):
         selection = run(
             load_model(model),
@@ -173,8 +175,7 @@ def train(
         if as_json:
             print(json.dumps(dry_run_record(needs)))
             return
-        for part in dry_run_view(needs):
-            console.print(part, highlight=False)
+        console.print(*dry_run_view(needs), sep="\n", highlight=False)
         return
 
     how = partial(how_to_go_on, plan.output)
@@ -201,14 +202,13 @@ def compare(
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
     from ani.comparison import run_comparison, variant_recipes
 
-    _need_one_process("compare")
+    need_one_process("compare")
     if dry:
         from ani.training.dry_run import dry_run, dry_run_view
 
         for name, variant in variant_recipes(recipe, overrides or ()).items():
             console.rule(escape(name))
-            for part in dry_run_view(dry_run(variant)):
-                console.print(part, highlight=False)
+            console.print(*dry_run_view(dry_run(variant)), sep="\n", highlight=False)
         return
     with terminal.resumable("continue with the same command"):
         page = run_comparison(recipe, console, overrides or ())
@@ -254,10 +254,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
-    from ani.injection.adapter import adapter_method
-    from ani.injection.methods import METHODS
-    from ani.models import load_tokenizer
-    from ani.tasks.answering import Answerer, VllmModel
+    from ani.answerers import Candidate
     from ani.tasks.folders import evaluate as run
     from ani.tasks.folders import evaluated_tasks, with_options
 
@@ -268,33 +265,14 @@ def evaluate(
         limit=limit,
         max_new_tokens=max_new_tokens,
     )
-    gated = [task.name for task in asked if task.needs_gate]
-    if backend == "vllm":
-        if processes > 1 or launched():
-            raise InputError("vLLM spreads its work itself: leave out --processes, or use --backend transformers")
-        if gated:
-            raise InputError(
-                f"the task {gated[0]} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
-            )
-        if adapter is not None:
-            raise InputError(
-                f"vLLM runs merged checkpoints: ani merge {adapter} OUT, then --model OUT and no --adapter"
-            )
-        if batch_size is not None:
-            raise InputError("vLLM makes its own batches: leave out --batch-size")
-    team = _joined(processes)
-    merged = _merged_method(model)
-    method = adapter_method(adapter) if adapter is not None else merged or METHODS["ani"]
-    if gated and adapter is None and merged is None:
-        raise InputError(f"the task {gated[0]} needs --adapter: a model without ANI has no gate")
+    candidate = Candidate(model, adapter, backend, batch_size)
+    candidate.check(asked, alone=processes == 1 and not launched())
+    team = join(processes)
     how = "start the same command again: benchmarks go on, other tasks begin anew"
     with terminal.resumable(how), only_process_in(out):
-        loaded, tokenizer = (VllmModel(model), load_tokenizer(model)) if backend == "vllm" else _load(model, adapter)
-        if gated:
-            _check_gate(loaded, adapter or model, f"the task {gated[0]}")
         results = run(
             asked,
-            Answerer(loaded, tokenizer, method, batch_size),
+            candidate.load(asked),
             out,
             seed=seed,
             console=Console(quiet=True) if as_json else console,
@@ -322,16 +300,17 @@ def gate_shares(
     as_json: JsonOption = False,
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
+    from ani.answerers import adapted_model, default_adapter, need_gate
     from ani.tasks.answering import Answerer
     from ani.tasks.folders import evaluate as run
     from ani.tasks.gate_shares import GateShares
 
-    team = _joined(processes)
-    adapter = adapter or _default_adapter(model)
+    team = join(processes)
+    adapter = adapter or default_adapter(model)
     task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
     with terminal.resumable("start the same command again"), only_process_in(out):
-        attached, tokenizer = _load(model, adapter)
-        _check_gate(attached, adapter or model, "ani gate-shares")
+        attached, tokenizer = adapted_model(model, adapter)
+        need_gate(attached, adapter or model, "ani gate-shares")
         results = run(
             [task],
             Answerer(attached, tokenizer),
@@ -410,7 +389,7 @@ def merge(
     """Write base model and adapter as one checkpoint directory."""
     from ani.serving.merge import merge as run
 
-    _need_one_process("merge")
+    need_one_process("merge")
     with terminal.resumable("start the same command again"):
         run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
     console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
@@ -460,18 +439,6 @@ def main() -> None:
     terminal.run(app)
 
 
-def _need_one_process(command: str) -> None:
-    if launched():
-        raise InputError(f"ani {command} is the work of one process; start it without a launcher")
-
-
-def _joined(processes: int) -> Processes:
-    """Those that share the work; where there are to be several and no launcher has started them, they start here."""
-    if processes > 1 and not launched():
-        sys.exit(launch(sys.argv[1:], processes=processes))
-    return join()
-
-
 def _task_data(entry: str) -> tuple[str, str]:
     name, sign, value = entry.partition("=")
     if not (name and sign and value):
@@ -479,45 +446,11 @@ def _task_data(entry: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _check_gate(model: Any, name: str, what: str) -> None:
-    from ani.injection.attach import has_gate
-
-    if not has_gate(model):
-        raise InputError(f"{what} needs an adapter with a gate, and that of {name} has none")
-
-
 def _layers(text: str) -> list[int]:
     names = [name.strip() for name in text.split(",")]
     if not all(name.isdecimal() for name in names):
         raise InputError(f"--layers must be numbers such as 4,9,14, not {text!r}")
     return [int(name) for name in names]
-
-
-def _merged_method(model: str) -> Any:
-    from ani.models import load_config
-    from ani.serving.checkpoint import merged_method
-
-    return None if model == "smollm2" else merged_method(load_config(model))
-
-
-def _default_adapter(model: str) -> str | None:
-    """None: the model is a merged checkpoint, which has its own."""
-    if model == "smollm2":
-        return str(Path(__file__).parent / "assets" / "smollm2-adapter")
-    if _merged_method(model) is None:
-        raise InputError(f"--adapter is missing: an adapter ships for smollm2 only, not for {model!r}")
-    return None
-
-
-def _load(model: str, adapter: str | None) -> tuple[Any, Any]:
-    from ani.injection.adapter import load_adapter
-    from ani.models import load_model, load_tokenizer
-
-    tokenizer = load_tokenizer(model)
-    loaded = load_model(model)
-    if adapter is not None:
-        load_adapter(loaded, tokenizer, adapter)
-    return loaded, tokenizer
 
 
 if __name__ == "__main__":

@@ -170,9 +170,8 @@ def run_comparison(
                 _run_cell(cell, posed, tokenizer, console)
             clear_answers(cell.folder, tasks)
             if not finished and number < len(cells):
-                _print(_tables(_merge(folder, cells, posed), plan), console)
-        tables = _tables(_merge(folder, cells, posed), plan)
-        _print(tables, console)
+                _show(_merge(folder, cells, posed), plan, console)
+        tables = _show(_merge(folder, cells, posed), plan, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
             notes = "".join(f"{note}\n\n" for note in _budget_notes(plan))
@@ -380,17 +379,15 @@ def _merge(folder: Path, cells: Sequence[_Cell], posed: Sequence[Posed]) -> dict
     return results
 
 
-def _tables(results: Mapping[type[Task], list[Any]], plan: Plan) -> list[Table]:
+def _show(results: Mapping[type[Task], list[Any]], plan: Plan, console: Console) -> list[Table]:
+    """Print the tables of the results so far, and return them."""
     tables = []
     for task, records in presented(results):
         runs = {record.run for record in records}
         tables += task.tables(records, plan.baseline if plan.baseline in runs else None)
-    return tables
-
-
-def _print(tables: Sequence[Table], console: Console) -> None:
     for table in tables:
         console.print(rich_table(table))
+    return tables
 
 
 def _injection(cell: _Cell) -> dict[str, Any]:

@@ -94,6 +94,12 @@ def launched() -> bool:
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
+def need_one_process(command: str) -> None:
+    """Raises InputError if a launcher started several, which a command can't share its work among."""
+    if launched():
+        raise InputError(f"ani {command} is the work of one process; start it without a launcher")
+
+
 def end_with_launcher() -> None:
     """Nobody is left behind by a launcher that is killed (on Linux)."""
     if launched() and sys.platform == "linux":
@@ -102,9 +108,14 @@ def end_with_launcher() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
 
-def join() -> Processes:
-    """The processes that the launcher started, each with a GPU of its own if there are enough; else `ONE_PROCESS`."""
+def join(processes: int = 1) -> Processes:
+    """The processes that the launcher started, each with a GPU of its own if there are enough; else `ONE_PROCESS`.
+
+    Where there are to be several and no launcher has started them, they start here, and this process ends with them.
+    """
     if not launched():
+        if processes > 1:
+            sys.exit(launch(sys.argv[1:], processes=processes))
         return ONE_PROCESS
     import torch
 

@@ -23,26 +23,11 @@ class BitsNumberEncoder:
     width = 64
 
     def in_range(self, value: str | int | Decimal) -> bool:
-        """Whether the number rounds to a finite double.
-
-        Raises:
-            TypeError, InputError: as `encode`.
-        """
+        """Whether the number rounds to a finite double; raises as `encode`."""
         return math.isfinite(as_double(as_text(value)))
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:
-        """Features of exact numbers.
-
-        Args:
-            values: N numbers, written as for `FourierNumberEncoder.encode`.
-
-        Returns:
-            float32 tensor of shape (N, width), on the CPU.
-
-        Raises:
-            TypeError: a value is a float or of another inexact or unknown type.
-            InputError: a value is not a finite decimal number.
-        """
+        """Features of exact numbers: float32 of shape (N, width), on the CPU; raises as `FourierNumberEncoder`'s."""
         big_endian = np.array([as_double(text) for text in as_texts(values)], ">f8").reshape(-1, 1)
         bits = np.unpackbits(big_endian.view(np.uint8), axis=1)
         return torch.from_numpy(2 * bits.astype(np.float32) - 1)

@@ -83,11 +83,7 @@ class FourierNumberEncoder:
         return [Decimal(f"1e{i}") for i in range(1 - self.fraction_digits, self.integer_digits + 1)]
 
     def in_range(self, value: str | int | Decimal) -> bool:
-        """Whether |value|, rounded, is below 10^integer_digits.
-
-        Raises:
-            TypeError, InputError: as `encode`.
-        """
+        """Whether |value|, rounded, is below 10^integer_digits; raises as `encode`."""
         return self._round(as_text(value)).in_range
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:

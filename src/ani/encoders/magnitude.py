@@ -42,26 +42,11 @@ class MagnitudeNumberEncoder:
         self._maximum = float(10**integer_digits)
 
     def in_range(self, value: str | int | Decimal) -> bool:
-        """Whether |value| is below 10^integer_digits.
-
-        Raises:
-            TypeError, InputError: as `encode`.
-        """
+        """Whether |value| is below 10^integer_digits; raises as `encode`."""
         return abs(as_double(as_text(value))) < self._maximum
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:
-        """Features of exact numbers.
-
-        Args:
-            values: N numbers, written as for `FourierNumberEncoder.encode`.
-
-        Returns:
-            float32 tensor of shape (N, 1), on the CPU.
-
-        Raises:
-            TypeError: a value is a float or of another inexact or unknown type.
-            InputError: a value is not a finite decimal number.
-        """
+        """Features of exact numbers: float32 of shape (N, 1), on the CPU; raises as `FourierNumberEncoder`'s."""
         doubles = np.array([as_double(text) for text in as_texts(values)])
         magnitudes = np.log1p(np.minimum(np.abs(doubles), self._maximum)) / math.log1p(self._maximum)
         return torch.from_numpy(np.copysign(_LIMIT * magnitudes, doubles).astype(np.float32)).unsqueeze(1)

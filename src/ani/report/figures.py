@@ -5,6 +5,7 @@ Knows nothing about files, tables or the page around them; of a user's text only
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from io import StringIO
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -70,13 +72,24 @@ class Key(NamedTuple):
     name: str
 
 
+class Drawing(NamedTuple):
+    """A figure, what it shows in words, and its legend; a wide one has a row to itself."""
+
+    figure: Figure
+    title: str
+    said: Sequence[str]
+    legend: Sequence[Key] = ()
+    wide: bool = False
+
+
 class Chart(NamedTuple):
-    """An SVG, what it shows in words (its text alternative), and its legend; a wide one has a row to itself."""
+    """A drawing as the page takes it."""
 
     svg: Markup
     description: str
-    legend: tuple[Key, ...] = ()
-    wide: bool = False
+    """Its text alternative."""
+    legend: Sequence[Key]
+    wide: bool
 
 
 class Line(NamedTuple):
@@ -103,9 +116,16 @@ class Panels(NamedTuple):
     panels: Mapping[str, Sequence[Line]]
 
 
-@singledispatch
 def draw(what: Any, name: str) -> Chart:
     """Draw what a section's figure holds; `name` makes its identifiers unique in a page."""
+    with matplotlib.rc_context(STYLE):
+        figure, title, said, legend, wide = drawing(what)
+        return Chart(_as_svg(figure, name), f"{title}. {'; '.join(said)}.", legend, wide)
+
+
+@singledispatch
+def drawing(what: Any) -> Drawing:
+    """How a kind of figure is drawn, in the page's style."""
     raise TypeError(f"{type(what).__name__} is no chart")
 
 
@@ -114,7 +134,7 @@ def legend_key(index: int, name: str) -> Key:
     return Key(MARKERS[index % len(MARKERS)][1], index % len(SERIES), name)
 
 
-def as_svg(figure: Figure, name: str) -> Markup:
+def _as_svg(figure: Figure, name: str) -> Markup:
     """The SVG element alone, its identifiers unique in a page by `name`, scaling with its container."""
     stream = StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
@@ -133,11 +153,28 @@ def as_svg(figure: Figure, name: str) -> Markup:
     return Markup(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))
 
 
-def new_figure(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """An empty one, and its axes row by row."""
-    figure = Figure(figsize=(5.6, 2.6) if columns == 1 else (3.0 * columns, 2.3 * rows))
-    grid = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(grid.flat)
+def new_figure(
+    panels: int = 1, columns: int = 1, width: float = 5.6, height: float = 2.6, **settings: Any
+) -> tuple[Figure, list[Axes]]:
+    """An empty one, and the axes of its panels row by row; width and height are a panel's, in inches."""
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(width * columns, height * rows))
+    grid = list(figure.subplots(rows, columns, squeeze=False, **settings).flat)
+    for axes in grid[panels:]:
+        axes.set_axis_off()
+    return figure, grid[:panels]
+
+
+def look(style: int) -> dict[str, Any]:
+    """A series' colour, marker and line."""
+    marker, line = MARKERS[style % len(MARKERS)][0], LINES[style % len(LINES)]
+    return {"color": SERIES[style], "marker": marker, "linestyle": line}
+
+
+def show_percent(*axes: Axis) -> None:
+    """Label shares as whole percentages."""
+    for axis in axes:
+        axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
 
 
 def error_bars(estimates: Iterable[Estimate]) -> list[tuple[float, ...]]:
@@ -152,26 +189,21 @@ MOST_LINES = len(SERIES)
 PANEL_COLUMNS = 4
 
 
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _curves(what: Curves, name: str) -> Chart:
+@drawing.register
+def _curves(what: Curves) -> Drawing:
     """More than `MOST_LINES` runs have a panel each, before the others' lines and that of the baseline."""
     runs = what.runs
     ticks = sorted({x for run in runs.values() for x in run})
     step = min((b - a for a, b in pairwise(ticks)), default=1)
     if len(runs) <= MOST_LINES:
-        figure, (axes,) = new_figure()
+        figure, panels = new_figure()
         for index, run in enumerate(runs.values()):
             # Shifted a little, so that bars at the same place can be told apart.
-            _curve(axes, run, index, (index - (len(runs) - 1) / 2) * min(0.09, 0.5 / len(runs)) * step)
-        axes.set(xlabel=what.label)
-        panels = [axes]
+            estimates_over(panels[0], run, index, (index - (len(runs) - 1) / 2) * min(0.09, 0.5 / len(runs)) * step)
+        panels[0].set(xlabel=what.label)
         legend = [legend_key(index, run) for index, run in enumerate(runs)]
     else:
-        lines = -(-len(runs) // PANEL_COLUMNS)
-        figure = Figure(figsize=(12, 1.8 * lines))
-        grid = list(figure.subplots(lines, PANEL_COLUMNS, sharey=True).flat)
-        panels = grid[: len(runs)]
+        figure, panels = new_figure(len(runs), PANEL_COLUMNS, 3.0, 1.8, sharey=True)
         for axes, (title, run) in zip(panels, runs.items(), strict=True):
             for other, points in runs.items():
                 values = [estimate.value for estimate in points.values()]
@@ -179,10 +211,8 @@ def _curves(what: Curves, name: str) -> Chart:
                     axes.plot(list(points), values, color=SERIES[NEUTRAL], linestyle=(0, (3, 2)), linewidth=1)
                 else:
                     axes.plot(list(points), values, color=RULE, linewidth=0.8, zorder=1)
-            _curve(axes, run, 0, 0)
+            estimates_over(axes, run, 0)
             axes.set_title(_short(title), loc="left", parse_math=False)
-        for axes in grid[len(runs) :]:
-            axes.set_axis_off()
         figure.supxlabel(what.label, fontsize=9)
         legend = [legend_key(0, "the panel's run")]
         legend += [Key("╌", NEUTRAL, run) for run in runs if run == what.baseline]
@@ -190,27 +220,18 @@ def _curves(what: Curves, name: str) -> Chart:
     for axes in panels:
         axes.set(ylim=(-0.03, 1.03), xticks=ticks)
         axes.set_xlim(ticks[0] - 0.5 * step, ticks[-1] + 0.5 * step)
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    said = (
+        show_percent(axes.yaxis)
+    said = [
         f"{run}: {', '.join(f'{x}: {estimate.value:.1%}' for x, estimate in points.items())}"
         for run, points in runs.items()
-    )
-    return Chart(
-        as_svg(figure, name), f"{what.description}. {'; '.join(said)}.", tuple(legend), wide=len(runs) > MOST_LINES
-    )
+    ]
+    return Drawing(figure, what.description, said, legend, wide=len(runs) > MOST_LINES)
 
 
-def _curve(axes: Axes, points: Mapping[int, Estimate], style: int, shift: float) -> None:
-    axes.errorbar(
-        [x + shift for x in points],
-        [estimate.value for estimate in points.values()],
-        yerr=error_bars(points.values()),
-        color=SERIES[style],
-        marker=MARKERS[style % len(MARKERS)][0],
-        linestyle=LINES[style % len(LINES)],
-        capsize=2.5,
-        elinewidth=1,
-    )
+def estimates_over(axes: Axes, points: Mapping[int, Estimate], style: int, shift: float = 0) -> None:
+    """A line with error bars."""
+    xs, values = [x + shift for x in points], [estimate.value for estimate in points.values()]
+    axes.errorbar(xs, values, yerr=error_bars(points.values()), **look(style), capsize=2.5, elinewidth=1)
 
 
 NAME_LENGTH = 36
@@ -221,13 +242,11 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
 
 
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _bar_chart(what: Bars, name: str) -> Chart:
+@drawing.register
+def _bar_chart(what: Bars) -> Drawing:
     """From the top down."""
     bars = what.bars
-    figure = Figure(figsize=(5.6, 0.7 + 0.24 * len(bars)))
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(height=0.7 + 0.24 * len(bars))
     estimates = list(bars.values())
     axes.barh(
         range(len(bars)),
@@ -244,21 +263,15 @@ def _bar_chart(what: Bars, name: str) -> Chart:
     axes.set(xlim=(0, 1.03))
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
-    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    said = "; ".join(f"{bar}: {estimate.value:.1%}" for bar, estimate in bars.items())
-    return Chart(as_svg(figure, name), f"{what.description}. {said}.")
+    show_percent(axes.xaxis)
+    return Drawing(figure, what.description, [f"{bar}: {estimate.value:.1%}" for bar, estimate in bars.items()])
 
 
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
     for line in lines:
-        axes.plot(
-            [step for step, _ in line.points],
-            [value if isfinite(value) else nan for _, value in line.points],
-            color=SERIES[line.style],
-            marker=MARKERS[line.style][0],
-            markevery=max(1, len(line.points) // 8),
-            linestyle=LINES[line.style % len(LINES)],
-        )
+        steps, values = zip(*line.points, strict=True)
+        drawn = [value if isfinite(value) else nan for value in values]
+        axes.plot(steps, drawn, markevery=max(1, len(steps) // 8), **look(line.style))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
@@ -267,56 +280,49 @@ def _course(line: Line, name: str) -> str:
     return f"{name}: {start:.3g} at step {first}, {end:.3g} at step {last}"
 
 
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _line_chart(what: Lines, name: str) -> Chart:
+@drawing.register
+def _line_chart(what: Lines) -> Drawing:
     figure, (axes,) = new_figure()
     _draw_lines(axes, what.lines)
     axes.set(xlabel="step")
     if what.shares:
         axes.set_ylim(-0.03, 1.03)
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    courses = "; ".join(_course(line, line.name) for line in what.lines)
-    legend = tuple(legend_key(line.style, line.name) for line in what.lines)
-    return Chart(as_svg(figure, name), f"{what.description}. {courses}.", legend)
+        show_percent(axes.yaxis)
+    legend = [legend_key(line.style, line.name) for line in what.lines]
+    return Drawing(figure, what.description, [_course(line, line.name) for line in what.lines], legend)
 
 
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _panels(what: Panels, name: str) -> Chart:
+@drawing.register
+def _panels(what: Panels) -> Drawing:
     columns = min(3, len(what.panels))
-    figure, grid = new_figure(columns, -(-len(what.panels) // columns))
+    width, height = (5.6, 2.6) if columns == 1 else (3.0, 2.3)
+    figure, grid = new_figure(len(what.panels), columns, width, height)
     said: list[str] = []
     keys: dict[str, int] = {}
-    for axes, (title, lines) in zip(grid, what.panels.items(), strict=False):
+    for axes, (title, lines) in zip(grid, what.panels.items(), strict=True):
         _draw_lines(axes, lines)
         axes.set_title(title, loc="left", parse_math=False)
         said += [_course(line, f"{title} {line.name}".strip()) for line in lines]
         keys |= {line.name: line.style for line in lines if line.name}
-    for axes in grid[len(what.panels) :]:
-        axes.set_axis_off()
-    legend = tuple(legend_key(style, key) for key, style in keys.items())
-    return Chart(as_svg(figure, name), f"{what.description}. {'; '.join(said)}.", legend, wide=True)
+    legend = [legend_key(style, key) for key, style in keys.items()]
+    return Drawing(figure, what.description, said, legend, wide=True)
 
 
 BINS = 10
 
 
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _histogram(what: Histogram, name: str) -> Chart:
+@drawing.register
+def _histogram(what: Histogram) -> Drawing:
     """Each role's as a share of its numbers."""
     figure, (axes,) = new_figure()
     said, legend = [], []
     for index, (role, alphas) in enumerate(what.alphas.items()):
         if not alphas:
             continue
-        counts = [0] * BINS
-        for alpha in alphas:
-            counts[min(int(alpha * BINS), BINS - 1)] += 1
+        counts = Counter(min(int(alpha * BINS), BINS - 1) for alpha in alphas)
         axes.bar(
             [(bin_ + 0.3 + 0.4 * index) / BINS for bin_ in range(BINS)],
-            [count / len(alphas) for count in counts],
+            [counts[bin_] / len(alphas) for bin_ in range(BINS)],
             width=0.37 / BINS,
             color=SERIES[index],
             hatch="////" if role == "nominal" else None,
@@ -327,5 +333,5 @@ def _histogram(what: Histogram, name: str) -> Chart:
         legend.append(Key("▨" if role == "nominal" else "■", index, role))
     axes.axvline(0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.set(xlabel="α", ylabel="share of the role's numbers", xlim=(0, 1))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    return Chart(as_svg(figure, name), f"Histogram of α by role. {'; '.join(said)}.", tuple(legend))
+    show_percent(axes.yaxis)
+    return Drawing(figure, "Histogram of α by role", said, legend)

@@ -3,26 +3,24 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ani.probing.curve import LayerPoint, SelectedLayer
 from ani.report.figures import (
     INK,
-    LINES,
-    MARKERS,
     NEUTRAL,
     PAPER,
     SERIES,
-    STYLE,
-    Chart,
+    Drawing,
     Key,
-    as_svg,
-    draw,
+    drawing,
     error_bars,
+    estimates_over,
     legend_key,
+    look,
     new_figure,
+    show_percent,
 )
 from ani.results.statistics import Estimate
 
@@ -67,27 +65,14 @@ BOTTOM = 0.45
 
 def _probe_line(axes: Axes, layers: Sequence[int], estimates: Sequence[Estimate], style: int) -> None:
     """A curve over layers in its 95% band."""
-    axes.fill_between(
-        layers,
-        [estimate.low for estimate in estimates],
-        [estimate.high for estimate in estimates],
-        color=SERIES[style],
-        alpha=0.18,
-        linewidth=0,
-    )
-    axes.plot(
-        layers,
-        [estimate.value for estimate in estimates],
-        color=SERIES[style],
-        marker=MARKERS[style][0],
-        markevery=max(1, len(layers) // 8),
-        linestyle=LINES[style],
-    )
+    lows, highs = [estimate.low for estimate in estimates], [estimate.high for estimate in estimates]
+    axes.fill_between(layers, lows, highs, color=SERIES[style], alpha=0.18, linewidth=0)
+    values = [estimate.value for estimate in estimates]
+    axes.plot(layers, values, markevery=max(1, len(layers) // 8), **look(style))
 
 
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _layer_curve(what: LayerCurve, name: str) -> Chart:
+@drawing.register
+def _layer_curve(what: LayerCurve) -> Drawing:
     curve, selection = what
     figure, (axes,) = new_figure()
     layers = [probe.layer for probe in curve]
@@ -132,74 +117,42 @@ def _layer_curve(what: LayerCurve, name: str) -> Chart:
     lowest = min(BOTTOM, *control, *(estimate.low for estimate in (*random_split, *held_out)))
     axes.set(xlabel="layer", ylim=(lowest - 0.005, 1.01))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    return Chart(as_svg(figure, name), f"Accuracy of linear probes by layer. {'; '.join(said)}.", tuple(legend))
+    show_percent(axes.yaxis)
+    return Drawing(figure, "Accuracy of linear probes by layer", said, legend)
 
 
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _effects_by_layer(what: EffectsByLayer, name: str) -> Chart:
+@drawing.register
+def _effects_by_layer(what: EffectsByLayer) -> Drawing:
     effects, curve = what
     figure, (axes,) = new_figure()
     _probe_line(axes, [probe.layer for probe in curve], [probe.estimate("held_out") for probe in curve], HELD_OUT)
-    tasks = [effect.task for effect in effects]
-    axes.errorbar(
-        [effect.layer for effect in effects],
-        [task.value for task in tasks],
-        yerr=error_bars(tasks),
-        color=SERIES[TASK],
-        marker=MARKERS[TASK][0],
-        linestyle=LINES[TASK],
-        capsize=2.5,
-        elinewidth=1,
-    )
+    estimates_over(axes, {effect.layer: effect.task for effect in effects}, TASK)
     axes.set(xlabel="layer")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    said = "; ".join(
-        f"layer {effect.layer}: {task.value:.1%} right, probe {effect.probe.value:.1%}"
-        for effect, task in zip(effects, tasks, strict=True)
-    )
-    return Chart(
-        as_svg(figure, name),
-        f"Right answers and held-out probe accuracy by layer. {said}.",
-        (legend_key(TASK, "right answers"), legend_key(HELD_OUT, "probe, held out")),
-    )
+    show_percent(axes.yaxis)
+    said = [f"layer {each.layer}: {each.task.value:.1%} right, probe {each.probe.value:.1%}" for each in effects]
+    legend = [legend_key(TASK, "right answers"), legend_key(HELD_OUT, "probe, held out")]
+    return Drawing(figure, "Right answers and held-out probe accuracy by layer", said, legend)
 
 
-@draw.register
-@matplotlib.rc_context(STYLE)
-def _task_over_probe(what: TaskOverProbe, name: str) -> Chart:
-    effects = what.effects
+@drawing.register
+def _task_over_probe(what: TaskOverProbe) -> Drawing:
     figure, (axes,) = new_figure()
-    tasks, probes = [effect.task for effect in effects], [effect.probe for effect in effects]
+    tasks, probes = [effect.task for effect in what.effects], [effect.probe for effect in what.effects]
     axes.errorbar(
         [probe.value for probe in probes],
         [task.value for task in tasks],
         xerr=error_bars(probes),
         yerr=error_bars(tasks),
-        color=SERIES[TASK],
-        marker=MARKERS[TASK][0],
-        linestyle="none",
+        **{**look(TASK), "linestyle": "none"},
         elinewidth=0.8,
     )
-    for effect, task in zip(effects, tasks, strict=True):
-        axes.annotate(
-            str(effect.layer),
-            (effect.probe.value, task.value),
-            xytext=(4, 4),
-            textcoords="offset points",
-            color=INK,
-        )
+    for layer, _, task, probe in what.effects:
+        at = (probe.value, task.value)
+        axes.annotate(str(layer), at, xytext=(4, 4), textcoords="offset points", color=INK)
     axes.set(xlabel="held-out probe accuracy", ylabel="right answers")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(xmax=1))
-    said = "; ".join(
-        f"layer {effect.layer}: {task.value:.1%} at {effect.probe.value:.1%}"
-        for effect, task in zip(effects, tasks, strict=True)
-    )
-    return Chart(
-        as_svg(figure, name),
-        f"Right answers over held-out probe accuracy. {said}.",
-        (legend_key(TASK, "a run, with the layer that it injects at"),),
-    )
+    said = [f"layer {each.layer}: {each.task.value:.1%} at {each.probe.value:.1%}" for each in what.effects]
+    legend = [legend_key(TASK, "a run, with the layer that it injects at")]
+    return Drawing(figure, "Right answers over held-out probe accuracy", said, legend)

@@ -1,0 +1,90 @@
+"""Who answers, by the names that a command line has for models and adapters; knows nothing about what is asked."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.errors import InputError
+from ani.injection.adapter import adapter_method, load_adapter
+from ani.injection.attach import has_gate
+from ani.injection.methods import METHODS, Method
+from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
+from ani.serving.checkpoint import merged_method
+from ani.tasks.answering import Answerer, VllmModel
+from ani.tasks.task import Task
+
+
+class Candidate(NamedTuple):
+    """What `ani eval` evaluates, and how it is run; nothing is loaded yet."""
+
+    model: str
+    adapter: str | None
+    backend: str
+    """`transformers` or `vllm`."""
+    batch_size: int | None
+
+    def check(self, tasks: Sequence[Task], *, alone: bool) -> None:
+        """Raise InputError for what can be told before anything is loaded; `alone`: one process does all the work."""
+        gated = _gated(tasks)
+        if self.backend == "vllm":
+            if not alone:
+                raise InputError("vLLM spreads its work itself: leave out --processes, or use --backend transformers")
+            if gated is not None:
+                raise InputError(
+                    f"{gated} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
+                )
+            if self.adapter is not None:
+                raise InputError(
+                    f"vLLM runs merged checkpoints: ani merge {self.adapter} OUT, then --model OUT and no --adapter"
+                )
+            if self.batch_size is not None:
+                raise InputError("vLLM makes its own batches: leave out --batch-size")
+        if self._method() is None and gated is not None:
+            raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
+
+    def load(self, tasks: Sequence[Task]) -> Answerer:
+        """The model, ready to be asked; raises InputError if it can't be loaded, or lacks a gate that a task needs."""
+        method = self._method() or METHODS["ani"]
+        if self.backend == "vllm":
+            return Answerer(VllmModel(self.model), load_tokenizer(self.model), method)
+        model, tokenizer = adapted_model(self.model, self.adapter)
+        if gated := _gated(tasks):
+            need_gate(model, self.adapter or self.model, gated)
+        return Answerer(model, tokenizer, method, self.batch_size)
+
+    def _method(self) -> Method | None:
+        return adapter_method(self.adapter) if self.adapter is not None else _merged_method(self.model)
+
+
+def adapted_model(model: str, adapter: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model in evaluation mode, with an adapter if one is named, and its tokenizer."""
+    tokenizer = load_tokenizer(model)
+    loaded = load_model(model)
+    if adapter is not None:
+        load_adapter(loaded, tokenizer, adapter)
+    return loaded, tokenizer
+
+
+def default_adapter(model: str) -> str | None:
+    """The adapter that ships for a model; None: the model is a merged checkpoint, which has its own."""
+    if model == EMBEDDED:
+        return str(Path(__file__).parent / "assets" / "smollm2-adapter")
+    if _merged_method(model) is None:
+        raise InputError(f"--adapter is missing: an adapter ships for smollm2 only, not for {model!r}")
+    return None
+
+
+def need_gate(model: PreTrainedModel, name: str, what: str) -> None:
+    """Raises InputError if the model, known by `name`, has no gate, which `what` needs."""
+    if not has_gate(model):
+        raise InputError(f"{what} needs an adapter with a gate, and that of {name} has none")
+
+
+def _gated(tasks: Sequence[Task]) -> str | None:
+    return next((f"the task {task.name}" for task in tasks if task.needs_gate), None)
+
+
+def _merged_method(model: str) -> Method | None:
+    return None if model == EMBEDDED else merged_method(load_config(model))
