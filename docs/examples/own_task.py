@@ -3,15 +3,13 @@
 import random
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
 from ani.cli import main
 from ani.numbers import find_numbers
-from ani.results.files import Run
 from ani.results.scores import Answer, scores
-from ani.results.sections import Section
 from ani.results.statistics import share, share_facts
 from ani.results.tables import Cell, Table, percent
 from ani.tasks import TASKS
@@ -30,10 +28,11 @@ class LargerAnswer(Answer):
 class Larger(Task):
     """Its settings are its fields: `larger: {count: 20}` in a comparison, `--limit 20` of `ani eval`."""
 
-    name: ClassVar[str] = "larger"
-    unit: ClassVar[str] = "pairs"
-    record: ClassVar[type[Answer]] = LargerAnswer
-    together: ClassVar[int] = 50  # a batch
+    name = "larger"
+    title = "The larger number"  # of its section of the page
+    unit = "pairs"
+    record = LargerAnswer
+    together = 50  # a batch
     count: int = Field(default=100, ge=1, le=10_000)
 
     def questions(self, seed: int) -> list[tuple[str, str]]:
@@ -59,10 +58,6 @@ class Larger(Task):
         runs = scores(records, task=lambda _: cls.name, part=lambda _: None)  # shares are means over seeds
         rows = tuple((Cell(row.run), percent(row.overall)) for row in runs)
         return [Table("The larger of two numbers, with Wilson 95% intervals", ("Run", "Right"), rows, label_columns=1)]
-
-    @classmethod
-    def section(cls, records: Sequence[Any], run: Run) -> Section:
-        return Section(cls.name, "The larger number", notes=(), tables=tuple(cls.tables(records, run.baseline)))
 
 
 TASKS[Larger.name] = Larger

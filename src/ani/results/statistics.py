@@ -42,19 +42,18 @@ def difference_facts(parts: Mapping[Any, Estimate]) -> dict[str, Any]:
     return {str(part): {key: getattr(found, key) for key in keys} for part, found in parts.items()}
 
 
-def wilson_interval(successes: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval for a success rate, without continuity correction.
+def wilson_interval(successes: int, total: int) -> tuple[float, float]:
+    """Wilson's 95% score interval for a success rate, without continuity correction.
 
     Args:
         successes: problems solved, 0 to total.
         total: problems asked, at least 1.
-        confidence: coverage, between 0 and 1.
 
     Returns:
         (low, high), both in [0, 1].
 
     Raises:
-        ValueError: total is not positive, successes is outside 0..total, or confidence outside (0, 1).
+        ValueError: total is not positive or successes is outside 0..total.
     """
     from scipy.stats import binomtest
 
@@ -62,9 +61,7 @@ def wilson_interval(successes: int, total: int, confidence: float = 0.95) -> tup
         raise ValueError(f"an interval needs at least one trial, but total is {total}")
     if not 0 <= successes <= total:
         raise ValueError(f"successes must lie in 0..{total} (total), not {successes}")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, such as 0.95, not {confidence}")
-    low, high = binomtest(successes, total).proportion_ci(confidence, method="wilson")
+    low, high = binomtest(successes, total).proportion_ci(0.95, method="wilson")
     return float(low), float(high)
 
 
@@ -179,12 +176,7 @@ def percentiles(value: float, resamples: NDArray[np.float64], count: int, seeds:
 
 
 def paired_difference(
-    scores: NDArray[np.floating],
-    baseline: NDArray[np.floating],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
+    scores: NDArray[np.floating], baseline: NDArray[np.floating], *, resamples: int = 1000
 ) -> Estimate:
     """Compare two runs on the same problems (paper, "Confidence Intervals and Difficulty-wise Analysis").
 
@@ -196,26 +188,19 @@ def paired_difference(
     Args:
         scores: (N,) or (N, seeds), N problems.
         baseline: (N,) or (N, seeds), the same problems in the same order; it may have other seeds, and fewer.
-        confidence: Coverage, between 0 and 1.
         resamples: At least 1; the paper has 1,000.
-        seed: Of the resampling.
 
     Raises:
-        ValueError: The runs differ in their number of problems, there are none, a score isn't finite, or confidence is
-            outside (0, 1).
+        ValueError: The runs differ in their number of problems, there are none, or a score isn't finite.
     """
     if len(scores) != len(baseline) or not len(scores):
         raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, such as 0.95, not {confidence}")
     pair = np.stack([np.reshape(run, (len(run), -1)).mean(axis=1) for run in (scores, baseline)], axis=1)
-    means = bootstrap_means(pair, resamples=resamples, seed=seed)
+    means = bootstrap_means(pair, resamples=resamples)
     differences = means[:, 0] - means[:, 1]
-    low, high = np.quantile(differences, [(1 - confidence) / 2, (1 + confidence) / 2])
     # A tie is no gain, and the means of two runs that tie may differ in their last bit.
     p = (1 + int((differences <= 1e-12).sum())) / (1 + resamples)
-    value = float((pair[:, 0] - pair[:, 1]).mean())
-    return Estimate(value, float(low), float(high), len(pair), p=p)
+    return percentiles((pair[:, 0] - pair[:, 1]).mean(), differences, len(pair))._replace(p=p)
 
 
 class Correlation(NamedTuple):

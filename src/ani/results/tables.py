@@ -1,9 +1,9 @@
 """Tables as plain text cells, and from those for the terminal and for Markdown; knows nothing about what they show."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
-from ani.results.scores import Difference, Score
 from ani.results.statistics import Estimate
 
 if TYPE_CHECKING:
@@ -69,31 +69,6 @@ def measures(caption: str, rows: Iterable[tuple[str, Cell]]) -> Table:
     return Table(caption, ("Measure", "Value"), tuple((Cell(name), value) for name, value in rows), label_columns=1)
 
 
-def parts_table(
-    caption: str,
-    header: tuple[str, str],
-    rows: Sequence[Score] | Sequence[Difference],
-    parts: Callable[[Any], Mapping[str, Estimate]],
-    cell: Callable[[Estimate], Cell] = percent,
-    name: Callable[[str], str] = str,
-) -> Table:
-    """One row a task and part of it, one column a run."""
-    runs = list(dict.fromkeys(row.run for row in rows))
-    found: dict[tuple[str, str], dict[str, Cell]] = {}
-    for row in rows:
-        for part, estimate in parts(row).items():
-            found.setdefault((row.task, part), {})[row.run] = cell(estimate)
-    return Table(
-        caption,
-        (*header, *runs),
-        tuple(
-            (Cell(name(task)), Cell(part), *(cells.get(run, Cell(MISSING)) for run in runs))
-            for (task, part), cells in found.items()
-        ),
-        label_columns=2,
-    )
-
-
 def rich_table(table: Table) -> "RichTable":
     """For the terminal."""
     from rich.table import Table as RichTable
@@ -135,10 +110,7 @@ def _markdown(table: Table) -> str:
         return f"{text} ({escaped(', '.join(cell.details))})" if cell.details else text
 
     def escaped(text: str) -> str:
-        text = " ".join(text.split())
-        for character in "\\|<&`*_[":
-            text = text.replace(character, "\\" + character)
-        return text
+        return re.sub(r"[\\|<&`*_[]", r"\\\g<0>", " ".join(text.split()))
 
     rules = ("---" if index < table.label_columns else "---:" for index in range(len(table.header)))
     return "\n".join([line(table.header), line(rules), *(line(map(plain, row)) for row in table.rows)]) + "\n"

@@ -113,8 +113,8 @@ def read_results(folder: Path) -> dict[type[Task], list[Any]]:
 
 def presented(results: Mapping[type[Task], Sequence[Asked]]) -> list[tuple[type[Task], list[Any]]]:
     """Results by what shows them: tasks that share their tables and section, such as the benchmarks, are one entry."""
-    groups: dict[Any, tuple[type[Task], list[Any]]] = {}
+    groups: dict[str, tuple[type[Task], list[Any]]] = {}
     for task in TASKS.values():
         if records := results.get(task):
-            groups.setdefault(task.section.__func__, (task, []))[1].extend(records)  # type: ignore[attr-defined]
+            groups.setdefault(task.title, (task, []))[1].extend(records)
     return list(groups.values())

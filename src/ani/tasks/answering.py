@@ -180,12 +180,11 @@ class Answerer(NamedTuple):
 
         return tuple(
             DecidedNumber(
-                text=found.text,
-                value=str(found.value),
-                start=found.start,
-                end=found.end,
-                alpha=None if math.isnan(found.alpha) else found.alpha,
-                injected=found.injected,
+                **{
+                    **found._asdict(),
+                    "value": str(found.value),
+                    "alpha": None if math.isnan(found.alpha) else found.alpha,
+                }
             )
             for found in inspect(cast(Any, self.model), self.tokenizer, text)
         )

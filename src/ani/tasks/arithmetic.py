@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -11,7 +10,7 @@ from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmeti
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.results.files import Integer, Run
-from ani.results.scores import ONE_MODEL, Answer, Asked, Difference, Score, differences, grouped, scores
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
 from ani.results.sections import Curves, Figure, Headline, Section
 from ani.results.statistics import Estimate, difference_facts, share, share_facts
 from ani.results.tables import Cell, Table, leader, percent, points
@@ -58,10 +57,12 @@ class Problems(Settings):
 class Arithmetic(Task):
     """N-digit arithmetic, answered by generation: `Problems`, or a list of them where operations differ in those."""
 
-    name: ClassVar[str] = "arithmetic"
-    unit: ClassVar[str] = "problems"
-    record: ClassVar[type[Asked]] = ArithmeticAnswer
-    together: ClassVar[int] = 50
+    name = "arithmetic"
+    title = "Arithmetic"
+    note = "An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals."
+    unit = "problems"
+    record = ArithmeticAnswer
+    together = 50
 
     problems: list[Problems] = Field(default=[Problems()], min_length=1)
 
@@ -160,7 +161,7 @@ class Arithmetic(Task):
     @classmethod
     def section(cls, records: Sequence[ArithmeticAnswer], run: Run) -> Section:
         rows = cls.scores(records)
-        notes = ["An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals."]
+        notes = [cls.note]
         if any(len(row.by_seed) > 1 for row in rows):
             notes.append("Shares are means over training seeds; intervals are for other problems, not for other seeds.")
         notes += [
@@ -169,31 +170,17 @@ class Arithmetic(Task):
             for row in rows
             if row.unreadable
         ]
-        figures = [
-            Figure(
-                f"Exact answers, {operation}",
-                Curves(
-                    "digits",
-                    "Share of exact answers by number of digits",
-                    {row.run: row.parts for row in found},
-                    run.baseline,
-                ),
-            )
-            for operation, of_operation in groupby(rows, key=lambda row: row.task)
-            for found in [list(of_operation)]
-        ]
+        figures = []
+        for operation in dict.fromkeys(row.task for row in rows):
+            runs = {row.run: row.parts for row in rows if row.task == operation}
+            curves = Curves("digits", "Share of exact answers by number of digits", runs, run.baseline)
+            figures.append(Figure(f"Exact answers, {operation}", curves))
         headlines = []
         for row in rows if len(rows) <= HEADLINES else ():
             value, (interval, asked), _ = percent(row.overall._replace(seeds=1))
             headlines.append(Headline(f"Exact answers, {row.task}, {row.run}", value, f"{interval}, {asked}"))
-        return Section(
-            "arithmetic",
-            "Arithmetic",
-            tuple(notes),
-            tuple(figures),
-            tuple(cls.tables(records, run.baseline)),
-            headlines=tuple(headlines),
-        )
+        shown = super().section(records, run)
+        return shown._replace(notes=tuple(notes), figures=tuple(figures), headlines=tuple(headlines))
 
     @classmethod
     def pairs(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> Pairs | None:
@@ -206,28 +193,26 @@ class Arithmetic(Task):
         return Pairs([_differences(rows, baseline)], facts)
 
 
-def _digits(rows: Sequence[Score] | Sequence[Difference]) -> tuple[list[int], list[str]]:
+def _columns(rows: Sequence[Score] | Sequence[Difference]) -> tuple[list[str], list[list[Estimate | None]]]:
+    """What the columns are called, all digits together and each digit count, and what every row has in them."""
     digits = sorted({digit for row in rows for digit in row.parts})
-    return digits, [f"{d} digit{'s' if d > 1 else ''}" for d in digits]
+    names = ["All", *(f"{d} digit{'s' if d > 1 else ''}" for d in digits)]
+    return names, [[row.overall, *map(row.parts.get, digits)] for row in rows]
 
 
 def _accuracies(rows: Sequence[Score]) -> Table:
     """One row an operation and run, all digits together and a column a digit count; an operation's best is bold."""
-    digits, names = _digits(rows)
+    names, shares = _columns(rows)
     lines: list[tuple[Cell, ...]] = []
-    for _, group in groupby(rows, key=lambda row: row.task):
-        runs = list(group)
-        columns: list[list[Estimate | None]] = [
-            [row.overall for row in runs],
-            *([row.parts.get(digit) for row in runs] for digit in digits),
-        ]
-        leaders = [leader(column) for column in columns]
-        for row, shares in zip(runs, zip(*columns, strict=True), strict=True):
-            cells = [percent(found, leader=best) for found, best in zip(shares, leaders, strict=True)]
-            lines.append((Cell(row.task), Cell(row.run), _with_seeds(cells[0], row), *cells[1:]))
+    for row, own in zip(rows, shares, strict=True):
+        rivals = [found for each, found in zip(rows, shares, strict=True) if each.task == row.task]
+        overall, *cells = (
+            percent(one, leader=leader(column)) for one, column in zip(own, zip(*rivals, strict=True), strict=True)
+        )
+        lines.append((Cell(row.task), Cell(row.run), _with_seeds(overall, row), *cells))
     return Table(
         "Exact answers by number of digits, with Wilson 95% intervals",
-        ("Operation", "Run", "All", *names),
+        ("Operation", "Run", *names),
         tuple(lines),
         label_columns=2,
     )
@@ -242,20 +227,12 @@ def _with_seeds(cell: Cell, row: Score) -> Cell:
 
 def _differences(rows: Sequence[Difference], baseline: str) -> Table:
     """One row an operation and run: its accuracy minus the baseline's, in all and by digit count."""
-    digits, names = _digits(rows)
+    names, found = _columns(rows)
     return Table(
         f"Exact answers compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
         "intervals and the one-sided p of no gain",
-        ("Operation", "Run", "All", *names),
-        tuple(
-            (
-                Cell(row.task),
-                Cell(row.run),
-                points(row.overall),
-                *(points(row.parts.get(digit)) for digit in digits),
-            )
-            for row in rows
-        ),
+        ("Operation", "Run", *names),
+        tuple((Cell(row.task), Cell(row.run), *map(points, columns)) for row, columns in zip(rows, found, strict=True)),
         label_columns=2,
     )
 

@@ -6,20 +6,21 @@ import contextlib
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 
 from ani.errors import InputError
 from ani.launch import ONE_PROCESS, Processes
 from ani.results.files import Integer, Run
-from ani.results.scores import ONE_MODEL, Answer, Asked, Difference, Score, differences, grouped, scores
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
 from ani.results.sections import Bars, Figure, Section
-from ani.results.statistics import difference_facts, share_facts
-from ani.results.tables import MISSING, Cell, Table, leader, parts_table, percent, points
+from ani.results.statistics import Estimate, difference_facts, share_facts
+from ani.results.tables import MISSING, Cell, Table, leader, percent, points
 from ani.tasks.answering import Answerer, VllmModel, longest_text
 from ani.tasks.lm_eval.data import BenchmarkName
 from ani.tasks.task import Count, Pairs, Task
@@ -71,20 +72,14 @@ class BenchmarkAnswer(Answer):
         return self.group
 
 
-class Questions(Sequence[dict[str, Any]]):
+class Questions(list[dict[str, Any]]):
     """A benchmark's questions, and lm-evaluation-harness's task that has them."""
 
     def __init__(self, task: HarnessTask, number: int, settings: dict[str, Any]) -> None:
+        super().__init__(dict(doc) for _, doc in task.doc_iterator(limit=number))
         self.task = task
-        self.docs = [dict(doc) for _, doc in task.doc_iterator(limit=number)]
         self.settings = settings
         """What `run.json` says of them."""
-
-    def __len__(self) -> int:
-        return len(self.docs)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.docs[index]
 
     @property
     def written(self) -> bool:
@@ -95,9 +90,14 @@ class Questions(Sequence[dict[str, Any]]):
 class Benchmark(Task):
     """What the three have in common; each is asked at most once."""
 
-    unit: ClassVar[str] = "questions"
-    chats: ClassVar[bool] = True
-    record: ClassVar[type[Asked]] = BenchmarkAnswer
+    title = "Benchmarks"
+    note = (
+        "GSM8K: 8-shot, MATH: 4-shot, both with chains of thought; MMLU: 5-shot, by the log-probabilities of A to "
+        "D. Intervals are for other questions, not for other training seeds."
+    )
+    unit = "questions"
+    chats = True
+    record = BenchmarkAnswer
 
     data: str | None = None
     """A hub name, a JSONL file or a directory of them; null: the set on the hub."""
@@ -164,9 +164,7 @@ class Benchmark(Task):
         paper's scores of its reference model suggest. A template without a system role has that text before the user's.
 
         Args:
-            answerer: With a chat template.
-            questions: Of `questions`.
-            count: For progress.
+            answerer, questions, count: As for every task.
             processes: Those that share the work. They answer the batches in which one would answer all, if there is a
                 batch size; the main one judges, and for the others no records come.
             kept: Keeps every answer as it comes, so that a killed run goes on (`ani.tasks.lm_eval.kept`).
@@ -223,13 +221,6 @@ class Benchmark(Task):
         return scores(records, lambda answer: answer.task, part)
 
     @classmethod
-    def differences(
-        cls, records: Sequence[BenchmarkAnswer], baseline: str, part: Callable[[BenchmarkAnswer], Any]
-    ) -> list[Difference]:
-        """By benchmark (paper, "Fine-grained bootstrap")."""
-        return differences(records, baseline, lambda answer: answer.task, part)
-
-    @classmethod
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
         ((by_part,), (by_subject,)) = (cls.scores(records, key) for key in (_part, _subject))
         found = {"all": by_part.overall, **by_part.parts, **by_subject.parts}
@@ -238,28 +229,21 @@ class Benchmark(Task):
     @classmethod
     def tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
         rows = cls.scores(records, _part)
-        tables = [_main_results(rows)]
-        if any(row.parts for row in rows):
-            tables.append(_parts(rows, "level or group", "Part"))
-        if baseline is not None and (pairs := cls.differences(records, baseline, _part)):
-            tables.append(_differences(pairs, baseline))
-        return tables
+        tables = [_main_results(rows), _parts(rows, "level or group", "Part")]
+        if baseline is not None:
+            tables.append(_differences(_compared(records, baseline, part=_part), baseline))
+        return _with_rows(tables)
 
     @classmethod
-    def _subject_tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None) -> Iterator[Table]:
-        rows = cls.scores(records, _subject)
-        if any(row.parts for row in rows):
-            yield _parts(rows, "subject", "Subject")
+    def _subject_tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None) -> list[Table]:
+        tables = [_parts(cls.scores(records, _subject), "subject", "Subject")]
         if baseline is not None:
-            yield from _subject_differences(cls.differences(records, baseline, _subject), baseline)
+            tables.append(_differences(_compared(records, baseline, part=_subject), baseline, subjects=True))
+        return _with_rows(tables)
 
     @classmethod
     def section(cls, records: Sequence[BenchmarkAnswer], run: Run) -> Section:
         rows = cls.scores(records, _part)
-        note = (
-            "GSM8K: 8-shot, MATH: 4-shot, both with chains of thought; MMLU: 5-shot, by the log-probabilities of A to "
-            "D. Intervals are for other questions, not for other training seeds."
-        )
         cut = grouped((answer for answer in records if answer.truncated), lambda answer: (answer.task, answer.run))
         notes = [
             f"{row.task.upper()}, {row.run}: {number} of {row.overall.cases * row.overall.seeds} {what}."
@@ -270,25 +254,20 @@ class Benchmark(Task):
             )
             if number
         ]
-        by_task = {task: [row for row in rows if row.task == task] for task in dict.fromkeys(row.task for row in rows)}
-        return Section(
-            "benchmarks",
-            "Benchmarks",
-            (note, *notes),
-            tuple(
-                Figure(f"Right answers, {task.upper()}", Bars("Right answers", {row.run: row.overall for row in found}))
-                for task, found in by_task.items()
-                if len(found) > 1
-            ),
-            tuple(cls.tables(records, run.baseline)),
-            tuple(cls._subject_tables(records, run.baseline)),
-        )
+        figures = []
+        for task in dict.fromkeys(row.task for row in rows):
+            runs = {row.run: row.overall for row in rows if row.task == task}
+            if len(runs) > 1:
+                figures.append(Figure(f"Right answers, {task.upper()}", Bars("Right answers", runs)))
+        folded = tuple(cls._subject_tables(records, run.baseline))
+        shown = super().section(records, run)
+        return shown._replace(anchor="benchmarks", notes=(cls.note, *notes), figures=tuple(figures), folded=folded)
 
     @classmethod
     def pairs(cls, records: Sequence[BenchmarkAnswer], baseline: str) -> Pairs | None:
-        by_part, by_subject = (cls.differences(records, baseline, key) for key in (_part, _subject))
+        by_part, by_subject = (_compared(records, baseline, part=key) for key in (_part, _subject))
         return Pairs(
-            [_differences(by_part, baseline), *_subject_differences(by_subject, baseline)],
+            _with_rows([_differences(by_part, baseline), _differences(by_subject, baseline, subjects=True)]),
             {
                 row.task: difference_facts({"all": row.overall, **row.parts, **of_subjects.parts})
                 for row, of_subjects in zip(by_part, by_subject, strict=True)
@@ -299,19 +278,19 @@ class Benchmark(Task):
 class Gsm8k(Benchmark):
     """Word problems, 8-shot with chains of thought."""
 
-    name: ClassVar[str] = "gsm8k"
+    name = "gsm8k"
 
 
 class Math(Benchmark):
     """Competition problems, 4-shot with chains of thought."""
 
-    name: ClassVar[str] = "math"
+    name = "math"
 
 
 class Mmlu(Benchmark):
     """Multiple choice, 5-shot, by the log-probabilities of the letters."""
 
-    name: ClassVar[str] = "mmlu"
+    name = "mmlu"
 
     def _judged(self, doc: dict[str, Any], result: Any) -> dict[str, Any]:
         best = max(range(4), key=lambda choice: result[choice])
@@ -319,33 +298,25 @@ class Mmlu(Benchmark):
         return {key: value for key, value in doc.items() if key != "shots"} | {"output": result} | judged
 
 
-def _part(answer: BenchmarkAnswer) -> str | None:
-    return answer.part
+_part, _subject = attrgetter("part"), attrgetter("subject")
+_compared = partial(differences, task=attrgetter("task"))  # paper, "Fine-grained bootstrap"
 
 
-def _subject(answer: BenchmarkAnswer) -> str | None:
-    return answer.subject
+def _with_rows(tables: Iterable[Table]) -> list[Table]:
+    return [table for table in tables if table.rows]
 
 
 def _main_results(rows: Sequence[Score]) -> Table:
     """One row a run, one column a benchmark (paper, Tables "Main Results" and "Scalability"); the best is bold."""
     tasks = list(dict.fromkeys(row.task for row in rows))
-    by_run: dict[str, dict[str, Score]] = {}
-    for row in rows:
-        by_run.setdefault(row.run, {})[row.task] = row
+    shares = {(row.run, row.task): row.overall for row in rows}
     leaders = {task: leader(row.overall for row in rows if row.task == task) for task in tasks}
     return Table(
         "Right answers, with Wilson 95% intervals",
         ("Run", *(task.upper() for task in tasks)),
         tuple(
-            (
-                Cell(run),
-                *(
-                    percent(found[task].overall, leader=leaders[task]) if task in found else Cell(MISSING)
-                    for task in tasks
-                ),
-            )
-            for run, found in by_run.items()
+            (Cell(run), *(percent(shares.get((run, task)), leader=leaders[task]) for task in tasks))
+            for run in dict.fromkeys(row.run for row in rows)
         ),
         label_columns=1,
     )
@@ -353,7 +324,7 @@ def _main_results(rows: Sequence[Score]) -> Table:
 
 def _parts(rows: Sequence[Score], by: str, head: str) -> Table:
     caption = f"Right answers by {by}, with Wilson 95% intervals"
-    return parts_table(caption, ("Benchmark", head), rows, lambda row: row.parts, percent, str.upper)
+    return _by_part(caption, head, ((row, row.parts) for row in rows), percent)
 
 
 def _differences(rows: Sequence[Difference], baseline: str, subjects: bool = False) -> Table:
@@ -361,15 +332,32 @@ def _differences(rows: Sequence[Difference], baseline: str, subjects: bool = Fal
         f"Right answers{' by subject' if subjects else ''} compared to {baseline}, in percentage points: the same "
         "questions in pairs, with 95% bootstrap intervals and the one-sided p of no gain"
     )
-
-    def parts(row: Difference) -> dict[str, Any]:
-        return row.parts if subjects else {"all": row.overall, **row.parts}
-
-    return parts_table(caption, ("Benchmark", "Part"), rows, parts, points, str.upper)
+    parts = ((row, row.parts if subjects else {"all": row.overall, **row.parts}) for row in rows)
+    return _by_part(caption, "Part", parts, points)
 
 
-def _subject_differences(rows: Sequence[Difference], baseline: str) -> list[Table]:
-    return [_differences(rows, baseline, subjects=True)] if any(row.parts for row in rows) else []
+def _by_part(
+    caption: str,
+    head: str,
+    rows: Iterable[tuple[Score | Difference, Mapping[str, Estimate]]],
+    cell: Callable[[Estimate], Cell],
+) -> Table:
+    """One row a benchmark and part of it, one column a run."""
+    runs: dict[str, None] = {}
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    for row, parts in rows:
+        runs[row.run] = None
+        for part, estimate in parts.items():
+            found.setdefault((row.task, part), {})[row.run] = cell(estimate)
+    return Table(
+        caption,
+        ("Benchmark", head, *runs),
+        tuple(
+            (Cell(task.upper()), Cell(part), *(cells.get(run, Cell(MISSING)) for run in runs))
+            for (task, part), cells in found.items()
+        ),
+        label_columns=2,
+    )
 
 
 def _prompt(task: HarnessTask, doc: dict[str, Any], template: Callable[..., str]) -> str:

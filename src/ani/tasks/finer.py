@@ -8,7 +8,7 @@ them, the name of a tag in `ner_tags`: `O`, or `B-` and `I-` before one of 139 n
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -16,13 +16,11 @@ from ani.data.diagnostic import Role
 from ani.data.sources import hub_errors
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.results.files import Integer, Probability, Run
+from ani.results.files import Integer, Probability
 from ani.results.scores import ONE_MODEL, Asked
-from ani.results.sections import Section
-from ani.results.statistics import Estimate, grouped_share, share_facts
-from ani.results.tables import Table, measures, percent
+from ani.results.statistics import Estimate, grouped_share
 from ani.tasks.answering import Answerer
-from ani.tasks.task import Count, Task
+from ani.tasks.task import Count, Measured
 from ani.untrusted.text import json_lines, zipped_json_lines
 
 HUB_NAME = "nlpaueb/finer-139"
@@ -81,13 +79,19 @@ class FinerSentence(NamedTuple):
     """The tagged ones, in order; nobody says what the others are."""
 
 
-class Finer(Task):
+class Finer(Measured):
     """FiNER-139; for models with a gate."""
 
-    name: ClassVar[str] = "finer"
-    unit: ClassVar[str] = "sentences"
-    record: ClassVar[type[Asked]] = TaggedDecision
-    needs_gate: ClassVar[bool] = True
+    name = "finer"
+    title = "FiNER-139"
+    note = (
+        "Numbers of financial reports under XBRL tags. A gate that is always closed would leave every nominal one "
+        "alone: read the first two measures together."
+    )
+    caption = "FiNER-139, with 95% intervals (sentences resampled as wholes)"
+    unit = "sentences"
+    record = TaggedDecision
+    needs_gate = True
 
     data: str = HUB_NAME
     """The set's name on the hub, its zip, or a JSON-lines file in its format."""
@@ -102,9 +106,8 @@ class Finer(Task):
             InputError: The source can't be read, a record is malformed (the file and line are named), or no sentence
                 holds a tagged number.
         """
-        sentences = [
-            sentence for where, record in _records(self.data) if (sentence := _sentence(record, where)).numbers
-        ]
+        read = (_sentence(record, where) for where, record in _records(self.data))
+        sentences = [sentence for sentence in read if sentence.numbers]
         if not sentences:
             raise InputError(f"{self.data} holds no sentence with a tagged number; check the file")
         random.Random(f"finer {seed}").shuffle(sentences)
@@ -121,23 +124,12 @@ class Finer(Task):
 
     def answer(self, answerer: Answerer, questions: Sequence[FinerSentence], count: Count) -> Iterator[TaggedDecision]:
         """A record for each tagged number. Raises InputError as `Answerer.labelled_decisions`."""
-        for sentence in questions:
-            places = find_numbers(sentence.text)
-            found = answerer.labelled_decisions(sentence.text)
-            by_start = {place.start: decision for place, decision in zip(places, found, strict=True)}
-            for number in sentence.numbers:
-                decision = by_start[number.start]
-                yield TaggedDecision(
-                    run=ONE_MODEL,
-                    text=sentence.text,
-                    start=number.start,
-                    end=number.end,
-                    value=decision.value,
-                    tag=number.tag,
-                    role=number.role,
-                    alpha=decision.alpha,
-                    injected=decision.injected,
-                )
+        for text, numbers in questions:
+            decided = zip(find_numbers(text), answerer.labelled_decisions(text), strict=True)
+            by_start = {number.start: found for number, found in decided}
+            for number in numbers:
+                facts = by_start[number.start].model_dump(include={"value", "alpha", "injected"})
+                yield TaggedDecision(run=ONE_MODEL, text=text, role=number.role, **number._asdict(), **facts)
             count(1)
 
     def facts(self, questions: Sequence[FinerSentence]) -> Mapping[str, Any]:
@@ -166,23 +158,6 @@ class Finer(Task):
             "precision": ("Nominal ones among the numbers left alone", share(shut, nominal)),
         }
 
-    @classmethod
-    def summary(cls, records: Sequence[TaggedDecision]) -> dict[str, Any]:
-        return {key: share_facts(found) for key, (_, found) in cls.measures(records).items()}
-
-    @classmethod
-    def tables(cls, records: Sequence[TaggedDecision], baseline: str | None = None) -> list[Table]:
-        rows = ((name, percent(found)) for name, found in cls.measures(records).values())
-        return [measures("FiNER-139, with 95% intervals (sentences resampled as wholes)", rows)]
-
-    @classmethod
-    def section(cls, records: Sequence[TaggedDecision], run: Run) -> Section:
-        note = (
-            "Numbers of financial reports under XBRL tags. A gate that is always closed would leave every nominal one "
-            "alone: read the first two measures together."
-        )
-        return Section("finer", "FiNER-139", (note,), tables=tuple(cls.tables(records)))
-
 
 def _records(source: str) -> Iterator[tuple[str, Any]]:
     if source == HUB_NAME:
@@ -210,21 +185,13 @@ def _sentence(record: Any, where: str) -> FinerSentence:
     if len(tokens) != len(tags):
         raise InputError(f"{where}: {len(tokens)} tokens, but {len(tags)} tags")
     text = " ".join(tokens)
-    position = 0
-    spans: list[tuple[int, int, str]] = []
+    found = find_numbers(text) if set(tags) != {"O"} else []
+    position, numbers = 0, []
     for token, tag in zip(tokens, tags, strict=True):
+        end = position + len(token)
         if tag != "O":
             if tag[:2] not in ("B-", "I-"):
                 raise InputError(f"{where}: {tag!r:.80} is no tag; write 'O', or 'B-' or 'I-' and a name")
-            spans.append((position, position + len(token), tag[2:]))
-        position += len(token) + 1
-    found = find_numbers(text) if spans else []
-    return FinerSentence(
-        text,
-        tuple(
-            TaggedNumber(number.start, number.end, tag)
-            for start, end, tag in spans
-            for number in found
-            if start <= number.start < end
-        ),
-    )
+            numbers += [TaggedNumber(*number[1:], tag[2:]) for number in found if position <= number.start < end]
+        position = end + 1
+    return FinerSentence(text, tuple(numbers))

@@ -11,6 +11,7 @@ from ani.errors import InputError
 from ani.launch import ONE_PROCESS, Processes
 from ani.provenance import provenance
 from ani.results.files import RUN, Run, read_run, task_file, write_json
+from ani.results.scores import Answer
 from ani.results.tables import Table, rich_table
 from ani.tasks import TASKS, ask, clear_answers, pose, presented, read_results
 from ani.tasks.answering import Answerer
@@ -146,21 +147,19 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[Table], dict[str, A
 
 
 def _judged(folder: Path) -> dict[type[Task], list[Any]]:
-    results = {task: records for task, records in read_results(folder).items() if task.is_judged()}
+    judged = [task for task in TASKS.values() if issubclass(task.record, Answer)]
+    results = {task: records for task, records in read_results(folder).items() if task in judged}
     if not results:
-        files = ", ".join(task_file(Path(), name).name for name, task in TASKS.items() if task.is_judged())
+        files = ", ".join(task_file(Path(), task.name).name for task in judged)
         raise InputError(f"{folder} holds none of {files}, or only empty ones; `ani eval --out` writes them")
     return results
 
 
 def _same_generation(task: str, run: Path, baseline: Path) -> None:
     """A shorter answer may be wrong for being cut off. Folders without such settings in `run.json` are let pass."""
-    found = [
-        settings.get("generation")
-        for folder in (run, baseline)
-        if (known := read_run(folder)) is not None and isinstance(settings := known.settings.get(task, {}), dict)
-    ]
-    if len(found) == 2 and None not in found and found[0] != found[1]:
+    known = [(read_run(folder) or Run()).settings.get(task) for folder in (run, baseline)]
+    found = [settings.get("generation") if isinstance(settings, dict) else None for settings in known]
+    if None not in found and found[0] != found[1]:
         ours, theirs = (one_line(json.dumps(generation), 200) for generation in found)
         raise InputError(
             f"{task}: answers were generated with {ours} for {run} and {theirs} for {baseline}, by their run.json; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic import Field
 
@@ -57,10 +57,15 @@ class GateShare(NamedTuple):
 class GateShares(Task):
     """The share of open gates in any texts; for models with a gate."""
 
-    name: ClassVar[str] = "gate-shares"
-    unit: ClassVar[str] = "texts"
-    record: ClassVar[type[Asked]] = GatedText
-    needs_gate: ClassVar[bool] = True
+    name = "gate-shares"
+    title = "Open gates by text"
+    note = (
+        "How many of the numbers the gate lets through, by benchmark and subject, or in other texts; each text is "
+        "read as a prompt by itself."
+    )
+    unit = "texts"
+    record = GatedText
+    needs_gate = True
 
     texts: list[str] = Field(min_length=1)
     """`gsm8k`, `math` or `mmlu`, also as `mmlu=PATH`; or text files (a line each) and JSONL files."""
@@ -130,27 +135,21 @@ class GateShares(Task):
             if row.numbers is not None:
                 where, name = ("", row.source) if row.group is None else (row.source, row.group)
                 bars.setdefault(where, {})[name] = row.numbers
-        note = (
-            "How many of the numbers the gate lets through, by benchmark and subject, or in other texts; each text is "
-            "read as a prompt by itself."
-        )
-        return Section(
-            "gate-shares",
-            "Open gates by text",
-            (note,),
-            tuple(
-                Figure(
-                    f"Numbers injected, {source}" if source else "Numbers injected",
-                    Bars("Share of numbers injected", shares),
-                )
-                for source, shares in bars.items()
-            ),
-            (_table([row for row in rows if row.group is None]),),
-            tuple(
-                _table(found)
-                for source in dict.fromkeys(row.source for row in rows)
-                if (found := [row for row in rows if row.source == source and row.group is not None])
-            ),
+        titles = {where: f"Numbers injected, {where}" if where else "Numbers injected" for where in bars}
+        return (
+            super()
+            .section(records, run)
+            ._replace(
+                figures=tuple(
+                    Figure(titles[where], Bars("Share of numbers injected", found)) for where, found in bars.items()
+                ),
+                tables=(_table([row for row in rows if row.group is None]),),
+                folded=tuple(
+                    _table(found)
+                    for source in dict.fromkeys(row.source for row in rows)
+                    if (found := [row for row in rows if row.source == source and row.group is not None])
+                ),
+            )
         )
 
 

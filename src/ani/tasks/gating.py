@@ -1,7 +1,7 @@
 """Does the gate tell names from quantities? Knows nothing about how it learnt to."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -9,15 +9,10 @@ from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences
 from ani.results.files import Integer, Probability, Run
 from ani.results.scores import ONE_MODEL, Asked, by_seed, grouped
 from ani.results.sections import Figure, Headline, Histogram, Section
-from ani.results.statistics import Estimate, mean_of_two, mean_share, share, share_facts
+from ani.results.statistics import Estimate, mean_of_two, mean_share, share_facts
 from ani.results.tables import MISSING, Cell, Table, measures, percent
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Count, Task
-
-NOTE = (
-    "Held-out sentences: a quantitative number (an operand) should open the gate, a nominal one (a name) should leave "
-    "it closed. Intervals take numbers as independent, which numbers of one sentence are not quite."
-)
 
 
 class GateDecision(Asked):
@@ -65,10 +60,15 @@ class Separation(NamedTuple):
 class Gating(Task):
     """Held-out sentences whose numbers have known roles; for models with a gate."""
 
-    name: ClassVar[str] = "gating"
-    unit: ClassVar[str] = "sentences"
-    record: ClassVar[type[Asked]] = GateDecision
-    needs_gate: ClassVar[bool] = True
+    name = "gating"
+    title = "Gate and roles"
+    note = (
+        "Held-out sentences: a quantitative number (an operand) should open the gate, a nominal one (a name) should "
+        "leave it closed. Intervals take numbers as independent, which numbers of one sentence are not quite."
+    )
+    unit = "sentences"
+    record = GateDecision
+    needs_gate = True
 
     count: int = Field(default=100, ge=1)
     """Sentences."""
@@ -97,8 +97,9 @@ class Gating(Task):
 
     @classmethod
     def section(cls, records: Sequence[GateDecision], run: Run) -> Section:
+        shown = super().section(records, run)
         if _is_comparison(records):
-            return Section("gating", "Gates and roles", (NOTE,), tables=(_by_run(records),))
+            return shown._replace(title="Gates and roles")
         summary = separation(records)
         alphas = {role: [r.alpha for r in records if r.role == role and r.alpha is not None] for role in ROLES}
         domains = grouped(records, lambda record: record.domain)
@@ -106,13 +107,9 @@ class Gating(Task):
         if (balanced := summary.balanced_accuracy) is not None:
             value, (interval,), _ = percent(balanced, counted=False)
             headlines.append(Headline("Roles told apart, balanced accuracy", value, interval))
-        return Section(
-            "gating",
-            "Gate and roles",
-            (NOTE,),
-            (Figure("α by role", Histogram(alphas)),) if any(alphas.values()) else (),
-            tuple(cls.tables(records)),
-            (_by_domain(domains),) if domains else (),
+        return shown._replace(
+            figures=(Figure("α by role", Histogram(alphas)),) if any(alphas.values()) else (),
+            folded=(_by_domain(domains),) if domains else (),
             headlines=tuple(headlines),
         )
 
@@ -120,10 +117,16 @@ class Gating(Task):
 ROLES = ("quantitative", "nominal")
 
 
-def separation(records: Sequence[GateDecision]) -> Separation:
-    """Of one model's decisions."""
-    shares = [share(record.right for record in records if record.role == role) for role in ROLES]
-    return Separation(shares[1], shares[0], _auc(records))
+def separation(*seeds: Sequence[GateDecision]) -> Separation:
+    """Of one model's decisions; of those of several seeds, about the same numbers, the mean."""
+
+    def right(role: Role) -> Estimate | None:
+        cases = [[record.right for record in seed if record.role == role] for seed in seeds]
+        return mean_share([(sum(seed), len(seed)) for seed in cases]) if cases[0] else None
+
+    aucs = [auc for auc in map(_auc, seeds) if auc is not None]
+    mean = sum(aucs) / len(aucs) if len(aucs) == len(seeds) else None
+    return Separation(right("nominal"), right("quantitative"), mean)
 
 
 def _auc(records: Sequence[GateDecision]) -> float | None:
@@ -139,16 +142,8 @@ def _auc(records: Sequence[GateDecision]) -> float | None:
 
 def separations(records: Sequence[GateDecision]) -> dict[str, Separation]:
     """Those of a comparison's runs, means over seeds. Raises InputError if seeds were shown different numbers."""
-    result = {}
-    for run, of_run in grouped(records, lambda record: record.run).items():
-        seeds = by_seed(run, of_run)
-        shares = []
-        for role in ROLES:
-            right = [[record.right for record in seed if record.role == role] for seed in seeds]
-            shares.append(mean_share([(sum(cases), len(cases)) for cases in right]) if right[0] else None)
-        aucs = [auc for auc in map(_auc, seeds) if auc is not None]
-        result[run] = Separation(shares[1], shares[0], sum(aucs) / len(aucs) if len(aucs) == len(seeds) else None)
-    return result
+    runs = grouped(records, lambda record: record.run)
+    return {run: separation(*by_seed(run, of_run)) for run, of_run in runs.items()}
 
 
 def _is_comparison(records: Sequence[GateDecision]) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from ani.results.decisions import DecidedText
 from ani.results.files import Run
-from ani.results.scores import ONE_MODEL, Asked
+from ani.results.scores import ONE_MODEL
 from ani.results.sections import Section
 from ani.results.tables import Table
 from ani.tasks.answering import Answerer
@@ -26,10 +26,15 @@ CLOSED_STYLE = "black on grey70"
 class Inspected(Task):
     """Sentences to look at; for models with a gate."""
 
-    name: ClassVar[str] = "inspected"
-    unit: ClassVar[str] = "sentences"
-    record: ClassVar[type[Asked]] = DecidedText
-    needs_gate: ClassVar[bool] = True
+    name = "inspected"
+    title = "Inspected sentences"
+    note = (
+        "Every number of a sentence with its gate: ● underlined, open (the number's features are injected); ○ "
+        "dashed, closed (left alone)."
+    )
+    unit = "sentences"
+    record = DecidedText
+    needs_gate = True
 
     texts: list[str] = Field(min_length=1)
     """Each is read as a prompt by itself."""
@@ -52,11 +57,7 @@ class Inspected(Task):
 
     @classmethod
     def section(cls, records: Sequence[DecidedText], run: Run) -> Section:
-        note = (
-            "Every number of a sentence with its gate: ● underlined, open (the number's features are injected); ○ "
-            "dashed, closed (left alone)."
-        )
-        return Section("inspected", "Inspected sentences", (note,), sentences=tuple(records))
+        return super().section(records, run)._replace(sentences=tuple(records))
 
 
 def marked_text(decided: DecidedText) -> Text:

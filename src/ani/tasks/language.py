@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from pydantic import Field, FiniteFloat
@@ -15,9 +15,8 @@ from ani.data.diagnostic import diagnostic_sentences, sentence_limit
 from ani.data.sources import hub_records
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.results.files import Integer, Run
+from ani.results.files import Integer
 from ani.results.scores import ONE_MODEL, Asked, by_seed, grouped
-from ani.results.sections import Section
 from ani.results.statistics import Estimate, bootstrap_means, percentiles
 from ani.results.tables import MISSING, Cell, Table, count
 from ani.tasks.answering import Answerer
@@ -77,10 +76,17 @@ class Language(Task):
     ended, because what they put there says so: the token that follows would be a gift to them.
     """
 
-    name: ClassVar[str] = "language"
-    unit: ClassVar[str] = "texts"
-    record: ClassVar[type[Asked]] = TextLoss
-    together: ClassVar[int] = 10 * BATCH_SIZE  # of which those of like length make a batch
+    name = "language"
+    title = "Language"
+    note = (
+        "What training costs on ordinary text. Scored are word tokens: not numbers, nor the token right after one. "
+        "Texts without numbers can only show what training did to the model; in sentences whose numbers are all "
+        "names, injecting one can do harm as well. Means over training seeds; intervals are for other texts, not "
+        "for other seeds."
+    )
+    unit = "texts"
+    record = TextLoss
+    together = 10 * BATCH_SIZE  # of which those of like length make a batch
 
     texts: str
     """A JSONL file, or a data set on the hub, of which the first 20,000 records of the split `test` are read; no text
@@ -181,16 +187,6 @@ class Language(Task):
                 cells += [_nats(None if one is None else one.difference) for one in found]
             lines.append(tuple(cells))
         return [Table(caption, tuple(header), tuple(lines), label_columns=1)]
-
-    @classmethod
-    def section(cls, records: Sequence[TextLoss], run: Run) -> Section:
-        note = (
-            "What training costs on ordinary text. Scored are word tokens: not numbers, nor the token right after one. "
-            "Texts without numbers can only show what training did to the model; in sentences whose numbers are all "
-            "names, injecting one can do harm as well. Means over training seeds; intervals are for other texts, not "
-            "for other seeds."
-        )
-        return Section("language", "Language", (note,), tables=tuple(cls.tables(records, run.baseline)))
 
 
 def perplexities(losses: Sequence[TextLoss], baseline: str | None = None) -> dict[str, dict[TextKind, Perplexity]]:

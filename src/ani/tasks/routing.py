@@ -8,15 +8,16 @@ a query is no success but counted apart.
 """
 
 import ast
+import contextlib
 import json
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import yaml
 from pydantic import Field
@@ -24,16 +25,11 @@ from pydantic import Field
 from ani.data.diagnostic import Role
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
-from ani.results.files import Integer, Probability, Record, Run
+from ani.results.files import Integer, Probability, Record
 from ani.results.scores import ONE_MODEL, Asked
-from ani.results.sections import Section
-from ani.results.statistics import Estimate, grouped_share, share_facts
-from ani.results.tables import Table, measures, percent
+from ani.results.statistics import Estimate, grouped_share
 from ani.tasks.answering import Answerer
-from ani.tasks.task import Count, Task
-
-if TYPE_CHECKING:
-    pass
+from ani.tasks.task import Count, Measured
 
 _ROLES: dict[str, Role] = {"N": "nominal", "Q": "quantitative"}
 _PERCENTAGE = re.compile(r"\s*(?:%|percent\b)")
@@ -54,6 +50,7 @@ CallStatus = Literal["called", "malformed", "none"]
 
 _NAME = re.compile(r"""\bcalculator(?:\(|\s+\((?=\s*(?:["'\[{(\d.$+-]|\w+\s*=)))""", re.IGNORECASE)
 """After a space only with the beginning of a literal or of a named argument: "the calculator (a tool)" is prose."""
+_QUOTE_OR_PARENTHESIS = re.compile(r"""[()]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|["']""", re.DOTALL)
 _JSON_NAME = re.compile(r'"name"\s*:\s*"calculator"', re.IGNORECASE)
 
 
@@ -115,14 +112,20 @@ class RoutingQuery(NamedTuple):
     solution: str
 
 
-class Routing(Task):
+class Routing(Measured):
     """A calculator's calls for 64 deceptive queries; where the model has a gate, it is asked as well."""
 
-    name: ClassVar[str] = "routing"
-    unit: ClassVar[str] = "queries"
-    record: ClassVar[type[Asked]] = RoutedQuery
-    chats: ClassVar[bool] = True
-    together: ClassVar[int] = 16
+    name = "routing"
+    title = "Tool routing"
+    note = (
+        "Queries with a calculator at hand. An operand is a number that the calculation needs; a trap is a name "
+        "that looks like one. A query without a readable call is no success, and counted apart."
+    )
+    caption = "Tool routing, with 95% intervals (queries resampled as wholes)"
+    unit = "queries"
+    record = RoutedQuery
+    chats = True
+    together = 16
 
     limit: int | None = Field(default=None, ge=1)
     """Queries, drawn by the seed; null: all. A larger limit only appends."""
@@ -160,57 +163,38 @@ class Routing(Task):
     @classmethod
     def measures(cls, records: Sequence[RoutedQuery]) -> dict[str, tuple[str, Estimate | None]]:
         """Measure: what it is called, and its share, queries resampled as wholes."""
-        numbers = [(index, record, number) for index, record in enumerate(records) for number in record.numbers]
 
-        def share(
-            role: Role,
-            right: Callable[[RoutedNumber], bool],
-            of: Callable[[RoutedQuery, RoutedNumber], bool] = lambda query, number: True,
-        ) -> Estimate | None:
-            chosen = [(i, number) for i, query, number in numbers if number.role == role and of(query, number)]
-            return grouped_share([right(number) for _, number in chosen], [index for index, _ in chosen])
+        def share(role: Role, right: Callable[[RoutedNumber], bool | None]) -> Estimate | None:
+            """Of the numbers that it is known of."""
+            known = [
+                (index, found)
+                for index, query in enumerate(records)
+                for number in query.numbers
+                if number.role == role and (found := right(number)) is not None
+            ]
+            return grouped_share([found for _, found in known], [index for index, _ in known])
+
+        def opposite(known: bool | None) -> bool | None:
+            return None if known is None else not known
 
         def queries(right: Callable[[RoutedQuery], bool]) -> Estimate | None:
             return grouped_share([right(record) for record in records], range(len(records)))
 
         return {
-            "traps_closed": (
-                "Gate: traps closed",
-                share("nominal", lambda n: n.injected is False, lambda _, n: n.injected is not None),
-            ),
-            "operands_open": (
-                "Gate: operands open",
-                share("quantitative", lambda n: n.injected is True, lambda _, n: n.injected is not None),
-            ),
+            "traps_closed": ("Gate: traps closed", share("nominal", lambda n: opposite(n.injected))),
+            "operands_open": ("Gate: operands open", share("quantitative", lambda n: n.injected)),
             "exact": ("Calls: every operand and nothing else", queries(lambda query: query.exact)),
             # One of a query without a readable call is no success.
             "traps_avoided": ("Calls: traps kept out, of all", share("nominal", lambda n: n.passed is False)),
             "traps_avoided_when_called": (
                 "Calls: traps kept out, of those in queries with a call",
-                share("nominal", lambda n: n.passed is False, lambda query, _: query.call == "called"),
+                share("nominal", lambda n: opposite(n.passed)),
             ),
             "operands_passed": ("Calls: operands passed", share("quantitative", lambda n: n.passed is True)),
             "called": ("Queries with a readable call", queries(lambda query: query.call == "called")),
             "malformed": ("Queries with a malformed call", queries(lambda query: query.call == "malformed")),
             "none": ("Queries without a call", queries(lambda query: query.call == "none")),
         }
-
-    @classmethod
-    def summary(cls, records: Sequence[RoutedQuery]) -> dict[str, Any]:
-        return {key: share_facts(found) for key, (_, found) in cls.measures(records).items()}
-
-    @classmethod
-    def tables(cls, records: Sequence[RoutedQuery], baseline: str | None = None) -> list[Table]:
-        rows = ((name, percent(found)) for name, found in cls.measures(records).values())
-        return [measures("Tool routing, with 95% intervals (queries resampled as wholes)", rows)]
-
-    @classmethod
-    def section(cls, records: Sequence[RoutedQuery], run: Run) -> Section:
-        note = (
-            "Queries with a calculator at hand. An operand is a number that the calculation needs; a trap is a name "
-            "that looks like one. A query without a readable call is no success, and counted apart."
-        )
-        return Section("routing", "Tool routing", (note,), tables=tuple(cls.tables(records)))
 
 
 @cache
@@ -266,11 +250,7 @@ def judged(query: RoutingQuery, output: str) -> RoutedQuery:
         exact=exact,
         numbers=[
             RoutedNumber(
-                text=number.text,
-                value=str(number.value),
-                start=number.start,
-                end=number.end,
-                role=number.role,
+                **{**number._asdict(), "value": str(number.value)},
                 alpha=None,
                 injected=None,
                 passed=number in passed if calls else None,
@@ -308,21 +288,13 @@ def parse_calls(output: str) -> tuple[list[list[Decimal]], int]:
 
 def _closing(text: str, position: int) -> int | None:
     """One after the parenthesis that closes the one before `position`; None if there is none."""
-    depth, quote = 1, ""
-    while position < len(text):
-        character = text[position]
-        if quote:
-            if character == "\\":
-                position += 1
-            elif character == quote:
-                quote = ""
-        elif character in "\"'":
-            quote = character
-        elif character in "()":
-            depth += 1 if character == "(" else -1
-            if not depth:
-                return position + 1
-        position += 1
+    depth = 1
+    for part in _QUOTE_OR_PARENTHESIS.finditer(text, position):
+        if part[0] in ("'", '"'):  # without its end
+            return None
+        depth += {"(": 1, ")": -1}.get(part[0], 0)
+        if not depth:
+            return part.end()
     return None
 
 
@@ -331,71 +303,57 @@ def _python_values(source: str) -> list[Decimal] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the escape in "\$5,000", of which kind depends on the Python
-            return list(_literal_values(ast.parse(source, mode="eval").body, source))
+            return _literal_values(ast.parse(source, mode="eval").body, source)
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         return None
 
 
-def _literal_values(node: ast.expr, source: str) -> Iterator[Decimal]:
-    inner: Sequence[ast.expr]
+def _literal_values(node: ast.expr, source: str) -> list[Decimal]:
+    inner: Iterable[ast.AST]
     match node:
+        case ast.Constant(value=str() as text):
+            return _text_values(text)
+        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
+            return [Decimal(ast.get_source_segment(source, node) or "")]  # as written: a float would round it
         case ast.Call(func=ast.Name(id=name)) if name.lower() == "calculator":
             inner = [*node.args, *(keyword.value for keyword in node.keywords)]
-        case ast.List() | ast.Tuple() | ast.Set():
-            inner = node.elts
         case ast.Dict():
             inner = node.values
-        case ast.BinOp():
-            inner = [node.left, node.right]
-        case ast.UnaryOp():
-            inner = [node.operand]
-        case ast.Constant(value=str() as text):
-            yield from _text_values(text)
-            return
-        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
-            yield Decimal(ast.get_source_segment(source, node) or "")  # as written: a float would round it
-            return
+        case ast.List() | ast.Tuple() | ast.Set() | ast.BinOp() | ast.UnaryOp():
+            inner = ast.iter_child_nodes(node)  # operators are among them
         case _:
             raise ValueError(f"{type(node).__name__} is no literal")
-    for child in inner:
-        yield from _literal_values(child, source)
+    return [value for child in inner if isinstance(child, ast.expr) for value in _literal_values(child, source)]
 
 
 def _json_calls(output: str) -> Iterator[list[Decimal]]:
     decoder = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal)
-    position = output.find("{")
-    while position >= 0:
-        try:
-            value, _ = decoder.raw_decode(output, position)
-            if str(value.get("name")).lower() == "calculator":
-                arguments = value.get("arguments", value.get("parameters"))
-                if isinstance(arguments, str):  # OpenAI's form, JSON within JSON; or plain text
-                    arguments = _loaded(decoder, arguments)
-                if values := list(_json_values(arguments)):
-                    yield values
-        except (ValueError, ArithmeticError, RecursionError):
-            pass
-        position = output.find("{", position + 1)
+    for brace in re.finditer(r"\{", output):
+        with contextlib.suppress(ValueError, ArithmeticError, RecursionError):
+            value, _ = decoder.raw_decode(output, brace.start())
+            if str(value.get("name")).lower() != "calculator":
+                continue
+            arguments = value.get("arguments", value.get("parameters"))
+            if isinstance(arguments, str):  # OpenAI's form, JSON within JSON; or plain text
+                with contextlib.suppress(ValueError):
+                    arguments = decoder.decode(arguments)
+            if values := _json_values(arguments):
+                yield values
 
 
-def _loaded(decoder: json.JSONDecoder, text: str) -> Any:
-    try:
-        return decoder.decode(text)
-    except ValueError:
-        return text
-
-
-def _json_values(value: Any) -> Iterator[Decimal]:
+def _json_values(value: Any) -> list[Decimal]:
     match value:
         case Decimal():
-            yield abs(value)
+            return [abs(value)]
         case str():
-            yield from _text_values(value)
-        case list() | dict():
-            for child in value.values() if isinstance(value, dict) else value:
-                yield from _json_values(child)
+            return _text_values(value)
+        case list():
+            return [found for child in value for found in _json_values(child)]
+        case dict():
+            return _json_values(list(value.values()))
+    return []
 
 
-def _text_values(text: str) -> Iterator[Decimal]:
+def _text_values(text: str) -> list[Decimal]:
     """Signs go: whether a subtrahend is passed as -12 or 12 is a matter of style."""
-    return (abs(number.value) for number in find_numbers(text))
+    return [abs(number.value) for number in find_numbers(text)]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from ani.launch import ONE_PROCESS, Processes
 from ani.models import need_chat_template
 from ani.results.files import Run
-from ani.results.scores import Answer, Asked
+from ani.results.scores import Asked
 from ani.results.sections import Section
-from ani.results.tables import Table
+from ani.results.statistics import Estimate, share_facts
+from ani.results.tables import Table, measures, percent
 from ani.settings import Section as Settings
 from ani.settings import validated
 from ani.tasks.answering import Answerer
@@ -40,6 +41,10 @@ class Task(Settings, ABC):
 
     name: ClassVar[str]
     """On the command line, in a comparison, and of its file."""
+    title: ClassVar[str]
+    """Of its section of the page; tasks of one title share their tables and section."""
+    note: ClassVar[str] = ""
+    """Under the title."""
     unit: ClassVar[str]
     """What is counted while it runs, such as problems."""
     record: ClassVar[type[Asked]]
@@ -110,16 +115,32 @@ class Task(Settings, ABC):
         """
 
     @classmethod
-    @abstractmethod
     def section(cls, records: Sequence[Any], run: Run) -> Section:
         """Of the report's page."""
+        notes = (cls.note,) if cls.note else ()
+        return Section(cls.name, cls.title, notes, tables=tuple(cls.tables(records, run.baseline)))
 
     @classmethod
     def pairs(cls, records: Sequence[Any], baseline: str) -> Pairs | None:
         """Two models' records in pairs; None: this task isn't judged question by question."""
         return None
 
+
+class Measured(Task):
+    """Base of tasks whose records make a few shares, of one model."""
+
+    caption: ClassVar[str]
+    """Of its table."""
+
     @classmethod
-    def is_judged(cls) -> bool:
-        """Whether records are answers that are right or wrong."""
-        return issubclass(cls.record, Answer)
+    @abstractmethod
+    def measures(cls, records: Sequence[Any]) -> dict[str, tuple[str, Estimate | None]]:
+        """Measure: what it is called, and its share."""
+
+    @classmethod
+    def summary(cls, records: Sequence[Any]) -> dict[str, Any]:
+        return {key: share_facts(found) for key, (_, found) in cls.measures(records).items()}
+
+    @classmethod
+    def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
+        return [measures(cls.caption, ((name, percent(found)) for name, found in cls.measures(records).values()))]

@@ -6,6 +6,8 @@ order that the seed draws, so that the first N of them are a fair sample. `data`
 - None: the set on the hub, below;
 - another hub name, of a set in the same format: of its configurations those of the set below, or else its default one;
 - a directory that holds `test.jsonl` (for MMLU also `dev.jsonl`, if there is one), or a JSONL file.
+
+All raise InputError if the data can't be read or a record lacks a field; file and line are named.
 """
 
 import random
@@ -62,20 +64,12 @@ _GROUP = {subject: group for group, subjects in MMLU_GROUPS.items() for subject 
 
 
 def gsm8k_questions(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
-    """Rows of `id`, `question`, `answer` (plain digits).
-
-    Raises:
-        InputError: The data can't be read, or a record lacks a field; file and line are named.
-    """
+    """Rows of `id`, `question`, `answer` (plain digits)."""
     return _split(_rows(data, "test", GSM8K, _gsm8k_row), seed)
 
 
 def math_questions(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
-    """Rows of `id`, `question`, `answer` (LaTeX), `subject`, `level` (1 to 5; None where the set says "Level ?").
-
-    Raises:
-        InputError: The data can't be read, or a record lacks a field; file and line are named.
-    """
+    """Rows of `id`, `question`, `answer` (LaTeX), `subject`, `level` (1 to 5; None where the set says "Level ?")."""
     return _split(_rows(data, "test", MATH, _math_row), seed)
 
 
@@ -83,11 +77,8 @@ def mmlu_questions(data: str | None = None, seed: int = 0, **_: Any) -> "dict[st
     """Rows of `id`, `question`, `choices`, `answer` (0 to 3), `subject`, `group`, `shots`, `shots_from`.
 
     The examples are the first five of the subject's dev split. A local file has none: then the first five rows of each
-    subject are its examples, no question is asked about them, and `shots_from` says "test, held out".
-
-    Raises:
-        InputError: The data can't be read, a record lacks a field (file and line are named), or a subject has fewer
-            than five examples.
+    subject are its examples, no question is asked about them, and `shots_from` says "test, held out". Raises InputError
+    also if a subject has fewer than five examples.
     """
     rows = _rows(data, "test", MMLU, _mmlu_row)
     dev = _by_subject(_rows(data, "dev", MMLU, _mmlu_row))

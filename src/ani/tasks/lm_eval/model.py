@@ -137,10 +137,8 @@ class ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
     def share(self, prompts: list[str]) -> None:
         """Compute the keys and values of what all prompts begin with, up to the end of a line, once."""
         rows = [self.tok_encode(prompt) for prompt in prompts]
-        prefix = [
-            one
-            for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(rows), max(rows), strict=False))
-        ]
+        ends = zip(min(rows), max(rows), strict=False)
+        prefix = [token for token, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends)]
         while prefix and "\n" not in self.tok_decode(prefix[-1:]):  # no number goes on beyond a line
             prefix.pop()
         if len(prompts) == 1 or not prefix:
