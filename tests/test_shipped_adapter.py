@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 import ani
 from ani import inspect, load_adapter
 from ani.injection.adapter import _read_config
@@ -41,3 +43,26 @@ def test_it_tells_names_from_quantities() -> None:
         decisions = [record.injected for record in records if record.role == role]
         # Chance is a half; its card says what a larger sample measured.
         assert sum(decision == opened for decision in decisions) / len(decisions) > 0.6
+
+
+CALCULATIONS = {
+    "Calculate 123456 * 654321 =": "80779853376",
+    "The bill: 23.50 + 188.75 + 7 =": "219.25",
+    "(17 + 25) * 12 - 4 =": "500",
+}
+
+
+def written(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+    encoded = tokenizer(prompt, return_tensors="pt")
+    ids = model.generate(**encoded, max_new_tokens=20, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    return str(tokenizer.decode(ids[0, encoded["input_ids"].shape[1] :]))
+
+
+def test_the_calculator_calculates() -> None:
+    """What no model of this size can: products, and what it was never trained on."""
+    model, tokenizer = pair("smollm2")
+    before = [written(model, tokenizer, prompt) for prompt in CALCULATIONS]
+    assert not any(answer in text for answer, text in zip(CALCULATIONS.values(), before, strict=True))
+    load_adapter(model, tokenizer, "smollm2-calculator")
+    for prompt, answer in CALCULATIONS.items():
+        assert written(model, tokenizer, prompt).startswith(f" {answer}<"), prompt

@@ -1,7 +1,6 @@
 """Who answers, by the names that a command line has for models and adapters; knows nothing about what is asked."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -70,7 +69,7 @@ def adapted_model(model: str, adapter: str | None) -> tuple[PreTrainedModel, Pre
 def default_adapter(model: str) -> str | None:
     """The adapter that ships for a model; None: the model is a merged checkpoint, which has its own."""
     if model == EMBEDDED:
-        return str(Path(__file__).parent / "assets" / "smollm2-adapter")
+        return "smollm2-adapter"
     if _merged_method(model) is None:
         raise InputError(f"--adapter is missing: an adapter ships for smollm2 only, not for {model!r}")
     return None

@@ -37,6 +37,9 @@ CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
 PEFT_CONFIG_FILE = CONFIG_NAME
 PEFT_WEIGHTS_FILE = SAFETENSORS_WEIGHTS_NAME
+ASSETS = Path(__file__).parents[1] / "assets"
+SHIPPED = ("smollm2-adapter", "smollm2-calculator")
+"""Adapters for the embedded model that come with the package, by name."""
 
 
 def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
@@ -106,7 +109,7 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
     Args:
         model: The base model that the adapter was trained on, without PEFT around it.
         tokenizer: Its tokenizer.
-        path: Adapter directory, or a name on the Hugging Face hub.
+        path: Adapter directory, a name on the Hugging Face hub, or one of `SHIPPED`.
 
     Returns:
         `model`, the same object, in evaluation mode.
@@ -226,6 +229,8 @@ def _name_modules(file: Path, model: PreTrainedModel, adapter: str) -> None:
 
 def _directory(path: str | Path) -> Path:
     directory = Path(path)
+    if not directory.exists() and str(path) in SHIPPED:
+        return ASSETS / path
     files = [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
     try:
         if not directory.exists():
