@@ -229,7 +229,7 @@ def _name_modules(file: Path, model: PreTrainedModel, adapter: str) -> None:
 
 def _directory(path: str | Path) -> Path:
     directory = Path(path)
-    if not directory.exists() and str(path) in SHIPPED:
+    if str(path) in SHIPPED and not directory.exists():
         return ASSETS / path
     files = [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
     try:
