@@ -80,7 +80,7 @@ def answers(page: Page) -> tuple[str, str]:
 
 
 def test_page(visit: Callable[..., Page]) -> None:
-    model, tokenizer = attached("llama")
+    model, tokenizer = attached("llama", sign="phase")  # with these features an open gate changes the answer
     numbers = decisions(model, tokenizer, TEXT)  # before the page uses the model too
     page = visit(model, tokenizer)
     marks = page.locator("#gates mark")
