@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from ani.errors import InputError
 from ani.probing.curve import LayerPoint, SelectedLayer, layers_table
@@ -75,13 +76,13 @@ def layers_section(curve: Sequence[LayerPoint], selection: SelectedLayer | None)
 
 
 def effects_section(
-    results: Mapping[type[Task], Sequence[object]], run: Run, curve: Sequence[LayerPoint]
+    results: Mapping[type[Task], Sequence[Any]], run: Run, curve: Sequence[LayerPoint]
 ) -> Section | None:
     """Of MATH as in the paper, or else of arithmetic; None where fewer than three layers can be compared."""
     layers = {cell.variant: cell.layer for cell in run.cells if cell.layer is not None}
-    shares = {row.run: row.overall for row in Math.scores(results.get(Math, ()), lambda answer: answer.part)}  # type: ignore[arg-type]
+    shares = {row.run: row.overall for row in Math.scores(results.get(Math, ()), lambda answer: answer.part)}
     task = "right answers to MATH" if shares else "exact answers of all operations"
-    effects = layer_effects(shares or exact_shares(results.get(Arithmetic, ())), layers, curve)  # type: ignore[arg-type]
+    effects = layer_effects(shares or exact_shares(results.get(Arithmetic, ())), layers, curve)
     if len(effects) < FEWEST_LAYERS:
         return None
     unprobed = sorted(set(layers.values()) - {point.layer for point in curve})
