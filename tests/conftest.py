@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Before the first import of huggingface_hub: a missing model is refused at once, not after retries.
-os.environ["HF_HUB_OFFLINE"] = "1"
+# Before the first import of huggingface_hub: a missing model is refused at once, not after retries, and there are no bars,
+# as the command line has it where nobody looks on (it says so too late for a process that has imported it already).
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 import pytest
 import torch

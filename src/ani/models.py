@@ -49,15 +49,6 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
-def need_chat_template(tokenizer: PreTrainedTokenizerBase, what: str) -> None:
-    """Raises InputError if the tokenizer has no chat template, which `what` needs."""
-    if tokenizer.chat_template is None:
-        raise InputError(
-            f"a chat template is needed for {what}, and the model's tokenizer has none: name an instruction-tuned "
-            "model, or set tokenizer.chat_template and save the tokenizer"
-        )
-
-
 def load_config(name: str) -> PreTrainedConfig:
     """Load a model's configuration, without its weights; raises InputError if there is none under this name."""
     source = model_source(name)

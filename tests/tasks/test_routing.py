@@ -9,7 +9,6 @@ import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
-from ani import InputError
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
 from ani.tasks import routing
@@ -229,12 +228,6 @@ def test_a_method_that_rewrites_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     (record,) = routed(model, tokenizer, BONUS, method="numerologic")
     assert "Employee 4:2048 earns" in seen[0]
     assert record.exact and record.query == BONUS.text
-
-
-def test_a_tokenizer_without_a_chat_template() -> None:
-    model, tokenizer = pair("llama")
-    with pytest.raises(InputError, match="a chat template is needed for routing"):
-        Routing().check([BONUS], tokenizer, model.config)
 
 
 def test_smollm2_writes_calls() -> None:

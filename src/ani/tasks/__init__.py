@@ -14,7 +14,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.launch import ONE_PROCESS, Processes
-from ani.models import need_chat_template
 from ani.progress import counting
 from ani.results.files import kept_files, read_records, task_file, write_records
 from ani.results.scores import Asked
@@ -53,8 +52,6 @@ def task_class(name: str) -> type[Task]:
 
 def pose(tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, seed: int) -> list[Posed]:
     """Get the questions of every task; raises InputError for all that can be told before the model is asked."""
-    if chats := [task.name for task in tasks if task.chats]:  # before their data is fetched
-        need_chat_template(tokenizer, " and ".join(chats))
     posed = [Posed(task, task.questions(seed)) for task in tasks]
     for task, questions in posed:
         task.check(questions, tokenizer, config)

@@ -96,7 +96,6 @@ class Benchmark(Task):
         "D. Intervals are for other questions, not for other training seeds."
     )
     unit = "questions"
-    chats = True
     record = BenchmarkAnswer
 
     data: str | None = None
