@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Before the first import of huggingface_hub: a missing model is refused at once, not after retries, and there are no bars,
-# as the command line has it where nobody looks on (it says so too late for a process that has imported it already).
+# Before the first import of huggingface_hub: a missing model is refused at once, not after retries; and there are no
+# progress bars, as the command line has it where stderr is no terminal (too late where the package is imported already).
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 import pytest
