@@ -4,13 +4,14 @@ A task is one file and one line here. `TASKS` is open to tasks of one's own, whi
 and `ani report` then know by name.
 """
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.launch import ONE_PROCESS, Processes
@@ -28,6 +29,9 @@ from ani.tasks.language import Language
 from ani.tasks.routing import Routing
 from ani.tasks.task import Task
 from ani.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 TASKS: dict[str, type[Task]] = {
     task.name: task for task in (Arithmetic, Gsm8k, Math, Mmlu, Gating, Routing, Finer, GateShares, Language, Inspected)

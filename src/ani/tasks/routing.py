@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import Field
 
-from ani.chat import rendered
 from ani.data.diagnostic import Role
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
@@ -143,6 +142,8 @@ class Routing(Measured):
         Raises:
             InputError: The tokenizer changes numbers (`Answerer.labelled_decisions`).
         """
+        from ani.chat import rendered
+
         prompts = [rendered(answerer.tokenizer, conversation(query, answerer.method)) for query in questions]
         outputs = answerer.greedy_texts(prompts, MAX_NEW_TOKENS, add_special_tokens=False)
         for query, output in zip(questions, outputs, strict=True):
