@@ -103,7 +103,7 @@ def test_learning_rates_are_separate(tiny_recipe: Write, monkeypatch: pytest.Mon
     assert ani_module(model).projection.weight.abs().max().item() == pytest.approx(1e-2, rel=1e-3)
 
 
-@pytest.mark.parametrize("policy", ["terminal", "running"])
+@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
 def test_leaving_out_the_prompts_logits_changes_nothing(
     tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:

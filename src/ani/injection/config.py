@@ -23,10 +23,16 @@ REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal"
 """Settings that earlier files spell out, each with the value that is all there is now."""
 
 
+Policy = Literal["terminal", "digitwise", "placewise", "running", "after"]
+"""Which tokens carry a number (`InjectionSettings.policy`)."""
+
+DEFAULT_POLICY: Policy = "terminal"
+
+
 class InjectionSettings(EncoderSettings):
     """Every setting but the layer, which a recipe may leave to be found."""
 
-    policy: Literal["terminal", "digitwise", "placewise", "running", "after"] = "terminal"
+    policy: Policy = DEFAULT_POLICY
     """`terminal`: a prompt number's last token. `digitwise`: every token of a prompt's number, with its whole value
     (paper Section "Semantic Probing and Adaptive Integration"). `placewise`: every digit token of a prompt's number,
     with the value in units of that token's last digit (12345 is 1.2345, 12.345, 123.45, …), so that what the places
