@@ -224,6 +224,7 @@ def test_recipes_can_not_be_changed(write: Callable[..., Path]) -> None:
 METHOD_SECTIONS = {
     "sft": None,
     "numerologic": None,
+    "reversed": None,
     "xval": {"layer": 0, "combine": "substitute", "gate": "open", "encoders": ("magnitude",)},
     "static": {"layer": 2, "combine": "replace", "gate": "open"},
     "digitwise": {"layer": 0, "policy": "digitwise", "gate": "open", "combine": "add"},

@@ -113,7 +113,7 @@ class TrainingSettings(Section):
     """Optimization (paper, "Hyperparameters", for the defaults)."""
 
     learning_rate: float = Field(default=5e-5, gt=0)
-    """Of the LoRA weights; constant."""
+    """Of the LoRA weights; constant but for `warmup_steps` and `decay`."""
     module_learning_rate: float = Field(default=1e-3, gt=0)
     """Of the ANI module, which learns from zero."""
     batch_size: int = Field(default=1, ge=1)
@@ -128,6 +128,8 @@ class TrainingSettings(Section):
     """Optimizer steps; overrules `epochs`."""
     warmup_steps: int = Field(default=0, ge=0)
     """In which the learning rates rise from 0."""
+    decay: float = Field(default=0.0, ge=0, le=1)
+    """Share of all steps, the last ones, in which the learning rates fall to 0, linearly; 0: none (the paper)."""
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
     """Longer gradients are shortened to it; `.inf`: none is."""
     gradient_checkpointing: bool = True

@@ -110,6 +110,7 @@ def train(
         rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
         trainer = AniTrainer(
             module_learning_rate=recipe.training.module_learning_rate,
+            decay=recipe.training.decay,
             method=recipe.method,
             on_log=on_log,
             model=model,
