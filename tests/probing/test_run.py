@@ -58,7 +58,8 @@ def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
     assert sorted(path.name for path in out.iterdir()) == FILES
     run = json.loads((out / "run.json").read_text())
     assert (run["title"], run["model"]) == ("ani probe", "tiny")
-    assert run["settings"] == {"data": "contrastive", "held_out": None, "sentences": SENTENCES, "policy": "terminal", "seed": 0}
+    settings = {"data": "contrastive", "held_out": None, "sentences": SENTENCES, "policy": "terminal", "seed": 0}
+    assert run["settings"] == settings
     assert run["packages"]["transformers"]
 
     chosen = json.loads((out / SELECTION).read_text())

@@ -50,7 +50,7 @@ class TaggedDecision(Asked):
     tag: str
     role: Role
     alpha: Probability | None = None
-    """σ(z); None where the overflow rule left the number alone."""
+    """σ(z); None where the number got nothing (`DecidedNumber.alpha`)."""
     injected: bool
 
 
