@@ -400,7 +400,7 @@ def merge(
     console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h"]})
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
     context: typer.Context,
     checkpoint: Annotated[str, typer.Argument(help="What ani merge wrote: a directory or hub name.")],
@@ -408,6 +408,8 @@ def serve(
     """Serve a merged checkpoint with vLLM's OpenAI-compatible server, on 127.0.0.1; options are vLLM's.
 
     Prefix caching is off where the checkpoint's policy doesn't allow it. All options: vllm serve --help=all.
+
+    Examples: ani serve merged, or ani serve merged --port 8000 --max-model-len 4096
     """
     from ani.serving.serve import serve_command
 

@@ -36,6 +36,7 @@ EMBEDDED = "smollm2"
 
 Quantization = Literal["nf4", "none"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -66,7 +67,12 @@ def load_config(name: str) -> PreTrainedConfig:
 
 
 def load_model(
-    name: str, *, dtype: DTypeName = "auto", quantization: Quantization = "none", device: str | None = None
+    name: str,
+    *,
+    dtype: DTypeName = "auto",
+    quantization: Quantization = "none",
+    device: str | None = None,
+    attention: Attention | None = None,
 ) -> PreTrainedModel:
     """Load a causal language model in evaluation mode.
 
@@ -75,6 +81,8 @@ def load_model(
         dtype: `auto` is bfloat16 where the hardware computes in it, else float32.
         quantization: `nf4` loads 4-bit weights with bitsandbytes (QLoRA).
         device: Defaults to the current GPU if there is one, else `cpu`.
+        attention: transformers' implementation; None: its own choice. `auto`: on a CPU `eager`, which trains short
+            texts in three quarters of the time, else its own choice.
 
     Raises:
         InputError: If the model is missing, gated, not to be reached, damaged, has pickled weights only, or needs code
@@ -93,6 +101,8 @@ def load_model(
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch_dtype,
         )
+    if attention == "auto":
+        attention = "eager" if device == "cpu" else None
     source = model_source(name)
     with _loading("model", name):
         check_model(name, source)
@@ -101,6 +111,7 @@ def load_model(
             dtype=torch_dtype,
             quantization_config=quantization_config,
             device_map={"": device},
+            attn_implementation=attention,
             use_safetensors=True,
             trust_remote_code=False,
         )

@@ -31,9 +31,7 @@ def run(app: typer.Typer) -> NoReturn:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
     if not sys.stderr.isatty():
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' bars too
     try:
         code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
         if code == 130:

@@ -11,7 +11,7 @@ from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
 from ani.injection.config import DEFAULT_POLICY, AniConfig, InjectionSettings
 from ani.injection.methods import METHODS, MethodName, unknown_method
-from ani.models import DTypeName, Quantization
+from ani.models import Attention, DTypeName, Quantization
 from ani.settings import Section, override, read_settings, validated
 from ani.untrusted.text import one_line
 
@@ -155,6 +155,8 @@ class Recipe(Section):
     """Of the base model; `auto`: bfloat16 where the hardware computes in it, else float32."""
     quantization: Quantization = "nf4"
     """`nf4`: 4-bit base weights (QLoRA), by bitsandbytes."""
+    attention: Attention = "auto"
+    """transformers' implementation while training; `auto`: `eager` on a CPU, else what transformers chooses."""
     method: MethodName = "ani"
     """A row of the paper's tables (`ani.injection.methods`)."""
     ani: AniSettings | None = None

@@ -221,7 +221,9 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
         device = "cpu"
         if dtype == "auto" and torch.cuda.is_available():
             dtype = cast(DTypeName, str(default_dtype("cuda")).removeprefix("torch."))
-    model: torch.nn.Module = load_model(recipe.model, dtype=dtype, quantization=recipe.quantization, device=device)
+    model: torch.nn.Module = load_model(
+        recipe.model, dtype=dtype, quantization=recipe.quantization, device=device, attention=recipe.attention
+    )
     set_seed(recipe.seed)
     model.requires_grad_(False)
     if recipe.lora is not None:
