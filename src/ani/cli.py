@@ -15,7 +15,7 @@ from ani import terminal
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
-from ani.injection.config import DEFAULT_POLICY, Policy
+from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import end_with_launcher, join, launch, launched, need_one_process
 from ani.terminal import chosen, console
 

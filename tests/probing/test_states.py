@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani import AniConfig, InputError, attach
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.injection.attach import decoder_layers
-from ani.injection.config import Policy
+from ani.injection.methods import Policy
 from ani.numbers import NumberScanner
 from ani.probing import states as states_module
 from ani.probing.states import NumberStates, number_states

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ani.encoders import EncoderSettings
 from ani.errors import InputError
-from ani.injection.methods import METHODS, MethodName, unknown_method
+from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, Policy, unknown_method
 from ani.untrusted.text import first_problem
 
 FORMAT_VERSION = 1
@@ -21,12 +21,6 @@ LATER_SETTINGS = frozenset({"values", "result_characters", "encoders", "gate", "
 
 REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal": False}
 """Settings that earlier files spell out, each with the value that is all there is now."""
-
-
-Policy = Literal["terminal", "digitwise", "placewise", "running", "after"]
-"""Which tokens carry a number (`InjectionSettings.policy`)."""
-
-DEFAULT_POLICY: Policy = "terminal"
 
 
 class InjectionSettings(EncoderSettings):

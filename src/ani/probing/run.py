@@ -16,7 +16,7 @@ from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
-from ani.injection.config import DEFAULT_POLICY, Policy
+from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import ONE_PROCESS, Processes
 from ani.probing.curve import ProbedRole
 from ani.probing.probes import Bools, ProbeResults, probe_layers

@@ -21,8 +21,9 @@ from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.files import naming_full_disk
 from ani.injection.attach import base_model, decoder_layers, is_attached
-from ani.injection.config import DEFAULT_POLICY, AniConfig, Policy
+from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
+from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import ONE_PROCESS, Processes
 from ani.models import evaluating
 

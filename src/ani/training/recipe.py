@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 
 from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
-from ani.injection.config import DEFAULT_POLICY, AniConfig, InjectionSettings
-from ani.injection.methods import METHODS, MethodName, unknown_method
+from ani.injection.config import AniConfig, InjectionSettings
+from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
 from ani.models import Attention, DTypeName, Quantization
 from ani.settings import Section, override, read_settings, validated
 from ani.untrusted.text import one_line
