@@ -213,4 +213,4 @@ def test_command(
     monkeypatch.delitem(sys.modules, "ani.playground")
     with pytest.raises(SystemExit, match="2"):
         ani.cli.main()
-    assert 'pip install "ani[playground]"' in capsys.readouterr().err
+    assert "pip install '.[playground]'" in capsys.readouterr().err

@@ -27,7 +27,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ani.errors import InputError
+from ani.errors import InputError, how_to_install
 from ani.files import DISK_FULL, replacing_directory
 from ani.untrusted.model import check_model
 from ani.untrusted.text import one_line
@@ -94,7 +94,7 @@ def load_model(
     quantization_config = None
     if quantization == "nf4":
         if importlib.util.find_spec("bitsandbytes") is None:
-            raise InputError('quantization: nf4 needs bitsandbytes; install it with pip install "ani[train]"')
+            raise InputError(f"quantization: nf4 needs bitsandbytes; {how_to_install('train')}")
         quantization_config = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
@@ -175,7 +175,7 @@ def _convert(gguf: Path, directory: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     except ImportError as error:
-        raise InputError('the embedded model needs gguf to be read; install it with pip install "ani[demo]"') from error
+        raise InputError(f"the embedded model needs gguf to be read; {how_to_install('demo')}") from error
     config = type(loaded.config).from_dict(
         {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
     )

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ani.errors import InputError, TrainingFailed
+from ani.errors import InputError, TrainingFailed, how_to_install
 from ani.files import DISK_FULL, is_main
 from ani.launch import fail
 
@@ -58,7 +58,7 @@ def run(app: typer.Typer) -> NoReturn:
         _fail(str(error), 1)
     except ModuleNotFoundError as error:
         extra = "playground" if error.name == "gradio" else "train,eval"
-        _fail(f'the package {error.name} is missing; install it with pip install "ani[{extra}]"', 2)
+        _fail(f"the package {error.name} is missing; {how_to_install(extra)}", 2)
     except Exception as error:
         _unexpected(error)
 

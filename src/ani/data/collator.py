@@ -1,9 +1,10 @@
 """Examples → padded token batches with their numbers; knows nothing about models."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.sources import Example, Message
@@ -14,7 +15,6 @@ from ani.untrusted.text import one_line
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
-
 
 _PLACEHOLDER = "\ue000"
 """Private-use character that stands for a message while its place in a chat template is looked for."""
@@ -114,19 +114,17 @@ class NumberCollator:
 
     def __call__(self, examples: Sequence[TokenizedExample]) -> dict[str, Any]:
         """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch."""
-        batch: dict[str, Any] = {}
+        rows = [example.input_ids for example in examples]
+        batch: dict[str, Any] = {
+            "input_ids": _padded(rows, self.pad_id),
+            "attention_mask": _padded(([1] * len(row) for row in rows), 0),
+            "labels": _padded(([IGNORED] * prompt + row[prompt:] for row, prompt, _ in examples), IGNORED),
+        }
         if self.locator is not None:
-            rows = [example.input_ids for example in examples]
             response = [[i >= example.prompt_length for i in range(len(example.input_ids))] for example in examples]
-            roles = [example.roles for example in examples]
-            batch["numbers"] = self.locator.batch(rows, response=response, roles=roles)
-        width = max(len(example.input_ids) for example in examples)
-        input_ids = torch.full((len(examples), width), self.pad_id)
-        attention_mask = torch.zeros((len(examples), width), dtype=torch.long)
-        labels = torch.full((len(examples), width), IGNORED)
-        for row, example in enumerate(examples):
-            length = len(example.input_ids)
-            input_ids[row, :length] = torch.tensor(example.input_ids)
-            attention_mask[row, :length] = 1
-            labels[row, example.prompt_length : length] = input_ids[row, example.prompt_length : length]
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels, **batch}
+            batch["numbers"] = self.locator.batch(rows, response=response, roles=[each.roles for each in examples])
+        return batch
+
+
+def _padded(rows: Iterable[list[int]], value: int) -> torch.Tensor:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)

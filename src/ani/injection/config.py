@@ -123,8 +123,7 @@ def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniCon
     method = raw.pop("method", "ani")  # the first adapters don't say
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise InputError(
-            f"{file} has format version {version!r:.80}, this ani reads up to {FORMAT_VERSION}; upgrade with "
-            "pip install -U ani"
+            f"{file} has format version {version!r:.80}, this ani reads up to {FORMAT_VERSION}; it needs a newer ani"
         )
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"{file}: {unknown_method(method)}")

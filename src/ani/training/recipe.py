@@ -241,7 +241,7 @@ def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
         path: A YAML file.
         *overrides: Lists of dotted changes such as `training.steps=100`, each upon the last. A list that chooses a
             method does without what file and earlier lists say where the method has its own way; what the list itself
-            says must not contradict it.
+            says must not contradict it. For a method without a module, neither it nor later ones may set the module.
 
     Raises:
         InputError: As `ani.settings.load_settings`; or a value contradicts the method.
@@ -258,4 +258,10 @@ def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
         override(raw, changes)
     if "variants" in raw:
         raise InputError(f"recipe {path} is a comparison of variants; carry it out with ani compare")
-    return validated(Recipe, raw, f"recipe {path}")
+    recipe = validated(Recipe, raw, f"recipe {path}")
+    of_module = [
+        change for changes in overrides[choosing or 0 :] for change in changes if change.startswith(("ani.", "ani={"))
+    ]
+    if METHODS[recipe.method].settings is None and of_module:
+        raise InputError(f"override {of_module[0]!r:.80}: method {recipe.method!r} has no module to set; leave it out")
+    return recipe

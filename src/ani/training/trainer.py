@@ -149,11 +149,7 @@ class AniTrainer(ResumableTrainer):
         self._add(embedding_ratio=injection.injected_ratio, embedding_rms=injection.embedding_rms)
         if has_gate(self.model):
             logits, alpha = injection.logits, injection.alpha
-            self._add(
-                gate_open=logits > 0,
-                gate_undecided=alpha * (1 - alpha),
-                gate_saturated=logits.abs() > SATURATED,
-            )
+            self._add(gate_open=logits > 0, gate_undecided=alpha * (1 - alpha), gate_saturated=logits.abs() > SATURATED)
             for name, role in (("quantitative", QUANTITATIVE), ("nominal", NOMINAL)):
                 of_role = logits[numbers.roles == role]
                 self._add(**{f"gate_open_{name}": of_role > 0, f"gate_logit_{name}": of_role.abs()})
