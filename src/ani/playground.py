@@ -133,10 +133,10 @@ def gate_view(text: str, numbers: list[NumberDecision], gated: bool, forced: boo
     """`text` as HTML, escaped, with every number marked by its gate: value, α as learnt, open or shut."""
     parts, end = [], 0
     for number in numbers:
-        out_of_range = number.alpha != number.alpha
-        learnt = f"α {number.alpha:.3f} · " if gated and not out_of_range else ""
-        state = "open" if number.injected else "out of range" if out_of_range else "shut"
-        why = "" if out_of_range else ", forced" if forced is not None else "" if gated else ", no gate"
+        undecided = number.alpha != number.alpha
+        learnt = f"α {number.alpha:.3f} · " if gated and not undecided else ""
+        state = "open" if number.injected else "left alone" if undecided else "shut"
+        why = "" if undecided else ", forced" if forced is not None else "" if gated else ", no gate"
         parts += [
             escape(text[end : number.start]),
             f'<mark class="{"open" if number.injected else "shut"}" '

@@ -180,11 +180,15 @@ def test_malformed_calls_are_no_successes() -> None:
     }
 
 
-@pytest.mark.parametrize(("together", "batches"), [(1, [1] * 4), (3, [3, 1])])
-def test_gate_and_calls_of_a_tiny_model(together: int, batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("together", "batches", "policy"), [(1, [1] * 4, "terminal"), (3, [3, 1], "terminal"), (3, [3, 1], "after")]
+)
+def test_gate_and_calls_of_a_tiny_model(
+    together: int, batches: list[int], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
     monkeypatch.setattr(Routing, "together", together)
-    model, tokenizer = attached("qwen3")
+    model, tokenizer = attached("qwen3", policy=policy)
     queries = routing_queries()[:4]
     counted: list[int] = []
     records = list(Routing().run(Answerer(model, tokenizer), queries, counted.append))
@@ -201,6 +205,7 @@ def test_gate_and_calls_of_a_tiny_model(together: int, batches: list[int], monke
         decisions = ani.inspect(model, tokenizer, query.text)
         assert [number.injected for number in record.numbers] == [d.injected for d in decisions]
         assert [number.start for number in record.numbers] == [d.start for d in decisions]
+        assert [number.alpha for number in record.numbers] == [d.alpha for d in decisions]
     numbers = [number for record in records for number in record.numbers]
     gate = Routing.summary(records)
     assert gate["traps_closed"]["right"] == sum(n.role == "nominal" and not n.injected for n in numbers)

@@ -113,7 +113,7 @@ def test_learning_rates_fall_at_the_end(tiny_recipe: Write, tmp_path: Path, step
     assert rates == pytest.approx([min(step / 2, 1, (count - step) / round(count / 2)) for step in range(count)])
 
 
-@pytest.mark.parametrize("policy", ["terminal", "running"])
+@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
 def test_leaving_out_the_prompts_logits_changes_nothing(
     tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:

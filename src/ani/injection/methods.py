@@ -35,11 +35,16 @@ What the sources leave open, and what is done here:
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ani.numbers import number_pieces
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 from ani.numbers.reversed import reversed_pieces, turn_back
+
+Policy = Literal["terminal", "digitwise", "placewise", "running", "after"]
+"""Which tokens carry a number (`ani.injection.config.InjectionSettings.policy`)."""
+
+DEFAULT_POLICY: Policy = "terminal"
 
 MethodName = str
 """A key of `METHODS`."""

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
-from ani.injection.methods import METHODS, MethodName, unknown_method
+from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
 from ani.models import Attention, DTypeName, Quantization
 from ani.settings import Section, override, read_settings, validated
 from ani.untrusted.text import one_line
@@ -169,6 +169,11 @@ class Recipe(Section):
     """One source or more, shuffled together."""
     training: TrainingSettings = TrainingSettings()
     """Batches, steps and rates."""
+
+    @property
+    def probing(self) -> dict[str, Any]:
+        """What to tell `ani.probing.run.probe`: `probe`, and the policy that the layer is for."""
+        return {**self.probe.model_dump(), "policy": DEFAULT_POLICY if self.ani is None else self.ani.policy}
 
     @field_validator("method")
     @classmethod

@@ -187,7 +187,7 @@ def _probed_layer(recipe: Recipe, console: Console | None) -> int:
             model,
             load_tokenizer(recipe.model),
             output / PROBE,
-            **recipe.probe.model_dump(),
+            **recipe.probing,
             console=console,
             facts={"model": recipe.model},
         )
