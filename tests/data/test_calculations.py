@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from ani.data.arithmetic import Operation, Split, arithmetic_problems
 from ani.data.calculations import (
-    CalculationProblem,
     CalculationSentence,
     calculation_problems,
     calculation_sentences,
