@@ -15,7 +15,7 @@ import ani
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import NumberCollator, TokenizedExample, tokenize
 from ani.data.diagnostic import diagnostic_sentences
-from ani.data.sources import arithmetic_example, sentence_examples
+from ani.data.sources import problem_example, sentence_examples
 from ani.injection.attach import number_locator
 from ani.models import load_model, load_tokenizer
 
@@ -40,7 +40,7 @@ def examples(count: int) -> list[TokenizedExample]:
     model = load_model("smollm2")
     ani.attach(model, tokenizer, ani.AniConfig(layer=10))
     locator = number_locator(model)
-    additions = map(arithmetic_example, arithmetic_problems(count // 2, digits=(4, 8, 12), split="train"))
+    additions = map(problem_example, arithmetic_problems(count // 2, digits=(4, 8, 12), split="train"))
     sentences = list(sentence_examples(diagnostic_sentences(2 * count, split="train")))[: count // 2]
     return [tokenize(example, tokenizer, locator, 64) for example in (*additions, *sentences)]
 

@@ -360,7 +360,7 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["gate-shares", "mmlu=gone.jsonl", "--out", "out"], ["data file gone.jsonl does not exist"]),
         (["diff", "one"], ["'baseline'"]),
         (["diff", "[one]", "two"], ["[one] holds none of arithmetic.jsonl, gsm8k.jsonl"]),
-        (["eval", "--out", "out", "--operations", "division"], ["unknown operation 'division'"]),
+        (["eval", "--out", "out", "--operations", "power"], ["unknown operation 'power'"]),
         (["eval", "--out", "out", "--tasks", "gating"], ["needs --adapter"]),
         (["report", "gone"], ["gone"]),
         (["report", "."], ["arithmetic.jsonl"]),

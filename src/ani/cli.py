@@ -242,7 +242,7 @@ def evaluate(
         ),
     ] = None,
     operations: Annotated[
-        str, typer.Option("--operations", help="Comma-separated: addition, subtraction, multiplication.")
+        str, typer.Option("--operations", help="Comma-separated: addition, subtraction, multiplication, division.")
     ] = "addition",
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", min=1, help="Of an answer to gsm8k (512) or math (2048).")
@@ -260,13 +260,14 @@ def evaluate(
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
     from ani.answerers import Candidate
+    from ani.data.arithmetic import SYMBOLS
     from ani.tasks.folders import evaluate as run
     from ani.tasks.folders import evaluated_tasks, with_options
 
     asked = with_options(
         chosen("task", tasks, evaluated_tasks()),
         data=dict(_task_data(entry) for entry in data or ()),
-        operations=chosen("operation", operations, ("addition", "subtraction", "multiplication")),
+        operations=chosen("operation", operations, SYMBOLS),
         limit=limit,
         max_new_tokens=max_new_tokens,
     )

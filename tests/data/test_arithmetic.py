@@ -1,6 +1,7 @@
 import hashlib
 import operator
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,13 @@ from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problem
 from tests.properties import examples
 
 OPERATIONS: tuple[Operation, ...] = ("addition", "subtraction", "multiplication")
+"""Of the pinned draw; division came later."""
+ALL: tuple[Operation, ...] = (*OPERATIONS, "division")
 
 
 def unordered(problem: ArithmeticProblem) -> tuple[str, int, int]:
     left, right = problem.left, problem.right
-    return problem.operation, *((left, right) if problem.operation == "-" else sorted((left, right)))
+    return problem.operation, *(sorted((left, right)) if problem.operation in ("+", "*") else (left, right))
 
 
 def test_prompt_and_answer() -> None:
@@ -29,20 +32,21 @@ def test_prompt_and_answer() -> None:
 @given(
     count=st.integers(0, 100),
     digits=st.lists(st.integers(4, 40), min_size=1, max_size=5, unique=True),
-    operations=st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=3, unique=True),
+    operations=st.lists(st.sampled_from(ALL), min_size=1, max_size=4, unique=True),
     split=st.sampled_from(("train", "test")),
     seed=st.integers(-5, 10**9),
 )
 def test_problems_are_exact_distinct_and_evenly_spread(count, digits, operations, split, seed) -> None:
     problems = arithmetic_problems(count, digits=digits, operations=operations, split=split, seed=seed)
     assert len(problems) == len(set(problems)) == count
-    calculate = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+    calculate = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}
     for problem in problems:
-        assert len(str(problem.left)) == len(str(problem.right)) == problem.digits
+        other = problem.answer if problem.operation == "/" else problem.left
+        assert len(str(other)) == len(str(problem.right)) == problem.digits
         word, left, symbol, right, equals = problem.prompt.split(" ")
         assert word.isalpha()  # no number at the very first token
         assert (equals, problem.answer) == ("=", calculate[symbol](int(left), int(right)))
-    symbols = ["+-*"[OPERATIONS.index(operation)] for operation in operations]
+    symbols = ["+-*/"[ALL.index(operation)] for operation in operations]
     lengths = Counter(problem.digits for problem in problems)
     used = Counter(problem.operation for problem in problems)
     cells = Counter((problem.digits, problem.operation) for problem in problems)
@@ -57,7 +61,7 @@ def test_train_and_test_never_meet_whatever_the_seeds() -> None:
         return [
             problem
             for seed in seeds
-            for problem in arithmetic_problems(1200, digits=(2, 3), operations=OPERATIONS, split=split, seed=seed)
+            for problem in arithmetic_problems(1200, digits=(2, 3), operations=ALL, split=split, seed=seed)
         ]
 
     train = {unordered(problem) for problem in draw("train", range(5))}
@@ -65,7 +69,7 @@ def test_train_and_test_never_meet_whatever_the_seeds() -> None:
     assert not train & test
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", ALL)
 def test_both_splits_together_are_the_whole_space(operation: Operation) -> None:
     def available(split):
         with pytest.raises(ValueError, match=r"2-digit .* has \d+ at most") as caught:
@@ -87,9 +91,12 @@ def test_the_count_named_in_the_error_is_available() -> None:
     assert len(arithmetic_problems(count, digits=(2, 5), operations=OPERATIONS, split="test")) == count
 
 
-def test_one_digit_operands_include_zero() -> None:
+def test_one_digit_operands_include_zero_but_no_divisor_does() -> None:
     problems = arithmetic_problems(80, digits=(1,), split="train")
     assert {problem.left for problem in problems} == set(range(10))
+    quotients = arithmetic_problems(75, digits=(1,), operations=("division",), split="train")
+    assert {problem.right for problem in quotients} == set(range(1, 10))
+    assert {problem.answer for problem in quotients} == set(range(10))
 
 
 def test_the_draw_follows_the_seed_and_is_pinned_for_every_platform() -> None:
@@ -111,7 +118,7 @@ def test_the_draw_follows_the_seed_and_is_pinned_for_every_platform() -> None:
         ({"digits": (0, 2)}, r"\(0, 2\)"),
         ({"digits": (2, 2)}, r"\(2, 2\)"),
         ({"operations": ()}, r"\(\)"),
-        ({"operations": ("division",)}, "division"),
+        ({"operations": ("power",)}, "power"),
         ({"operations": "addition"}, "addition"),
         ({"split": "validation"}, "validation"),
     ],

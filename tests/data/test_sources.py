@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ani import InputError
 from ani.data.arithmetic import ArithmeticProblem
+from ani.data.calculations import calculation_problems
 from ani.data.diagnostic import diagnostic_sentences
-from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
+from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
 from ani.numbers import find_numbers
 
 USER = {"role": "user", "content": "Room 505 holds 10?"}
@@ -132,9 +133,12 @@ def test_files_without_examples(tmp_path: Path) -> None:
         read_jsonl(tmp_path / "latin.jsonl")
 
 
-def test_arithmetic_examples_hold_quantities() -> None:
-    example = arithmetic_example(ArithmeticProblem(2, "-", 12, 34))
+def test_problems_hold_quantities() -> None:
+    example = problem_example(ArithmeticProblem(2, "-", 12, 34))
     assert example == Example("Calculate 12 - 34 =", " -22", ("quantitative", "quantitative"))
+    (problem,) = calculation_problems(1, operands=(3,), split="train")
+    example = problem_example(problem)
+    assert example == Example(f"Calculate {problem.expression} =", f" {problem.answer}", ("quantitative",) * 3)
 
 
 def test_sentences_are_cut_after_their_last_number() -> None:
@@ -157,8 +161,8 @@ class _Hub:
     def __init__(self, records: list[Any], error: Exception | None = None) -> None:
         self.records, self.error = records, error
 
-    def load_dataset(self, name: str, *, split: str, streaming: bool) -> "_Hub":
-        assert streaming
+    def load_dataset(self, name: str, *configuration: str, split: str, streaming: bool) -> "_Hub":
+        assert streaming and configuration == (("main",) if name == "openai/gsm8k" else ())
         if self.error is not None:
             raise self.error
         return self
@@ -191,3 +195,23 @@ def test_an_unreachable_hub_is_bad_input(hub: Any) -> None:
     assert "'a/b' (split 'test')" in str(caught.value)
     assert "no route" in str(caught.value)
     assert "kind: jsonl" in str(caught.value)
+
+
+GSM8K = {
+    "question": "Ann has 48 figs and $3. How many figs has she in 2 bags?",
+    "answer": "48/2 = <<48/2=24>>24 figs.\nShe pays 2 * 0.5 = $<<2*0.5=1>>1.\n#### 24",
+}
+
+
+def test_gsm8k_is_read_without_its_annotations(tmp_path: Path, hub: Any) -> None:
+    prompt = "Q: Ann has 48 figs and $3. How many figs has she in 2 bags?\nA:"
+    completion = " 48/2 = 24 figs.\nShe pays 2 * 0.5 = $1.\n#### 24"
+    expected = Example(prompt, completion, ("quantitative",) * 3)
+    path = write(tmp_path, GSM8K, GSM8K, {"question": "x"})
+    assert load_gsm8k(str(path), 2) == [expected] * 2
+    with pytest.raises(InputError, match=r"data\.jsonl, line 3: .* 'question' and 'answer'"):
+        load_gsm8k(str(path))
+    with pytest.raises(InputError, match="does not exist"):
+        load_gsm8k("gone.jsonl")
+    hub([GSM8K])
+    assert load_gsm8k("openai/gsm8k") == [expected]

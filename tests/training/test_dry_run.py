@@ -181,12 +181,25 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
         {"kind": "jsonl", "path": str(tmp_path / "here.jsonl"), "limit": 8},
         {"kind": "jsonl", "path": "gone.jsonl"},
         {"kind": "hub", "name": "someone/maths", "split": "test"},
+        {"kind": "gsm8k", "limit": 5},
+        {"kind": "gsm8k", "path": "gone.jsonl"},
+        {"kind": "calculations", "count": 9, "operations": ["division"], "operands": [2, 3]},
+        {"kind": "calculation-sentences", "count": 7},
     ]
     record = dry_run_record(planned(tiny_recipe(data=data, training={"steps": None})))
     assert record["data"] == [
         {"kind": "jsonl", "what": str(tmp_path / "here.jsonl"), "rows": 8, "exists": True},
         {"kind": "jsonl", "what": "gone.jsonl", "rows": None, "exists": False},
         {"kind": "hub", "what": "someone/maths, split test", "rows": None, "exists": None},
+        {"kind": "gsm8k", "what": "openai/gsm8k", "rows": 5, "exists": None},
+        {"kind": "gsm8k", "what": "gone.jsonl", "rows": None, "exists": False},
+        {"kind": "calculations", "what": "division of 2, 3 operands", "rows": 9, "exists": None},
+        {
+            "kind": "calculation-sentences",
+            "what": "sentences with calculations that are meant or not",
+            "rows": 7,
+            "exists": None,
+        },
     ]
     assert (record["steps"], record["tokens"]) == (None, None)
     assert json.loads(json.dumps(record)) == record
@@ -208,6 +221,7 @@ def test_auto_is_left_to_probing(tiny_recipe: Write) -> None:
         (["quantization=nf4", "lora=null"], "through LoRA only"),
         (["lora.target_modules=[nope]"], r"lora\.target_modules: .*nope"),
         (["data.0.digits=[1]", "data.0.count=1000"], "lower count"),
+        (["data.0={kind: calculations, count: 1000, digits: [1], operands: [2]}"], "lower count"),
     ],
 )
 def test_what_training_would_refuse(tiny_recipe: Write, settings: list[str], message: str) -> None:

@@ -7,7 +7,8 @@ from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
 from ani import InputError
-from ani.training.examples import NOTHING, LengthGroupedSampler
+from ani.data.calculations import calculation_problems, calculation_sentences
+from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train
 
@@ -26,6 +27,20 @@ def test_examples_without_a_completion_within_the_limit_are_left_out(tiny_recipe
     with pytest.raises(InputError, match="max_length=64"):
         train(load_recipe(tiny_recipe(output=str(tmp_path / "other")), settings))
     assert not (tmp_path / "other").exists()
+
+
+def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
+    settings = {"operands": [2, 3], "digits": [3], "operations": ["division", "addition"], "parentheses": False}
+    data = [
+        {"kind": "calculations", "count": 6, "decimals": False, **settings},
+        {"kind": "calculation-sentences", "count": 8},
+    ]
+    examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
+    problems = calculation_problems(6, decimals=False, **settings, split="train", seed=4)
+    sentences = calculation_sentences(8, split="train", seed=4)
+    assert [each.prompt for each in examples] == [each.prompt for each in (*problems, *sentences)]
+    assert [each.completion for each in examples[:6]] == [f" {problem.answer}" for problem in problems]
+    assert [(each.completion, each.roles) for each in examples[6:]] == [(s.completion, s.roles) for s in sentences]
 
 
 @pytest.mark.parametrize("rows", [11, 12, 13, 24, 3])

@@ -80,7 +80,7 @@ def test_unknown_keys_name_the_nearest(
         ("ani.policy=runing", "ani.policy", "'runing'"),
         ("lora=5", "lora", "5"),
         ("lora.r=2.5", "lora.r", "2.5"),
-        ("data.0.operations=[division]", "data.0.operations.0", "'division'"),
+        ("data.0.operations=[power]", "data.0.operations.0", "'power'"),
         ("data.0.count=null", "data.0.count", "None"),
         ("data.0.kind=arithmetics", "data.0", "arithmetics"),
         ("data=[]", "data", "[]"),

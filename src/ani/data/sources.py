@@ -4,6 +4,7 @@ A record is `{"prompt": …, "completion": …}` (texts or lists of chat message
 what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them for every number.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from ani.data.arithmetic import ArithmeticProblem
+from ani.data.calculations import CalculationProblem
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.numbers import find_numbers
@@ -38,7 +40,7 @@ class Example(NamedTuple):
         return Example(prompt, write(self.completion), self.roles if prompt == self.prompt else None)
 
 
-def arithmetic_example(problem: ArithmeticProblem) -> Example:
+def problem_example(problem: ArithmeticProblem | CalculationProblem) -> Example:
     """`Calculate 12 + 34 =` → ` 46`; every number is a quantity."""
     role: Role = "quantitative"
     return Example(problem.prompt, f" {problem.answer}", (role,) * len(find_numbers(problem.prompt)))
@@ -74,6 +76,38 @@ def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
     """
     records = hub_records(name, split, limit, "a local JSONL file with kind: jsonl")
     return [example for where, record in records for example in record_examples(record, where)]
+
+
+_ANNOTATION = re.compile(r"<<[^<>]*>>")
+
+
+def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
+    """GSM8K's training problems (`question`, `answer`): `Q: …\\nA:` and the solution, without the annotations
+    (`48/2 = <<48/2=24>>24` is `48/2 = 24`). A question's numbers are quantities, so that the solution's calculations
+    are meant.
+
+    Args:
+        path: a JSON-lines file, or a dataset's name on the hub.
+        limit: the first so many; None: all.
+
+    Raises:
+        InputError: If it can't be read, or a record is malformed.
+    """
+    if path.endswith(".jsonl") or Path(path).is_file():
+        records: Iterable[tuple[str, Any]] = islice(json_lines(path), limit)
+    else:
+        records = hub_records(path, "train", limit, "a local JSONL file as path", "main")
+    examples = []
+    for where, record in records:
+        if not isinstance(record, dict) or not {"question", "answer"} <= record.keys():
+            raise InputError(f"{where}: expected an object with 'question' and 'answer'")
+        question, answer = (text_of(record, key, where) for key in ("question", "answer"))
+        prompt = f"Q: {question}\nA:"
+        roles = checked_roles("quantitative", prompt, where)
+        examples.append(Example(prompt, f" {_ANNOTATION.sub('', answer)}", roles))
+    if not examples:
+        raise InputError(f"data file {path} holds no examples")
+    return examples
 
 
 def hub_records(

@@ -51,7 +51,7 @@ class Problems(Settings):
     digits: list[int] = Field(default=list(PAPER_DIGITS))
     """Lengths of the operands."""
     operations: list[Operation] = Field(default=["addition"])
-    """Of `addition`, `subtraction` and `multiplication`."""
+    """Of `addition`, `subtraction`, `multiplication` and `division`."""
 
 
 class Arithmetic(Task):

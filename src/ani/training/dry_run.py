@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from ani.data.arithmetic import arithmetic_problems
+from ani.data.calculations import calculation_problems
 from ani.encoders import build_encoder
 from ani.errors import InputError
 from ani.injection.attach import check_layer, decoder_layers
@@ -204,6 +205,15 @@ def _need(source: DataSource) -> SourceNeed:
             arithmetic_problems(source.count, digits=source.digits, operations=source.operations, split="train")
             lengths = ", ".join(map(str, source.digits))
             return SourceNeed(source.kind, f"{', '.join(source.operations)} of {lengths} digits", source.count, None)
+        case "calculations":
+            calculation_problems(**source.model_dump(exclude={"kind"}), split="train")
+            what = f"{', '.join(source.operations)} of {', '.join(map(str, source.operands))} operands"
+            return SourceNeed(source.kind, what, source.count, None)
+        case "calculation-sentences":
+            return SourceNeed(source.kind, "sentences with calculations that are meant or not", source.count, None)
+        case "gsm8k":
+            exists = Path(source.path).is_file() if source.path.endswith(".jsonl") else None
+            return SourceNeed(source.kind, source.path, source.limit, exists)
         case "diagnostic":
             return SourceNeed(source.kind, "sentences with names and quantities", source.count, None)
         case "jsonl":

@@ -8,9 +8,10 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.arithmetic import arithmetic_problems
+from ani.data.calculations import calculation_problems, calculation_sentences
 from ani.data.collator import TokenizedExample, tokenize
 from ani.data.diagnostic import diagnostic_sentences
-from ani.data.sources import Example, arithmetic_example, load_hub, read_jsonl, sentence_examples
+from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
 from ani.errors import InputError
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS
@@ -30,7 +31,15 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 problems = arithmetic_problems(
                     source.count, digits=source.digits, operations=source.operations, split="train", seed=seed
                 )
-                examples += map(arithmetic_example, problems)
+                examples += map(problem_example, problems)
+            case "calculations":
+                settings = source.model_dump(exclude={"kind"})
+                examples += map(problem_example, calculation_problems(**settings, split="train", seed=seed))
+            case "calculation-sentences":
+                found = calculation_sentences(source.count, split="train", seed=seed)
+                examples += [Example(each.prompt, each.completion, each.roles) for each in found]
+            case "gsm8k":
+                examples += load_gsm8k(source.path, source.limit)
             case "diagnostic":
                 # Sentences that end with a number have no completion and are left out: ask for more than needed.
                 sentences = diagnostic_sentences(2 * source.count, split="train", seed=seed)

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ani.data.arithmetic import MOST_DIGITS
+from ani.data.arithmetic import MOST_DIGITS, Operation
+from ani.data.calculations import MOST_DIGITS as MOST_CALCULATED_DIGITS
+from ani.data.calculations import MOST_OPERANDS
 from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
@@ -72,8 +74,35 @@ class ArithmeticData(Section):
     """Examples in all."""
     digits: list[Annotated[int, Field(ge=1, le=MOST_DIGITS)]] = Field(default=[2, 4, 6, 8, 10, 12])
     """Lengths of the operands."""
-    operations: list[Literal["addition", "subtraction", "multiplication"]] = Field(default=["addition"])
-    """One or several."""
+    operations: list[Operation] = Field(default=["addition"])
+    """One or several; quotients are exact."""
+
+
+class CalculationData(Section):
+    """Written calculations of several operands from our generator; operands, lengths and operations in equal parts."""
+
+    kind: Literal["calculations"]
+    count: int = Field(ge=1)
+    """Examples in all."""
+    digits: list[Annotated[int, Field(ge=1, le=MOST_CALCULATED_DIGITS)]] = Field(default=[2, 3, 4, 5])
+    """Lengths of the longest operand."""
+    operands: list[Annotated[int, Field(ge=2, le=MOST_OPERANDS)]] = Field(default=[2, 3, 4])
+    """How many."""
+    operations: list[Operation] = Field(default=["addition", "subtraction", "multiplication", "division"])
+    """One or several, also within a calculation."""
+    parentheses: bool = True
+    """Whether there may be any."""
+    decimals: bool = True
+    """Whether operands and results may have a fraction."""
+
+
+class CalculationSentenceData(Section):
+    """Texts up to a written calculation's equals sign, from our generator: half of them mean its result, half mean
+    something else (a binary sum, a misquoted one, a rounded one), with their roles."""
+
+    kind: Literal["calculation-sentences"]
+    count: int = Field(ge=1)
+    """Sentences."""
 
 
 class DiagnosticData(Section):
@@ -82,6 +111,16 @@ class DiagnosticData(Section):
     kind: Literal["diagnostic"]
     count: int = Field(ge=1)
     """Sentences."""
+
+
+class Gsm8kData(Section):
+    """GSM8K's training problems with their solutions, the calculator's annotations removed."""
+
+    kind: Literal["gsm8k"]
+    path: str = "openai/gsm8k"
+    """On the hub, or a JSON-lines file of it."""
+    limit: int | None = Field(default=None, ge=1)
+    """The first so many problems; null: all."""
 
 
 class JsonlData(Section):
@@ -106,7 +145,10 @@ class HubData(Section):
     """The first so many examples; null: all."""
 
 
-DataSource = Annotated[ArithmeticData | DiagnosticData | JsonlData | HubData, Field(discriminator="kind")]
+DataSource = Annotated[
+    ArithmeticData | CalculationData | CalculationSentenceData | Gsm8kData | DiagnosticData | JsonlData | HubData,
+    Field(discriminator="kind"),
+]
 
 
 class TrainingSettings(Section):
