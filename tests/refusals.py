@@ -16,5 +16,5 @@ def refused(call: Callable[[], object], *words: str) -> str:
     message.encode()  # can be printed
     for word in "…".join(words).split("…"):
         assert word in rest, message
-        rest = rest.partition(word)[2]
+        rest = rest[rest.index(word) + len(word) :]
     return message
