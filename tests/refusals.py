@@ -8,13 +8,13 @@ from ani import InputError
 
 
 def refused(call: Callable[[], object], *words: str) -> str:
-    """The one sentence of the error that a call must raise; it holds the words, one after the other."""
+    """The one sentence of the error that a call must raise; it holds the words in order, with anything for `…`."""
     with pytest.raises(InputError) as caught:
         call()
     message = rest = str(caught.value)
     assert message and "\n" not in message and len(message) < 2000
     message.encode()  # can be printed
-    for word in words:
+    for word in "…".join(words).split("…"):
         assert word in rest, message
-        rest = rest.partition(word)[2]
+        rest = rest[rest.index(word) + len(word) :]
     return message

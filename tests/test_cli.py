@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 import typer
-import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -20,7 +19,10 @@ from ani.tasks.routing import Routing
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from tests.conftest import save_tiny_llama
+from tests.json_lines import read_lines as read
+from tests.json_lines import write_lines as save
 from tests.tokenizers import gemma_like
+from tests.training.runs import interrupted
 
 Write = Callable[..., Path]
 TEXT = "Room 505 holds 1,234"
@@ -32,22 +34,27 @@ class Done(NamedTuple):
     err: str
 
 
+Run = Callable[..., Done]
+
+
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Done]:
-    """`ani …` in this process, in an empty working directory."""
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """`ani …` in this process, in an empty working directory; it must exit with `code` where one is given."""
     monkeypatch.delenv("ANI_TRACEBACK", raising=False)
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
 
-    def run(*arguments: str | Path) -> Done:
+    def run(*arguments: str | Path, code: int | None = None) -> Done:
         monkeypatch.setattr(sys, "argv", ["ani", *map(str, arguments)])
         capsys.readouterr()
-        code = 0
+        ended = 0
         try:
             ani.cli.main()
         except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        return Done(code, *capsys.readouterr())
+            ended = stop.code if isinstance(stop.code, int) else 1
+        done = Done(ended, *capsys.readouterr())
+        assert code in (None, ended), done
+        return done
 
     return run
 
@@ -70,17 +77,17 @@ COMMANDS = cast(Any, typer.main.get_command(ani.cli.app)).commands
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_every_argument(run: Callable[..., Done], command: str) -> None:
-    assert command in run("--help").out
-    done = run(command, "--help")
-    assert (done.code, done.err) == (0, "")
-    assert "Usage: " in done.out and f"ani {command}" in done.out
+def test_help_names_every_argument(run: Run, command: str) -> None:
+    assert command in run("--help", code=0).out
+    assert "Usage" in "".join(run(code=2)[1:])
+    done = run(command, "--help", code=0)
+    assert "Usage: " in done.out and f"ani {command}" in done.out and done.err == ""
     for parameter in COMMANDS[command].params:
         names = parameter.opts if parameter.param_type_name == "option" else [parameter.name]
         assert all(name in done.out for name in names), names
 
 
-def test_env(run: Callable[..., Done]) -> None:
+def test_env(run: Run) -> None:
     done = run("env", "--json")
     facts = json.loads(done.out)
     assert facts["python"] == sys.version.split()[0]
@@ -89,10 +96,8 @@ def test_env(run: Callable[..., Done]) -> None:
     assert [line.split(":")[0] for line in plain] == list(facts)
 
 
-def test_inspect(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path) -> None:
-    done = run("inspect", TEXT, "--model", tiny_model, "--adapter", tiny_adapter, "--json")
-    assert done.code == 0
-    record = json.loads(done.out)
+def test_inspect(run: Run, tiny_model: Path, tiny_adapter: Path) -> None:
+    record = json.loads(run("inspect", TEXT, "--model", tiny_model, "--adapter", tiny_adapter, "--json", code=0).out)
     assert record["text"] == TEXT
     assert [(number["text"], number["value"]) for number in record["numbers"]] == [("505", "505"), ("1,234", "1234")]
     assert all(number["injected"] is (number["alpha"] > 0.5) for number in record["numbers"])
@@ -100,19 +105,14 @@ def test_inspect(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path)
     for number in record["numbers"]:
         assert f"{number['alpha']:.3f}" in shown.out
         assert (f"[{number['text']}]" in shown.out) is number["injected"]
+    shown = run("inspect", "[bold]no[/bold] [number]", "--model", tiny_model, "--adapter", tiny_adapter, code=0)
+    assert "[bold]no[/bold] [number]" in shown.out and "no number in the text" in shown.out
 
 
-def test_inspect_shows_a_text_as_it_is(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path) -> None:
-    done = run("inspect", "[bold]no[/bold] [number]", "--model", tiny_model, "--adapter", tiny_adapter)
-    assert done.code == 0
-    assert "[bold]no[/bold] [number]" in done.out
-    assert "no number in the text" in done.out
-
-
-def test_train_evaluate_report(run: Callable[..., Done], tiny_recipe: Write, tiny_model: Path, tmp_path: Path) -> None:
+def test_train_evaluate_report(run: Run, tiny_recipe: Write, tiny_model: Path, tmp_path: Path) -> None:
     output = tmp_path / "[a] run"
-    done = run("train", tiny_recipe(output=str(output)), "training.steps=2", "lora.r=2", "training.learning_rate=1e-4")
-    assert done.code == 0, done
+    settings = ("training.steps=2", "lora.r=2", "training.learning_rate=1e-4")
+    done = run("train", tiny_recipe(output=str(output)), *settings, code=0)
     assert "step    2/2" in done.out
     assert str(output / ADAPTER) in done.out
     recipe = load_recipe(output / "recipe.yaml")
@@ -122,43 +122,29 @@ def test_train_evaluate_report(run: Callable[..., Done], tiny_recipe: Write, tin
 
     results = tmp_path / "results"
     arguments = ["eval", "--model", tiny_model, "--adapter", output / ADAPTER, "--out", results, "--limit", "2"]
-    done = run(*arguments, "--tasks", "arithmetic,gating", "--operations", "addition,subtraction", "--json")
-    assert done.code == 0, done
-    scores = json.loads(done.out)
+    asked = ("--tasks", "arithmetic,gating", "--operations", "addition,subtraction", "--json")
+    scores = json.loads(run(*arguments, *asked, code=0).out)
     assert set(scores["arithmetic"]) == {"addition", "subtraction"}
     by_length = [score for lengths in scores["arithmetic"].values() for score in lengths.values()]
     assert all(set(lengths) == {"2", "4", "6", "8", "10", "12"} for lengths in scores["arithmetic"].values())
     assert all(score["total"] == 2 and 0 <= score["low"] <= score["high"] <= 1 for score in by_length)
-    decisions = [json.loads(line) for line in (results / "gating.jsonl").read_text().splitlines()]
+    decisions = read(results / "gating.jsonl")
     assert scores["gating"].keys() == {"nominal", "quantitative"}
     for role, score in scores["gating"].items():
         of_role = [decision for decision in decisions if decision["role"] == role]
         assert score["total"] == len(of_role)
         assert score["right"] == sum(decision["injected"] is (role == "quantitative") for decision in of_role)
-    assert len((results / "arithmetic.jsonl").read_text().splitlines()) == 24
-    shown = run(*arguments, "--tasks", "gating")
-    assert shown.code == 0
-    assert "How well the gate tells the roles apart" in shown.out
+    assert len(read(results / "arithmetic.jsonl")) == 24
+    assert "How well the gate tells the roles apart" in run(*arguments, "--tasks", "gating", code=0).out
 
     shutil.copy(output / TRAINING_LOG, results / TRAINING_LOG)
-    done = run("report", results)
-    assert done.code == 0, done
-    assert str(results / "report.html") in done.out
+    assert str(results / "report.html") in run("report", results, code=0).out
     page = (results / "report.html").read_text()
     # The second run replaced its own task's results and kept the other's.
     assert "Results: arithmetic, gating" in page and "Arithmetic</h2>" in page
     other = run("eval", "--model", tiny_model, "--out", results, "--limit", "1")
     assert_refused(other, f"{results} holds results of the model {tiny_model}, adapter {output / ADAPTER}")
     assert (results / "arithmetic.jsonl").is_file()
-
-
-def save(path: Path, *records: Any) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -183,14 +169,13 @@ def data(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_evaluate_benchmarks_and_report(
-    run: Callable[..., Done], chat_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path
+    run: Run, chat_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path
 ) -> None:
     results = tmp_path / "results"
     arguments = ["eval", "--model", chat_model, "--adapter", tiny_adapter, "--limit", "2", "--max-new-tokens", "2"]
     for task, path in data.items():
         arguments += ["--data", f"{task}={path}"]
-    done = run(*arguments, "--tasks", "gsm8k,mmlu,routing,finer", "--out", results, "--json")
-    assert done.code == 0, done
+    done = run(*arguments, "--tasks", "gsm8k,mmlu,routing,finer", "--out", results, "--json", code=0)
     names = {"gsm8k.jsonl", "mmlu.jsonl", "routing.jsonl", "finer.jsonl"}
     assert {path.name for path in results.iterdir()} == {*names, "run.json"}
     scores = json.loads(done.out)
@@ -218,15 +203,14 @@ def test_evaluate_benchmarks_and_report(
 
     base = tmp_path / "base"
     options = ["--data", f"mmlu={data['mmlu']}", "--limit", "2"]
-    shown = run("eval", "--model", chat_model, "--tasks", "mmlu,routing", *options, "--out", base)
-    assert shown.code == 0, shown
+    shown = run("eval", "--model", chat_model, "--tasks", "mmlu,routing", *options, "--out", base, code=0)
     assert "Right answers by level or group" in shown.out and "Tool routing" in shown.out
     assert {path.name for path in base.iterdir()} == {"mmlu.jsonl", "routing.jsonl", "run.json"}
     assert json.loads(run("diff", results, base, "--json").out).keys() == {"mmlu"}
 
 
 def test_an_interrupted_evaluation_goes_on(
-    run: Callable[..., Done], chat_model: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, chat_model: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["eval", "--model", chat_model, "--tasks", "gsm8k", "--data", f"gsm8k={data['gsm8k']}"]
     arguments += ["--max-new-tokens", "2", "--batch-size", "1", "--out"]
@@ -256,15 +240,11 @@ def test_an_interrupted_evaluation_goes_on(
     assert {path.name for path in results.iterdir()} == {"gsm8k.jsonl", "run.json"}
 
 
-def test_gate_shares(
-    run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path
-) -> None:
+def test_gate_shares(run: Run, tiny_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path) -> None:
     notes, results = tmp_path / "notes.txt", tmp_path / "results"
     notes.write_text(f"{TEXT}\n\nno number\n{TEXT}, 12 of 99\n")
     arguments = ["--model", tiny_model, "--adapter", tiny_adapter, "--out", results]
-    done = run("gate-shares", f"mmlu={data['mmlu']}", notes, *arguments, "--json")
-    assert done.code == 0, done
-    shares = json.loads(done.out)
+    shares = json.loads(run("gate-shares", f"mmlu={data['mmlu']}", notes, *arguments, "--json", code=0).out)
     found = [(share["source"], share["group"], share["texts"], share["numbers"]["total"]) for share in shares]
     # Two numbers in a question and its choices, two and four in the notes.
     assert found[0] == ("mmlu", None, 4, 8) and found[3] == ("notes", None, 3, 6)
@@ -276,13 +256,12 @@ def test_gate_shares(
     assert json.loads((results / "run.json").read_text())["settings"]["gate-shares"]["texts"][1] == str(notes)
     assert run("report", results).code == 0
     assert '<section id="gate-shares"' in (results / "report.html").read_text()
-    shown = run("gate-shares", data["gsm8k"], *arguments, "--field", "question", "--group", "answer", "--limit", "2")
-    assert shown.code == 0, shown
-    assert "How often gates are open" in shown.out
+    options = ("--field", "question", "--group", "answer", "--limit", "2")
+    assert "How often gates are open" in run("gate-shares", data["gsm8k"], *arguments, *options, code=0).out
     assert {record["group"] for record in read(results / "gate-shares.jsonl")} < {"#### 12", "#### 13", "#### 14"}
 
 
-def test_diff(run: Callable[..., Done], tmp_path: Path) -> None:
+def test_diff(run: Run, tmp_path: Path) -> None:
     for name, solved in (("[a]", [True, True, False]), ("b", [False, False, False])):
         (tmp_path / name).mkdir()
         answers = [{"task": "gsm8k", "id": i, "correct": c, "prompt_hash": f"{i}"} for i, c in enumerate(solved)]
@@ -297,10 +276,9 @@ def test_diff(run: Callable[..., Done], tmp_path: Path) -> None:
     assert_refused(run("diff", one, one), "would be compared to itself")
 
 
-def test_a_dry_run_writes_nothing(run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
     recipe = tiny_recipe(data=[{"kind": "jsonl", "path": "[gone].jsonl"}])
-    done = run("train", "--dry-run", recipe, "training.steps=5")
-    assert done.code == 0, done
+    done = run("train", "--dry-run", recipe, "training.steps=5", code=0)
     assert "layer 1" in done.out and "[gone].jsonl" in done.out and "missing" in done.out
     assert "5 optimizer steps, 2,560 tokens at most" in done.out
     done = run("train", "--dry-run", recipe, "training.steps=5", "--json")
@@ -310,21 +288,13 @@ def test_a_dry_run_writes_nothing(run: Callable[..., Done], tiny_recipe: Write, 
 
 
 def test_an_interrupted_training_says_how_to_go_on(
-    run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lines(console: Any) -> Callable[[dict[str, Any]], None]:
-        def stop(line: dict[str, Any]) -> None:
-            raise KeyboardInterrupt
-
-        return stop
-
     with monkeypatch.context() as patch:
-        patch.setattr("ani.progress.training_lines", lines)
-        done = run("train", tiny_recipe())
-    assert done.code == 130
+        patch.setattr("ani.progress.training_lines", lambda console: interrupted)
+        done = run("train", tiny_recipe(), code=130)
     assert f"interrupted: continue with: ani train --resume {tmp_path / 'run'} (there is no checkpoint yet)" in done.err
-    done = run("train", "--resume", tmp_path / "run")
-    assert done.code == 0
+    run("train", "--resume", tmp_path / "run", code=0)
     assert (tmp_path / "run" / ADAPTER).is_dir()
 
 
@@ -358,6 +328,7 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["gate-shares", "--out", "out"], ["'texts"]),
         (["gate-shares", "[gone].txt", "--out", "out"], ["[gone].txt can't be read"]),
         (["gate-shares", "mmlu=gone.jsonl", "--out", "out"], ["data file gone.jsonl does not exist"]),
+        (["compare", "gone.yaml"], ["recipe gone.yaml does not exist"]),
         (["diff", "one"], ["'baseline'"]),
         (["diff", "[one]", "two"], ["[one] holds none of arithmetic.jsonl, gsm8k.jsonl"]),
         (["eval", "--out", "out", "--operations", "power"], ["unknown operation 'power'"]),
@@ -367,24 +338,17 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["demo", "training.stepps=1"], ["did you mean 'steps'"]),
     ],
 )
-def test_bad_arguments(run: Callable[..., Done], arguments: list[str], parts: list[str]) -> None:
+def test_bad_arguments(run: Run, arguments: list[str], parts: list[str]) -> None:
     assert_refused(run(*arguments), *parts)
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_without_arguments_there_is_help(run: Callable[..., Done]) -> None:
-    done = run()
-    assert done.code == 2
-    assert "Usage" in done.out + done.err
-
-
-def test_compare_refuses_what_is_no_comparison(run: Callable[..., Done], tiny_recipe: Write) -> None:
-    assert_refused(run("compare", "gone.yaml"), "recipe gone.yaml does not exist")
+def test_compare_refuses_what_is_no_comparison(run: Run, tiny_recipe: Write) -> None:
     assert_refused(run("compare", tiny_recipe()), "recipe.yaml", "key 'evaluation' is missing")
     assert_refused(run("compare", tiny_recipe(), "seeds"), "override 'seeds' must have the form key=value")
 
 
-def test_bad_recipes(run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path) -> None:
+def test_bad_recipes(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
     path = tiny_recipe()
     cases = [
         (["training.step=1"], ["unknown key 'training.step'", "'steps'"]),
@@ -406,23 +370,19 @@ def test_bad_recipes(run: Callable[..., Done], tiny_recipe: Write, tmp_path: Pat
     ("content", "message"),
     [
         ("", "data.jsonl holds no examples"),
-        (
-            '{"prompt": "1", "completion": "2"}\n{"prompt": "[1]", "completion": "2"\n',
-            "data.jsonl, line 2: not valid JSON",
-        ),
+        ('{"prompt": "1", "completion": "2"}\n{"prompt": "[1]", "comp', "data.jsonl, line 2: not valid JSON"),
         ('{"prompt": "[b]1[/b]"}', "data.jsonl, line 1: no 'completion'"),
         ('{"prompt": [{"role": "user", "content": "1"}], "completion": "2"}', "no chat template"),
     ],
 )
-def test_bad_data(run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path, content: str, message: str) -> None:
+def test_bad_data(run: Run, tiny_recipe: Write, tmp_path: Path, content: str, message: str) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text(content)
-    done = run("train", tiny_recipe(data=[{"kind": "jsonl", "path": str(data)}]))
-    assert_refused(done, message)
+    assert_refused(run("train", tiny_recipe(data=[{"kind": "jsonl", "path": str(data)}])), message)
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_models(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
+def test_bad_models(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
     def inspect(model: Path) -> Done:
         return run("inspect", "5", "--model", model, "--adapter", tiny_adapter)
 
@@ -449,7 +409,7 @@ def letters() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<unk>")
 
 
-def test_bad_adapters(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
+def test_bad_adapters(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
 
     def evaluate(adapter: Path | str) -> Done:
@@ -467,12 +427,7 @@ def test_bad_adapters(run: Callable[..., Done], tiny_model: Path, tiny_adapter: 
 
 
 def test_bad_evaluations(
-    run: Callable[..., Done],
-    tiny_model: Path,
-    chat_model: Path,
-    tiny_adapter: Path,
-    data: dict[str, Path],
-    tmp_path: Path,
+    run: Run, tiny_model: Path, chat_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path
 ) -> None:
     def evaluate(model: Path, *arguments: str) -> Done:
         return run("eval", "--model", model, "--out", tmp_path / "results", *arguments)
@@ -488,7 +443,7 @@ def test_bad_evaluations(
     assert not (tmp_path / "results").exists()
 
 
-def test_bad_gate_shares(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
+def test_bad_gate_shares(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(tiny_model)
     ani.attach(model, gemma_like(), ani.AniConfig(layer=1, gate="open"))
     ani.save_adapter(model, tmp_path / "open")
@@ -508,7 +463,7 @@ def test_bad_gate_shares(run: Callable[..., Done], tiny_model: Path, tiny_adapte
     assert read(results / "gate-shares.jsonl") == [{"of": "an earlier run"}]
 
 
-def test_bad_outputs(run: Callable[..., Done], tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
+def test_bad_outputs(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     done = run("eval", "--model", tiny_model, "--tasks", "arithmetic", "--limit", "1", "--out", tmp_path / "file")
     assert_refused(done, str(tmp_path / "file"))
@@ -520,31 +475,26 @@ def test_bad_outputs(run: Callable[..., Done], tiny_model: Path, tiny_adapter: P
 # --- failures ---
 
 
-def test_a_failed_training_exits_with_one(run: Callable[..., Done], tiny_recipe: Write, tmp_path: Path) -> None:
-    done = run("train", tiny_recipe(), "training.learning_rate=1e36", "training.save_every=1", "training.log_every=1")
-    assert done.code == 1
+def test_a_failed_training_exits_with_one(
+    run: Run, tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("training.learning_rate=1e36", "training.save_every=1", "training.log_every=1")
+    done = run("train", tiny_recipe(), *settings, code=1)
     assert len(done.err.splitlines()) == 1
     assert done.err.startswith("error: the loss is nan at step 2, on a batch of 4 that begins with ['")
     assert "Traceback" not in done.err
     # Its weights made the loss: nothing may resume from them.
     assert not (tmp_path / "run" / "checkpoint-1" / "complete").exists()
-
-
-def test_the_traceback_can_be_had(
-    run: Callable[..., Done], tiny_recipe: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("ANI_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="the loss is nan"):
-        run("train", tiny_recipe(), "training.learning_rate=1e36")
+        run("train", tiny_recipe(output=str(tmp_path / "other")), "training.learning_rate=1e36")
 
 
 def test_an_installed_command_says_one_line(tmp_path: Path) -> None:
     """In a process of its own: nothing that is imported adds to the message."""
     recipe = tmp_path / "[x].yaml"
-    recipe.write_text(yaml.safe_dump({"output": "out"}))
-    environment = {**os.environ, "COLUMNS": "40"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ani.cli", "train", str(recipe)], capture_output=True, text=True, env=environment
-    )
+    recipe.write_text("output: out")
+    command, environment = [sys.executable, "-m", "ani.cli", "train", str(recipe)], {**os.environ, "COLUMNS": "40"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: recipe {recipe}: key 'data' is missing\n"

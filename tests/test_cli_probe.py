@@ -10,7 +10,7 @@ from ani.data.labelled import write_labelled
 from ani.probing.run import HELD_OUT, RANDOM_SPLIT
 from ani.results.files import LAYERS, SELECTION
 from tests import test_cli
-from tests.test_cli import read
+from tests.json_lines import read_lines, write_lines
 
 run = test_cli.run
 Run = Callable[..., test_cli.Done]
@@ -18,19 +18,12 @@ Run = Callable[..., test_cli.Done]
 QUICK = ["--sentences", "240", "--out", "out"]
 
 
-def test_help(run: Run) -> None:
-    done = run("probe", "--help")
-    assert done.code == 0
-    assert "--held-out" in done.out
-    assert done.err == ""
-
-
 def test_table_and_reason(run: Run, tiny_model: Path) -> None:
     done = run("probe", "--model", tiny_model, *QUICK)
     assert done.code == 0, done
     chosen = json.loads(Path("out", SELECTION).read_text())
     assert "".join(chosen["reason"].split()) in "".join(done.out.split())
-    for point in read(Path("out", LAYERS)):
+    for point in read_lines(Path("out", LAYERS)):
         assert f"{point['held_out']:.1%}" in done.out
     assert {path.name for path in Path("out").iterdir()} == {LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"}
 
@@ -42,7 +35,7 @@ def test_json_is_the_selection(run: Run, tiny_model: Path) -> None:
     assert chosen == json.loads(Path("out", SELECTION).read_text())
     assert chosen["layer"] in (0, 2)
     assert (chosen["policy"], chosen["seed"]) == ("after", 3)
-    assert [point["layer"] for point in read(Path("out", LAYERS))] == [0, 2]
+    assert [point["layer"] for point in read_lines(Path("out", LAYERS))] == [0, 2]
 
 
 def test_another_file_to_test_on(run: Run, tiny_model: Path, tmp_path: Path) -> None:
@@ -52,31 +45,33 @@ def test_another_file_to_test_on(run: Run, tiny_model: Path, tmp_path: Path) -> 
     settings = ["--data", tmp_path / "known.jsonl", "--held-out", tmp_path / "asked.jsonl", "--layers", "1", "--json"]
     done = run("probe", "--model", tiny_model, "--out", "out", *settings)
     assert done.code == 0, done
-    templates = {record["template"] for record in read(Path("out", HELD_OUT))}
+    templates = {record["template"] for record in read_lines(Path("out", HELD_OUT))}
     assert templates == {sentence.template for sentence in asked}
 
 
 @pytest.mark.parametrize(
-    ("settings", "parts"),
+    ("option", "value", "parts"),
     [
-        (["--layers", "0,4"], ["layer 4 is outside the model: its layers are 0 to 3"]),
-        (["--layers", "1,1"], ["[1, 1]", "none twice"]),
-        (["--layers", "1,two"], ["--layers must be numbers such as 4,9,14, not '1,two'"]),
-        (["--layers", ""], ["--layers must be numbers"]),
-        (["--layers", "3"], ["no probed layer can be injected at"]),
-        (["--sentences", "1"], ["every number of the sentences is nominal: a probe needs both roles"]),
-        (["--sentences", "30"], ["needs 30 of each; give more sentences"]),
-        (["--sentences", "0"], ["--sentences"]),
-        (["--sentences", "10000000"], ["count is"]),
-        (["--policy", "behind"], ["--policy", "'behind'"]),
-        (["--data", "gone.jsonl"], ["gone.jsonl"]),
-        (["--held-out", "gone.jsonl"], ["gone.jsonl"]),
-        (["--model", "no/such-model"], ["no/such-model"]),
+        ("--layers", "0,4", ["layer 4 is outside the model: its layers are 0 to 3"]),
+        ("--layers", "1,1", ["[1, 1]", "none twice"]),
+        ("--layers", "1,two", ["--layers must be numbers such as 4,9,14, not '1,two'"]),
+        ("--layers", "", ["--layers must be numbers"]),
+        ("--layers", "3", ["no probed layer can be injected at"]),
+        ("--sentences", "1", ["every number of the sentences is nominal: a probe needs both roles"]),
+        ("--sentences", "30", ["needs 30 of each; give more sentences"]),
+        ("--sentences", "0", ["--sentences"]),
+        ("--sentences", "10000000", ["count is"]),
+        ("--policy", "behind", ["--policy", "'behind'"]),
+        ("--data", "gone.jsonl", ["gone.jsonl"]),
+        ("--held-out", "gone.jsonl", ["gone.jsonl"]),
+        ("--model", "no/such-model", ["no/such-model"]),
+        ("--out", "file", ["output file is a file; name a directory"]),
     ],
 )
-def test_bad_input(run: Run, tiny_model: Path, settings: list[str], parts: list[str]) -> None:
-    test_cli.assert_refused(run("probe", "--model", tiny_model, *QUICK, *settings), *parts)
-    assert list(Path().iterdir()) == []
+def test_bad_input(run: Run, tiny_model: Path, option: str, value: str, parts: list[str]) -> None:
+    Path("file").touch()
+    test_cli.assert_refused(run("probe", "--model", tiny_model, *QUICK, option, value), *parts)
+    assert list(Path().iterdir()) == [Path("file")]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +84,6 @@ def test_bad_input(run: Run, tiny_model: Path, settings: list[str], parts: list[
     ],
 )
 def test_bad_files(run: Run, tiny_model: Path, tmp_path: Path, records: list[Any], parts: list[str]) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path = write_lines(tmp_path / "data.jsonl", *records)
     test_cli.assert_refused(run("probe", "--model", tiny_model, "--out", "out", "--data", path), *parts)
     assert not Path("out").exists()
-
-
-def test_a_file_in_the_way(run: Run, tiny_model: Path) -> None:
-    Path("out").touch()
-    test_cli.assert_refused(run("probe", "--model", tiny_model, *QUICK), "output out is a file; name a directory")

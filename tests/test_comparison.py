@@ -11,7 +11,7 @@ from filelock import FileLock
 from rich.console import Console
 
 import ani
-from ani import InputError, comparison
+from ani import comparison
 from ani.errors import TrainingFailed
 from ani.results.files import TRAINING_LOG
 from ani.settings import load_settings, save_settings
@@ -20,13 +20,17 @@ from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
-from tests.test_cli import read
+from tests.json_lines import read_lines as read
+from tests.json_lines import write_lines
+from tests.refusals import refused
+from tests.training.runs import interrupt_at, interrupted
 
 SHIPPED = [
     path
     for path in sorted((Path(ani.__file__).parent / "recipes").rglob("*.yaml"))
     if "variants" in yaml.safe_load(path.read_text())
 ]
+assert SHIPPED
 TEXTS = ["Ann", "Bob", "Cid"]
 CELLS = [("early", 0), ("late", 0), ("early", 1), ("late", 1)]
 
@@ -42,7 +46,7 @@ def write(tiny_recipe: Write, tmp_path: Path) -> Write:
         tiny_recipe(training={"log_every": 1, "save_every": 2, "steps": 4, "gradient_accumulation": 1})
         texts = tmp_path / "texts.jsonl"
         words = "the tired porter of the old hotel had not slept"
-        texts.write_text("".join(json.dumps({"body": f"{name}, {words}"}) + "\n" for name in TEXTS))
+        write_lines(texts, *({"body": f"{name}, {words}"} for name in TEXTS))
         settings = {
             "output": str(tmp_path / "results"),
             "recipe": "recipe.yaml",
@@ -80,10 +84,6 @@ def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
         for path in folder.rglob("*")
         if path.is_file() and path.name != ".lock"
     }
-
-
-def interrupted(*args: Any, **kwargs: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
@@ -147,9 +147,8 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
     original = Gating.answer
 
     def in_the_second_cell(*args: Any, **kwargs: Any) -> Any:
-        if "late" in {path.parts[-2] for path in folder.glob("cells/*/seed-*")}:
-            raise KeyboardInterrupt
-        return original(*args, **kwargs)
+        begun = "late" in {path.parts[-2] for path in folder.glob("cells/*/seed-*")}
+        return (interrupted if begun else original)(*args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(Gating, "answer", in_the_second_cell)
@@ -158,12 +157,9 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
     late = folder / "cells" / "late" / "seed-0"
     assert {path.name for path in late.iterdir()} == {"training", "arithmetic.jsonl"}
 
-    def until_step_3(console: Console) -> Callable[[dict[str, Any]], None]:
-        return lambda line: interrupted() if line["step"] == 3 else None
-
     finished = files_of(folder / "cells")
     with monkeypatch.context() as patch:
-        patch.setattr(comparison, "training_lines", until_step_3)
+        patch.setattr(comparison, "training_lines", lambda console: interrupt_at(3))
         with pytest.raises(KeyboardInterrupt):
             compare()
     assert (folder / "cells" / "early" / "seed-1" / "training" / "checkpoint-2").is_dir()
@@ -229,9 +225,7 @@ def test_another_comparison_in_the_same_folder_is_refused(
             compare()
     before = files_of(tmp_path / "results")
     assert Path("cells/reference/arithmetic.jsonl") in before
-    with pytest.raises(InputError, match=f"holds another comparison, with other {key};") as caught:
-        compare(override)
-    assert str(tmp_path / "results") in str(caught.value)
+    refused(lambda: compare(override), f"holds another comparison, with other {key};", str(tmp_path / "results"))
     assert files_of(tmp_path / "results") == before
 
 
@@ -248,8 +242,7 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
     assert gated == {"early"}  # the others have no gate
     monkeypatch.setattr(comparison, "train", interrupted)  # nothing is left to do
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
-    with pytest.raises(InputError, match="other variant sft;"):
-        compare(seeds=[0], variants={"sft": ["ani.layer=1"]}, baseline=None)
+    refused(lambda: compare(seeds=[0], variants={"sft": ["ani.layer=1"]}, baseline=None), "other variant sft;")
 
 
 def test_another_budget_is_told(compare: Compare, tmp_path: Path) -> None:
@@ -273,18 +266,16 @@ def test_operations_may_have_lengths_of_their_own(compare: Compare, tmp_path: Pa
 def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_path: Path) -> None:
     data, folder = tmp_path / "mmlu.jsonl", tmp_path / "results"
     row = {"subject": "anatomy", "choices": ["a", "b", "1", "22"]}
-    data.write_text("".join(json.dumps({**row, "question": f"{i}?", "answer": i % 4}) + "\n" for i in range(9)))
+    write_lines(data, *({**row, "question": f"{i}?", "answer": i % 4} for i in range(9)))
     asked = {"name": "mmlu", "data": str(data), "limit": 3}
     settings = {"variants": {"sft": ["method=sft"]}, "evaluation": {"benchmarks": [asked]}}
-    with pytest.raises(InputError, match="a chat template is needed for mmlu"):
-        compare(**settings)
-    with pytest.raises(InputError, match=r"evaluation\.benchmarks asks mmlu more than once"):
-        compare(**{**settings, "evaluation": {"benchmarks": [asked, {"name": "gsm8k"}, {"name": "mmlu"}]}})
-    sums = tmp_path / "gsm8k.jsonl"
-    sums.write_text(json.dumps({"question": "1 + 1?", "answer": "#### 2"}))
-    long = {"name": "gsm8k", "data": str(sums), "max_new_tokens": 5000}
-    with pytest.raises(InputError, match="up to 5,000 tokens to gsm8k leave no room"):
-        compare(overrides=[f"model={chat_model}"], **{**settings, "evaluation": {"benchmarks": [long]}})
+    refused(lambda: compare(**settings), "a chat template is needed for mmlu")
+    twice = {**settings, "evaluation": {"benchmarks": [asked, {"name": "gsm8k"}, {"name": "mmlu"}]}}
+    refused(lambda: compare(**twice), "evaluation.benchmarks asks mmlu more than once")
+    sums = write_lines(tmp_path / "gsm8k.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
+    long = {"overrides": [f"model={chat_model}"], **settings}
+    long["evaluation"] = {"benchmarks": [{"name": "gsm8k", "data": str(sums), "max_new_tokens": 5000}]}
+    refused(lambda: compare(**long), "up to 5,000 tokens to gsm8k leave no room")
     assert not folder.exists()
 
     printed = StringIO()
@@ -305,34 +296,14 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
 
 
-def test_no_problem_is_asked_twice(compare: Compare, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"evaluation\.arithmetic: addition of 2 digits is asked more than once"):
-        compare(evaluation={"arithmetic": [{"count": 5}, {"count": 5, "digits": [2, 3]}]})
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [({"sft": [0]}, "there is no variant 'sft'"), ({"early": [1]}, "seeds must be distinct")],
-)
-def test_more_seeds_are_checked(compare: Compare, more: dict[str, list[int]], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        compare(more_seeds=more)
-
-
-def test_a_folder_of_something_else_is_refused(compare: Compare, tmp_path: Path) -> None:
+def test_a_folder_of_something_or_somebody_else_is_refused(compare: Compare, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "arithmetic.jsonl").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and holds no comparison"):
-        compare()
-    assert files_of(tmp_path / "results").keys() == {Path("arithmetic.jsonl")}
-
-
-def test_two_processes_at_one_folder(compare: Compare, tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    with FileLock(tmp_path / "results" / ".lock"), pytest.raises(InputError, match="another process works on"):
-        compare()
+    with FileLock(tmp_path / "results" / ".lock"):
+        refused(compare, "another process works on")
     assert not files_of(tmp_path / "results")
+    (tmp_path / "results" / "arithmetic.jsonl").write_text("mine")
+    refused(compare, "is not empty and holds no comparison")
+    assert files_of(tmp_path / "results").keys() == {Path("arithmetic.jsonl")}
 
 
 def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +323,10 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
             "evaluation.arithmetic.digit=[2]",
             "unknown key 'evaluation.arithmetic.problems.0.digit'; did you mean 'digits'?",
         ),
+        (
+            "evaluation.arithmetic=[{count: 5}, {count: 5, digits: [2, 3]}]",
+            "evaluation.arithmetic: addition of 2 digits is asked more than once",
+        ),
         ("evaluation.gating.count=0", "evaluation.gating.count"),
         ("evaluation.gatings.count=5", "comparison.yaml: evaluation: unknown task gatings; did you mean gating?"),
         ("evaluation.math.limits=5", "unknown key 'evaluation.math.limits'; did you mean 'limit'?"),
@@ -366,6 +341,8 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
         ("evaluation.language.count=4", "holds 3 texts without numbers"),
         ("seeds=[]", "seeds"),
         ("seeds=[1, 1]", "seeds must be distinct"),
+        ("more_seeds={early: [1]}", "seeds must be distinct"),
+        ("more_seeds={sft: [0]}", "there is no variant 'sft'"),
         ("baseline=later", "baseline 'later' must be one of"),
         ("variants={}", "variants"),
         ("variants={a/b: []}", "variant 'a/b' needs another name"),
@@ -377,6 +354,7 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
             "variants.late=[method=xval, ani.layer=2]",
             "method 'xval' has ani.layer=0 of its own, not 2: leave ani.layer",
         ),
+        ("variants.late=[method=sft, ani.layer=2]", "method 'sft' has no module to set; leave it out"),
         ("variants.late=[seed=7]", "variant 'late' must not set seed"),
         ("variants.late=[data_seed=7]", "variant 'late' must not set data_seed"),
         ("variants.late=[model=smollm2]", "variant 'late' must not set model"),
@@ -386,10 +364,7 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_bad_comparisons_leave_nothing(compare: Compare, tmp_path: Path, override: str, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        compare(override)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    refused(lambda: compare(override), message)
     assert not (tmp_path / "results").exists()
 
 
@@ -411,7 +386,3 @@ def test_benchmarks_are_named_like_every_task(write: Write) -> None:
     assert [task.name for task in named] == ["arithmetic", "gsm8k", "math"]
     assert named == tasks(arithmetic={"count": 5}, benchmarks=[{"name": "gsm8k", "limit": 3}, {"name": "math"}])
     assert (named[1].limit, named[2].limit) == (3, None)
-
-
-def test_some_comparison_ships() -> None:
-    assert SHIPPED

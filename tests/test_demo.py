@@ -7,37 +7,19 @@ from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
 from ani import comparison
 from ani.tasks.gating import Gating
 from tests import test_cli
-from tests.test_cli import read
+from tests.json_lines import read_lines as read
+from tests.training.runs import interrupt_at, interrupted
 
 run = test_cli.run
 DEMO = yaml.safe_load(comparison.DEMO.read_text())
-RESULTS = {
-    "arithmetic.jsonl",
-    "cells",
-    "comparison.md",
-    "comparison.yaml",
-    "gating.jsonl",
-    "inspected.jsonl",
-    "report.html",
-    "run.json",
-    "training_log.jsonl",
-}
-SETTINGS = [
-    "ani.gate_hidden_size=8",
-    "lora.r=2",
-    "dtype=float32",
-    "data.0.count=8",
-    "data.1.count=8",
-    "training.batch_size=4",
-    "training.steps=4",
-    "training.log_every=1",
-    "training.save_every=2",
-]
+RESULTS = {"arithmetic.jsonl", "gating.jsonl", "inspected.jsonl", "training_log.jsonl", "run.json", "cells"}
+RESULTS |= {"comparison.md", "comparison.yaml", "report.html"}
+SETTINGS = ["ani.gate_hidden_size=8", "lora.r=2", "dtype=float32", "data.0.count=8", "data.1.count=8"]
+SETTINGS += ["training.batch_size=4", "training.steps=4", "training.log_every=1", "training.save_every=2"]
 
 RunDemo = Callable[..., test_cli.Done]
 
@@ -105,30 +87,19 @@ def test_a_second_run_reuses_what_is_there(run_demo: RunDemo, tmp_path: Path, mo
     report = (folder / "report.html").read_bytes()
     (folder / "report.html").unlink()
 
-    def never(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("done again")
-
     for step in ("train", "load_model", "ask"):
-        monkeypatch.setattr(comparison, step, never)
+        monkeypatch.setattr(comparison, step, None)  # nothing is done again
     assert run_demo().code == 0
     assert [path.stat().st_mtime_ns for path in kept] == times and len(kept) > 8
     assert len((folder / "report.html").read_bytes()) == pytest.approx(len(report), rel=0.01)
 
 
-def _interrupted(*args: Any, **kwargs: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _stop_at_step_3(console: Console) -> Callable[[dict[str, Any]], None]:
-    return lambda line: _interrupted() if line["step"] == 3 else None
-
-
 @pytest.mark.parametrize(
     ("where", "stage", "replacement", "there"),
     [
-        (comparison, "ask", _interrupted, set()),
-        (comparison, "training_lines", _stop_at_step_3, {"reference/arithmetic.jsonl"}),
-        (Gating, "answer", _interrupted, {"reference/arithmetic.jsonl", "ani/seed-0/arithmetic.jsonl"}),
+        (comparison, "ask", interrupted, set()),
+        (comparison, "training_lines", lambda console: interrupt_at(3), {"reference/arithmetic.jsonl"}),
+        (Gating, "answer", interrupted, {"reference/arithmetic.jsonl", "ani/seed-0/arithmetic.jsonl"}),
     ],
 )
 def test_an_interrupted_demo_goes_on(
@@ -157,9 +128,8 @@ def test_an_interrupted_demo_goes_on(
 def test_another_recipe_in_the_same_folder_is_refused(run_demo: RunDemo, tmp_path: Path) -> None:
     run_demo()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*")}
-    test_cli.assert_refused(
-        run_demo("seed=1"), str(tmp_path / "demo"), "holds another comparison", "name another output"
-    )
+    done = run_demo("seed=1")
+    test_cli.assert_refused(done, str(tmp_path / "demo"), "holds another comparison", "name another output")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*")} == before
 
 

@@ -25,11 +25,13 @@ from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from ani.training.recipe import load_recipe
 from ani.training.run import RECIPE_FILE, resume_recipe, train
 from tests import test_cli
-from tests.training.runs import interrupt_at, log_of, weights_of
+from tests.refusals import refused
+from tests.training.runs import interrupt_at, interrupted, log_of, weights_of
 
 run = test_cli.run
 Run = Callable[..., test_cli.Done]
 Write = Callable[..., Path]
+Commands = Callable[[Path], Any]
 
 
 def hidden(folder: Path) -> list[str]:
@@ -48,7 +50,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def commands(tiny_model: Path, tiny_adapter: Path, tiny_recipe: Write, tmp_path: Path) -> Callable[[Path], Any]:
+def commands(tiny_model: Path, tiny_adapter: Path, tiny_recipe: Write, tmp_path: Path) -> Commands:
     """Each command with its output, by name."""
     notes = tmp_path / "notes.txt"
     notes.write_text("12\n")
@@ -79,7 +81,7 @@ COMMANDS = ["train", "compare", "eval", "gate-shares", "probe", "merge", "demo"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_second_process_is_told(run: Run, commands: Callable[[Path], Any], tmp_path: Path, name: str) -> None:
+def test_a_second_process_is_told(run: Run, commands: Commands, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
     out.mkdir()
     lock = FileLock(tmp_path / ".out.ani-lock" if name == "merge" else out / ".lock")
@@ -192,22 +194,13 @@ def test_ctrl_c_at_the_last_step_finishes(tiny_recipe: Write, tmp_path: Path) ->
 )
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
 def test_an_interrupted_command_says_how_to_go_on(
-    run: Run,
-    commands: Callable[[Path], Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    work: str,
-    how: str,
-    end: BaseException,
-    code: int,
+    run: Run, commands: Commands, tmp_path: Path, monkeypatch: Any, name: str, work: str, how: str, end: Any, code: int
 ) -> None:
-    def interrupted(*args: Any, **kwargs: Any) -> None:
+    def ended(*args: Any, **kwargs: Any) -> None:
         raise end
 
-    monkeypatch.setattr(f"ani.{work}", interrupted)
-    done = run(*commands(tmp_path / "out")[name])
-    assert done.code == code
+    monkeypatch.setattr(f"ani.{work}", ended)
+    done = run(*commands(tmp_path / "out")[name], code=code)
     assert done.err.startswith(f"interrupted: {how}") and len(done.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
@@ -220,8 +213,7 @@ def test_a_killed_run_is_told_from_another(tiny_recipe: Write, tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         train(recipe, on_log=interrupt_at(4))
     assert hidden(out) == []
-    with pytest.raises(InputError, match=f"continue with ani train --resume {out},"):
-        train(recipe)
+    refused(lambda: train(recipe), f"continue with ani train --resume {out},")
     # Killed between the last checkpoint and the adapter, or between the adapter and the lock's removal.
     train(resume_recipe(out), resume=True)
     finished = weights_of(out / ADAPTER)
@@ -234,13 +226,11 @@ def test_a_killed_run_is_told_from_another(tiny_recipe: Write, tmp_path: Path) -
     assert all(torch.equal(tensor, finished[name]) for name, tensor in weights_of(out / ADAPTER).items())
     assert log_of(out) == log and hidden(out) == []
     (out / ".adapter.ani-lock").touch()
-    with pytest.raises(InputError, match="is not empty: it has a finished run"):
-        train(recipe)
+    refused(lambda: train(recipe), "is not empty: it has a finished run")
     assert hidden(out) == []
     (out / RECIPE_FILE).unlink()
     shutil.rmtree(out / ADAPTER)
-    with pytest.raises(InputError, match="holds no run; name another"):
-        train(recipe)
+    refused(lambda: train(recipe), "holds no run; name another")
 
 
 def test_a_half_removed_checkpoint_is_never_resumed(
@@ -295,11 +285,8 @@ def test_two_writers_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_killed_evaluation_mixes_no_models(
-    run: Run, commands: Callable[[Path], Any], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, commands: Commands, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*args: Any, **kwargs: Any) -> None:
-        raise KeyboardInterrupt
-
     out = tmp_path / "out"
     command, other = commands(out)["eval"], ["eval", "--model", tiny_model, "--limit", "1", "--out", out]
     with monkeypatch.context() as patch:
@@ -351,9 +338,7 @@ def test_training_on_a_full_disk(run: Run, tiny_recipe: Write, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "size"), [("merge", 20_000), ("eval", 500), ("probe", 10_000)])
-def test_a_full_disk_is_one_sentence(
-    run: Run, commands: Callable[[Path], Any], tmp_path: Path, name: str, size: int
-) -> None:
+def test_a_full_disk_is_one_sentence(run: Run, commands: Commands, tmp_path: Path, name: str, size: int) -> None:
     out = tmp_path / "out"
     with largest_file(size):
         done = run(*commands(out)[name])
@@ -364,6 +349,6 @@ def test_a_full_disk_is_one_sentence(
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no directory that even root can't write")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_read_only_output(run: Run, commands: Callable[[Path], Any], name: str) -> None:
+def test_a_read_only_output(run: Run, commands: Commands, name: str) -> None:
     done = run(*commands(Path("/sys/kernel/ani"))[name])
     test_cli.assert_refused(done, "output /sys/kernel/ani can't be written", "name another")

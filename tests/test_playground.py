@@ -19,6 +19,7 @@ from ani.answerers import default_adapter
 from ani.injection.adapter import load_adapter
 from ani.injection.inspection import forced_gates
 from ani.playground import answer, build, decisions, gate_view, launch, without_adapter
+from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -86,12 +87,8 @@ def test_page(visit: Callable[..., Page]) -> None:
     marks = page.locator("#gates mark")
     page.get_by_label("Text").fill(TEXT)
     assert {number.injected for number in numbers} == {True, False}
-    expect(marks).to_have_text(
-        [
-            f"{number.text} = {number.value} · α {number.alpha:.3f} · {'open' if number.injected else 'shut'}"
-            for number in numbers
-        ]
-    )
+    told = [f"{n.text} = {n.value} · α {n.alpha:.3f} · {'open' if n.injected else 'shut'}" for n in numbers]
+    expect(marks).to_have_text(told)
     styles = marks.evaluate_all("marks => marks.map(mark => getComputedStyle(mark).borderTopStyle)")
     assert styles == ["solid" if number.injected else "dashed" for number in numbers]
 
@@ -162,9 +159,8 @@ def test_numbers_are_placed_in_the_text_and_decided_in_the_chat() -> None:
     model, tokenizer = attached("qwen3")
     text = "assistant 12, user 7"  # words of the chat template
     assert [text[number.start : number.end] for number in decisions(model, tokenizer, text)] == ["12", "7"]
-    chat = tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-    )
+    asked = [{"role": "user", "content": text}]
+    chat = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     in_chat = ani.inspect(model, tokenizer, str(chat), add_special_tokens=False)
     assert [number.alpha for number in decisions(model, tokenizer, text)] == [number.alpha for number in in_chat]
 
@@ -178,15 +174,9 @@ def test_numbers_without_decision() -> None:
     assert "α" not in view
 
 
-def test_too_long_a_text() -> None:
-    model, tokenizer = attached("gemma")
-    with pytest.raises(ani.InputError, match="the model reads 512"):
-        answer(model, tokenizer, "7 " * 600, 1)
-
-
-def test_model_without_module() -> None:
-    with pytest.raises(ani.InputError, match="no ANI module"):
-        build(*pair("gemma"))
+def test_too_long_a_text_and_a_model_without_module() -> None:
+    refused(lambda: answer(*attached("gemma"), "7 " * 600, 1), "the model reads 512")
+    refused(lambda: build(*pair("gemma")), "no ANI module")
 
 
 def test_command(

@@ -129,3 +129,13 @@ def attached(
     attach(model, tokenizer, AniConfig(**{"layer": 2, "gate_hidden_size": 16, **config}))
     randomise(model, tokenizer)
     return model, tokenizer
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str = MIXED_TEXT) -> torch.Tensor:
+    """A text's token ids, as a batch of one row."""
+    return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
+
+
+@torch.no_grad()
+def logits_of(model: torch.nn.Module, input_ids: torch.Tensor, **given: Any) -> torch.Tensor:
+    return torch.as_tensor(model(input_ids=input_ids, **given).logits)

@@ -39,12 +39,7 @@ def qwen() -> PreTrainedTokenizerBase:
 @cache
 def llama3() -> PreTrainedTokenizerBase:
     """Llama 3: byte-level BPE, up to three digits a token, BOS, special tokens with digits in their names."""
-    named = [
-        "<|begin_of_text|>",
-        "<|end_of_text|>",
-        "<|reserved_special_token_0|>",
-        "<|reserved_special_token_1|>",
-    ]
+    named = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>"]
     named += ["<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>"]
     named += ["<|eom_id|>", "<|eot_id|>", "<|python_tag|>"]
     special = named + [f"<|reserved_special_token_{i + 2}|>" for i in range(256 - len(named))]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase
 
 from ani import AniConfig
@@ -54,24 +55,16 @@ def test_prompt_then_completion_then_eos(name: str) -> None:
 
 def test_an_eos_that_the_tokenizer_adds_stands_at_the_end_only() -> None:
     tokenizer = copy.deepcopy(gemma_like())
-    tokenizer.backend_tokenizer.post_processor = _bos_and_eos(tokenizer)
+    special = [("<bos>", tokenizer.bos_token_id), ("<eos>", tokenizer.eos_token_id)]
+    added = TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
+    tokenizer.backend_tokenizer.post_processor = added
     assert tokenizer("12")["input_ids"][-1] == tokenizer.eos_token_id
     tokenized = tokenize(Example("12 +", " 3"), tokenizer, locator("gemma_like"), LONG)
     assert tokenized.input_ids[0] == tokenizer.bos_token_id
     assert tokenized.input_ids.count(tokenizer.eos_token_id) == 1
     assert tokenized.input_ids[-1] == tokenizer.eos_token_id
-
-
-def _bos_and_eos(tokenizer: PreTrainedTokenizerBase) -> object:
-    from tokenizers.processors import TemplateProcessing
-
-    special = [("<bos>", tokenizer.bos_token_id), ("<eos>", tokenizer.eos_token_id)]
-    return TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
-
-
-def test_without_an_eos_nothing_is_appended() -> None:
     tokenizer = copy.deepcopy(gemma_like())
-    tokenizer.eos_token = None
+    tokenizer.eos_token = None  # without one, nothing is appended
     tokenized = tokenize(Example("12 +", " 3"), tokenizer, locator("gemma_like"), LONG)
     assert tokenizer.decode(tokenized.input_ids) == "12 + 3"
 
@@ -142,13 +135,8 @@ def test_every_token_of_a_number_has_its_role(name: str) -> None:
     text = "Employee 2048 earns $5,000.50 and -3 points on 7th; 123456789"
     roles: tuple[Role, ...] = ("nominal", "quantitative", "quantitative", "nominal", "quantitative")
     found = roles_by_number(name, Example(text, " ok.", roles))
-    assert found == [
-        ("2048", NOMINAL),
-        ("5,000.50", QUANTITATIVE),
-        ("-3", QUANTITATIVE),
-        ("7", NOMINAL),
-        ("123456789", QUANTITATIVE),
-    ]
+    expected = [NOMINAL if role == "nominal" else QUANTITATIVE for role in roles]
+    assert found == list(zip(["2048", "5,000.50", "-3", "7", "123456789"], expected, strict=True))
 
 
 # --- batches ---
@@ -199,17 +187,13 @@ def test_batches_equal_a_plain_reference(examples: list[Example], policy: str, n
         assert batch[key].dtype == torch.int64
 
 
-def test_a_model_without_ani_gets_no_numbers() -> None:
-    rows = [tokenize(EXAMPLES[0], gemma_like(), locator("gemma_like"), LONG)]
-    assert set(NumberCollator(gemma_like(), None)(rows)) == {"input_ids", "attention_mask", "labels"}
-
-
 def test_padding_that_is_eos_stays_unlearnt() -> None:
     tokenizer = copy.deepcopy(gemma_like())
     tokenizer.pad_token = tokenizer.eos_token
     end = tokenizer.eos_token_id
     rows = [TokenizedExample([5, 6, end], 1, [-1] * 3), TokenizedExample([5, 6, 7, 8, end], 2, [-1] * 5)]
     batch = NumberCollator(tokenizer, None)(rows)
+    assert set(batch) == {"input_ids", "attention_mask", "labels"}  # a model without ANI gets no numbers
     assert batch["labels"].tolist() == [[-100, 6, end, -100, -100], [-100, -100, 7, 8, end]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1] * 5]
 

@@ -1,20 +1,15 @@
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ani import InputError
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.data.labelled import LABELLED_FILE, read_labelled, write_labelled
+from tests.json_lines import write_lines
+from tests.refusals import refused
 
 TEXT = "Room 505 seats 10"
 MIXED = ["nominal", "quantitative"]
-
-
-def write(path: Path, *records: Any) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 @pytest.mark.parametrize(
@@ -29,7 +24,7 @@ def write(path: Path, *records: Any) -> Path:
 def test_every_form_of_a_record(
     tmp_path: Path, record: dict[str, Any], roles: tuple[str, ...], domain: str, template: str
 ) -> None:
-    path = write(tmp_path / "rooms.jsonl", {"text": TEXT, **record})
+    path = write_lines(tmp_path / "rooms.jsonl", {"text": TEXT, **record})
     assert read_labelled(path) == [DiagnosticSentence(TEXT, roles, ((5, 8), (15, 17)), domain, template)]  # type: ignore[arg-type]
 
 
@@ -44,15 +39,14 @@ def test_written_sentences_come_back(tmp_path: Path, separator: str) -> None:
 
 
 def test_a_directory_stands_for_its_file(tmp_path: Path) -> None:
-    write(tmp_path / LABELLED_FILE, {"text": TEXT, "roles": MIXED})
+    write_lines(tmp_path / LABELLED_FILE, {"text": TEXT, "roles": MIXED})
     assert read_labelled(tmp_path) == read_labelled(tmp_path / LABELLED_FILE)
     (tmp_path / LABELLED_FILE).unlink()
-    with pytest.raises(InputError, match=rf"{LABELLED_FILE} does not exist"):
-        read_labelled(tmp_path)
+    refused(lambda: read_labelled(tmp_path), f"{LABELLED_FILE} does not exist")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", {"text": TEXT, "roles": MIXED})
+    path = write_lines(tmp_path / "a.jsonl", {"text": TEXT, "roles": MIXED})
     before = path.read_bytes()
 
     def broken() -> Any:
@@ -84,19 +78,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_record_names_file_and_line(tmp_path: Path, record: Any, message: str) -> None:
-    path = write(tmp_path / "a.jsonl", {"text": TEXT, "roles": MIXED}, record)
-    with pytest.raises(InputError) as caught:
-        read_labelled(path)
-    assert f"{path}, line 2: " in str(caught.value)
-    assert message in str(caught.value)
+    path = write_lines(tmp_path / "a.jsonl", {"text": TEXT, "roles": MIXED}, record)
+    refused(lambda: read_labelled(path), f"{path}, line 2: ", message)
 
 
 def test_files_that_hold_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gone\.jsonl does not exist"):
-        read_labelled(tmp_path / "gone.jsonl")
+    refused(lambda: read_labelled(tmp_path / "gone.jsonl"), "gone.jsonl does not exist")
     (tmp_path / "a.jsonl").write_text(" \n\n")
-    with pytest.raises(InputError, match=r"a\.jsonl holds no labelled sentences"):
-        read_labelled(tmp_path / "a.jsonl")
+    refused(lambda: read_labelled(tmp_path / "a.jsonl"), "a.jsonl holds no labelled sentences")
     (tmp_path / "a.jsonl").write_text("{")
-    with pytest.raises(InputError, match=r"a\.jsonl, line 1: not valid JSON"):
-        read_labelled(tmp_path / "a.jsonl")
+    refused(lambda: read_labelled(tmp_path / "a.jsonl"), "a.jsonl, line 1: not valid JSON")

@@ -1,9 +1,8 @@
-import json
-import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +14,15 @@ from ani.data.labelled import LABELLED_FILE, read_labelled
 from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, MAGPIE, OPENMATH, TRAINING_FILE, build_openmath_magpie
 from ani.data.sources import read_jsonl
 from ani.numbers import find_numbers
+from tests.json_lines import write_lines
+from tests.refusals import refused
 
 USER = {"role": "user", "content": "Room 505?"}
 ASSISTANT = {"role": "assistant", "content": "Upstairs."}
 GSM8K = Path(__file__).parents[2] / ".." / "shared" / "data" / "gsm8k" / "train.jsonl"
+
+
+ANSWERED = "Half of 48?\n\n48/2 = 24.\nSo $72."
 
 
 def problem(i: int) -> dict[str, Any]:
@@ -38,8 +42,7 @@ def chat(question: str, answer: str, *more: str) -> dict[str, Any]:
 
 
 def write(path: Path, *records: Any) -> str:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    return str(path)
+    return str(write_lines(path, *records))
 
 
 @pytest.fixture
@@ -70,18 +73,9 @@ def table(card: str, header: str) -> dict[str, list[str]]:
     ("record", "text"),
     [
         (problem(41), "What is 41 + 1?\n\nIt is \\boxed{42}."),
-        (
-            {"question": "48 and half of it?", "answer": "48/2 = <<48/2=24>>24 more.\nSo $<<48+24=72>>72.\n#### 72"},
-            "48 and half of it?\n\n48/2 = 24 more.\nSo $72.",
-        ),
-        (
-            {"problem": "Find $x^2$.", "level": "Level 5", "type": "Algebra", "solution": "It is $4$."},
-            "Find $x^2$.\n\nIt is $4$.",
-        ),
-        (
-            chat("Who was Louis XIV?", "King until 1715.", "And then?", "Louis XV."),
-            "Who was Louis XIV?\n\nKing until 1715.",
-        ),
+        ({"question": "Half of 48?", "answer": "48/2 = <<48/2=24>>24.\nSo $<<48+24=72>>72.\n#### 72"}, ANSWERED),
+        ({"problem": "x^2?", "level": "Level 5", "type": "Algebra", "solution": "It is $4$."}, "x^2?\n\nIt is $4$."),
+        (chat("Louis XIV?", "King until 1715.", "And then?", "Louis XV."), "Louis XIV?\n\nKing until 1715."),
         ({"messages": [{"role": "system", "content": "Be kind."}, USER, ASSISTANT]}, "Room 505?\n\nUpstairs."),
         ({"prompt": "Calculate 1 + 1 =", "completion": " 2"}, "Calculate 1 + 1 = 2"),
         ({"prompt": [USER], "completion": [ASSISTANT]}, "Room 505?\n\nUpstairs."),
@@ -127,8 +121,8 @@ def test_our_own_sentences_hold_names_only(tmp_path: Path, maths: str) -> None:
     ours = [sentence for sentence in read_labelled(tmp_path / "set") if sentence.domain == DIAGNOSTIC]
     assert len(ours) == 30
     assert all("{N:" in sentence.template and "{Q:" not in sentence.template for sentence in ours)
-    with pytest.raises(InputError, match="diagnostic gives nominal numbers only"):
-        build_openmath_magpie(tmp_path / "other", quantitative=DIAGNOSTIC, nominal=DIAGNOSTIC)
+    build = partial(build_openmath_magpie, tmp_path / "other", quantitative=DIAGNOSTIC, nominal=DIAGNOSTIC)
+    refused(build, "diagnostic gives nominal numbers only")
 
 
 @pytest.mark.parametrize("buffer", [10_000, 7])
@@ -153,8 +147,8 @@ def test_the_seed_decides(tmp_path: Path, maths: str, names: str, monkeypatch: p
     ],
 )
 def test_a_term_is_found(tmp_path: Path, maths: str, word: str) -> None:
-    with pytest.raises(InputError, match=r"gives 0 nominal texts, .*\(dropped: 1 maths or programming term\)"):
-        nominal_texts(tmp_path, maths, {"text": f"Room 505: {word} club"})
+    drop = partial(nominal_texts, tmp_path, maths, {"text": f"Room 505: {word} club"})
+    refused(drop, "gives 0 nominal texts, …(dropped: 1 maths or programming term)")
 
 
 @pytest.mark.parametrize(
@@ -167,8 +161,7 @@ def test_a_term_inside_a_word_is_none(tmp_path: Path, maths: str, word: str) -> 
 
 def test_a_term_in_any_turn_counts_and_only_on_the_nominal_side(tmp_path: Path, maths: str, names: str) -> None:
     late = chat("Where is room 505?", "Upstairs.", "And now?", "Now some algebra.")
-    with pytest.raises(InputError, match="gives 0 nominal texts"):
-        nominal_texts(tmp_path, maths, late)
+    refused(lambda: nominal_texts(tmp_path, maths, late), "gives 0 nominal texts")
     assert nominal_texts(tmp_path, maths, late, chat("Where is room 7?", "Here.")) == ["Where is room 7?\n\nHere."]
     source = write(tmp_path / "late.jsonl", late)
     build_openmath_magpie(tmp_path / "set", quantitative=source, nominal=names, count=1)
@@ -183,14 +176,8 @@ def test_the_card_counts_what_was_read_and_dropped(tmp_path: Path, monkeypatch: 
     nominal = write(tmp_path / "chat.jsonl", *({"text": text} for text in chats))
     out = tmp_path / "set"
     build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=3, max_characters=40)
-    assert [sentence.text for sentence in read_labelled(out)] == [
-        "1 + 1",
-        "ROOM 5",
-        "2 + 2",
-        "room 6",
-        "algebra 3",
-        "room 8",
-    ]
+    kept = ["1 + 1", "ROOM 5", "2 + 2", "room 6", "algebra 3", "room 8"]
+    assert [sentence.text for sentence in read_labelled(out)] == kept
 
     card = (out / CARD_FILE).read_text(encoding="utf-8")
     assert table(card, "role") == {
@@ -213,18 +200,16 @@ def test_a_source_that_gives_too_few_texts_is_refused(tmp_path: Path, maths: str
     build_openmath_magpie(out, quantitative=maths, nominal=names, count=3)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     poor = write(tmp_path / "poor.jsonl", {"text": "1 + 1"}, {"text": "1 + 1"}, {"text": "one"})
-    with pytest.raises(InputError) as caught:
-        build_openmath_magpie(out, quantitative=poor, nominal=names, count=2)
-    assert "gives 1 quantitative texts, 2 are wanted (dropped: 1 duplicate, 1 no number)" in str(caught.value)
-    assert "ask for at most 1" in str(caught.value)
+    found = "gives 1 quantitative texts, 2 are wanted (dropped: 1 duplicate, 1 no number)"
+    build = partial(build_openmath_magpie, out, quantitative=poor, nominal=names, count=2)
+    refused(build, found, "ask for at most 1")
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_a_question_occurs_once_whatever_its_answers(tmp_path: Path, maths: str) -> None:
     chats = [chat("Which bus?", "Bus 7."), chat("which  BUS?", "Bus 8.")]
     assert len(nominal_texts(tmp_path, maths, *chats)) == 1
-    with pytest.raises(InputError, match="gives 1 nominal texts, 2 are wanted"):
-        nominal_texts(tmp_path, maths, *chats, count=2)
+    refused(lambda: nominal_texts(tmp_path, maths, *chats, count=2), "gives 1 nominal texts, 2 are wanted")
 
 
 @pytest.mark.parametrize(
@@ -253,8 +238,7 @@ def test_a_long_text_ends_with_a_sentence(tmp_path: Path, text: str, cut: str | 
 def test_numbers_that_count_items_are_taken_out(tmp_path: Path, maths: str) -> None:
     listed = "Try:\n1. Bus 7\n 2) Tram 8\n**3. Boat**\n1984. A year"
     assert nominal_texts(tmp_path, maths, {"text": listed}) == ["Try:\nBus 7\n Tram 8\n**Boat**\n1984. A year"]
-    with pytest.raises(InputError, match="1 no number"):
-        nominal_texts(tmp_path, maths, {"text": "1. Tea\n2. Cake"})
+    refused(lambda: nominal_texts(tmp_path, maths, {"text": "1. Tea\n2. Cake"}), "1 no number")
 
 
 @pytest.mark.parametrize(
@@ -273,10 +257,7 @@ def test_numbers_that_count_items_are_taken_out(tmp_path: Path, maths: str) -> N
     ],
 )
 def test_other_records_are_refused(tmp_path: Path, maths: str, record: Any, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        nominal_texts(tmp_path, maths, record)
-    assert "nominal.jsonl, line 1: " in str(caught.value)
-    assert message in str(caught.value)
+    refused(lambda: nominal_texts(tmp_path, maths, record), "nominal.jsonl, line 1: ", message)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nominal.jsonl", "openmath.jsonl"]
 
 
@@ -291,9 +272,8 @@ def test_sources_that_are_not_there(tmp_path: Path, maths: str) -> None:
         (tmp_path / "notes.txt", "is no .jsonl or .parquet file"),
         (tmp_path / "bad.parquet", "can't be read as parquet"),
     ]:
-        with pytest.raises(InputError, match=re.escape(source.name)) as caught:
-            build_openmath_magpie(tmp_path / "set", quantitative=str(source), nominal=DIAGNOSTIC, count=1)
-        assert message in str(caught.value)
+        build = partial(build_openmath_magpie, tmp_path / "set", quantitative=str(source), nominal=DIAGNOSTIC, count=1)
+        refused(build, source.name, message)
 
 
 def test_what_stands_in_the_way_is_kept(tmp_path: Path, maths: str, names: str) -> None:
@@ -307,8 +287,7 @@ def test_what_stands_in_the_way_is_kept(tmp_path: Path, maths: str, names: str) 
     for count in (1, 2):  # the second replaces the first
         build_openmath_magpie(tmp_path / "empty", quantitative=maths, nominal=names, count=count)
         assert len(read_labelled(tmp_path / "empty")) == 2 * count
-    with pytest.raises(InputError, match="count is 0"):
-        build_openmath_magpie(tmp_path / "none", quantitative=maths, nominal=names, count=0)
+    refused(lambda: build_openmath_magpie(tmp_path / "none", quantitative=maths, nominal=names, count=0), "count is 0")
 
 
 def test_a_directory_gives_its_train_files_jsonl_and_parquet(tmp_path: Path, names: str) -> None:
@@ -322,8 +301,8 @@ def test_a_directory_gives_its_train_files_jsonl_and_parquet(tmp_path: Path, nam
     build_openmath_magpie(tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names, count=4)
     texts = {sentence.text for sentence in read_labelled(tmp_path / "out") if sentence.domain == "set"}
     assert {text.split()[2] for text in texts} == {"1", "2", "3", "4"}
-    with pytest.raises(InputError, match="gives 4 quantitative texts, 5 are wanted"):
-        build_openmath_magpie(tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names, count=5)
+    build = partial(build_openmath_magpie, tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names)
+    refused(partial(build, count=5), "gives 4 quantitative texts, 5 are wanted")
 
 
 class _Stream:
@@ -351,9 +330,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
                 raise streams[name]
             return streams[name]
 
-        module = ModuleType("datasets")
-        module.load_dataset = load_dataset  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "datasets", module)
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
 
     return install
 
@@ -376,17 +353,16 @@ def test_an_unreachable_hub_is_bad_input(tmp_path: Path, maths: str, hub: Any, l
         raise ConnectionError("no\nroute")
 
     hub({MAGPIE: _Stream(breaking()) if late else ConnectionError("no\nroute")})
-    with pytest.raises(InputError) as caught:
-        build_openmath_magpie(tmp_path / "set", quantitative=maths, count=2)
-    assert f"dataset '{MAGPIE}' (split 'train') can't be read from the hub: no route" in str(caught.value)
-    assert "give a local JSONL or parquet file instead" in str(caught.value)
+    build = partial(build_openmath_magpie, tmp_path / "set", quantitative=maths, count=2)
+    unreachable = f"dataset '{MAGPIE}' (split 'train') can't be read from the hub: no route"
+    refused(build, unreachable, "give a local JSONL or parquet file instead")
     assert [path.name for path in tmp_path.iterdir()] == ["openmath.jsonl"]
 
 
 def test_a_strange_hub_record_is_named(tmp_path: Path, maths: str, hub: Any) -> None:
     hub({"a/b": _Stream(iter([{"text": "Room 1"}, {"label": 1}]))})
-    with pytest.raises(InputError, match=r"a/b, record 1 as shuffled: .* its fields are label"):
-        build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal="a/b", count=2)
+    build = partial(build_openmath_magpie, tmp_path / "set", quantitative=maths, nominal="a/b", count=2)
+    refused(build, "a/b, record 1 as shuffled: … its fields are label")
 
 
 @pytest.mark.skipif(not GSM8K.is_file(), reason="the shared data are not here: ../shared/data/gsm8k/train.jsonl")

@@ -1,7 +1,7 @@
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,16 +14,12 @@ from ani.data.calculations import calculation_problems
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
 from ani.numbers import find_numbers
+from tests.json_lines import write_lines
+from tests.refusals import refused
 
 USER = {"role": "user", "content": "Room 505 holds 10?"}
 ASSISTANT = {"role": "assistant", "content": "Yes, 10."}
 PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
-
-
-def write(folder: Path, *records: Any) -> Path:
-    path = folder / "data.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 @pytest.mark.parametrize(
@@ -36,10 +32,7 @@ def write(folder: Path, *records: Any) -> Path:
         ({"messages": [USER, ASSISTANT]}, [Example([USER], "Yes, 10.")]),
         (
             {"messages": [USER, ASSISTANT, USER, ASSISTANT], "roles": ["nominal", "quantitative"]},
-            [
-                Example([USER], "Yes, 10."),
-                Example([USER, ASSISTANT, USER], "Yes, 10.", ("nominal", "quantitative")),
-            ],
+            [Example([USER], "Yes, 10."), Example([USER, ASSISTANT, USER], "Yes, 10.", ("nominal", "quantitative"))],
         ),
         ({"messages": [{**USER, "name": "x"}, ASSISTANT]}, [Example([USER], "Yes, 10.")]),
         ({**PAIR, "roles": "quantitative"}, [Example("1 + 1 =", " 2", ("quantitative", "quantitative"))]),
@@ -50,7 +43,7 @@ def write(folder: Path, *records: Any) -> Path:
     ],
 )
 def test_every_form_of_a_record(tmp_path: Path, record: Any, expected: list[Example]) -> None:
-    assert read_jsonl(write(tmp_path, record)) == expected
+    assert read_jsonl(write_lines(tmp_path / "data.jsonl", record)) == expected
 
 
 def test_records_stay_in_order_and_blank_lines_do_not_count(tmp_path: Path) -> None:
@@ -97,11 +90,8 @@ MALFORMED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("record", "message"), MALFORMED)
 def test_a_malformed_record_names_file_and_line(tmp_path: Path, record: Any, message: str) -> None:
-    path = write(tmp_path, PAIR, record)
-    with pytest.raises(InputError) as caught:
-        read_jsonl(path)
-    assert f"{path}, line 2: " in str(caught.value)
-    assert message in str(caught.value)
+    path = write_lines(tmp_path / "data.jsonl", PAIR, record)
+    refused(lambda: read_jsonl(path), f"{path}, line 2: ", message)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +100,7 @@ def test_a_malformed_record_names_file_and_line(tmp_path: Path, record: Any, mes
 def test_a_line_that_is_no_json_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(PAIR) + "\n\n" + line + "\n")
-    with pytest.raises(InputError, match=r"data\.jsonl, line 3: not valid JSON"):
-        read_jsonl(path)
+    refused(lambda: read_jsonl(path), "data.jsonl, line 3: not valid JSON")
 
 
 @given(data=st.binary(max_size=40))
@@ -123,25 +112,20 @@ def test_bytes_give_examples_or_an_input_error(data: bytes, tmp_path_factory: py
 
 
 def test_files_without_examples(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gone\.jsonl does not exist"):
-        read_jsonl(tmp_path / "gone.jsonl")
+    refused(lambda: read_jsonl(tmp_path / "gone.jsonl"), "gone.jsonl does not exist")
     (tmp_path / "empty.jsonl").write_text("\n \n")
-    with pytest.raises(InputError, match=r"empty\.jsonl holds no examples"):
-        read_jsonl(tmp_path / "empty.jsonl")
+    refused(lambda: read_jsonl(tmp_path / "empty.jsonl"), "empty.jsonl holds no examples")
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9", "completion": "x"}')
-    with pytest.raises(InputError, match=r"latin\.jsonl is not UTF-8 text"):
-        read_jsonl(tmp_path / "latin.jsonl")
+    refused(lambda: read_jsonl(tmp_path / "latin.jsonl"), "latin.jsonl is not UTF-8 text")
 
 
-def test_problems_hold_quantities() -> None:
+def test_examples_of_generated_problems_and_sentences() -> None:
+    """Numbers of problems are quantities; sentences are cut after their last number."""
     example = problem_example(ArithmeticProblem(2, "-", 12, 34))
     assert example == Example("Calculate 12 - 34 =", " -22", ("quantitative", "quantitative"))
     (problem,) = calculation_problems(1, operands=(3,), split="train")
     example = problem_example(problem)
     assert example == Example(f"Calculate {problem.expression} =", f" {problem.answer}", ("quantitative",) * 3)
-
-
-def test_sentences_are_cut_after_their_last_number() -> None:
     sentences = diagnostic_sentences(300, split="train", seed=1)
     by_text = {sentence.text: sentence for sentence in sentences}
     examples = list(sentence_examples(sentences))
@@ -155,46 +139,24 @@ def test_sentences_are_cut_after_their_last_number() -> None:
         assert len(example.completion.split()) >= 2
 
 
-class _Hub:
-    """Stands for `datasets`: a streamed dataset of given records, or an error."""
+def offer(monkeypatch: pytest.MonkeyPatch, records: list[Any] | Exception) -> None:
+    """Have `datasets` stream records, or fail."""
 
-    def __init__(self, records: list[Any], error: Exception | None = None) -> None:
-        self.records, self.error = records, error
-
-    def load_dataset(self, name: str, *configuration: str, split: str, streaming: bool) -> "_Hub":
+    def load_dataset(name: str, *configuration: str, split: str, streaming: bool) -> list[Any]:
         assert streaming and configuration == (("main",) if name == "openai/gsm8k" else ())
-        if self.error is not None:
-            raise self.error
-        return self
+        if isinstance(records, Exception):
+            raise records
+        return records
 
-    def __iter__(self) -> Any:
-        return iter(self.records)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def install(records: list[Any], error: Exception | None = None) -> None:
-        module = ModuleType("datasets")
-        module.load_dataset = _Hub(records, error).load_dataset  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "datasets", module)
-
-    return install
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
 
 
-def test_hub_records_are_read_like_lines(hub: Any) -> None:
-    hub([PAIR, {"messages": [USER, ASSISTANT]}, {}])
+def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, [PAIR, {"messages": [USER, ASSISTANT]}, {}])
     assert load_hub("a/b", "train", 2) == [Example("1 + 1 =", " 2"), Example([USER], "Yes, 10.")]
-    with pytest.raises(InputError, match=r"a/b\[2\]: no 'prompt'"):
-        load_hub("a/b", "train")
-
-
-def test_an_unreachable_hub_is_bad_input(hub: Any) -> None:
-    hub([], ConnectionError("no\nroute"))
-    with pytest.raises(InputError) as caught:
-        load_hub("a/b", "test")
-    assert "'a/b' (split 'test')" in str(caught.value)
-    assert "no route" in str(caught.value)
-    assert "kind: jsonl" in str(caught.value)
+    refused(lambda: load_hub("a/b", "train"), "a/b[2]: no 'prompt'")
+    offer(monkeypatch, ConnectionError("no\nroute"))
+    refused(lambda: load_hub("a/b", "test"), "'a/b' (split 'test')", "no route", "kind: jsonl")
 
 
 GSM8K = {
@@ -203,15 +165,13 @@ GSM8K = {
 }
 
 
-def test_gsm8k_is_read_without_its_annotations(tmp_path: Path, hub: Any) -> None:
+def test_gsm8k_is_read_without_its_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = "Q: Ann has 48 figs and $3. How many figs has she in 2 bags?\nA:"
     completion = " 48/2 = 24 figs.\nShe pays 2 * 0.5 = $1.\n#### 24"
     expected = Example(prompt, completion, ("quantitative",) * 3)
-    path = write(tmp_path, GSM8K, GSM8K, {"question": "x"})
+    path = write_lines(tmp_path / "data.jsonl", GSM8K, GSM8K, {"question": "x"})
     assert load_gsm8k(str(path), 2) == [expected] * 2
-    with pytest.raises(InputError, match=r"data\.jsonl, line 3: .* 'question' and 'answer'"):
-        load_gsm8k(str(path))
-    with pytest.raises(InputError, match="does not exist"):
-        load_gsm8k("gone.jsonl")
-    hub([GSM8K])
+    refused(lambda: load_gsm8k(str(path)), "data.jsonl, line 3: ", "'question' and 'answer'")
+    refused(lambda: load_gsm8k("gone.jsonl"), "does not exist")
+    offer(monkeypatch, [GSM8K])
     assert load_gsm8k("openai/gsm8k") == [expected]

@@ -4,6 +4,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani import InputError, load_adapter
+from ani import load_adapter
 from ani.comparison import variant_recipes
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
+from tests.refusals import refused
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 FILE = EXAMPLES / "own_methods.py"
@@ -47,11 +49,8 @@ with patch.dict(METHODS):
     REVERSED = METHODS["reversed"]
 
 
-def test_it_is_as_short_as_the_page_says() -> None:
+def test_it_reverses_digits_and_is_as_short_as_the_page_says() -> None:
     assert len(FILE.read_text().splitlines()) <= 60
-
-
-def test_digits_are_reversed() -> None:
     assert REVERSED.write("Calculate 47 + 1,085 =") == "Calculate 74 + 1,580 ="
     assert [piece for piece in REVERSED.pieces("a 12") if piece[0]] == [("a ", False), ("21", True)]
 
@@ -90,7 +89,6 @@ def test_its_module_trains_and_is_refused_without_the_file(
     assert (config["method"], config["layer"], config["policy"]) == ("early", 2, "digitwise")
     load_adapter(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)), adapter)
     METHODS.pop("early")
-    with pytest.raises(InputError, match=r"no method 'early'; known are .*register your own"):
-        load_adapter(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)), adapter)
-    with pytest.raises(InputError, match="method: no method 'early'"):
-        load_recipe(tiny_recipe(), ["method=early"])
+    load = partial(load_adapter, load_model(str(tiny_model)), load_tokenizer(str(tiny_model)), adapter)
+    refused(load, "no method 'early'; known are …register your own")
+    refused(lambda: load_recipe(tiny_recipe(), ["method=early"]), "method: no method 'early'")

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ani import InputError
 from ani.models import load_model, load_tokenizer
 from ani.report import build_report
 from ani.tasks import TASKS, read_results, task_class
 from ani.tasks.answering import Answerer
 from ani.tasks.folders import evaluate
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "examples" / "own_task.py"
@@ -85,7 +85,9 @@ def test_it_is_asked_and_shown(larger: Any, tiny_model: Path, tmp_path: Path) ->
         assert "The larger of two numbers, with Wilson 95% intervals" in shown and "n = 4" in shown
 
 
-def test_the_command_line_knows_it(run: Callable[..., tuple[int, str]], tiny_model: Path, tmp_path: Path) -> None:
+def test_the_command_line_knows_it_and_none_without_the_file(
+    run: Callable[..., tuple[int, str]], tiny_model: Path, tmp_path: Path
+) -> None:
     task = ["eval", "--model", tiny_model, "--tasks", "larger", "--out", tmp_path]
     code, out = run(*task, "--limit", 3, "--json")
     assert code == 0 and json.loads(out.splitlines()[0])["larger"]["total"] == 3
@@ -93,20 +95,17 @@ def test_the_command_line_knows_it(run: Callable[..., tuple[int, str]], tiny_mod
     assert code == 0 and "The larger number" in (tmp_path / "report.html").read_text()
     code, out = run(*task, "--limit", 20_000)
     assert code == 2 and "the task larger: count: Input should be less than or equal to 10000 (got 20000)" in out
+    TASKS.pop("larger")
+    refused(lambda: task_class("larger"), "unknown task larger")
 
 
 def test_a_comparison_asks_it(
     run: Callable[..., tuple[int, str]], tiny_recipe: Callable[..., Path], tmp_path: Path
 ) -> None:
-    comparison = {
-        "output": str(tmp_path / "compared"),
-        "recipe": str(tiny_recipe(training={"steps": 1, "save_every": 1})),
-        "variants": {"sft": ["method=sft"], "ani": []},
-        "seeds": [0, 1],
-        "baseline": "sft",
-        "reference": False,
-        "evaluation": {"larger": {"count": 3}},
-    }
+    recipe, evaluation = tiny_recipe(training={"steps": 1, "save_every": 1}), {"larger": {"count": 3}}
+    comparison = {"output": str(tmp_path / "compared"), "recipe": str(recipe), "evaluation": evaluation}
+    comparison |= {"variants": {"sft": ["method=sft"], "ani": []}, "seeds": [0, 1], "baseline": "sft"}
+    comparison["reference"] = False
     file = tmp_path / "comparison.yaml"
     file.write_text(yaml.safe_dump(comparison, sort_keys=False))
     code, out = run("compare", file)
@@ -115,9 +114,3 @@ def test_a_comparison_asks_it(
     assert re.findall(r"^\| (\w+) \|.*n = 3 × 2 seeds", table, re.MULTILINE) == ["sft", "ani"]
     code, out = run("compare", file, "evaluation.larger.cuont=3")
     assert code == 2 and "unknown key 'evaluation.larger.cuont'; did you mean 'count'?" in out
-
-
-def test_without_the_file_it_is_unknown() -> None:
-    TASKS.pop("larger")
-    with pytest.raises(InputError, match="unknown task larger"):
-        task_class("larger")

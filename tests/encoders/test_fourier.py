@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ani.encoders.fourier import FourierNumberEncoder
 from tests.properties import examples
+from tests.refusals import refused
 
 WIDE = Context(prec=400, rounding=ROUND_HALF_EVEN)
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**14), max_value=10**14, places=9)
@@ -65,9 +66,7 @@ def test_every_spelling_of_a_number_has_the_same_features(value: Decimal, shift:
         st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**6), max_value=10**6, places=60),
         # Ties, and carries through runs of nines.
         st.builds(
-            lambda i, f: Decimal(f"{i}.{f}5"),
-            st.integers(-9999, 9999),
-            st.from_regex(r"[09]{0,8}", fullmatch=True),
+            lambda i, f: Decimal(f"{i}.{f}5"), st.integers(-9999, 9999), st.from_regex("[09]{0,8}", fullmatch=True)
         ),
     ),
     integer_digits=st.integers(1, 12),
@@ -88,25 +87,13 @@ def test_rounding_is_half_even_and_range_is_judged_after_it(
     if fits:
         assert torch.equal(strict.encode([value]), features)
     else:
-        with pytest.raises(ValueError, match="does not fit"):
-            strict.encode([1, value])
+        refused(lambda: strict.encode([1, value]), "does not fit")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0.5", "0"),
-        ("1.5", "2"),
-        ("2.5", "2"),
-        ("2.5000000001", "3"),
-        ("-0.5", "0"),
-        ("-1.5", "-2"),
-        ("99.5", "0"),
-    ],
-)
-def test_ties_by_hand(text: str, expected: str) -> None:
+def test_ties_by_hand() -> None:
     encoder = FourierNumberEncoder(2, 0)
-    assert encoder.decode(encoder.encode([text])) == [Decimal(expected)]
+    rounded = {"0.5": 0, "1.5": 2, "2.5": 2, "2.5000000001": 3, "-0.5": 0, "-1.5": -2, "99.5": 0}
+    assert encoder.decode(encoder.encode(list(rounded))) == list(rounded.values())
 
 
 @pytest.mark.parametrize(
@@ -130,8 +117,8 @@ def test_huge_exponents_and_lengths_cost_nothing(value: str | int | Decimal, fit
     assert encoder.in_range(value) is fits
     assert torch.equal(encoder.encode([value])[:, :-1], encoder.encode(["0"])[:, :-1])
     if not fits:
-        with pytest.raises(ValueError, match="does not fit in 10 integer digits"):
-            FourierNumberEncoder(overflow="error").encode([value])
+        strict = FourierNumberEncoder(overflow="error")
+        refused(lambda: strict.encode([value]), "does not fit in 10 integer digits")
 
 
 @pytest.mark.parametrize("overflow", ["wrap", "skip"])
@@ -160,8 +147,7 @@ def test_signs() -> None:
 
 def test_phase_decodes_to_the_half_range_around_zero() -> None:
     encoder = FourierNumberEncoder(2, 1, sign="phase")
-    texts = ["49.9", "50", "99.9", "-49.9", "-50", "-50.1"]
-    decoded = encoder.decode(encoder.encode(texts))
+    decoded = encoder.decode(encoder.encode(["49.9", "50", "99.9", "-49.9", "-50", "-50.1"]))
     assert decoded == [Decimal(t) for t in ("49.9", "-50", "-0.1", "-49.9", "-50", "49.9")]
 
 
@@ -210,5 +196,4 @@ def test_decode_refuses_what_it_cannot_read() -> None:
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, object], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        FourierNumberEncoder(**settings)
+    refused(lambda: FourierNumberEncoder(**settings), named)

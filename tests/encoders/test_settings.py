@@ -11,20 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ani import (
-    AniConfig,
-    BitsNumberEncoder,
-    FourierNumberEncoder,
-    InputError,
-    MagnitudeNumberEncoder,
-    load_adapter,
-    save_adapter,
-)
+from ani import AniConfig, BitsNumberEncoder, FourierNumberEncoder, MagnitudeNumberEncoder, load_adapter, save_adapter
 from ani.encoders import EncoderSettings, NumberEncoder, build_encoder
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.config import LATER_SETTINGS, REMOVED_SETTINGS, InjectionSettings
 from tests.invariants.test_injection import POLICIES, assert_parity, encode, generate, logits_of
 from tests.properties import examples
+from tests.refusals import refused
 from tests.tiny import MIXED_TEXT, attached, pair
 
 CHOICES: dict[str, dict[str, Any]] = {
@@ -36,36 +29,10 @@ CHOICES: dict[str, dict[str, Any]] = {
     "all": {"encoders": ("bits", "magnitude", "fourier", "residues")},
 }
 WIDTHS = {"fourier": 33, "phase": 32, "residues": 17, "magnitude": 1, "bits": 64, "all": 64 + 1 + 33 + 17}
-EXTREMES = [
-    "0",
-    "-0",
-    "1e999",
-    "-1e999",
-    "1e-999",
-    "9" * 400,
-    "0." + "0" * 400 + "1",
-    10**5000,
-    Decimal("1e-999999999"),
-]
+EXTREMES = ["0", "-0", "1e999", "-1e999", "1e-999", "9" * 400, f"0.{'0' * 400}1", 10**5000, Decimal("1e-999999999")]
 NO_NUMBERS = [
     *("", ".", "-", "+.", "e5", "1e", "1e5.0", "abc", "12x", "12345678901x", "1.2.3", "--1", "1_000", "0x10"),
-    *(
-        " 5",
-        "5 ",
-        "5\n",
-        "1,23",
-        "1,2345",
-        "12,34,567",
-        ",123",
-        "٣",
-        "²",
-        "−5",
-        "é",
-        "\udc80",
-        "\0",
-        ":",
-        "/",
-    ),
+    *(" 5", "5 ", "5\n", "1,23", "1,2345", "12,34,567", ",123", "٣", "²", "−5", "é", "\udc80", "\0", ":", "/"),
     *("nan", "inf", Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity"), Decimal("-Infinity")),
 ]
 choices = pytest.mark.parametrize("choice", CHOICES)
@@ -92,13 +59,7 @@ def test_shape_and_type(choice: str) -> None:
 
 @choices
 @examples(30)
-@given(
-    values=st.lists(
-        st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**8), max_value=10**8, places=4),
-        min_size=1,
-        max_size=5,
-    )
-)
+@given(values=st.lists(st.decimals(-(10**8), 10**8, allow_nan=False, places=4), min_size=1, max_size=5))
 def test_a_row_depends_on_its_number_alone(choice: str, values: list[Decimal]) -> None:
     encoder = encoder_of(choice)
     features = encoder.encode(values)
@@ -113,9 +74,7 @@ def test_a_row_depends_on_its_number_alone(choice: str, values: list[Decimal]) -
 def test_what_is_no_number_is_named(choice: str, value: str | Decimal) -> None:
     encoder = encoder_of(choice)
     for refuse in (lambda: encoder.encode(["1", value]), lambda: encoder.in_range(value)):
-        with pytest.raises(InputError, match="not a finite decimal number") as caught:
-            refuse()
-        assert repr(str(value)) in str(caught.value)
+        refused(refuse, "not a finite decimal number", repr(str(value)))
 
 
 @choices
@@ -138,17 +97,11 @@ def test_a_single_text_is_not_a_list_of_digits(choice: str) -> None:
 
 def test_settings_reach_their_encoder() -> None:
     values = ["505", "-3.25", "12345.678"]
-    settings = EncoderSettings(
-        encoders=["magnitude", "fourier", "bits"], integer_digits=4, fraction_digits=2, sign="none"
-    )
-    parts = [
-        MagnitudeNumberEncoder(4).encode(values),
-        FourierNumberEncoder(4, 2, sign="none").encode(values),
-        BitsNumberEncoder().encode(values),
-    ]
-    encoder = build_encoder(settings)
+    settings = {"integer_digits": 4, "fraction_digits": 2, "sign": "none"}
+    encoder = build_encoder(EncoderSettings(encoders=["magnitude", "fourier", "bits"], **settings))
+    parts = [MagnitudeNumberEncoder(4), FourierNumberEncoder(4, 2, sign="none"), BitsNumberEncoder()]
     assert encoder.width == 1 + 12 + 64
-    assert torch.equal(encoder.encode(values), torch.cat(parts, dim=1))
+    assert torch.equal(encoder.encode(values), torch.cat([part.encode(values) for part in parts], dim=1))
     assert [encoder.in_range(value) for value in values] == [True, True, False]
 
 
@@ -162,6 +115,7 @@ def test_a_number_is_in_range_where_it_is_for_all() -> None:
     assert [both.in_range(value) for value in ("99", "100", "1e999")] == [True, False, False]
     bits = build_encoder(EncoderSettings(encoders=("bits",), integer_digits=2))
     assert [bits.in_range(value) for value in ("99", "100", "1e999")] == [True, True, False]
+    assert build_encoder(EncoderSettings(integer_digits=400)).width == 813  # too wide for magnitude, which isn't asked
 
 
 @pytest.mark.parametrize(
@@ -181,19 +135,12 @@ def test_bad_choices_are_named(changes: dict[str, Any], words: list[str]) -> Non
     assert all(word in str(caught.value) for word in words)
 
 
-def test_only_a_named_encoder_is_built() -> None:
-    assert build_encoder(EncoderSettings(integer_digits=400)).width == 813  # too wide a range for magnitude
-
-
 def change_config(adapter: Path, changes: dict[str, Any]) -> None:
     """None: without the key."""
     file = adapter / "ani_config.json"
-    config = json.loads(file.read_text())
-    for key, value in changes.items():
-        config[key] = value
-        if value is None:
-            del config[key]
-    file.write_text(json.dumps(config))
+    config = {**json.loads(file.read_text()), **changes}
+    without = {key for key, value in changes.items() if value is None}
+    file.write_text(json.dumps({key: value for key, value in config.items() if key not in without}))
 
 
 # --- ANI with each choice ---------------------------------------------------------------------------------------------
@@ -221,6 +168,7 @@ def test_save_and_load_change_no_bit(choice: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [dict.fromkeys(LATER_SETTINGS), REMOVED_SETTINGS], ids=["first", "removed"])
 def test_an_adapter_from_before_loads_as_before(before: dict[str, Any], tmp_path: Path) -> None:
+    assert InjectionSettings(**REMOVED_SETTINGS) == InjectionSettings()  # and so are recipes
     model, tokenizer = attached("llama", sign="phase")
     ids = encode(tokenizer, MIXED_TEXT)
     save_adapter(model, tmp_path / "adapter")
@@ -233,9 +181,9 @@ def test_an_adapter_from_before_loads_as_before(before: dict[str, Any], tmp_path
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"encoders": ["mine"]}, "encoders: .*'mine'.*ENCODERS"),
+        ({"encoders": ["mine"]}, "encoders: …'mine'…ENCODERS"),
         ({"sign": None}, "damaged: sign is missing"),  # else it would have today's default
-        ({"bases": [2, 5]}, r"encoder setting bases was removed, and \[2, 5\] with it: only \[10\]"),
+        ({"bases": [2, 5]}, "encoder setting bases was removed, and [2, 5] with it: only [10]"),
         ({"magnitude_scaling": "linear"}, "magnitude_scaling was removed, and 'linear' with it: only 'log'"),
         ({"bits_reciprocal": True}, "bits_reciprocal was removed, and True with it: only False"),
     ],
@@ -244,12 +192,7 @@ def test_an_adapter_of_other_encoders_is_refused(changes: dict[str, Any], words:
     model, tokenizer = attached("llama")
     save_adapter(model, tmp_path / "adapter")
     change_config(tmp_path / "adapter", changes)
-    with pytest.raises(InputError, match=rf"ani_config\.json[: ].*{words}"):
-        load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
-
-
-def test_recipes_from_before_are_read_as_before() -> None:
-    assert InjectionSettings(**REMOVED_SETTINGS) == InjectionSettings()
+    refused(lambda: load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter"), "ani_config.json", words)
 
 
 def test_skip_asks_the_chosen_encoder() -> None:

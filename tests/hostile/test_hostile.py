@@ -16,7 +16,6 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 import ani
-from ani import InputError
 from ani.comparison import Comparison, evaluation_tasks
 from ani.data.collator import tokenize
 from ani.data.labelled import read_labelled
@@ -35,6 +34,7 @@ from ani.tasks.lm_eval.data import math_questions, mmlu_questions
 from ani.tasks.lm_eval.judging import boxed_answer
 from ani.training.recipe import Recipe, load_recipe
 from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
+from tests.refusals import refused
 from tests.tiny import tiny
 from tests.tokenizers import CHATML, gemma_like
 
@@ -47,16 +47,6 @@ REGEX = "is no module's name, and regular expressions are not read from a file: 
 
 def finer_sentences(path: Path) -> list[FinerSentence]:
     return Finer(data=str(path)).questions(seed=0)
-
-
-def refusal(call: Callable[[], Any]) -> str:
-    """The one sentence of the error that a call raises."""
-    with pytest.raises(InputError) as error:
-        call()
-    message = str(error.value)
-    assert message and "\n" not in message and len(message) < 2000
-    message.encode()  # can be printed
-    return message
 
 
 # --- recipes ----------------------------------------------------------------------------------------------------------
@@ -113,9 +103,7 @@ GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
 def test_recipe(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
-    message = refusal(lambda: load_recipe(path))
-    assert str(path) in message
-    assert words in message
+    refused(lambda: load_recipe(path), str(path), words)
 
 
 @pytest.mark.parametrize(
@@ -133,12 +121,12 @@ def test_recipe(tmp_path: Path, text: str, words: str) -> None:
 def test_override(tmp_path: Path, override: str, words: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(GOOD)
-    assert words in refusal(lambda: load_recipe(path, [override]))
+    assert words in refused(lambda: load_recipe(path, [override]))
 
 
 def test_recipe_of_a_strange_name(tmp_path: Path) -> None:
     for name in (tmp_path, "x" * 5000, "a\0b"):
-        refusal(lambda name=name: load_recipe(name))
+        refused(lambda name=name: load_recipe(name))
 
 
 def test_comparison_with_many_lengths_is_judged_at_once(tmp_path: Path) -> None:
@@ -148,25 +136,18 @@ def test_comparison_with_many_lengths_is_judged_at_once(tmp_path: Path) -> None:
         f"output: x\nrecipe: r.yaml\nvariants: {{a: []}}\nevaluation: {{arithmetic: {{count: 1, digits: [{digits}]}}}}"
     )
     comparison = load_settings(path, Comparison)
-    assert "addition of 1 digits is asked more than once" in refusal(lambda: evaluation_tasks(comparison, str(path)))
+    assert "addition of 1 digits is asked more than once" in refused(lambda: evaluation_tasks(comparison, str(path)))
 
 
-@pytest.mark.parametrize(
-    "evaluation",
-    [
-        "{benchmarks: 5}",
-        "{benchmarks: [5]}",
-        "{benchmarks: [{name: [a]}]}",
-        f"{{{'x' * 900}: {{}}}}",
-        "{math: 5}",
-        "[]",
-    ],
-)
+OTHER = ["{benchmarks: 5}", "{benchmarks: [5]}", "{benchmarks: [{name: [a]}]}", "{math: 5}", "[]"]
+
+
+@pytest.mark.parametrize("evaluation", [*OTHER, f"{{{'x' * 900}: {{}}}}"])
 def test_evaluation_of_another_kind(tmp_path: Path, evaluation: str) -> None:
     path = tmp_path / "comparison.yaml"
     path.write_text(f"output: x\nrecipe: r.yaml\nvariants: {{a: []}}\nevaluation: {evaluation}")
     where = f"recipe {path}"
-    assert refusal(lambda: evaluation_tasks(load_settings(path, Comparison), where)).startswith(f"{where}: evaluation")
+    assert refused(lambda: evaluation_tasks(load_settings(path, Comparison), where)).startswith(f"{where}: evaluation")
 
 
 # --- JSON lines -------------------------------------------------------------------------------------------------------
@@ -178,10 +159,7 @@ PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
     ("data", "words"),
     [
         (b'{"prompt": "\\ud800", "completion": "a"}', "line 1: not valid JSON (unexpected end of hex escape"),
-        (
-            b'{"prompt": ' + b"[" * 300 + b"]" * 300 + b"}",
-            "line 1: not valid JSON (recursion limit exceeded",
-        ),
+        (b'{"prompt": ' + b"[" * 300 + b"]" * 300 + b"}", "line 1: not valid JSON (recursion limit exceeded"),
         (b"[" * 100_000, "line 1: not valid JSON (recursion limit exceeded"),
         (b'{"a": ' + b"9" * 5000 + b"}", "line 1: not valid JSON (number out of range"),
         (b"x" * (LONGEST_LINE + 2), "line 1 is longer than 16,777,216 characters; write a record a line"),
@@ -195,25 +173,23 @@ PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
 def test_json_lines(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(data)
-    assert words in refusal(lambda: read_jsonl(path))
+    assert words in refused(lambda: read_jsonl(path))
 
 
 def test_what_looks_odd_but_is_right(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
-    astral = {
-        **PAIR,
-        "prompt": "\U0001f642 " + "[" * 500,
-    }  # written as a surrogate pair; brackets in a text nest nothing
+    # Written as a surrogate pair; brackets in a text nest nothing.
+    astral = {**PAIR, "prompt": "\U0001f642 " + "[" * 500}
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(astral).encode() + b"\r\n\n" + json.dumps(PAIR).encode())
     assert read_jsonl(path) == [Example(astral["prompt"], " 2"), Example("1 + 1 =", " 2")]
 
 
 def test_directories_and_names_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").mkdir()
-    assert "data.jsonl is a directory; name a file in it" in refusal(lambda: read_jsonl(tmp_path / "data.jsonl"))
-    assert "can't be read: File name too long" in refusal(lambda: read_jsonl("x" * 5000))
+    assert "data.jsonl is a directory; name a file in it" in refused(lambda: read_jsonl(tmp_path / "data.jsonl"))
+    assert "can't be read: File name too long" in refused(lambda: read_jsonl("x" * 5000))
     for read in (read_jsonl, read_labelled, lambda path: read_records(path, Record), finer_sentences):
-        refusal(lambda read=read: read(Path("/dev/zero")))
+        refused(lambda read=read: read(Path("/dev/zero")))
 
 
 def test_levels_of_math(tmp_path: Path) -> None:
@@ -228,32 +204,32 @@ def test_levels_of_math(tmp_path: Path) -> None:
 def test_a_wrong_value_is_shown_short(tmp_path: Path) -> None:
     row = {"question": "q", "choices": ["a"] * 4, "answer": 0, "subject": "x" * 10_000}
     (tmp_path / "test.jsonl").write_text(json.dumps(row))
-    assert len(refusal(lambda: mmlu_questions(str(tmp_path)))) < 500
+    assert len(refused(lambda: mmlu_questions(str(tmp_path)))) < 500
 
 
 def test_zip(tmp_path: Path) -> None:
     path = tmp_path / "finer.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a\nb.jsonl", "x" * 20)
-    assert "holds no test.jsonl, only a b.jsonl" in refusal(lambda: finer_sentences(path))
+    assert "holds no test.jsonl, only a b.jsonl" in refused(lambda: finer_sentences(path))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("../../test.jsonl", "{}")  # nothing is ever unpacked to disk
-    assert "line 1: no 'tokens'" in refusal(lambda: finer_sentences(path))
+    assert "line 1: no 'tokens'" in refused(lambda: finer_sentences(path))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("test.jsonl", "{}")
     data = path.read_bytes()
     at = data.rindex(b"PK\x01\x02")
     path.write_bytes(data[: at + 24] + struct.pack("<I", 2**32 - 2) + data[at + 28 :])  # the size that the header tells
-    assert "would unpack to 4,294,967,294 bytes" in refusal(lambda: finer_sentences(path))
+    assert "would unpack to 4,294,967,294 bytes" in refused(lambda: finer_sentences(path))
     path.write_bytes(data[: at + 10] + b"\x63\0" + data[at + 12 :])  # a compression that nobody knows
-    assert "can't be read as a zip" in refusal(lambda: finer_sentences(path))
+    assert "can't be read as a zip" in refused(lambda: finer_sentences(path))
 
 
 def test_chat_template_that_refuses() -> None:
     tokenizer = gemma_like().__class__(tokenizer_object=gemma_like().backend_tokenizer)
     tokenizer.chat_template = CHATML + "{{ raise_exception('no such role') }}"
     example = Example([{"role": "x", "content": "1"}], "2")
-    assert "chat template refuses the messages" in refusal(lambda: tokenize(example, tokenizer, None, 64))
+    assert "chat template refuses the messages" in refused(lambda: tokenize(example, tokenizer, None, 64))
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -264,16 +240,16 @@ ANSWER = {"run": "a", "operation": "+", "digits": 2, "prompt": "p", "answer": "3
 @pytest.mark.parametrize("data", [b"\xff", b"[1]", b"5", b'{"a": "\\ud800"}'])
 def test_records(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "records.jsonl").write_bytes(data)
-    assert "records.jsonl" in refusal(lambda: read_records(tmp_path / "records.jsonl", Record))
+    assert "records.jsonl" in refused(lambda: read_records(tmp_path / "records.jsonl", Record))
 
 
 def test_report(tmp_path: Path) -> None:
     loss = {"run": "a", "kind": "plain", "text": "t", "tokens": 10**30, "loss": 1.5}
     (tmp_path / "language.jsonl").write_text(json.dumps(loss))
-    assert "language.jsonl, line 1: tokens: " in refusal(lambda: build_report(tmp_path))
+    assert "language.jsonl, line 1: tokens: " in refused(lambda: build_report(tmp_path))
     (tmp_path / "language.jsonl").unlink()
     (tmp_path / "arithmetic.jsonl").mkdir()
-    assert "arithmetic.jsonl can't be read: Is a directory" in refusal(lambda: build_report(tmp_path))
+    assert "arithmetic.jsonl can't be read: Is a directory" in refused(lambda: build_report(tmp_path))
 
 
 def test_diff_of_settings_of_another_kind(tmp_path: Path) -> None:
@@ -341,9 +317,10 @@ def rewrite(adapter: Path, name: str, data: bytes) -> None:
     edit(adapter / CONFIG_FILE, **{key: hashlib.sha256(data).hexdigest()})
 
 
-def refused(adapter: Path) -> str:
+def refusal(adapter: Path) -> str:
+    """The sentence that an adapter is refused with, which leaves the model alone."""
     model = tiny("gemma", tokenizer=gemma_like())
-    message = refusal(lambda: ani.load_adapter(model, gemma_like(), adapter))
+    message = refused(lambda: ani.load_adapter(model, gemma_like(), adapter))
     assert not is_attached(model)
     return message
 
@@ -362,7 +339,7 @@ def refused(adapter: Path) -> str:
 )
 def test_adapter_config(adapter: Path, text: str, words: str) -> None:
     (adapter / CONFIG_FILE).write_text(text)
-    message = refused(adapter)
+    message = refusal(adapter)
     assert CONFIG_FILE in message and words in message
 
 
@@ -383,7 +360,7 @@ def test_adapter_config(adapter: Path, text: str, words: str) -> None:
 )
 def test_adapter_settings(adapter: Path, changes: dict[str, Any], words: str) -> None:
     edit(adapter / CONFIG_FILE, **changes)
-    assert words in refused(adapter)
+    assert words in refusal(adapter)
 
 
 def with_header(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
@@ -413,20 +390,19 @@ def with_header(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
 )
 def test_weights_that_lie(adapter: Path, name: str, lie: Callable[[bytes], bytes]) -> None:
     rewrite(adapter, name, lie((adapter / name).read_bytes()))
-    assert name in refused(adapter)
+    assert name in refusal(adapter)
 
 
 def test_weights_beside_the_module_s(adapter: Path, saved: Path, tmp_path: Path) -> None:
-    save_file({"../../x": torch.zeros(1)}, tmp_path / "one")
-    rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
-    assert "has the shape nothing, not [32" in refused(adapter)
-    save_file({"x": torch.zeros(2**20)}, tmp_path / "one")
-    rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
-    assert "doesn't fit its ani_config.json" in refused(adapter)
-    good = load_file(saved / WEIGHTS_FILE)
-    save_file({**good, "x": torch.zeros(2**20)}, tmp_path / "one")
-    rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
-    assert "x has the shape [1048576], not nothing" in refused(adapter)
+    large = {"x": torch.zeros(2**20)}
+    for weights, words in (
+        ({"../../x": torch.zeros(1)}, "has the shape nothing, not [32"),
+        (large, "doesn't fit its ani_config.json"),
+        ({**load_file(saved / WEIGHTS_FILE), **large}, "x has the shape [1048576], not nothing"),
+    ):
+        save_file(weights, tmp_path / "one")
+        rewrite(adapter, WEIGHTS_FILE, (tmp_path / "one").read_bytes())
+        assert words in refusal(adapter)
 
 
 @pytest.mark.parametrize(
@@ -467,7 +443,7 @@ def test_weights_beside_the_module_s(adapter: Path, saved: Path, tmp_path: Path)
 )
 def test_what_peft_may_be_told(adapter: Path, changes: dict[str, Any], words: str) -> None:
     edit(adapter / PEFT_CONFIG_FILE, **changes)
-    message = refused(adapter)
+    message = refusal(adapter)
     assert PEFT_CONFIG_FILE in message and words in message
 
 
@@ -476,13 +452,13 @@ def test_lora_of_other_names(adapter: Path, tmp_path: Path) -> None:
     weights = load_file(adapter / PEFT_WEIGHTS_FILE)
     save_file({name.replace(".layers.", ".blocks."): tensor for name, tensor in weights.items()}, tmp_path / "other")
     rewrite(adapter, PEFT_WEIGHTS_FILE, (tmp_path / "other").read_bytes())
-    assert "has the shape nothing, not [4, 32]" in refused(adapter)
+    assert "has the shape nothing, not [4, 32]" in refusal(adapter)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])
 def test_pickles_are_never_opened(adapter: Path, name: str) -> None:
     (adapter / name).rename((adapter / name).with_suffix(".bin"))
-    message = refused(adapter)
+    message = refusal(adapter)
     assert ".bin, a pickle, which can run any code when it is opened" in message and "safetensors only" in message
 
 
@@ -490,7 +466,7 @@ def test_pickles_are_never_opened(adapter: Path, name: str) -> None:
 def test_links_out_of_the_adapter(adapter: Path, tmp_path: Path, name: str) -> None:
     (adapter / name).rename(tmp_path / "secret")
     (adapter / name).symlink_to(tmp_path / "secret")
-    assert f"{name} is a link to a file outside of its folder" in refused(adapter)
+    assert f"{name} is a link to a file outside of its folder" in refusal(adapter)
 
 
 def test_links_of_the_hub_s_cache(adapter: Path, tmp_path: Path) -> None:
@@ -527,38 +503,38 @@ def model(tiny_model: Path, tmp_path: Path) -> Path:
 )
 def test_model_config(model: Path, changes: dict[str, Any], words: str) -> None:
     edit(model / "config.json", **changes)
-    assert words in refusal(lambda: load_config(str(model)))
-    assert words in refusal(lambda: load_model(str(model)))
+    assert words in refused(lambda: load_config(str(model)))
+    assert words in refused(lambda: load_model(str(model)))
 
 
 @pytest.mark.parametrize("text", ["[]", "[" * 100_000, "5", "\x00", '{"vocab_size": ' + "9" * 5000 + "}"])
 def test_config_that_is_none(model: Path, text: str) -> None:
     (model / "config.json").write_text(text)
-    assert "no model" in refusal(lambda: load_config(str(model)))
+    assert "no model" in refused(lambda: load_config(str(model)))
 
 
 def test_pickled_model(model: Path) -> None:
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    message = refusal(lambda: load_model(str(model)))
+    message = refused(lambda: load_model(str(model)))
     assert "pytorch_model.bin, a pickle, which can run any code when it is opened; convert it to safetensors" in message
 
 
 def test_shards_out_of_the_folder(model: Path) -> None:
     index = {"metadata": {}, "weight_map": {"a": "../other/model.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "must name files of its own folder" in refusal(lambda: load_model(str(model)))
+    assert "must name files of its own folder" in refused(lambda: load_model(str(model)))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"model": 5}', "[" * 5000])
 def test_tokenizer(model: Path, text: str) -> None:
     (model / "tokenizer.json").write_text(text)
-    assert "no tokenizer" in refusal(lambda: load_tokenizer(str(model)))
+    assert "no tokenizer" in refused(lambda: load_tokenizer(str(model)))
 
 
 def test_names_that_are_no_names() -> None:
     for name in ("x" * 5000, "~nobody-here/x", "a\0b", ""):
-        refusal(lambda name=name: load_model(name))
-        refusal(lambda name=name: ani.load_adapter(tiny("gemma", tokenizer=gemma_like()), gemma_like(), name))
+        refused(lambda name=name: load_model(name))
+        refused(lambda name=name: ani.load_adapter(tiny("gemma", tokenizer=gemma_like()), gemma_like(), name))
 
 
 def test_the_good_ones_load(tmp_path: Path, saved: Path) -> None:

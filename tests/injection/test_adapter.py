@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani import AniConfig, InputError, attach, load_adapter, save_adapter
+from ani import AniConfig, attach, load_adapter, save_adapter
 from ani.injection import adapter as adapter_module
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import ani_module, base_model, is_attached
-from tests.tiny import MIXED_TEXT, attached, pair, randomise, tiny
+from tests.refusals import refused
+from tests.tiny import attached, encode, logits_of, pair, randomise, tiny
 
 FAMILY = "gemma"
 
@@ -41,13 +43,8 @@ def damaged(saved: Path, tmp_path: Path) -> Path:
 
 
 def edit_config(file: Path, **changes: Any) -> None:
-    config = json.loads(file.read_text())
-    for key, value in changes.items():
-        if value is KeyError:
-            del config[key]
-        else:
-            config[key] = value
-    file.write_text(json.dumps(config))
+    config = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not KeyError}))
 
 
 def flip_byte(file: Path) -> None:
@@ -64,48 +61,39 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-@torch.no_grad()
-def logits_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
-    return torch.as_tensor(model(input_ids=tokenizer(MIXED_TEXT, return_tensors="pt")["input_ids"]).logits)
+def mixed_logits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
+    return logits_of(model, encode(tokenizer))
 
 
 def assert_refused(path: Path, *words: str, model: PreTrainedModel | None = None) -> None:
     """`load_adapter` raises one sentence that holds the words, and the model is as it was."""
     tokenizer = pair(FAMILY)[1]
     model = pair(FAMILY)[0] if model is None else model
-    before = logits_of(model, tokenizer)
+    before = mixed_logits(model, tokenizer)
     modules = [(name, type(module)) for name, module in model.named_modules()]
     attributes = set(vars(model))
-    with pytest.raises(InputError) as error:
-        load_adapter(model, tokenizer, path)
-    message = str(error.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message, message
+    refused(lambda: load_adapter(model, tokenizer, path), *words)
     assert not is_attached(model)
     assert [(name, type(module)) for name, module in model.named_modules()] == modules
     assert set(vars(model)) == attributes
     assert all(parameter.requires_grad for parameter in model.parameters())
-    assert torch.equal(logits_of(model, tokenizer), before)
+    assert torch.equal(mixed_logits(model, tokenizer), before)
 
 
 def test_the_undamaged_one_loads(saved: Path) -> None:
     model, tokenizer = pair(FAMILY)
-    before = logits_of(model, tokenizer)
+    before = mixed_logits(model, tokenizer)
     loaded = load_adapter(model, tokenizer, str(saved))
     assert loaded is model and not loaded.training
-    assert not torch.equal(logits_of(model, tokenizer), before)
+    assert not torch.equal(mixed_logits(model, tokenizer), before)
     assert set(contents(saved)) == {CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, "README.md"}
 
 
 # --- bad adapters -----------------------------------------------------------------------------------------------------
 
 
-def test_missing(tmp_path: Path) -> None:
+def test_no_directory(tmp_path: Path) -> None:
     assert_refused(tmp_path / "nothing here", "nothing here")
-
-
-def test_file_instead_of_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert_refused(tmp_path / "file", "is a file", "directory")
 
@@ -116,26 +104,20 @@ def test_missing_file(damaged: Path, name: str) -> None:
     assert_refused(damaged, str(damaged), name)
 
 
-@pytest.mark.parametrize("damage", [flip_byte, truncate])
-def test_damaged_weights(damaged: Path, damage: Callable[[Path], None]) -> None:
-    damage(damaged / WEIGHTS_FILE)
-    assert_refused(damaged, WEIGHTS_FILE)
-
-
-@pytest.mark.parametrize("name", [PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE])
-def test_damaged_lora(damaged: Path, name: str) -> None:
-    truncate(damaged / name)
-    assert_refused(damaged, str(damaged))
-
-
-def test_lora_for_other_modules(damaged: Path) -> None:
-    edit_config(damaged / PEFT_CONFIG_FILE, target_modules=["no_such_projection"])
-    assert_refused(damaged, str(damaged))
-
-
-def test_lora_of_another_rank(damaged: Path) -> None:
-    edit_config(damaged / PEFT_CONFIG_FILE, r=3)
-    assert_refused(damaged, str(damaged))
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (WEIGHTS_FILE, flip_byte),
+        (WEIGHTS_FILE, truncate),
+        (PEFT_CONFIG_FILE, truncate),
+        (PEFT_WEIGHTS_FILE, truncate),
+        (PEFT_CONFIG_FILE, partial(edit_config, target_modules=["no_such_projection"])),
+        (PEFT_CONFIG_FILE, partial(edit_config, r=3)),  # another rank
+    ],
+)
+def test_damaged_files(damaged: Path, name: str, damage: Callable[[Path], None]) -> None:
+    damage(damaged / name)
+    assert_refused(damaged, str(damaged), name)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"text"', "{}", '{"format_version": 1}'])
@@ -169,37 +151,26 @@ def test_bad_config(damaged: Path, changes: dict[str, Any], words: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("family", "overrides", "words"),
     [
-        ({"hidden_size": 64}, ["hidden_size", "32", "64"]),
-        ({"num_hidden_layers": 2}, ["num_hidden_layers", "4", "2"]),
+        (FAMILY, {"hidden_size": 64}, ["hidden_size", "32", "64"]),
+        (FAMILY, {"num_hidden_layers": 2}, ["num_hidden_layers", "4", "2"]),
+        ("llama", {}, ["model_type", "gemma3_text", "llama"]),
     ],
 )
-def test_model_of_another_shape(saved: Path, overrides: dict[str, Any], words: list[str]) -> None:
-    assert_refused(saved, *words, model=tiny(FAMILY, **overrides))
-
-
-def test_model_of_another_type(saved: Path) -> None:
-    other = tiny("llama", tokenizer=pair(FAMILY)[1])
-    assert_refused(saved, "model_type", "gemma3_text", "llama", model=other)
+def test_another_model(saved: Path, family: str, overrides: dict[str, Any], words: list[str]) -> None:
+    assert_refused(saved, *words, model=tiny(family, tokenizer=pair(FAMILY)[1], **overrides))
 
 
 def test_attached_already(saved: Path) -> None:
     model, tokenizer = attached(FAMILY)
-    before = logits_of(model, tokenizer)
-    with pytest.raises(InputError, match="attached"):
-        load_adapter(model, tokenizer, saved)
+    before = mixed_logits(model, tokenizer)
+    refused(lambda: load_adapter(model, tokenizer, saved), "attached")
     assert is_attached(model)
-    assert torch.equal(logits_of(model, tokenizer), before)
+    assert torch.equal(mixed_logits(model, tokenizer), before)
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_attached(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"ani\.attach"):
-        save_adapter(pair(FAMILY)[0], tmp_path / "adapter")
-    assert not any(tmp_path.iterdir())
 
 
 def test_saving_over_something_else(tmp_path: Path) -> None:
@@ -208,9 +179,9 @@ def test_saving_over_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
     (tmp_path / "file").write_text("x")
     before = contents(tmp_path)
-    for name in ("thesis", "file"):
-        with pytest.raises(InputError, match=name):
-            save_adapter(model, tmp_path / name)
+    refused(lambda: save_adapter(model, tmp_path / "thesis"), "thesis")
+    refused(lambda: save_adapter(model, tmp_path / "file"), "file")
+    refused(lambda: save_adapter(pair(FAMILY)[0], tmp_path / "adapter"), "ani.attach")
     assert contents(tmp_path) == before
     (tmp_path / "empty").mkdir()
     save_adapter(model, tmp_path / "empty", card="our card")
@@ -247,7 +218,7 @@ def test_patterns_are_saved_as_names(tmp_path: Path, settings: dict[str, Any], w
     assert all(name in lora_layers for key in ("rank_pattern", "alpha_pattern") for name in config[key])
     assert config["exclude_modules"] is config["layers_pattern"] is config["layers_to_transform"] is None
     loaded = load_adapter(pair(FAMILY)[0], tokenizer, tmp_path / "adapter")
-    torch.testing.assert_close(logits_of(loaded, tokenizer), logits_of(trained.eval(), tokenizer), rtol=0, atol=0)
+    torch.testing.assert_close(mixed_logits(loaded, tokenizer), mixed_logits(trained.eval(), tokenizer), rtol=0, atol=0)
 
 
 def test_saving_replaces_the_whole_directory(saved: Path, tmp_path: Path) -> None:

@@ -29,10 +29,11 @@ from transformers import (
     default_data_collator,
 )
 
-from ani import AniConfig, InputError, attach, detach, load_adapter, save_adapter
+from ani import AniConfig, attach, detach, load_adapter, save_adapter
 from ani.injection.attach import ani_module, is_attached, last_decision, number_locator
 from ani.injection.scale import CALIBRATION_TEXT
-from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, pair, randomise, tiny
+from tests.refusals import refused
+from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise, tiny
 from tests.tokenizers import gemma_like
 
 CONFIG = AniConfig(layer=2, gate_hidden_size=16, gate_dropout=0.0, penalty=0.7)
@@ -49,15 +50,6 @@ def fresh_accelerator_state() -> Iterator[None]:
 
 
 # Most tests here are about the model, not the text: `gemma_like` is the tokenizer that is quickest to scan.
-
-
-def encode(tokenizer: PreTrainedTokenizerBase, text: str = MIXED_TEXT) -> torch.Tensor:
-    return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
-
-
-@torch.no_grad()
-def logits_of(model: nn.Module, input_ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    return torch.as_tensor(model(input_ids=input_ids, **kwargs).logits)
 
 
 def labelled(tokenizer: PreTrainedTokenizerBase, prompt: str = MIXED_TEXT, answer: str = " = 46.") -> dict[str, Any]:
@@ -87,16 +79,7 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 def assert_same_gradients(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert actual.keys() == expected.keys() != set()
     for name, gradient in expected.items():
-        torch.testing.assert_close(
-            actual[name], gradient, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}"
-        )
-
-
-def assert_one_sentence(error: pytest.ExceptionInfo[InputError], *words: str) -> None:
-    message = str(error.value)
-    assert "\n" not in message and message
-    for word in words:
-        assert word in message
+        torch.testing.assert_close(actual[name], gradient, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
 
 
 # --- what the edit looks like -----------------------------------------------------------------------------------------
@@ -138,10 +121,8 @@ def test_attaching_changes_no_bit(family: str) -> None:
     assert attach(model, tokenizer, AniConfig(layer=2)) is model
     assert is_attached(model) and isinstance(model, PreTrainedModel)
     assert torch.equal(logits_of(model, ids), before)
-    with torch.no_grad():
-        assert torch.equal(
-            model.train()(**labelled(tokenizer)).logits, pair(family, gemma_like())[0](**labelled(tokenizer)).logits
-        )
+    batch = labelled(tokenizer)
+    assert torch.equal(logits_of(model.train(), **batch), logits_of(pair(family, gemma_like())[0], **batch))
 
 
 def test_scale_is_the_median_rms_of_the_layer_at_numbers() -> None:
@@ -157,25 +138,19 @@ def test_scale_is_the_median_rms_of_the_layer_at_numbers() -> None:
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-def test_no_such_layer() -> None:
-    model, tokenizer = pair("llama")
-    with pytest.raises(InputError) as error:
-        attach(model, tokenizer, AniConfig(layer=LAYERS))
-    assert_one_sentence(error, f"layer={LAYERS}", f"0 to {LAYERS - 1}")
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"layer": LAYERS}, [f"layer={LAYERS}", f"0 to {LAYERS - 1}"]),
+        ({"layer": 1, "hidden_size": 999}, ["hidden_size", "999"]),
+        ({"layer": 1, "model_type": "gpt2"}, ["model_type", "'gpt2'"]),
+        ({"layer": 1, "num_hidden_layers": LAYERS + 3}, ["num_hidden_layers", str(LAYERS + 3)]),
+    ],
+)
+def test_config_of_another_model(config: dict[str, Any], words: list[str]) -> None:
+    model, tokenizer = pair("gemma")
+    refused(lambda: attach(model, tokenizer, AniConfig(**config)), *words)
     assert not is_attached(model)
-
-
-def test_attached_twice() -> None:
-    model, tokenizer = attached("gemma")
-    with pytest.raises(InputError) as error:
-        attach(model, tokenizer, AniConfig(layer=1))
-    assert_one_sentence(error, "attached", "ani.detach")
-
-
-def test_detach_without_attach() -> None:
-    with pytest.raises(InputError) as error:
-        detach(pair("gemma")[0])
-    assert_one_sentence(error, "ani.attach")
 
 
 def other_models() -> dict[str, Callable[[], nn.Module]]:
@@ -194,42 +169,27 @@ def other_models() -> dict[str, Callable[[], nn.Module]]:
 @pytest.mark.parametrize("kind", list(other_models()))
 def test_no_decoder_only_language_model(kind: str) -> None:
     model = other_models()[kind]()
-    with pytest.raises(InputError) as error:
-        attach(model, pair("gemma")[1], AniConfig(layer=0))
-    assert_one_sentence(error, type(model).__name__)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("hidden_size", 999), ("model_type", "gpt2"), ("num_hidden_layers", LAYERS + 3)]
-)
-def test_config_of_another_model(key: str, value: Any) -> None:
-    model, tokenizer = pair("gemma")
-    with pytest.raises(InputError) as error:
-        attach(model, tokenizer, AniConfig(layer=1, **{key: value}))
-    assert_one_sentence(error, key, repr(value))
-    assert not is_attached(model)
+    refused(lambda: attach(model, pair("gemma")[1], AniConfig(layer=0)), type(model).__name__)
 
 
 def test_embeddings_instead_of_ids() -> None:
     model, tokenizer = attached("llama")
     ids = encode(tokenizer)
     embeddings = model.get_input_embeddings()(ids)
-    with pytest.raises(InputError) as error:
-        model(inputs_embeds=embeddings)
-    assert_one_sentence(error, "input_ids", "numbers=")
-    with pytest.raises(InputError) as error:
-        model.generate(inputs_embeds=embeddings, max_new_tokens=2)
-    assert_one_sentence(error, "input_ids")
+    refused(lambda: model(inputs_embeds=embeddings), "input_ids", "numbers=")
+    refused(lambda: model.generate(inputs_embeds=embeddings, max_new_tokens=2), "input_ids")
     numbers = number_locator(model).batch(ids.tolist())
     torch.testing.assert_close(model(inputs_embeds=embeddings, numbers=numbers).logits, logits_of(model, ids))
 
 
-def test_terminal_training_needs_labels() -> None:
+def test_what_an_attached_model_refuses() -> None:
     model, tokenizer = attached("gemma")
     ids = encode(tokenizer)
-    with pytest.raises(InputError) as error:
-        model.train()(input_ids=ids)
-    assert_one_sentence(error, "labels", "running")
+    refused(lambda: attach(model, tokenizer, AniConfig(layer=1)), "attached", "ani.detach")
+    refused(lambda: detach(pair("gemma")[0]), "ani.attach")
+    refused(lambda: model.model(input_ids=ids), "decoder")
+    refused(lambda: model.generate_batch([[1, 2]]), "generate")
+    refused(lambda: model.train()(input_ids=ids), "labels", "running")
     for policy in ("running", "after"):
         attached("gemma", policy=policy)[0].train()(input_ids=ids)  # needs to know no prompt
 
@@ -244,28 +204,13 @@ def test_labels_that_leave_no_prompt() -> None:
         model(**labelled(tokenizer))
 
 
-def test_decoder_called_by_itself() -> None:
-    model, tokenizer = attached("gemma")
-    with pytest.raises(InputError) as error:
-        model.model(input_ids=encode(tokenizer))
-    assert_one_sentence(error, "decoder")
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cache_that_ani_has_not_seen(family: str) -> None:
     model, tokenizer = attached(family, gemma_like())
     ids = encode(tokenizer)
     cache = DynamicCache(config=model.config)
     logits_of(pair(family, gemma_like())[0], ids, past_key_values=cache)
-    with pytest.raises(InputError) as error:
-        model(input_ids=ids[:, :3], past_key_values=cache)
-    assert_one_sentence(error, "cache", str(ids.shape[1]))
-
-
-def test_continuous_batching_is_refused() -> None:
-    with pytest.raises(InputError) as error:
-        attached("gemma")[0].generate_batch([[1, 2]])
-    assert_one_sentence(error, "generate")
+    refused(lambda: model(input_ids=ids[:, :3], past_key_values=cache), "cache", str(ids.shape[1]))
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -572,11 +517,9 @@ def test_accelerate_autocast() -> None:
 def test_a_module_that_peft_froze_is_told_once() -> None:
     model, tokenizer = attached("llama")
     peft_model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")).train()
-    ids = tokenizer("Room 505 seats 10", return_tensors="pt")["input_ids"]
-    labels = ids.clone()
-    labels[:, :3] = -100
+    batch = labelled(tokenizer)
     with pytest.warns(UserWarning, match="frozen"):
-        peft_model(input_ids=ids, labels=labels)
+        peft_model(**batch)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        peft_model(input_ids=ids, labels=labels)
+        peft_model(**batch)

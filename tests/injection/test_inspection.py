@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from ani import InputError, inspect
+from ani import inspect
 from ani.injection.attach import ani_module
 from ani.injection.inspection import forced_gates
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair
+from tests.refusals import refused
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 
 VALUES = "505 10 3.5 1234 -7 2020 11 12 8 15 40 66 7 90417 0.25 18 18.25 2 0 1 19 99 100"
 
@@ -51,9 +52,9 @@ def test_under_after_a_text_ends_with_the_end_token(text: str) -> None:
     assert inspect(model, tokenizer, text + tokenizer.eos_token) == [number] and not math.isnan(number.alpha)
 
 
-def test_text_without_numbers() -> None:
-    model, tokenizer = attached("gemma")
-    assert inspect(model, tokenizer, "no number here") == []
+def test_text_without_numbers_and_model_without_ani() -> None:
+    assert inspect(*attached("gemma"), "no number here") == []
+    refused(lambda: inspect(*pair("gemma"), "12"), "ani.attach")
 
 
 def test_numbers_that_overflow_are_left_alone() -> None:
@@ -72,11 +73,6 @@ def test_mode_is_kept() -> None:
     assert inspect(model, tokenizer, MIXED_TEXT) == first  # without dropout
 
 
-def test_model_without_ani() -> None:
-    with pytest.raises(InputError, match=r"ani\.attach"):
-        inspect(*pair("gemma"), "12")
-
-
 METHODS: dict[str, dict[str, Any]] = {
     "terminal": {},
     "running": {"policy": "running"},
@@ -89,7 +85,7 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", METHODS)
 def test_shut_gates_are_the_base_model(method: str) -> None:
     model, tokenizer = attached("gemma", **METHODS[method])
-    ids = tokenizer(MIXED_TEXT, return_tensors="pt")["input_ids"]
+    ids = encode(tokenizer)
     base: Any = pair("gemma")[0]
 
     def run(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,23 +104,17 @@ def test_shut_gates_are_the_base_model(method: str) -> None:
 
 def test_open_gates_have_alpha_one() -> None:
     model, tokenizer = attached("gemma")
-    ids = tokenizer(MIXED_TEXT, return_tensors="pt")["input_ids"]
+    ids = encode(tokenizer)
     learnt = inspect(model, tokenizer, MIXED_TEXT)
     with torch.inference_mode(), forced_gates(model, True):
         opened = inspect(model, tokenizer, MIXED_TEXT)
-        logits = model(input_ids=ids).logits
+        logits = logits_of(model, ids)
         with forced_gates(model, None):
             assert inspect(model, tokenizer, MIXED_TEXT) == learnt
     assert opened == [number._replace(injected=True) for number in learnt] != learnt
-    gate = ani_module(model).gate
-    assert gate is not None
     with torch.inference_mode():
-        gate.outer.bias.fill_(1e9)  # the gate learnt to be open
-        assert torch.equal(logits, model(input_ids=ids).logits)
-
-
-def test_forced_gates_are_let_go_after_an_error() -> None:
-    model, _ = attached("gemma")
+        ani_module(model).gate.outer.bias.fill_(1e9)  # the gate learnt to be open
+    assert torch.equal(logits, logits_of(model, ids))
     with pytest.raises(KeyError), forced_gates(model, True):
         raise KeyError
     assert ani_module(model).forced is None

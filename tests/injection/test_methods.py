@@ -4,11 +4,13 @@ the bare model computes for rows without them."""
 import copy
 import math
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -20,8 +22,8 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from ani import AniConfig, InputError, attach, inspect, load_adapter, save_adapter
-from ani.data.collator import IGNORED, NumberCollator, tokenize
+from ani import AniConfig, attach, inspect, load_adapter, save_adapter
+from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
 from ani.data.sources import Example
 from ani.encoders import FourierNumberEncoder, MagnitudeNumberEncoder
 from ani.injection.adapter import adapter_method
@@ -31,7 +33,8 @@ from ani.injection.locate import PADDING, NumberLocator
 from ani.injection.methods import METHODS, MethodName
 from ani.injection.module import AniModule
 from ani.numbers import Number
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair, tiny
+from tests.refusals import refused
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair, tiny
 
 SUBSTITUTIONS: list[MethodName] = ["xval", "fone"]
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -41,15 +44,11 @@ TEXTS = [MIXED_TEXT, "no number here", "7 of 1999", "1999"]
 
 
 def method(family: str, name: MethodName, **settings: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    return attached(family, **{**(METHODS[name].settings or {}), **settings})
+    return attached(family, **{**METHODS[name].settings, **settings})
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0, equal_nan=True)
-
-
-def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> torch.Tensor:
-    return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
 
 
 def substituted(model: PreTrainedModel, ids: list[int], start: int = 0, stop: int | None = None) -> list[Number]:
@@ -106,8 +105,7 @@ def prompt_reference(
 def test_substitution_is_one_embedding_in_place_of_a_number(family: str, name: MethodName) -> None:
     model, tokenizer = method(family, name)
     ids = encode(tokenizer, MIXED_TEXT)
-    with torch.no_grad():
-        logits = model(input_ids=ids).logits[0]
+    logits = logits_of(model, ids)[0]
     kept, expected = prompt_reference(family, model, ids[0].tolist())
     assert len(kept) < len(logits) == ids.shape[1]
     assert (logits[kept] - expected).abs().max() <= 1e-4
@@ -121,11 +119,9 @@ def test_substitution_is_one_embedding_in_place_of_a_number(family: str, name: M
 def test_a_padded_batch_equals_one_row_at_a_time(family: str, name: MethodName, side: str) -> None:
     model, tokenizer = method(family, name)
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True, padding_side=side)
-    with torch.no_grad():
-        together = model(**batch).logits
-        for row, text in enumerate(TEXTS):
-            alone = model(input_ids=encode(tokenizer, text)).logits[0]
-            same(together[row, batch["attention_mask"][row] == 1], alone)
+    together = logits_of(model, **batch)
+    for row, text in enumerate(TEXTS):
+        same(together[row, batch["attention_mask"][row] == 1], logits_of(model, encode(tokenizer, text))[0])
 
 
 @families
@@ -198,6 +194,13 @@ def test_criteria_and_processors_see_the_text() -> None:
     assert len(seen) == 4 and all(torch.equal(rows[:, : ids.shape[1]], ids) for rows in seen)
 
 
+def answer_loss(row: TokenizedExample, kept: list[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The cross-entropy of an answer's tokens, summed, and how many they are."""
+    targets = torch.tensor(row.input_ids[row.prompt_length :])
+    answer = logits[len(kept) - len(targets) - 1 : -1]
+    return torch.nn.functional.cross_entropy(answer, targets, reduction="sum"), len(targets)
+
+
 @families
 @substitutions
 def test_training_losses_are_those_of_shortened_rows(family: str, name: MethodName) -> None:
@@ -206,21 +209,14 @@ def test_training_losses_are_those_of_shortened_rows(family: str, name: MethodNa
     examples = [Example(PROMPT, " 17 of 18 and 1999"), Example("It was 12345", " 6789 then"), Example("some", " 7")]
     rows = [tokenize(example, tokenizer, locator, 200) for example in examples]
     batch = NumberCollator(tokenizer, locator)(rows)
-    with torch.no_grad():
-        outputs = model(**batch)
-        total, labelled = 0.0, 0
-        for row in rows:
-            kept, logits = prompt_reference(family, model, row.input_ids, row.prompt_length)
-            targets = torch.tensor(row.input_ids[row.prompt_length :])
-            answer = logits[len(kept) - len(targets) - 1 : -1]
-            total += float(torch.nn.functional.cross_entropy(answer, targets, reduction="sum"))
-            labelled += len(targets)
+    total, labelled = torch.tensor(0.0), 0
+    for row in rows:
+        loss, count = answer_loss(row, *prompt_reference(family, model, row.input_ids, row.prompt_length))
+        total, labelled = total + loss, labelled + count
     assert int((batch["labels"] != IGNORED).sum()) == labelled
-    assert float(outputs.loss) == pytest.approx(total / labelled, abs=1e-4)
     # The same loss from ids and labels as any other trainer gives them.
-    plain = NumberCollator(tokenizer, None)(rows)
-    with torch.no_grad():
-        assert float(model(**plain).loss) == pytest.approx(total / labelled, abs=1e-4)
+    for given in (batch, NumberCollator(tokenizer, None)(rows)):
+        assert model(**given).loss.item() == pytest.approx(float(total) / labelled, abs=1e-4)
 
 
 def test_a_token_with_other_text_is_left_as_it_is() -> None:
@@ -242,21 +238,17 @@ def test_what_would_be_wrong_is_refused() -> None:
     cache = DynamicCache(config=model.config)
     base = base_model(pair("qwen3")[0])
     base(input_ids=ids, past_key_values=cache)
-    with pytest.raises(InputError, match=r"cache holds .* tokens that ANI has not seen"):
-        model.generate(ids, past_key_values=cache, max_new_tokens=2)
+    generate = partial(model.generate, ids, past_key_values=cache, max_new_tokens=2)
+    refused(generate, "cache holds ", " tokens that ANI has not seen")
     numbers = number_locator(model).batch(ids.tolist())
-    with pytest.raises(InputError, match="pass input_ids, or, unless combine='substitute'"):
-        model(inputs_embeds=base.get_input_embeddings()(ids), numbers=numbers)
-    mask = torch.ones(1, 1, ids.shape[1], ids.shape[1])
-    with pytest.raises(InputError, match=r"mask must be one of tokens, \(1, 28\), not of shape \(1, 1"):
-        model(input_ids=ids, attention_mask=mask)
-    with pytest.raises(InputError, match="position_ids"):
-        model(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=torch.arange(ids.shape[1])[None] // 2)
-    with pytest.raises(InputError, match="position_ids"):
-        model(input_ids=ids, position_ids=torch.arange(ids.shape[1])[None] % 7)  # as packed rows have them
+    embeddings = base.get_input_embeddings()(ids)
+    refused(lambda: model(inputs_embeds=embeddings, numbers=numbers), "pass input_ids, or, unless combine='substitute'")
+    mask, places = torch.ones(1, 1, ids.shape[1], ids.shape[1]), torch.arange(ids.shape[1])[None]
+    refused(lambda: model(ids, attention_mask=mask), "mask must be one of tokens, (1, 28), not of shape (1, 1")
+    refused(lambda: model(ids, attention_mask=torch.ones_like(ids), position_ids=places // 2), "position_ids")
+    refused(lambda: model(ids, position_ids=places % 7), "position_ids")  # as packed rows have them
     model.train()
-    with pytest.raises(InputError, match="can't tell prompt from response"):
-        model(input_ids=ids)
+    refused(lambda: model(input_ids=ids), "can't tell prompt from response")
     with pytest.warns(UserWarning, match="these labels leave no prompt"):
         model(input_ids=ids, labels=ids)
 
@@ -274,15 +266,13 @@ def test_gradients_are_those_of_shortened_rows(family: str, implementation: str,
     examples = [Example("90417 and 12 then 1,234.5 of", " 17 and 1999"), Example("It was 3.5", " 6789")]
     rows = [tokenize(example, tokenizer, number_locator(model), 200) for example in examples]
     model.train()(**NumberCollator(tokenizer, number_locator(model))(rows)).loss.backward()
-    losses, labelled = [], 0
+    total, labelled = torch.tensor(0.0), 0
     for row in rows:
         numbers = substituted(model, row.input_ids, stop=row.prompt_length)
-        kept, logits = shortened_forward(base.train(), module, number_locator(model), row.input_ids, numbers)
-        targets = torch.tensor(row.input_ids[row.prompt_length :])
-        answer = logits[len(kept) - len(targets) - 1 : -1]
-        losses.append(torch.nn.functional.cross_entropy(answer, targets, reduction="sum"))
-        labelled += len(targets)
-    (torch.stack(losses).sum() / labelled).backward()
+        found = shortened_forward(base.train(), module, number_locator(model), row.input_ids, numbers)
+        loss, count = answer_loss(row, *found)
+        total, labelled = total + loss, labelled + count
+    (total / labelled).backward()
     expected = {name: p.grad for name, p in base.named_parameters()}
     expected["ani.projection.weight"] = module.projection.weight.grad
     for name, parameter in model.named_parameters():
@@ -371,67 +361,50 @@ def test_gates_that_are_forced_shut_hide_nothing() -> None:
     base, _ = pair("qwen3")
     ids = encode(tokenizer, PROMPT)
     numbers = number_locator(model).batch(ids.tolist())
-    with torch.no_grad(), forced_gates(model, False):
-        expected = base(input_ids=ids).logits
-        assert torch.equal(model(input_ids=ids).logits, expected)
-        assert torch.equal(model(input_ids=ids, numbers=numbers).logits, expected)
+    with forced_gates(model, False):
+        assert torch.equal(logits_of(model, ids), logits_of(base, ids))
+        assert torch.equal(logits_of(model, ids, numbers=numbers), logits_of(base, ids))
         assert torch.equal(model.generate(ids, max_new_tokens=4), base.generate(ids, max_new_tokens=4))
 
 
 def test_layers_that_heed_no_mask_are_refused() -> None:
     _, tokenizer = pair("qwen3")
-    kinds = ["conv", "full_attention"]
-    model = Lfm2ForCausalLM(
-        Lfm2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            layer_types=kinds,
-            pad_token_id=0,
-        )
-    )
-    with pytest.raises(InputError, match="Lfm2ForCausalLM has layers that heed no mask"):
-        attach(model, tokenizer, AniConfig(**(METHODS["fone"].settings or {})))
+    sizes = {key: 16 for key in ("hidden_size", "intermediate_size")} | {"vocab_size": len(tokenizer)}
+    counts = {key: 2 for key in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")}
+    model = Lfm2ForCausalLM(Lfm2Config(**sizes, **counts, layer_types=["conv", "full_attention"], pad_token_id=0))
+    fone = AniConfig(**METHODS["fone"].settings)
+    refused(lambda: attach(model, tokenizer, fone), "Lfm2ForCausalLM has layers that heed no mask")
     attach(model, tokenizer, AniConfig(layer=0))
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"layer": 1}, {"policy": "digitwise"}, {"gate": "learned"}, {"scope": "all"}],
-    ids=lambda wrong: str(wrong),
+    "wrong", [{"layer": 1}, {"policy": "digitwise"}, {"gate": "learned"}, {"scope": "all"}], ids=str
 )
 def test_substitution_has_one_shape(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="combine='substitute'"):
-        AniConfig(**{**(METHODS["fone"].settings or {}), **wrong})
+        AniConfig(**{**METHODS["fone"].settings, **wrong})
 
 
 def test_bits_can_be_substituted_too() -> None:
     model, tokenizer = method("llama", "fone", encoders=["bits", "magnitude"])
     kept, expected = prompt_reference("llama", model, encode(tokenizer, PROMPT)[0].tolist())
-    with torch.no_grad():
-        logits = model(input_ids=encode(tokenizer, PROMPT)).logits[0]
-    assert (logits[kept] - expected).abs().max() <= 1e-4
+    assert (logits_of(model, encode(tokenizer, PROMPT))[0, kept] - expected).abs().max() <= 1e-4
 
 
 def test_logits_to_keep_and_tuples() -> None:
     model, tokenizer = method("mistral", "fone")
     ids = encode(tokenizer, PROMPT)
-    with torch.no_grad():
-        whole = model(input_ids=ids).logits
-        same(model(input_ids=ids, logits_to_keep=1).logits, whole[:, -1:])
-        same(model(input_ids=ids, logits_to_keep=torch.tensor([0, 3])).logits, whole[:, [0, 3]])
-        same(model(input_ids=ids, return_dict=False)[0], whole)
+    whole = logits_of(model, ids)
+    same(logits_of(model, ids, logits_to_keep=1), whole[:, -1:])
+    same(logits_of(model, ids, logits_to_keep=torch.tensor([0, 3])), whole[:, [0, 3]])
+    same(model(input_ids=ids, return_dict=False)[0], whole)
 
 
 def test_inspection_shows_substituted_numbers_at_their_places() -> None:
     model, tokenizer = method("qwen3", "fone")
     decisions = inspect(model, tokenizer, PROMPT)
-    assert [(PROMPT[d.start : d.end], d.injected) for d in decisions] == [
-        ("505", True), ("12", True), ("3.5", True), ("1,234,567", True)
-    ]  # fmt: skip
+    assert [PROMPT[d.start : d.end] for d in decisions] == ["505", "12", "3.5", "1,234,567"]
+    assert all(decision.injected for decision in decisions)
 
 
 def test_the_features_of_fone_and_xval_are_the_published_ones() -> None:
@@ -448,28 +421,21 @@ def test_the_features_of_fone_and_xval_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize("name", ["sft", "numerologic"])
 def test_adapters_without_a_module(name: MethodName, tmp_path: Path) -> None:
-    from peft import LoraConfig, get_peft_model
-
     base, tokenizer = pair("llama")
     ids = encode(tokenizer, PROMPT)
     model = get_peft_model(base, LoraConfig(r=4, init_lora_weights=False, target_modules="all-linear"))
-    with torch.no_grad():
-        expected = model(input_ids=ids).logits
     save_adapter(model, tmp_path / "adapter", method=name)
-    other, _ = pair("llama")
-    load_adapter(other, tokenizer, tmp_path / "adapter")
-    with torch.no_grad():
-        torch.testing.assert_close(other(input_ids=ids).logits, expected)
+    other = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(other, ids), logits_of(model, ids))
     assert adapter_method(tmp_path / "adapter") is METHODS[name]
-    with pytest.raises(InputError, match="no ANI module"):
-        inspect(other, tokenizer, PROMPT)
+    refused(lambda: inspect(other, tokenizer, PROMPT), "no ANI module")
 
 
 def test_a_module_is_not_lost_by_a_wrong_method(tmp_path: Path) -> None:
     model, _ = method("llama", "static")
-    for name, message in (("sft", "has no module, but one is attached"), ("telepathy", "no method 'telepathy'")):
-        with pytest.raises(InputError, match=message):
-            save_adapter(model, tmp_path / "adapter", method=name)  # type: ignore[arg-type]
+    save = partial(save_adapter, model, tmp_path / "adapter")
+    refused(partial(save, method="sft"), "has no module, but one is attached")
+    refused(partial(save, method="telepathy"), "no method 'telepathy'")
     assert not (tmp_path / "adapter").exists()
 
 
@@ -479,17 +445,15 @@ def test_an_unknown_method_of_an_adapter_is_named(tmp_path: Path) -> None:
     file = tmp_path / "adapter" / "ani_config.json"
     assert adapter_method(tmp_path / "adapter") is METHODS["static"]
     file.write_text(file.read_text().replace('"static"', '"telepathy"'))
-    with pytest.raises(InputError, match="no method 'telepathy'; known are ani, sft"):
-        load_adapter(tiny("llama"), tokenizer, tmp_path / "adapter")
+    load = partial(load_adapter, tiny("llama"), tokenizer, tmp_path / "adapter")
+    refused(load, "no method 'telepathy'; known are ani, sft")
 
 
 def test_attaching_keeps_the_text_around_numbers() -> None:
     model, tokenizer = pair("qwen3")
-    attach(model, tokenizer, AniConfig(**(METHODS["xval"].settings or {})))
+    attach(model, tokenizer, AniConfig(**METHODS["xval"].settings))
     ids = encode(tokenizer, "no number at all")
-    base, _ = pair("qwen3")
-    with torch.no_grad():
-        assert torch.equal(model(input_ids=ids).logits, base(input_ids=ids).logits)
+    assert torch.equal(logits_of(model, ids), logits_of(pair("qwen3")[0], ids))
 
 
 @pytest.mark.parametrize(
@@ -511,15 +475,9 @@ def test_what_the_tokens_of_a_number_carry(text: str, policy: Any, carried: list
 def test_places_out_of_range_can_be_skipped() -> None:
     _, tokenizer = pair("qwen3")
     ids = tokenizer("x = 123.4567 now")["input_ids"]
-    sizes = [
-        len(
-            NumberLocator(tokenizer, AniConfig(layer=0, policy="placewise", integer_digits=4, overflow=rule)).batch(
-                [ids]
-            )
-        )
-        for rule in ("wrap", "skip")
-    ]
-    assert sizes == [7, 4]
+    for rule, size in (("wrap", 7), ("skip", 4)):
+        config = AniConfig(layer=0, policy="placewise", integer_digits=4, overflow=rule)
+        assert len(NumberLocator(tokenizer, config).batch([ids])) == size
 
 
 @pytest.mark.parametrize("policy", ["running", "after", "digitwise", "placewise"])

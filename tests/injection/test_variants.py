@@ -12,20 +12,15 @@ from ani import AniConfig, inspect, load_adapter, save_adapter
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.methods import METHODS
 from ani.injection.module import AniModule
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: dict(METHODS[name].settings or {}) for name in ("digitwise", "static", "static-additive")},
-    "digitwise-gated": dict(METHODS["digitwise-gated"].settings or {}),
+    **{name: METHODS[name].settings for name in ("digitwise", "static", "static-additive", "digitwise-gated")},
     "replace-gated": {"combine": "replace"},
     "placewise": {"policy": "placewise"},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
 families = pytest.mark.parametrize("family", FAMILIES)
-
-
-def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> torch.Tensor:
-    return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
 
 
 def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, layer: int) -> torch.Tensor:
@@ -82,8 +77,7 @@ def test_generating_with_a_cache_equals_a_full_forward(family: str, variant: str
         ids, max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True, eos_token_id=None
     )
     numbers = number_locator(model).batch(ids.tolist())
-    with torch.no_grad():
-        logits = model(input_ids=output.sequences, numbers=numbers).logits[:, ids.shape[1] - 1 : -1]
+    logits = logits_of(model, output.sequences, numbers=numbers)[:, ids.shape[1] - 1 : -1]
     assert (torch.stack(output.logits, dim=1) - logits).abs().max() <= 1e-4
 
 
@@ -93,24 +87,18 @@ def test_a_row_gives_the_same_alone_and_in_a_batch(family: str, variant: str) ->
     model, tokenizer = attached(family, **VARIANTS[variant])
     texts = [MIXED_TEXT, "no number here", "7 of 1999"]
     batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right")
-    with torch.no_grad():
-        together = model(**batch).logits
-        for row, text in enumerate(texts):
-            alone = model(input_ids=encode(tokenizer, text)).logits[0]
-            assert (together[row, : len(alone)] - alone).abs().max() <= 1e-4
+    together = logits_of(model, **batch)
+    for row, text in enumerate(texts):
+        alone = logits_of(model, encode(tokenizer, text))[0]
+        assert (together[row, : len(alone)] - alone).abs().max() <= 1e-4
 
 
 @variants
 def test_save_and_load(variant: str, tmp_path: Path) -> None:
     model, tokenizer = attached("llama", **VARIANTS[variant])
-    ids = encode(tokenizer, MIXED_TEXT)
-    with torch.no_grad():
-        expected = model(input_ids=ids).logits
     save_adapter(model, tmp_path / "adapter")
-    other, _ = pair("llama")
-    load_adapter(other, tokenizer, tmp_path / "adapter")
-    with torch.no_grad():
-        assert torch.equal(other(input_ids=ids).logits, expected)
+    other = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
+    assert torch.equal(logits_of(other, encode(tokenizer)), logits_of(model, encode(tokenizer)))
 
 
 def module_of(**settings: Any) -> AniModule:

@@ -1,6 +1,7 @@
 import io
 import json
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from ani.injection.attach import is_attached
 from ani.probing.curve import LayerPoint
 from ani.probing.run import HELD_OUT, RANDOM_SPLIT, probe
 from ani.results.files import LAYERS, SELECTION
-from tests.test_cli import read
+from tests.json_lines import read_lines as read
+from tests.refusals import refused
 from tests.tokenizers import gemma_like
 
 FILES = sorted([LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"])
@@ -63,12 +65,9 @@ def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
     assert run["packages"]["transformers"]
 
     chosen = json.loads((out / SELECTION).read_text())
-    assert (chosen["layer"], tuple(chosen["stretch"]), chosen["reason"]) == (
-        selection.layer,
-        selection.stretch,
-        selection.reason,
-    )
-    assert (chosen["best"], chosen["argmax"]) == (selection.best, selection.argmax)
+    for name in ("layer", "best", "argmax", "reason"):
+        assert chosen[name] == getattr(selection, name)
+    assert tuple(chosen["stretch"]) == selection.stretch
     assert chosen["preset"] is None
     assert "curve" not in chosen
     assert chosen["numbers"] == SENTENCES
@@ -164,15 +163,14 @@ def test_domains_of_one_role_need_a_second_set(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     data = str(one_role_a_file(tmp_path / "data"))
-    with pytest.raises(InputError, match="the held-out test has 0 quantities and 0 names"):
-        probe(model, tokenizer, tmp_path / "out", data=data)  # values of the training split only
+    ask = partial(probe, model, tokenizer, tmp_path / "out")
+    refused(lambda: ask(data=data), "the held-out test has 0 quantities and 0 names")  # values of one split only
     # With values of both splits it is the domains that are missing.
     both = [s._replace(domain=s.roles[0]) for s in contrastive_sentences(SENTENCES)]
     write_labelled(tmp_path / "both.jsonl", both)
-    with pytest.raises(InputError, match=r"name a second, held-out set .* \(such as contrastive\)"):
-        probe(model, tokenizer, tmp_path / "out", data=str(tmp_path / "both.jsonl"))
+    refused(lambda: ask(data=str(tmp_path / "both.jsonl")), "name a second, held-out set … (such as contrastive)")
 
-    selection = probe(model, tokenizer, tmp_path / "out", data=data, held_out="contrastive", sentences=SENTENCES)
+    selection = ask(data=data, held_out="contrastive", sentences=SENTENCES)
     written = json.loads((tmp_path / "out" / SELECTION).read_text())
     assert (written["data"], written["held_out"]) == (data, "contrastive")
     held_out = read(tmp_path / "out" / HELD_OUT)
@@ -184,10 +182,7 @@ def test_domains_of_one_role_need_a_second_set(
 
 
 def test_the_states_lie_beside_the_results_meanwhile(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the system's temporary directory, which may be in memory."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))

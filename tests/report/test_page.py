@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from ani.errors import InputError
 from ani.report import build_report
+from tests.json_lines import write_lines
+from tests.refusals import refused
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $\\frac$ [red]{{ 7*7 }}&amp;"
 
 
 def write(folder: Path, name: str, records: list[dict[str, Any]]) -> None:
-    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    (folder / name).write_text("".join(lines), encoding="utf-8")
+    write_lines(folder / name, *records)
 
 
 def answer(run: str, digits: int, correct: bool, **more: Any) -> dict[str, Any]:
@@ -107,6 +107,11 @@ class Page(HTMLParser):
     def sections(self) -> list[str]:
         return [value for tag, name, value in self.attributes if tag == "section" and name == "id"]
 
+    @property
+    def labels(self) -> list[str]:
+        """What is said in words of each figure, among others."""
+        return [value for _, name, value in self.attributes if name == "aria-label"]
+
 
 def build(folder: Path) -> Page:
     path = build_report(folder)
@@ -171,17 +176,13 @@ def test_benchmarks_shown(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"baseline": "ours"}))
     page = build(tmp_path)
     # Wilson's intervals of 1 and 3 of 4 are (0.0456, 0.6994) and (0.3006, 0.9544).
-    assert page.rows[:3] == [
+    assert page.rows[:9] == [
         ["Run", "GSM8K", "MATH"],
         ["ours", "100.0% 20.7–100.0 n = 1", "75.0% 30.1–95.4 n = 4"],
         ["base", "–", "25.0% 4.6–69.9 n = 4"],
-    ]
-    assert page.rows[3:6] == [
         ["Benchmark", "Part", "ours", "base"],
         ["MATH", "levels 1–3", *["100.0% 20.7–100.0 n = 1"] * 2],
         ["MATH", "levels 4–5", "100.0% 34.2–100.0 n = 2", "0.0% 0.0–65.8 n = 2"],
-    ]
-    assert page.rows[6:9] == [
         ["Benchmark", "Part", "base"],
         ["MATH", "all", page.rows[7][2]],
         ["MATH", "levels 1–3", "+0.0 +0.0…+0.0 p = 1.000"],
@@ -237,15 +238,11 @@ def test_gate_shares_shown(tmp_path: Path) -> None:
     write(tmp_path, "gate-shares.jsonl", [*texts, gated("blank", None)])
     page = build(tmp_path)
     none, one, half = "0.0% 0.0–79.3 n = 1", "100.0% 20.7–100.0 n = 1", "50.0% 9.5–90.5 n = 2"
-    assert page.rows[1:4] == [
-        ["mmlu", "all", "3", half, half],
-        ["notes", "all", "1", none, none],
-        ["blank", "all", "1", "–", "–"],
-    ]
+    shares = [["mmlu", "all", "3", half, half], ["notes", "all", "1", none, none], ["blank", "all", "1", "–", "–"]]
+    assert page.rows[1:4] == shares
     assert page.rows[5:] == [["mmlu", markup, "1", one, one], ["mmlu", math, "2", none, none]]
-    labels = [value for tag, name, value in page.attributes if tag == "div" and name == "aria-label"]
-    assert "Share of numbers injected. mmlu: 50.0%; notes: 0.0%." in labels
-    assert f"Share of numbers injected. {markup}: 100.0%; {math}: 0.0%." in labels
+    assert "Share of numbers injected. mmlu: 50.0%; notes: 0.0%." in page.labels
+    assert f"Share of numbers injected. {markup}: 100.0%; {math}: 0.0%." in page.labels
     # Beside its bar and in its row, as it is.
     assert page.text.count(math) == page.text.count(markup) == 2
     assert "b" not in page.tags
@@ -265,10 +262,8 @@ def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
     write(tmp_path, "inspected.jsonl", records)
     source = build_report(tmp_path).read_text(encoding="utf-8")
     marks = re.findall(r'<mark class="(\w+)" title="([^"]*)">(\d+)', source)
-    assert marks == [
-        ("open", "value 505, α 0.750, gate open", "505"),
-        ("closed", "value 42, α 0.750, gate closed", "42"),
-    ]
+    assert marks[0] == ("open", "value 505, α 0.750, gate open", "505")
+    assert marks[1:] == [("closed", "value 42, α 0.750, gate closed", "42")]
     text = Page(source).text
     assert "Room 505● is open" in text and "Bus 42○ leaves" in text
     assert "42: value 42, α 0.750, closed" in text
@@ -276,18 +271,9 @@ def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
 
 def test_a_section_a_file(tmp_path: Path) -> None:
     everything(tmp_path)
-    sections = {
-        "arithmetic.jsonl": "arithmetic",
-        "mmlu.jsonl": "benchmarks",
-        "gating.jsonl": "gating",
-        "routing.jsonl": "routing",
-        "finer.jsonl": "finer",
-        "gate-shares.jsonl": "gate-shares",
-        "language.jsonl": "language",
-        "inspected.jsonl": "inspected",
-        "training_log.jsonl": "training",
-        "run.json": "provenance",
-    }
+    names = ["arithmetic", "mmlu", "gating", "routing", "finer", "gate-shares", "language", "inspected", "training_log"]
+    others = {"mmlu": "benchmarks", "training_log": "training"}
+    sections = {f"{name}.jsonl": others.get(name, name) for name in names} | {"run.json": "provenance"}
     assert build(tmp_path).sections == list(sections.values())
     for name, section in sections.items():
         alone = tmp_path / section
@@ -298,10 +284,8 @@ def test_a_section_a_file(tmp_path: Path) -> None:
 
 def test_no_results(tmp_path: Path) -> None:
     (tmp_path / "gating.jsonl").write_text("\n")
-    with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))} holds no results.*ani eval"):
-        build_report(tmp_path)
-    with pytest.raises(InputError, match="is not a folder"):
-        build_report(tmp_path / "missing")
+    refused(lambda: build_report(tmp_path), f"{tmp_path} holds no results", "ani eval")
+    refused(lambda: build_report(tmp_path / "missing"), "is not a folder")
     assert [path.name for path in tmp_path.iterdir()] == ["gating.jsonl"]
 
 
@@ -349,10 +333,9 @@ def test_figures_have_text_alternatives_and_theme_colours(tmp_path: Path) -> Non
     everything(tmp_path)
     source = build_report(tmp_path).read_text(encoding="utf-8")
     page = Page(source)
-    labels = [value for tag, name, value in page.attributes if tag == "div" and name == "aria-label"]
-    assert "Share of exact answers by number of digits. plain: 2: 100.0%." in labels
-    assert "Training loss over steps. loss: 1 at step 1, 1 at step 2." in labels
-    assert "Right answers. plain: 100.0%; after: 0.0%." in labels
+    assert "Share of exact answers by number of digits. plain: 2: 100.0%." in page.labels
+    assert "Training loss over steps. loss: 1 at step 1, 1 at step 2." in page.labels
+    assert "Right answers. plain: 100.0%; after: 0.0%." in page.labels
     assert page.tags.count("svg") == 9
     # Every colour in a figure is one of the page's variables, so that it follows light and dark.
     for svg in re.findall(r"<svg.*?</svg>", source, re.DOTALL):
@@ -361,66 +344,50 @@ def test_figures_have_text_alternatives_and_theme_colours(tmp_path: Path) -> Non
 
 
 def test_a_resumed_run_counts_its_later_records(tmp_path: Path) -> None:
-    steps = [(10, 3.0), (20, 9.0), (20, 2.0), (30, 1.0)]
-    write(tmp_path, "training_log.jsonl", [{"step": step, "loss": loss} for step, loss in steps])
-    page = build(tmp_path)
-    assert "3 logged steps, 10 to 30" in page.text
-    write(tmp_path, "training_log.jsonl", [{"step": step, "loss": loss} for step, loss in steps[:3]])
-    labels = [value for _, name, value in build(tmp_path).attributes if name == "aria-label"]
-    assert any("loss: 3 at step 10, 2 at step 20" in label for label in labels)
+    steps = [{"step": step, "loss": loss} for step, loss in ((10, 3.0), (20, 9.0), (20, 2.0), (30, 1.0))]
+    write(tmp_path, "training_log.jsonl", steps)
+    assert "3 logged steps, 10 to 30" in build(tmp_path).text
+    write(tmp_path, "training_log.jsonl", steps[:3])
+    assert any("loss: 3 at step 10, 2 at step 20" in label for label in build(tmp_path).labels)
 
 
 def test_a_diverged_run_can_be_shown(tmp_path: Path) -> None:
     lines = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n{"step": 3, "loss": Infinity}\n'
     (tmp_path / "training_log.jsonl").write_text(lines)
-    labels = [value for _, name, value in build(tmp_path).attributes if name == "aria-label"]
-    assert any("inf at step 3" in label for label in labels)
+    assert any("inf at step 3" in label for label in build(tmp_path).labels)
+
+
+UNDECIDED = json.dumps(gated("a", None, True)).replace(', "injected": true', "").encode()
+MISPLACED = json.dumps(sentence("a 9", "9")).replace('"start": 2', '"start": 1').encode()
 
 
 @pytest.mark.parametrize(
     ("name", "line", "what"),
     [
         ("arithmetic.jsonl", b"{not json", "Invalid JSON"),
-        (
-            "arithmetic.jsonl",
-            b'{"run": "x", "operation": "addition", "digits": 2}',
-            "correct: Field required",
-        ),
+        ("arithmetic.jsonl", b'{"run": "x", "operation": "addition", "digits": 2}', "correct: Field required"),
         ("arithmetic.jsonl", b'"\xff"', "Invalid JSON"),
         ("gating.jsonl", b'{"role": "other", "alpha": 0.5, "injected": true}', "role"),
         ("gating.jsonl", b'{"role": "nominal", "alpha": 1.5, "injected": true}', "alpha"),
         ("gating.jsonl", b'{"role": "nominal", "alpha": NaN, "injected": true}', "alpha"),
         ("gating.jsonl", b'{"role": "nominal", "alpha": 0.5, "injected": "yes"}', "injected"),
         ("mmlu.jsonl", b'{"task": "mmlu", "id": 0, "correct": true}', "prompt_hash: Field required"),
-        ("mmlu.jsonl", b'{"task": "arc", "id": 0, "correct": true, "prompt_hash": ""}', "task: .*'gsm8k'"),
+        ("mmlu.jsonl", b'{"task": "arc", "id": 0, "correct": true, "prompt_hash": ""}', "task: …'gsm8k'"),
         ("routing.jsonl", b'{"query": "", "call": "maybe", "exact": true, "numbers": []}', "call: "),
         ("finer.jsonl", b'{"text": "", "tag": "", "role": "nominal", "injected": null}', "injected: "),
-        (
-            "gate-shares.jsonl",
-            json.dumps(gated("a", None, True)).replace(', "injected": true', "").encode(),
-            r"numbers\.0\.injected: Field required",
-        ),
+        ("gate-shares.jsonl", UNDECIDED, "numbers.0.injected: Field required"),
         ("training_log.jsonl", b'{"loss": 1.0}', "step: Field required"),
-        (
-            "inspected.jsonl",
-            json.dumps(sentence("a 9", "9")).replace('"start": 2', '"start": 1').encode(),
-            "does not stand at characters",
-        ),
+        ("inspected.jsonl", MISPLACED, "does not stand at characters"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what: str) -> None:
     everything(tmp_path)
     good = (tmp_path / name).read_bytes().splitlines()[0]
     (tmp_path / name).write_bytes(good + b"\n\n" + line + b"\n")
-    with pytest.raises(InputError, match=f"{re.escape(name)}, line 3: .*{what}"):
-        build_report(tmp_path)
+    refused(lambda: build_report(tmp_path), f"{name}, line 3: ", what)
     assert not (tmp_path / "report.html").exists()
-
-
-def test_malformed_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"layer": "ten"}')
-    with pytest.raises(InputError, match=r"run\.json: layer"):
-        build_report(tmp_path)
+    refused(lambda: build_report(tmp_path), "run.json: layer")
 
 
 def test_line_separators_inside_a_text_do_not_split_the_line(tmp_path: Path) -> None:
@@ -453,13 +420,8 @@ def test_an_interrupted_write_leaves_the_older_page(tmp_path: Path, monkeypatch:
 
 
 def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
-    runs = {
-        "base": [False, False],
-        "ours": [True, False],
-        "more": [True, True],
-        "x": [False, False],
-        "y": [True, False],
-    }
+    runs = {"base": [False, False], "ours": [True, False], "more": [True, True], "x": [False, False]}
+    runs["y"] = [True, False]
     answers = [
         answer(run, 2, correct, seed=seed, prompt=f"problem {problem}")
         for run, scores in runs.items()
@@ -467,9 +429,8 @@ def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
         for problem, correct in enumerate(scores)
     ]
     write(tmp_path, "arithmetic.jsonl", answers)
-    write(
-        tmp_path, "gating.jsonl", [{**decision("nominal", 0.9, True), "run": run, "seed": 0} for run in ("ours", "x")]
-    )
+    decisions = [{**decision("nominal", 0.9, True), "run": run, "seed": 0} for run in ("ours", "x")]
+    write(tmp_path, "gating.jsonl", decisions)
     (tmp_path / "run.json").write_text(json.dumps({"baseline": "base"}))
     page = build(tmp_path)
     rows = {row[1]: row for row in page.rows if row[0] == "addition" and "n = 2 × 2 seeds" in row[2]}

@@ -1,6 +1,5 @@
 """The section about training, from logs as training writes them: nothing that was logged is passed over in silence."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from ani.report.training import TrainingStep, training_section
 from ani.results.files import TRAINING_LOG, read_records
 from ani.training.recipe import load_recipe
 from ani.training.run import train
+from tests.json_lines import read_lines
 from tests.report.test_page import Page, build, write
 
 STORED = Path(__file__).parents[1] / "stored"
@@ -26,7 +26,7 @@ def fresh(recipe: Path) -> Path:
 
 def need_every_key(log: Path, page: Page) -> None:
     """Each logged key is a line whose course the page tells in words, or is named as not drawn."""
-    steps = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = read_lines(log)
     section = training_section(read_records(log, TrainingStep))
     left_out = set(section.notes[-1].removeprefix("Logged, but not drawn: ").removesuffix(".").split(", "))
     lines = [
@@ -34,7 +34,7 @@ def need_every_key(log: Path, page: Page) -> None:
         for figure in section.figures
         for line in getattr(figure.chart, "lines", None) or [one for of in figure.chart.panels.values() for one in of]
     ]
-    told = " ".join(value for tag, name, value in page.attributes if name == "aria-label")
+    told = " ".join(page.labels)
     for key in {key for step in steps for key in step} - {"step"} - left_out:
         points = [(step["step"], step[key]) for step in steps if key in step]
         assert points in [found for found, _ in lines], key
@@ -61,5 +61,4 @@ def test_keys_that_nobody_knows(tmp_path: Path) -> None:
     write(tmp_path, TRAINING_LOG, log)
     page = build(tmp_path)
     assert "Logged, but not drawn: done, epoch, huge, phase." in page.text
-    labels = [value for _, name, value in page.attributes if name == "aria-label"]
-    assert "Further quantities over steps. $own$ <b>: 0.5 at step 1, 1 at step 2." in labels
+    assert "Further quantities over steps. $own$ <b>: 0.5 at step 1, 1 at step 2." in page.labels

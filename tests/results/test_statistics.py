@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -38,12 +38,24 @@ def test_known_value_and_symmetry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("successes", "total", "named"),
-    [(0, 0, "total is 0"), (3, 2, "3"), (-1, 2, "-1")],
+    ("call", "named"),
+    [
+        (lambda: wilson_interval(0, 0), "total is 0"),
+        (lambda: wilson_interval(3, 2), "3"),
+        (lambda: wilson_interval(-1, 2), "-1"),
+        (lambda: bootstrap_means(np.zeros(3)), r"shape \(3,\)"),
+        (lambda: bootstrap_means(np.zeros((0, 2))), r"shape \(0, 2\)"),
+        (lambda: bootstrap_means(np.array([[1.0], [np.nan]])), "finite"),
+        (lambda: bootstrap_means(np.zeros((3, 1)), ["a", "b"]), "3 rows, not 2"),
+        (lambda: bootstrap_means(np.zeros((3, 1)), resamples=0), "resamples"),
+        (lambda: paired_difference(np.zeros(2), np.zeros(3)), "not of 2 and 3"),
+        (lambda: paired_difference(np.zeros(0), np.zeros(0)), "not of 0 and 0"),
+    ],
+    ids=range(10),
 )
-def test_bad_input_is_named(successes: int, total: int, named: str) -> None:
+def test_bad_input_is_named(call: Callable[[], object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        wilson_interval(successes, total)
+        call()
 
 
 # --- bootstrap ---
@@ -92,36 +104,14 @@ def test_blocks_of_resamples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(bootstrap_means(values, resamples=101), whole, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("values", "groups", "resamples", "named"),
-    [
-        (np.zeros(3), None, 10, r"shape \(3,\)"),
-        (np.zeros((0, 2)), None, 10, r"shape \(0, 2\)"),
-        (np.array([[1.0], [np.nan]]), None, 10, "finite"),
-        (np.zeros((3, 1)), ["a", "b"], 10, "3 rows, not 2"),
-        (np.zeros((3, 1)), None, 0, "resamples"),
-    ],
-)
-def test_what_can_not_be_resampled_is_named(
-    values: np.ndarray, groups: list[str] | None, resamples: int, named: str
-) -> None:
-    with pytest.raises(ValueError, match=named):
-        bootstrap_means(values, groups, resamples=resamples)
-
-
 def test_paired_difference_agrees_with_scipy() -> None:
     random = np.random.default_rng(8)
     baseline = random.random(200) < 0.5
     scores = np.where(random.random(200) < 0.8, baseline, ~baseline) | (random.random(200) < 0.15)
     found = paired_difference(scores, baseline, resamples=20_000)
-    expected = bootstrap(
-        (scores.astype(float), baseline.astype(float)),
-        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
-        paired=True,
-        n_resamples=20_000,
-        method="percentile",
-        rng=1,
-    )
+    pair = (scores.astype(float), baseline.astype(float))
+    difference = lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis)  # noqa: E731
+    expected = bootstrap(pair, difference, paired=True, n_resamples=20_000, method="percentile", rng=1)
     assert found.value == pytest.approx(scores.mean() - baseline.mean())
     assert (found.low, found.high) == pytest.approx(expected.confidence_interval, abs=0.006)
     assert found.p == pytest.approx(float((expected.bootstrap_distribution <= 0).mean()), abs=0.01)
@@ -154,15 +144,6 @@ def test_a_tie_is_no_gain_even_in_thirds() -> None:
     assert (found.value, found.low, found.high) == pytest.approx((0, 0, 0), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("scores", "baseline", "named"),
-    [(2, 3, "not of 2 and 3"), (0, 0, "not of 0 and 0")],
-)
-def test_bad_pairs_are_named(scores: int, baseline: int, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        paired_difference(np.zeros(scores), np.zeros(baseline))
-
-
 def shares(right: Sequence[bool], groups: Sequence[int]) -> Estimate:
     found = grouped_share(right, groups)
     assert found is not None and (found.cases, found.seeds, found.p) == (len(right), 1, None)
@@ -176,14 +157,14 @@ def test_grouped_share() -> None:
     assert (alone.low, alone.high) == wilson_interval(30, 50)
     copies = shares([True] * 300 + [False] * 200, [i // 10 for i in range(500)])
     assert (copies.low, copies.high) == pytest.approx((alone.low, alone.high), abs=0.04)
-    everything = shares([True] * 40, [i // 4 for i in range(40)])
-    assert (everything.low, everything.high) == wilson_interval(10, 10)
-    nothing = shares([False] * 40, [i // 4 for i in range(40)])
-    assert (nothing.low, nothing.high) == wilson_interval(0, 10)
-    alike = shares([True, False, False] * 6, [i // 3 for i in range(18)])
-    assert (alike.low, alike.high) == wilson_interval(2, 6)
-    one = shares([True, False, False], [0, 0, 0])
-    assert (one.low, one.high) == (0, 1)
+    for right, size, interval in (
+        ([True] * 40, 4, wilson_interval(10, 10)),
+        ([False] * 40, 4, wilson_interval(0, 10)),
+        ([True, False, False] * 6, 3, wilson_interval(2, 6)),
+        ([True, False, False], 3, (0, 1)),
+    ):
+        found = shares(right, [i // size for i in range(len(right))])
+        assert (found.low, found.high) == interval
 
 
 def test_what_scripts_get_of_a_share() -> None:

@@ -1,18 +1,18 @@
 """Cells and tables, on the terminal and in Markdown."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import StringIO
+from typing import Any
 
-import pytest
 from rich.console import Console
 
-from ani.errors import InputError
 from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Table, inline, leader, markdown, percent, points, rich_table
 from ani.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.tasks.benchmarks import Benchmark, BenchmarkAnswer
 from ani.tasks.gating import GateDecision, Gating
 from ani.tasks.language import Language
+from tests.refusals import refused
 from tests.results.test_scores import SOLVED
 from tests.tasks.test_summaries import LOSSES
 
@@ -22,6 +22,13 @@ def shown(tables: Iterable[Table]) -> str:
     for table in tables:
         Console(width=200, file=stream).print(rich_table(table))
     return stream.getvalue()
+
+
+def runs() -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Run and seed, problem, and whether it was solved."""
+    for run, seeds in SOLVED.items():
+        for seed, answers in enumerate(seeds):
+            yield from (({"run": run, "seed": seed}, i, right) for i, right in enumerate(answers))
 
 
 def table(*rows: tuple[Cell, ...]) -> Table:
@@ -57,24 +64,17 @@ def test_markdown_escapes_what_would_break_the_table() -> None:
 
 
 def additions() -> list[ArithmeticAnswer]:
+    sums = {"operation": "+", "prediction": "1"}
     return [
-        ArithmeticAnswer(
-            run=run, seed=seed, operation="+", digits=1 + i // 2 * 2, prompt=f"{i}", correct=bool(right), prediction="1"
-        )
-        for run, seeds in SOLVED.items()
-        for seed, answers in enumerate(seeds)
-        for i, right in enumerate(answers)
+        ArithmeticAnswer(**sums, **each, digits=1 + i // 2 * 2, prompt=f"{i}", correct=bool(right))
+        for each, i, right in runs()
     ]
 
 
 def test_the_best_of_a_column_is_bold() -> None:
     (found,) = Arithmetic.tables(additions())
     assert found.header == ("Operation", "Run", "All", "1 digit", "3 digits")
-    assert [[cell.bold for cell in row[2:]] for row in found.rows] == [
-        [False, False, False],
-        [True, True, True],
-        [False, False, False],
-    ]
+    assert [[cell.bold for cell in row[2:]] for row in found.rows] == [[False] * 3, [True] * 3, [False] * 3]
     (tied,) = Arithmetic.tables([answer.model_copy(update={"correct": True}) for answer in additions()])
     assert not any(cell.bold for row in tied.rows for cell in row)
 
@@ -82,10 +82,8 @@ def test_the_best_of_a_column_is_bold() -> None:
 def judged() -> list[BenchmarkAnswer]:
     """The same scores on GSM8K; MMLU only of `base`."""
     answers = [
-        BenchmarkAnswer(run=run, seed=seed, task="gsm8k", id=i, prompt_hash=f"{i}", correct=bool(right))
-        for run, seeds in SOLVED.items()
-        for seed, answers in enumerate(seeds)
-        for i, right in enumerate(answers)
+        BenchmarkAnswer(**each, task="gsm8k", id=i, prompt_hash=f"{i}", correct=bool(right))
+        for each, i, right in runs()
     ]
     return [*answers, answers[0].model_copy(update={"task": "mmlu", "group": "STEM"})]
 
@@ -93,26 +91,18 @@ def judged() -> list[BenchmarkAnswer]:
 def test_benchmarks_are_means_over_seeds_and_the_best_is_bold() -> None:
     found = Benchmark.tables(judged())[0]
     assert found.header == ("Run", "GSM8K", "MMLU")
-    assert [[cell.text for cell in row] for row in found.rows] == [
-        ["base", "25.0%", "100.0%"],
-        ["ours", "62.5%", "–"],
-        ["other", "0.0%", "–"],
-    ]
+    shares = [["base", "25.0%", "100.0%"], ["ours", "62.5%", "–"], ["other", "0.0%", "–"]]
+    assert [[cell.text for cell in row] for row in found.rows] == shares
     assert [[cell.bold for cell in row[1:]] for row in found.rows] == [[False, False], [True, False], [False, False]]
     assert found.rows[1][1].details[-1] == "n = 4 × 2 seeds"
-    with pytest.raises(InputError, match="run 'other': its seeds 0, 1 were not asked the same problems"):
-        Benchmark.tables(judged()[:-2])
+    refused(lambda: Benchmark.tables(judged()[:-2]), "run 'other': its seeds 0, 1 were not asked the same problems")
     text = markdown(Benchmark.tables(judged()[:-1], "base"))
     assert "| ours | **62.5%** (" in text and "| GSM8K | all | +37.5 (" in text
 
 
 def test_a_gate_on_the_terminal_and_in_markdown() -> None:
-    tables = Gating.tables(
-        [
-            GateDecision(role="nominal", alpha=0.2, injected=False),
-            GateDecision(role="quantitative", alpha=0.9, injected=True),
-        ]
-    )
+    closed = GateDecision(role="nominal", alpha=0.2, injected=False)
+    tables = Gating.tables([closed, GateDecision(role="quantitative", alpha=0.9, injected=True)])
     terminal, text = shown(tables), markdown(tables)
     for part in ("Balanced accuracy", "AUC of α", "1.000", "100.0%", "n = 2"):
         assert part in terminal and part in text
@@ -126,17 +116,8 @@ def test_a_comparison_on_the_terminal_and_in_markdown() -> None:
     ]
     tables = [*Arithmetic.tables(additions(), "base"), *Gating.tables(decisions), *Language.tables(LOSSES, "base")]
     terminal, text = shown(tables), markdown(tables)
-    for part in (
-        "62.5%",
-        "n = 4 × 2 seeds",
-        "seeds 50.0–75.0",
-        "+37.5",
-        "p = 0.",
-        "Quantitative open",
-        "1.000",
-        "18.34",
-        "–20.09",
-    ):
+    parts = ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "Quantitative open", "1.000", "18.34")
+    for part in (*parts, "–20.09"):
         assert part in terminal and part in text, part
     assert "| + | ours | **62.5%** (" in text
     assert "compared to base" in terminal

@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ani import InputError
 from ani.cli import main
 from ani.injection.methods import METHODS
 from ani.tasks import TASKS, routing
@@ -19,6 +18,8 @@ from ani.tasks.answering import Answerer, VllmModel, _fingerprint
 from ani.tasks.arithmetic import Arithmetic
 from ani.tasks.benchmarks import BenchmarkAnswer
 from ani.tasks.routing import Routing
+from tests.json_lines import write_lines
+from tests.refusals import refused
 from tests.tasks.test_benchmarks import Asked, Stopping
 from tests.tiny import tiny
 from tests.tokenizers import qwen
@@ -74,7 +75,7 @@ def ours(folder: Path) -> Iterator[Answerer]:
 
 def load(name: str, folder: Path) -> Asked:
     file = folder / f"{name}.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    write_lines(file, *ROWS[name])
     task: Any = TASKS[name].asked(data=str(file), max_new_tokens=24)
     return Asked(task, task.questions(seed=0))
 
@@ -197,11 +198,7 @@ def test_the_command(
     ],
 )
 def test_what_vllm_cannot_do(
-    arguments: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["ani", "eval", "--backend", "vllm", "--out", str(tmp_path / "out"), *arguments])
     with pytest.raises(SystemExit, match="2"):
@@ -211,5 +208,4 @@ def test_what_vllm_cannot_do(
 
 def test_without_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(InputError, match="vLLM is missing; install it"):
-        VllmModel(str(folder))
+    refused(lambda: VllmModel(str(folder)), "vLLM is missing; install it")

@@ -21,10 +21,12 @@ from ani.tasks.folders import evaluate
 from ani.tasks.gate_shares import GateShares
 from ani.tasks.gating import Gating
 from ani.tasks.lm_eval.kept import KeptAnswers
+from tests.json_lines import write_lines
 from tests.processes import forked, together
 from tests.tasks.test_benchmarks import ROWS
 from tests.tasks.test_finer import NOTES, SEGMENTS
 
+Captured = pytest.CaptureFixture[str]
 Evaluate = Callable[..., Any]
 ASKED = ("arithmetic", "gsm8k", "math", "mmlu", "gating", "routing", "finer")
 
@@ -38,9 +40,8 @@ def answerer(chat_model: Path, tiny_adapter: Path) -> Answerer:
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, str]:
     finer = [{**row, "tokens": [*row["tokens"][:-1], f"word{i}"]} for row in (NOTES, SEGMENTS) for i in range(3)]
-    for name, rows in {**ROWS, "finer": finer}.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {name: str(tmp_path / f"{name}.jsonl") for name in (*ROWS, "finer")}
+    rows = {**ROWS, "finer": finer}
+    return {name: str(write_lines(tmp_path / f"{name}.jsonl", *rows[name])) for name in rows}
 
 
 @pytest.fixture
@@ -99,22 +100,19 @@ def test_fewer_items_than_processes(answerer: Answerer, tmp_path: Path) -> None:
     assert [text.text for text in texts] == ["Room 505 holds 10", "none"]
 
 
-def _counted(shown: list[int], processes: Processes) -> None:
-    add = processes.counted(shown.append)
-    add(processes.rank + 1)
-    processes.gathered(None)
-    add(10)
-    if processes.main:
-        processes.from_main(lambda: None)
-        add(0)
-        assert sum(shown) == 1 + 2 + 3 + 3 * 10
-    else:
-        processes.from_main(lambda: None)
-    assert processes.main or shown == []
-
-
 def test_the_main_process_counts_for_all() -> None:
-    assert together(3, lambda processes: _counted([], processes)) == [0] * 3
+    def work(processes: Processes) -> None:
+        shown: list[int] = []
+        add = processes.counted(shown.append)
+        add(processes.rank + 1)
+        processes.gathered(None)
+        add(10)
+        processes.from_main(lambda: None)
+        if processes.main:
+            add(0)
+        assert sum(shown) == (1 + 2 + 3 + 3 * 10 if processes.main else 0)
+
+    assert together(3, work) == [0] * 3
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
@@ -161,12 +159,7 @@ def test_killed_and_gone_on_with_another_number_of_processes(
 
 @pytest.mark.parametrize("ranks", ["1", "01"])
 def test_bad_input_is_told_once(
-    ranks: str,
-    chat_model: Path,
-    tiny_adapter: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    ranks: str, chat_model: Path, tiny_adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
     plain = Gating.answer
 
@@ -193,13 +186,13 @@ def test_an_output_that_cannot_be_written_is_met_before_the_work(
         evaluated(tmp_path / "file" / "out", "gating", limit=1)
 
 
-def test_vllm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vllm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Captured) -> None:
     monkeypatch.setattr(sys, "argv", ["ani", "eval", "--backend", "vllm", "--processes", "2", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"):
         cli.main()
-    assert "vLLM spreads its work itself" in capsys.readouterr().err
+    assert "vLLM spreads its work itself" in capfd.readouterr().err
 
 
-def test_the_launcher_gives_the_exit_code_and_adds_no_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_launcher_gives_the_exit_code_and_adds_no_sentence(capfd: Captured) -> None:
     assert forked(lambda: sys.exit(launch(["probe"], processes=2))) == 2
     assert capfd.readouterr() == ("", "error: Missing option '--out'.\n")

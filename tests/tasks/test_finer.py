@@ -7,9 +7,10 @@ import huggingface_hub
 import pytest
 
 import ani
-from ani import InputError
 from ani.tasks.answering import Answerer
 from ani.tasks.finer import NOMINAL_TAGS, Finer, FinerSentence, TaggedDecision, TaggedNumber
+from tests.json_lines import write_lines
+from tests.refusals import refused
 from tests.tiny import attached, pair
 
 TEXT = "The 7.00 % notes of $ 1,250 million are due in 2024 , under Note 8 ."
@@ -39,8 +40,7 @@ def test_a_record_for_every_tagged_number(family: str, policy: str) -> None:
 
 
 def test_a_model_without_ani_is_refused() -> None:
-    with pytest.raises(InputError, match="no ANI module"):
-        list(Finer().answer(Answerer(*pair("qwen3")), SENTENCES, print))
+    refused(lambda: list(Finer().answer(Answerer(*pair("qwen3")), SENTENCES, print)), "no ANI module")
 
 
 def test_summary() -> None:
@@ -73,17 +73,12 @@ SEGMENTS = {"tokens": ["We", "have", "2", "segments"], "ner_tags": ["O", "O", "B
 WORDS = {"tokens": ["We", "have", "two", "segments"], "ner_tags": ["O", "O", "B-NumberOfReportableSegments", "O"]}
 
 
-def write(path: Path, *records: Any) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
 def finer_sentences(source: Path, limit: int | None = None, seed: int = 0) -> list[FinerSentence]:
     return Finer(data=str(source), limit=limit).questions(seed)
 
 
 def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
-    found = finer_sentences(write(tmp_path / "f.jsonl", PLAIN, NOTES, WORDS, SEGMENTS))
+    found = finer_sentences(write_lines(tmp_path / "f.jsonl", PLAIN, NOTES, WORDS, SEGMENTS))
     first, second = sorted(found, key=lambda sentence: -len(sentence.numbers))
     assert first.text == SENTENCE
     assert [(first.text[n.start : n.end], n.tag, n.role) for n in first.numbers] == [
@@ -100,7 +95,7 @@ def test_limit_is_of_each_kind_and_the_seed_draws(tmp_path: Path) -> None:
     many = [
         {**record, "tokens": [*record["tokens"][:-1], f"word{i}"]} for record in (SEGMENTS, NOTES) for i in range(20)
     ]
-    path = write(tmp_path / "f.jsonl", *many)
+    path = write_lines(tmp_path / "f.jsonl", *many)
     few, more, every = (finer_sentences(path, limit=limit) for limit in (3, 5, None))
     assert sorted(len(sentence.numbers) for sentence in few) == [1] * 3 + [4] * 3
     assert len(more) == 10 and len(every) == 40
@@ -116,8 +111,7 @@ def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(len(sentence.numbers) for sentence in finer_sentences(archive)) == [1, 4]
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
-    with pytest.raises(InputError, match=r"no test.jsonl, only finer139/train.jsonl"):
-        finer_sentences(tmp_path / "other.zip")
+    refused(lambda: finer_sentences(tmp_path / "other.zip"), "no test.jsonl, only finer139/train.jsonl")
 
     asked: list[Any] = []
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: asked.append((a, k)) or str(archive))
@@ -127,8 +121,7 @@ def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"nlpaueb/finer-139.*give its zip or a JSON-lines file"):
-        Finer().questions(seed=0)
+    refused(lambda: Finer().questions(seed=0), "nlpaueb/finer-139", "give its zip or a JSON-lines file")
 
 
 @pytest.mark.parametrize(
@@ -143,20 +136,15 @@ def test_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
 )
 def test_bad_records_are_named(tmp_path: Path, record: Any, message: str) -> None:
-    path = write(tmp_path / "f.jsonl", SEGMENTS, record)
-    with pytest.raises(InputError, match=message) as caught:
-        finer_sentences(path)
-    assert str(caught.value).startswith(f"{path}, line 2: ")
+    path = write_lines(tmp_path / "f.jsonl", SEGMENTS, record)
+    assert refused(lambda: finer_sentences(path), message).startswith(f"{path}, line 2: ")
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no sentence with a tagged number"):
-        finer_sentences(write(tmp_path / "f.jsonl", PLAIN, WORDS))
-    with pytest.raises(InputError, match="does not exist"):
-        finer_sentences(tmp_path / "none.jsonl")
+    untagged = write_lines(tmp_path / "f.jsonl", PLAIN, WORDS)
+    refused(lambda: finer_sentences(untagged), "holds no sentence with a tagged number")
+    refused(lambda: finer_sentences(tmp_path / "none.jsonl"), "does not exist")
     (tmp_path / "bad.zip").write_bytes(b"no zip")
-    with pytest.raises(InputError, match="can't be read as a zip"):
-        finer_sentences(tmp_path / "bad.zip")
+    refused(lambda: finer_sentences(tmp_path / "bad.zip"), "can't be read as a zip")
     (tmp_path / "latin.jsonl").write_bytes(b'{"tokens": ["\xe9"]}')
-    with pytest.raises(InputError, match="not UTF-8"):
-        finer_sentences(tmp_path / "latin.jsonl")
+    refused(lambda: finer_sentences(tmp_path / "latin.jsonl"), "not UTF-8")

@@ -1,22 +1,23 @@
-import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani import InputError
 from ani.data.diagnostic import diagnostic_sentences
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
 from ani.tasks import language
 from ani.tasks.answering import Answerer
 from ani.tasks.language import Language, LanguageText, TextLoss
-from tests.tiny import MIXED_TEXT, attached, pair
+from tests.json_lines import write_lines
+from tests.refusals import refused
+from tests.tiny import MIXED_TEXT, attached, encode, logits_of, pair
 
 NO_NUMBERS = "How many dollars did the seven shops earn in all?"
 NUMBERS = "Room 505 holds -7 or 3D: 1,234 €uros <|im_end|>12"
@@ -50,9 +51,8 @@ def language_texts(source: str, field: str, count: int, seed: int) -> list[Langu
 
 def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, positions: Sequence[int]) -> float:
     """The loss at positions of a text, from the logits of the text alone, in float64."""
-    ids = tokenizer(text, return_tensors="pt")["input_ids"]
-    with torch.inference_mode():
-        logs = model(input_ids=ids).logits[0].double().log_softmax(dim=-1)
+    ids = encode(tokenizer, text)
+    logs = logits_of(model, ids)[0].double().log_softmax(dim=-1)
     return -sum(float(logs[t - 1, ids[0, t]]) for t in positions)
 
 
@@ -60,7 +60,7 @@ def loss_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: st
 def test_without_numbers_it_is_the_loss_of_transformers(family: str) -> None:
     model, tokenizer = pair(family)
     (record,) = scored(model, tokenizer, texts_of(NO_NUMBERS))
-    ids = tokenizer(NO_NUMBERS, return_tensors="pt")["input_ids"]
+    ids = encode(tokenizer, NO_NUMBERS)
     with torch.inference_mode():
         mean = model(input_ids=ids, labels=ids).loss.item()
     assert record.kind == "plain" and record.text == NO_NUMBERS
@@ -121,8 +121,7 @@ def test_a_loss_that_is_no_number_is_told() -> None:
     model, tokenizer = pair("qwen3")
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(InputError, match=r"loss on the text 'How many dollars.* is nan"):
-        scored(model, tokenizer, texts_of(NO_NUMBERS))
+    refused(lambda: scored(model, tokenizer, texts_of(NO_NUMBERS)), "loss on the text 'How many dollars", " is nan")
 
 
 # --- the texts ---
@@ -132,8 +131,7 @@ BAD = ["too few words", "a text of eight words with the number 5", "word " * 8 +
 
 
 def write(path: Path, records: Sequence[Any]) -> str:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
+    return str(write_lines(path, *records))
 
 
 def test_plain_texts_and_nominal_sentences(tmp_path: Path) -> None:
@@ -157,8 +155,8 @@ def test_nominal_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     # The first sentences drawn may hold none.
     assert all(len(language_texts(source, "text", 1, seed)) == 2 for seed in range(12))
     monkeypatch.setattr(language, "sentence_limit", lambda split: 60)
-    with pytest.raises(InputError, match=r"there are \d\d nominal sentences, fewer than the count of 60"):
-        language_texts(source, "text", 60, seed=5)
+    few = refused(lambda: language_texts(source, "text", 60, seed=5), " nominal sentences, fewer than the count of 60")
+    assert re.search(r"there are \d\d nominal", few)
 
 
 def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +164,9 @@ def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (name, split, streaming) == ("some/texts", "test", True)
         return [{"text": text} for text in GOOD]
 
-    module = ModuleType("datasets")
-    module.load_dataset = load_dataset  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     assert len(language_texts("some/texts", "text", 2, seed=0)) == 4
-    with pytest.raises(InputError, match=r"some/texts\[0\]: no text under 'body'"):
-        language_texts("some/texts", "body", 2, seed=0)
+    refused(lambda: language_texts("some/texts", "body", 2, seed=0), "some/texts[0]: no text under 'body'")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +180,4 @@ def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bad_sources_are_named(tmp_path: Path, records: Sequence[Any], field: str, count: int, message: str) -> None:
     source = write(tmp_path / "texts.jsonl", records)
-    with pytest.raises(InputError) as caught:
-        language_texts(source, field, count, seed=0)
-    assert str(caught.value).startswith(source) and message in str(caught.value)
+    assert refused(lambda: language_texts(source, field, count, seed=0), message).startswith(source)

@@ -16,22 +16,13 @@ from ani.tasks.answering import Answerer
 from ani.tasks.routing import RoutedQuery, Routing, RoutingQuery, conversation, judged, parse_calls, routing_queries
 from tests.tiny import attached, pair, smollm2
 
-BONUS = routing._query(
-    "payroll",
-    {
-        "query": "Employee 2048 earns $5,000 and gets a 10% bonus. How much is the bonus?",
-        "roles": "NQQ",
-        "solution": "5000 * 0.10 = 500",
-    },
-)
-SEATS = routing._query(
-    "rooms",
-    {
-        "query": "Room 12 seats 12 and the hall seats 45. How many can sit?",
-        "roles": "NQQ",
-        "solution": "12 + 45 = 57",
-    },
-)
+
+def query(domain: str, text: str, solution: str) -> RoutingQuery:
+    return routing._query(domain, {"query": text, "roles": "NQQ", "solution": solution})
+
+
+BONUS = query("payroll", "Employee 2048 earns $5,000 and gets a 10% bonus. How much is the bonus?", "5000 * 0.10 = 500")
+SEATS = query("rooms", "Room 12 seats 12 and the hall seats 45. How many can sit?", "12 + 45 = 57")
 
 
 def routed(
@@ -312,9 +303,6 @@ def test_queries_are_new_to_a_gate_trained_on_our_sentences() -> None:
 
 
 def test_percentages_have_two_forms() -> None:
-    query = routing._query("gates", {"query": "In 2019, 45% of 60 went.", "roles": "NQQ", "solution": "0.45 * 60 = 27"})
-    assert [set(number.forms) for number in query.numbers] == [
-        {Decimal(2019)},
-        {Decimal(45), Decimal("0.45")},
-        {Decimal(60)},
-    ]
+    forms = [{Decimal(2019)}, {Decimal(45), Decimal("0.45")}, {Decimal(60)}]
+    asked = query("gates", "In 2019, 45% of 60 went.", "0.45 * 60 = 27")
+    assert [set(number.forms) for number in asked.numbers] == forms

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ani import InputError
 from ani.results.files import write_records
 from ani.tasks import TASKS, Posed, ask, clear_answers, presented, read_results, task_class
 from ani.tasks.answering import Answerer
 from ani.tasks.gating import GateDecision, Gating
 from ani.tasks.routing import Routing
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -31,18 +31,13 @@ def test_a_task_has_a_name_a_unit_and_settings_that_are_checked(name: str) -> No
     ],
 )
 def test_options_that_do_not_fit_are_told(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        TASKS[name].asked(**options)
+    refused(lambda: TASKS[name].asked(**options), message)
 
 
-def test_options_of_other_tasks_are_left_out() -> None:
+def test_options_of_other_tasks_are_left_out_and_an_unknown_one_is_named() -> None:
     assert Gating.asked(limit=3, data=None, operations=["addition"], max_new_tokens=4) == Gating(count=3)
     assert Routing.asked(limit=None, data="x") == Routing()
-
-
-def test_an_unknown_task_is_named() -> None:
-    with pytest.raises(InputError, match="unknown task gsm8; did you mean gsm8k"):
-        task_class("gsm8")
+    refused(lambda: task_class("gsm8"), "unknown task gsm8; did you mean gsm8k")
 
 
 def decision(number: int) -> GateDecision:

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,26 +5,24 @@ import pytest
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
-from ani import InputError
 from ani.data.calculations import calculation_problems, calculation_sentences
 from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train
+from tests.json_lines import write_lines
+from tests.refusals import refused
 
 Write = Callable[..., Path]
 
 
 def test_examples_without_a_completion_within_the_limit_are_left_out(tiny_recipe: Write, tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    long = {"prompt": "12 " * 40, "completion": "3"}
-    short = {"prompt": "12 + 3 =", "completion": " 15"}
-    path.write_text("\n".join(map(json.dumps, [long, short, short])))
+    long, short = {"prompt": "12 " * 40, "completion": "3"}, {"prompt": "12 + 3 =", "completion": " 15"}
+    path = write_lines(tmp_path / "data.jsonl", long, short, short)
     settings = [f"data=[{{kind: jsonl, path: '{path}'}}]", "training.batch_size=1", "training.steps=3"]
     with pytest.warns(UserWarning, match="1 of 3 examples are left out"):
         train(load_recipe(tiny_recipe(), settings))  # with it, a batch of its own would have the loss 0 / 0
-    path.write_text(json.dumps(long))
-    with pytest.raises(InputError, match="max_length=64"):
-        train(load_recipe(tiny_recipe(output=str(tmp_path / "other")), settings))
+    write_lines(path, long)
+    refused(lambda: train(load_recipe(tiny_recipe(output=str(tmp_path / "other")), settings)), "max_length=64")
     assert not (tmp_path / "other").exists()
 
 

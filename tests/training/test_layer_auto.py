@@ -16,6 +16,8 @@ from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from ani.training.run import PROBE, RECIPE_FILE, resume_recipe, train, with_layer
 from tests import test_cli
+from tests.refusals import refused
+from tests.training.runs import interrupted
 
 run = test_cli.run
 Write = Callable[..., Path]
@@ -65,37 +67,31 @@ def test_whatever_was_found_is_what_is_trained(
 def test_a_resumed_run_does_not_probe_again(
     auto_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(line: dict[str, Any]) -> None:
-        raise KeyboardInterrupt
-
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        train(load_recipe(auto_recipe()), on_log=stop)
+        train(load_recipe(auto_recipe()), on_log=interrupted)
     assert not (run / ADAPTER).exists()
     before = contents(run / PROBE)
     assert SELECTION in before
 
-    def again(*args: Any, **settings: Any) -> None:
-        pytest.fail("probed again")
-
-    monkeypatch.setattr(run_module, "probe", again)
-    console = Console(file=StringIO())
-    train(resume_recipe(run), resume=True, console=console)
+    monkeypatch.setattr(run_module, "probe", None)  # not again
+    train(resume_recipe(run), resume=True, console=Console(file=StringIO()))
     assert contents(run / PROBE) == before
     layer = json.loads((run / PROBE / SELECTION).read_text())["layer"]
     assert json.loads((run / ADAPTER / "ani_config.json").read_text())["layer"] == layer
 
 
-def test_a_run_killed_while_it_probes_can_be_resumed(
+def test_a_run_killed_or_failed_while_it_probes_can_be_resumed(
     auto_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*args: Any, **settings: Any) -> None:
-        raise KeyboardInterrupt
+    def unreadable(*args: Any, **settings: Any) -> None:
+        raise InputError("gone")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module, "probe", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(load_recipe(auto_recipe(), ["training.steps=1"]))
+    for resume, error, probe in ((False, KeyboardInterrupt, interrupted), (True, InputError, unreadable)):
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(run_module, "probe", probe)
+            train(load_recipe(auto_recipe(), ["training.steps=1"]), resume=resume)
+        assert (tmp_path / "run" / RECIPE_FILE).is_file()
     train(resume_recipe(tmp_path / "run"), resume=True)
     assert (tmp_path / "run" / ADAPTER).is_dir()
     assert (tmp_path / "run" / PROBE / SELECTION).is_file()
@@ -116,33 +112,16 @@ def test_results_that_are_there_are_read(auto_recipe: Write, tmp_path: Path) -> 
     ("settings", "message"),
     [
         (["probe.sentences=20"], "needs 30 of each; give more sentences"),
-        (["probe.data=gone.jsonl"], r"gone\.jsonl"),
-        (["probe.held_out=gone.jsonl"], r"gone\.jsonl"),
+        (["probe.data=gone.jsonl"], "gone.jsonl"),
+        (["probe.held_out=gone.jsonl"], "gone.jsonl"),
         (["model=no/such-model"], "no/such-model"),
     ],
 )
 def test_a_layer_that_cannot_be_found_leaves_nothing(
     auto_recipe: Write, tmp_path: Path, settings: list[str], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
-        train(load_recipe(auto_recipe(), settings))
+    refused(lambda: train(load_recipe(auto_recipe(), settings)), message)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_probe_that_fails_on_resume_leaves_the_run(
-    auto_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*args: Any, **settings: Any) -> None:
-        raise KeyboardInterrupt
-
-    def unreadable(*args: Any, **settings: Any) -> None:
-        raise InputError("gone")
-
-    for error, stop in ((KeyboardInterrupt, killed), (InputError, unreadable)):
-        with monkeypatch.context() as patch, pytest.raises(error):
-            patch.setattr(run_module, "probe", stop)
-            train(load_recipe(auto_recipe(), ["training.steps=1"]), resume=True)
-        assert (tmp_path / "run" / RECIPE_FILE).is_file()
 
 
 # --- the paper's layer ---
@@ -166,30 +145,24 @@ def test_the_paper_layer_goes_by_the_configuration(
 
 
 def test_the_paper_layer_of_another_model_is_refused(tiny_recipe: Write, tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        train(load_recipe(tiny_recipe(), ["ani.layer=paper"]))
-    message = str(caught.value)
-    for part in ("ani.layer: paper", "Qwen3-8B", "Mistral-7B-v0.3", str(tiny_model), "write a number, or auto"):
-        assert part in message
+    models = ("Qwen3-8B", "Mistral-7B-v0.3", str(tiny_model))
+    recipe = load_recipe(tiny_recipe(), ["ani.layer=paper"])
+    refused(lambda: train(recipe), "ani.layer: paper", *models, "write a number, or auto")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(InputError, match="no model 'no/such-model'"):
-        train(load_recipe(tiny_recipe(), ["ani.layer=paper", "model=no/such-model"]))
+    refused(lambda: train(recipe.model_copy(update={"model": "no/such-model"})), "no model 'no/such-model'")
 
 
 # --- the command line ---
 
 
-def test_ani_train_prints_the_reason(run: Callable[..., test_cli.Done], auto_recipe: Write, tmp_path: Path) -> None:
+def test_ani_train_prints_the_reason_and_refuses_in_one_line(
+    run: Callable[..., test_cli.Done], auto_recipe: Write, tmp_path: Path
+) -> None:
+    test_cli.assert_refused(run("train", auto_recipe(), "probe.sentences=20"), "needs 30 of each")
+    test_cli.assert_refused(run("train", auto_recipe(), "ani.layer=paper"), "ani.layer: paper", "auto")
     done = run("train", auto_recipe(), "training.steps=1", "training.log_every=1")
     assert done.code == 0, done
     reason = json.loads((tmp_path / "run" / PROBE / SELECTION).read_text())["reason"]
     shown = "".join(done.out.split())
     assert "".join(reason.split()) in shown
     assert shown.index("layersprobed:4in") < shown.index("".join(reason.split())) < shown.index("step1/1")
-
-
-def test_ani_train_refuses_in_one_line(run: Callable[..., test_cli.Done], auto_recipe: Write) -> None:
-    test_cli.assert_refused(run("train", auto_recipe(), "probe.sentences=20"), "needs 30 of each")
-    test_cli.assert_refused(run("train", auto_recipe(), "ani.layer=paper"), "ani.layer: paper", "auto")
-    test_cli.assert_refused(run("train", auto_recipe(), "ani.layer=best"), "ani.layer")
-    test_cli.assert_refused(run("train", auto_recipe(), "probe.sentences=0"), "probe.sentences")

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from ani import InputError
 from ani.errors import TrainingFailed
 from ani.injection.attach import ani_module, last_decision
 from ani.training import run as run_module
@@ -15,21 +13,18 @@ from ani.training.checkpoints import ADAPTER, COMPLETE
 from ani.training.recipe import load_recipe
 from ani.training.run import prepare, train
 from ani.training.trainer import AniTrainer
+from tests.json_lines import write_lines
+from tests.refusals import refused
 from tests.training.runs import log_of
 
 Write = Callable[..., Path]
 
 
 def test_a_loss_that_is_not_finite_stops_with_step_and_batch(tiny_recipe: Write, tmp_path: Path) -> None:
-    recipe = load_recipe(
-        tiny_recipe(), ["training.learning_rate=1e36", "training.save_every=1", "training.log_every=1"]
-    )
-    with pytest.raises(TrainingFailed) as caught:
-        train(recipe)
-    message = str(caught.value)
-    assert "the loss is nan at step 2," in message
-    assert "on a batch of 4 that begins with [" in message
-    assert "module_learning_rate" in message
+    settings = ["training.learning_rate=1e36", "training.save_every=1", "training.log_every=1"]
+    where = r"the loss is nan at step 2,.* on a batch of 4 that begins with \[.*module_learning_rate"
+    with pytest.raises(TrainingFailed, match=where):
+        train(load_recipe(tiny_recipe(), settings))
     # Its weights made the loss: nothing may resume from them.
     assert not (tmp_path / "run" / "checkpoint-1" / COMPLETE).exists()
     assert not (tmp_path / "run" / ADAPTER).exists()
@@ -37,10 +32,8 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_batch(tiny_recipe: Write,
 
 
 def without_roles(tmp_path: Path) -> str:
-    path = tmp_path / "data.jsonl"
-    lines = [json.dumps({"prompt": f"{i} + {i} =", "completion": f" {2 * i}"}) for i in range(10, 40)]
-    path.write_text("\n".join(lines))
-    return f"data=[{{kind: jsonl, path: '{path}'}}]"
+    sums = ({"prompt": f"{i} + {i} =", "completion": f" {2 * i}"} for i in range(10, 40))
+    return f"data=[{{kind: jsonl, path: '{write_lines(tmp_path / 'data.jsonl', *sums)}'}}]"
 
 
 @pytest.mark.parametrize(("bias", "state"), [(50.0, "open"), (-50.0, "closed")])
@@ -50,10 +43,8 @@ def test_a_gate_that_is_dead_from_the_start_stops_the_run(
 ) -> None:
     overrides = ["training.module_learning_rate=1e-9", "training.log_every=1"]
     _with_bias(monkeypatch, bias)
-    with pytest.raises(TrainingFailed) as caught:
+    with pytest.raises(TrainingFailed, match=rf"the gate saturated at step 1 \({state} for every number.*ani\.penalty"):
         train(load_recipe(tiny_recipe(), [*overrides, *([] if roles else [without_roles(tmp_path)])]))
-    assert f"the gate saturated at step 1 ({state} for every number" in str(caught.value)
-    assert "ani.penalty" in str(caught.value)
 
 
 def test_a_saturated_gate_that_has_learnt_goes_on(
@@ -91,8 +82,7 @@ def test_learning_rates_are_separate(tiny_recipe: Write, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(AniTrainer, "create_optimizer", recorded)
     overrides = ["training.steps=1", "training.learning_rate=1e-3", "training.module_learning_rate=0"]
-    with pytest.raises(InputError, match=r"training\.module_learning_rate"):
-        load_recipe(tiny_recipe(), overrides)
+    refused(lambda: load_recipe(tiny_recipe(), overrides), "training.module_learning_rate")
     model = train(load_recipe(tiny_recipe(), [*overrides[:2], "training.module_learning_rate=1e-2"]))
     by_rate = {group["lr"]: group for group in groups[-2:]}
     assert by_rate[1e-2]["ours"] == {True}
