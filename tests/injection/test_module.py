@@ -185,15 +185,15 @@ def test_parts_of_a_step_add_up_to_the_whole() -> None:
 def test_role_term() -> None:
     alpha = torch.tensor([0.8, 0.3, 0.6, 0.5])
     with_roles = module_of(role_weight=0.5, penalty=0.0)
-    for roles, surprise in {
+    for known, surprise in {
         (1, 0, 1, -1): -(math.log(0.8 * 0.6) / 2 + math.log(1 - 0.3)) / 2,  # both roles count alike
         (-1, 0, 0, -1): -(math.log(1 - 0.3) + math.log(1 - 0.6)) / 2,
     }.items():
-        loss = with_roles.auxiliary_loss(injection_of(alpha), torch.tensor(roles)).item()
+        loss = with_roles.auxiliary_loss(injection_of(alpha), torch.tensor(known)).item()
         assert loss == pytest.approx(0.5 * surprise, rel=1e-5)
     assert with_roles.auxiliary_loss(injection_of(alpha), unknown(4)).item() == 0
     without = module_of(role_weight=0.0, penalty=0.0)
-    assert without.auxiliary_loss(injection_of(alpha), roles).item() == 0
+    assert without.auxiliary_loss(injection_of(alpha), torch.tensor([1, 0, -1, -1])).item() == 0
 
 
 # --- why the module starts as it does ---------------------------------------------------------------------------------
