@@ -72,7 +72,7 @@ def chat_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def tiny_adapter(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An adapter for `tiny_model` whose gate decides both ways."""
     model = LlamaForCausalLM.from_pretrained(tiny_model)
-    ani.attach(model, gemma_like(), ani.AniConfig(layer=1, gate_hidden_size=8))
+    ani.attach(model, gemma_like(), ani.AniConfig(layer=1, policy="terminal", gate_hidden_size=8))
     module = ani_module(model)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(1)
@@ -97,7 +97,7 @@ def tiny_recipe(tiny_model: Path, tmp_path: Path) -> Callable[..., Path]:
             "output": str(tmp_path / "run"),
             "dtype": "float32",
             "quantization": "none",
-            "ani": {"layer": 1, "gate_hidden_size": 8},
+            "ani": {"layer": 1, "policy": "terminal", "gate_hidden_size": 8},
             "lora": {"r": 4, "alpha": 8, "dropout": 0.1},
             "data": [{"kind": "arithmetic", "count": 24, "digits": [2, 3]}, {"kind": "diagnostic", "count": 8}],
             "training": {

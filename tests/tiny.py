@@ -124,9 +124,10 @@ def randomise(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Non
 def attached(
     family: str, tokenizer: PreTrainedTokenizerBase | None = None, **config: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A tiny model with a randomised ANI module (layer 2 unless `config` says otherwise), and its tokenizer."""
+    """A tiny model with a randomised ANI module (layer 2, policy `terminal` unless `config` says otherwise), and its
+    tokenizer."""
     model, tokenizer = pair(family, tokenizer)
-    attach(model, tokenizer, AniConfig(**{"layer": 2, "gate_hidden_size": 16, **config}))
+    attach(model, tokenizer, AniConfig(**{"layer": 2, "policy": "terminal", "gate_hidden_size": 16, **config}))
     randomise(model, tokenizer)
     return model, tokenizer
 

@@ -96,13 +96,14 @@ def probe(
     out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
     model: ModelOption = "smollm2",
     data: Annotated[
-        str, typer.Option("--data", help="Labelled sentences: JSONL file, directory, or contrastive (our own).")
-    ] = "contrastive",
+        str | None,
+        typer.Option("--data", help="Labelled sentences: JSONL file, directory, or our own contrastive or diagnostic."),
+    ] = None,
     held_out: Annotated[
         str | None, typer.Option("--held-out", help="Likewise, to test on; default: --data, domain by domain.")
     ] = None,
     sentences: Annotated[
-        int | None, typer.Option("--sentences", min=1, help="At most; default: the whole file, 4000 of contrastive.")
+        int | None, typer.Option("--sentences", min=1, help="At most; default: the whole file, 4000 of our own.")
     ] = None,
     policy: Annotated[
         Policy, typer.Option("--policy", help="Numbers are read where it injects: at their end, or right after it.")

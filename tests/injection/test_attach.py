@@ -36,7 +36,7 @@ from tests.refusals import refused
 from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise, tiny
 from tests.tokenizers import gemma_like
 
-CONFIG = AniConfig(layer=2, gate_hidden_size=16, gate_dropout=0.0, penalty=0.7)
+CONFIG = AniConfig(layer=2, policy="terminal", gate_hidden_size=16, gate_dropout=0.0, penalty=0.7)
 TRAINING = {"gate_dropout": 0.0, "penalty": 0.7}
 LORA = {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "lora_dropout": 0.0}
 PAIRS = [("12 + 34 =", " 46"), ("77 + 11 =", " 88"), ("20 + 31 =", " 51"), ("45 + 23 =", " 68")]

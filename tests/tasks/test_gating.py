@@ -79,7 +79,7 @@ def test_a_tokenizer_that_changes_numbers_is_refused(attached: Answerer) -> None
 def test_a_number_that_is_left_alone_has_no_alpha_and_a_model_without_ani_is_refused(tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
     model = load_model(str(tiny_model), dtype="float32")
-    ani.attach(model, tokenizer, ani.AniConfig(layer=1, integer_digits=3, overflow="skip"))
+    ani.attach(model, tokenizer, ani.AniConfig(layer=1, policy="terminal", integer_digits=3, overflow="skip"))
     small, large = Answerer(model, tokenizer).decisions(TEXT)
     assert small.alpha == 0.5
     assert (large.alpha, large.injected) == (None, False)

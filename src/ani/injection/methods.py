@@ -44,7 +44,7 @@ from ani.numbers.reversed import reversed_pieces, turn_back
 Policy = Literal["terminal", "digitwise", "placewise", "running", "after"]
 """Which tokens carry a number (`ani.injection.config.InjectionSettings.policy`)."""
 
-DEFAULT_POLICY: Policy = "terminal"
+DEFAULT_POLICY: Policy = "after"
 
 MethodName = str
 """A key of `METHODS`."""

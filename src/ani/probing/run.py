@@ -3,7 +3,7 @@
 Knows nothing about the command line.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.contrastive import contrastive_sentences
-from ani.data.diagnostic import DiagnosticSentence
+from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
 from ani.injection.methods import DEFAULT_POLICY, Policy
@@ -26,7 +26,11 @@ from ani.progress import counting
 from ani.provenance import provenance
 from ani.results.files import LAYERS, RUN, SELECTION, write_json, write_records
 
-CONTRASTIVE = "contrastive"
+OWN: dict[str, Callable[[int, int], list[DiagnosticSentence]]] = {
+    "contrastive": lambda count, seed: contrastive_sentences(count, seed=seed),
+    "diagnostic": lambda count, seed: diagnostic_sentences(count, split="train", seed=seed),
+}
+"""Our own sets by name: so many sentences, by a seed."""
 """Names our own minimal pairs where a file of labelled sentences could stand."""
 SENTENCES = 4000
 """How many of them."""
@@ -52,7 +56,7 @@ def select_layer(
     Args:
         model: A causal language model without ANI attached; left as it is.
         tokenizer: The model's.
-        diagnostic: Sentences with the roles of their numbers; None: `contrastive_sentences(4000)`.
+        diagnostic: Sentences with the roles of their numbers; None: 4,000 of `own_set(policy)`.
         held_out: Sentences to test on; None: `diagnostic` itself, domain by domain. Needed where a domain's numbers
             all have one role.
         policy: Of the adapter to be trained: probes read a number where it injects it. `after`: at the token that
@@ -67,7 +71,7 @@ def select_layer(
         InputError: If ANI is attached, a layer does not exist, there are too few numbers, or a role is missing where
             it is needed.
     """
-    sets = [contrastive_sentences(SENTENCES, seed=seed) if diagnostic is None else diagnostic]
+    sets = [_sentences(own_set(policy), None, seed) if diagnostic is None else diagnostic]
     if held_out is not None:
         sets.append(held_out)
     return _probe(model, tokenizer, sets, policy, layers, seed, directory, console)[0]
@@ -78,7 +82,7 @@ def probe(
     tokenizer: PreTrainedTokenizerBase,
     out: Path,
     *,
-    data: str = CONTRASTIVE,
+    data: str | None = None,
     held_out: str | None = None,
     sentences: int | None = None,
     policy: Policy = DEFAULT_POLICY,
@@ -94,15 +98,16 @@ def probe(
         model: As for `select_layer`; so are `tokenizer`, `policy`, `layers`, `seed` and `console`.
         out: Directory for the curve (`layers.jsonl`), one record a number (`probe_random_split.jsonl`,
             `probe_held_out.jsonl`), the choice (`selection.json`) and `run.json`; files of an earlier run are replaced.
-        data: A file or directory of labelled sentences, or `contrastive`.
-        held_out: Likewise, to test on.
-        sentences: How many of each at most; None: all of a file, 4,000 of the contrastive set.
+        data: A file or directory of labelled sentences, or the name of an own set; None: `own_set(policy)`.
+        held_out: Likewise, to test on; None: `data` itself, domain by domain.
+        sentences: How many of each at most; None: all of a file, 4,000 of an own set.
         facts: What `run.json` says of the model.
         processes: Those that share the sentences, all calling this; the main one fits the probes and writes.
 
     Raises:
         InputError: As for `select_layer`; or a file is missing or malformed.
     """
+    data = data or own_set(policy)
     sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
     selection, results = _probe(model, tokenizer, sets, policy, layers, seed, out, console, processes)
     if not processes.main:
@@ -129,9 +134,15 @@ def probe(
     return selection
 
 
+def own_set(policy: Policy) -> str:
+    """Which of our own sets a policy is probed with: the minimal pairs' numbers mostly end their sentence, and `after`
+    reads behind a number, so it has the sentences from templates."""
+    return "diagnostic" if policy == "after" else "contrastive"
+
+
 def _sentences(name: str, count: int | None, seed: int) -> list[DiagnosticSentence]:
-    if name == CONTRASTIVE:
-        return contrastive_sentences(count or SENTENCES, seed=seed)
+    if name in OWN:
+        return OWN[name](count or SENTENCES, seed)
     sentences = read_labelled(name)
     if count is None or count >= len(sentences):
         return sentences

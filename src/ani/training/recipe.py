@@ -58,8 +58,9 @@ class AniSettings(InjectionSettings):
 class ProbeSettings(Section):
     """What `ani.layer: auto` probes with (`ani.probing`)."""
 
-    data: str = "contrastive"
-    """Labelled sentences: a file, a directory, or our own set."""
+    data: str | None = None
+    """Labelled sentences: a file, a directory, or our own `contrastive` or `diagnostic`; null: our own, which by
+    `ani.policy`."""
     held_out: str | None = None
     """Likewise, to test on; null: `data` itself, domain by domain."""
     sentences: int | None = Field(default=None, ge=1)
