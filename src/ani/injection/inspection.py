@@ -1,6 +1,6 @@
 """What the gate decides about the numbers of a text, or is made to; knows nothing about how that is shown."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
 from ani.models import evaluating
+from ani.numbers.calculations import Calculation
 
 
 class NumberDecision(NamedTuple):
@@ -102,3 +103,22 @@ def forced_gates(model: nn.Module, opened: bool | None) -> Iterator[None]:
         yield
     finally:
         module.forced = before
+
+
+@contextmanager
+def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal]) -> Iterator[None]:
+    """Within the block, take calculations to come to other values, in forward as in generation.
+
+    What is still to be written of such a value is injected, not of the result: a model that reads what is injected
+    then writes the value, whatever the text says. The model is shared, as by `forced_gates`.
+
+    Args:
+        model: Attached; without `values="results"` or `"both"` nothing changes.
+        value_of: The value, finite and exact within the config's `fraction_digits`; the same at every call.
+    """
+    locator = number_locator(model)
+    before, locator.value_of = locator.value_of, value_of
+    try:
+        yield
+    finally:
+        locator.value_of = before

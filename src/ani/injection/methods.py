@@ -14,6 +14,7 @@ token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer
 | `static` | h ← e | layer l, terminal token | the paper, "Ablation": Static Injection |
 | `static-additive` | h ← h + e | layer l, terminal token | its additive sibling, ours |
 | `digitwise-gated` | h ← h + α·e | layer l, every token of the number | the paper, "Ablation": Digit-wise Injection |
+| `forced` | decoding writes the results of written calculations | no training | ours (`ani.injection.forced`) |
 
 `reference`, the tables' first row, is the model with nothing attached or trained; a comparison always has it.
 
@@ -35,6 +36,9 @@ What the sources leave open, and what is done here:
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from transformers import LogitsProcessor, PreTrainedTokenizerBase
+
+from ani.injection.forced import ForcedResults
 from ani.numbers import number_pieces
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 
@@ -51,6 +55,8 @@ class Method(NamedTuple):
     """A text as the model reads and writes it, in pieces; True for numbers."""
     read: Callable[[str], str] = str
     """What the model wrote, as ordinary text."""
+    decoding: Callable[[PreTrainedTokenizerBase], LogitsProcessor] | None = None
+    """What `generate` is given beside the model. A method that has it in `METHODS` trains nothing."""
 
     def write(self, text: str) -> str:
         """A text as the model reads and writes it."""
@@ -69,8 +75,9 @@ METHODS: dict[MethodName, Method] = {
     "static": Method({"policy": "terminal", "gate": "open", "combine": "replace"}),
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
+    "forced": Method(None, decoding=ForcedResults),
 }
-"""Every method that trains something, by its name (the module's docstring says what each is); open to one's own."""
+"""Every method by its name (the module's docstring says what each is); open to one's own."""
 
 
 def unknown_method(name: object) -> str:

@@ -129,7 +129,7 @@ _COMPUTES = re.compile(
 _WRITTEN = re.compile(
     rf"{_B}{{0,{MAX_BLANKS}}}(?P<prefix>[{_MONEY}][-−]|[-−]?[{_MONEY}]?)(?P<number>[0-9.,]{{0,{MAX_RESULT}}})"
 )
-_BEHIND = re.compile(rf"{_B}{{0,{MAX_BLANKS}}}(?:(?P<sign>[-−])?[{_MONEY}]?|[{_MONEY}](?P<later>[-−]))")
+_BEHIND = re.compile(rf"{_B}{{0,{MAX_BLANKS}}}(?:[{_MONEY}](?P<later>[-−])|(?P<sign>[-−])?[{_MONEY}]?)")
 _GOES_ON = re.compile(
     rf"{_B}{{0,{MAX_BLANKS}}}(?:%|{_OPERATOR}{_B}{{0,{MAX_BLANKS}}}[{_MONEY}(.]?[0-9]|(?<={_B})[0-9])"
 )
@@ -207,17 +207,35 @@ class Equation(NamedTuple):
 
 def equations(text: str) -> list[Equation]:
     """The written equations of a text, from left to right."""
-    numbers = {start + (text[start] in "+-"): end for start, end in number_spans(text).items()}
+    numbers = _unsigned(text)
     found = []
     for sign in re.finditer("=", text):
-        behind = _BEHIND.match(text, sign.end())
-        end = numbers.get(behind.end()) if behind else None
-        if behind is None or end is None or _GOES_ON.match(text, end):
+        value, end = _number_at(text, sign.end(), numbers)
+        if value is None or _GOES_ON.match(text, end):
             continue
         if calculation := calculation_before(text, sign.start()):
-            written = decimal_value(text[behind.end() : end])
-            found.append(Equation(calculation, -written if behind["sign"] or behind["later"] else written))
+            found.append(Equation(calculation, value))
     return found
+
+
+def number_behind(text: str) -> Decimal | None:
+    """The number with which a text behind an equals sign begins, as in an equation; None: with something else."""
+    return _number_at(text, 0, _unsigned(text))[0]
+
+
+def _unsigned(text: str) -> dict[int, int]:
+    """Where numbers begin and end without their signs."""
+    return {start + (text[start] in "+-"): end for start, end in number_spans(text).items()}
+
+
+def _number_at(text: str, begin: int, numbers: dict[int, int]) -> tuple[Decimal | None, int]:
+    """The number directly behind an equals sign, and its end."""
+    behind = _BEHIND.match(text, begin)
+    end = numbers.get(behind.end(), 0) if behind else 0
+    if behind is None or not end:
+        return None, 0
+    value = decimal_value(text[behind.end() : end])
+    return -value if behind["sign"] or behind["later"] else value, end
 
 
 def remainder(text: str, fraction_digits: int = FRACTION_DIGITS) -> Remainder | None:

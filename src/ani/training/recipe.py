@@ -166,6 +166,11 @@ class Recipe(Section):
     training: TrainingSettings = TrainingSettings()
     """Batches, steps and rates."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether the method trains anything."""
+        return METHODS[self.method].decoding is None
+
     @field_validator("method")
     @classmethod
     def _known(cls, name: MethodName) -> MethodName:
@@ -207,7 +212,10 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _trainable(self) -> Self:
-        if METHODS[self.method].settings is None:
+        if not self.trains:
+            object.__setattr__(self, "ani", None)
+            object.__setattr__(self, "lora", None)
+        elif METHODS[self.method].settings is None:
             if self.lora is None:
                 raise ValueError(f"method {self.method!r} trains LoRA weights only, so lora can't be null")
             object.__setattr__(self, "ani", None)  # it was valid, and stays out of what is written
