@@ -14,19 +14,27 @@ from typing import Literal, NamedTuple
 
 from ani.errors import InputError
 
-Operation = Literal["addition", "subtraction", "multiplication"]
-Symbol = Literal["+", "-", "*"]
+Operation = Literal["addition", "subtraction", "multiplication", "division"]
+Symbol = Literal["+", "-", "*", "/"]
 Split = Literal["train", "test"]
 
 MOST_DIGITS = 1000
 """Of an operand; Python writes no number of 4,300 digits, and a product has twice as many."""
-SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*"}
-_COMPUTE: dict[Symbol, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*", "division": "/"}
+_COMPUTE: dict[Symbol, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+}
 _TENTHS: dict[Split, int] = {"train": 9, "test": 1}  # of all problems, in each split
 
 
 class ArithmeticProblem(NamedTuple):
-    """One problem on two operands of `digits` digits each; its completion is `f" {answer}"`."""
+    """One problem on two operands of `digits` digits each; its completion is `f" {answer}"`.
+
+    A division has an exact quotient: divisor and quotient have `digits` digits each, the dividend is their product.
+    """
 
     digits: int
     operation: Symbol
@@ -64,7 +72,7 @@ def arithmetic_problems(
 
     Args:
         count: how many problems; each length, and each operation, gets its share to within one.
-        digits: distinct operand lengths, each 1 to `MOST_DIGITS`; zero is a one-digit operand.
+        digits: distinct operand lengths, each 1 to `MOST_DIGITS`; zero is a one-digit operand, but no divisor.
         operations: distinct operations.
         split: which side of the division to draw from.
         seed: selects the draw within the split.
@@ -105,25 +113,34 @@ def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random)
     """`count` distinct problems of one length and operation, or all there are if fewer."""
     low, high = 10 ** (digits - 1) if digits > 1 else 0, 10**digits
     space = (high - low) ** 2
+
+    def problem(left: int, right: int) -> ArithmeticProblem:
+        return ArithmeticProblem(digits, symbol, left * right if symbol == "/" else left, right)
+
     # Rejection is quick while most draws are new; a small or nearly exhausted space is listed instead.
     if space <= 10_000 or 20 * count > _TENTHS[split] * space:
         every = [
-            problem
+            drawn
             for left, right in product(range(low, high), repeat=2)
-            if _split(problem := ArithmeticProblem(digits, symbol, left, right)) == split
+            if (symbol != "/" or right) and _split(drawn := problem(left, right)) == split
         ]
         return random.sample(every, min(count, len(every)))
     found: dict[ArithmeticProblem, None] = {}  # a set that keeps its order
     while len(found) < count:
-        problem = ArithmeticProblem(digits, symbol, random.randrange(low, high), random.randrange(low, high))
-        if _split(problem) == split:
-            found[problem] = None
+        drawn = problem(random.randrange(low, high), random.randrange(low, high))
+        if _split(drawn) == split:
+            found[drawn] = None
     return list(found)
 
 
 def _split(problem: ArithmeticProblem) -> Split:
     left, right = problem.left, problem.right
-    if problem.operation != "-" and left > right:
+    if problem.operation in ("+", "*") and left > right:
         left, right = right, left
-    key = f"{left}{problem.operation}{right}".encode()
-    return "test" if int.from_bytes(blake2b(key, digest_size=8).digest(), "big") % 10 == 0 else "train"
+    return split_of(f"{left}{problem.operation}{right}")
+
+
+def split_of(problem: str) -> Split:
+    """The split in which a problem stands: test if a hash of its writing says so, as one in ten do."""
+    digest = blake2b(problem.encode(), digest_size=8).digest()
+    return "test" if int.from_bytes(digest, "big") % 10 == 0 else "train"
