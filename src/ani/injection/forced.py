@@ -4,6 +4,7 @@ What a user would otherwise do, and so the rival of `values: results`. Nothing i
 """
 
 from collections import defaultdict
+from typing import cast
 
 import torch
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
@@ -55,7 +56,7 @@ class ForcedResults(LogitsProcessor):
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Scores (rows, vocabulary) of the next token after `input_ids` (rows, length)."""
-        scores = scores.clone()
+        scores = cast(torch.FloatTensor, scores.clone())
         for ids, row in zip(input_ids.cpu(), scores, strict=True):
             last = len(ids) - 1
             result = self.scanner.scan_results(ids, last).get(last)

@@ -1,5 +1,6 @@
 """What the gate decides about the numbers of a text, or is made to; knows nothing about how that is shown."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -122,3 +123,12 @@ def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal
         yield
     finally:
         locator.value_of = before
+
+
+def another_value(calculation: Calculation) -> Decimal:
+    """A value of the form of a calculation's result in which each digit is another one, drawn by its text."""
+    draw = random.Random(calculation.text)
+    others = (
+        draw.choice("123456789".replace(each, "")) if each.isdigit() else each for each in f"{calculation.value:f}"
+    )
+    return Decimal("".join(others))

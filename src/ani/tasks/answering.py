@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -17,7 +17,13 @@ from ani.numbers import find_numbers
 from ani.results.decisions import DecidedNumber
 
 if TYPE_CHECKING:
-    from transformers import LogitsProcessorList, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import (
+        LogitsProcessor,
+        LogitsProcessorList,
+        PreTrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
@@ -125,12 +131,18 @@ def _fingerprint(source: str, config: PreTrainedConfig) -> str:
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
-@functools.lru_cache(maxsize=1)  # it reads the whole vocabulary
 def decoding(method: Method, tokenizer: PreTrainedTokenizerBase) -> LogitsProcessorList:
     """What `generate` is given for a method."""
     from transformers import LogitsProcessorList
 
-    return LogitsProcessorList([] if method.decoding is None else [method.decoding(tokenizer)])
+    return LogitsProcessorList([] if method.decoding is None else [_processor(method.decoding, tokenizer)])
+
+
+@functools.lru_cache(maxsize=1)  # it may read the whole vocabulary
+def _processor(
+    make: Callable[[PreTrainedTokenizerBase], LogitsProcessor], tokenizer: PreTrainedTokenizerBase
+) -> LogitsProcessor:
+    return make(tokenizer)
 
 
 class Answerer(NamedTuple):
