@@ -221,7 +221,11 @@ def evaluate(
     model: ModelOption = "smollm2",
     adapter: AdapterOption = None,
     tasks: Annotated[
-        str, typer.Option("--tasks", help="Comma-separated: arithmetic, gating, gsm8k, math, mmlu, routing, finer.")
+        str,
+        typer.Option(
+            "--tasks",
+            help="Comma-separated: arithmetic, calculations, gating, gsm8k, math, mmlu, routing, finer.",
+        ),
     ] = "arithmetic",
     data: Annotated[
         list[str] | None,
@@ -232,8 +236,8 @@ def evaluate(
         typer.Option(
             "--limit",
             min=1,
-            help="Problems a digit length, sentences, queries or questions; default: 100 of arithmetic and gating, "
-            "else all.",
+            help="Problems a digit length, sentences, queries or questions; default: 100 of arithmetic and gating, 200 "
+            "of calculations, else all.",
         ),
     ] = None,
     operations: Annotated[
