@@ -48,7 +48,8 @@ from ani.data.collator import NumberCollator, TokenizedExample
 from ani.injection.attach import attach, number_locator
 from ani.injection.locate import UNKNOWN_ROLE
 from ani.models import default_dtype, load_tokenizer
-from ani.training.dry_run import PUBLISHED, dry_run
+from ani.probing.selection import PUBLISHED
+from ani.training.dry_run import dry_run
 from ani.training.examples import Examples
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import lora_config, paper_layer, training_arguments

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Before the first import of huggingface_hub: a missing model is refused at once, not after retries.
-os.environ["HF_HUB_OFFLINE"] = "1"
+# Before the first import of huggingface_hub: a missing model is refused at once, not after retries; and there are no
+# progress bars, as the command line has it where stderr is no terminal (too late where that is imported already).
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 import pytest
 import torch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ani.training.dry_run import PUBLISHED
+from ani.probing.selection import PUBLISHED
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

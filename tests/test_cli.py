@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
+import typer
 import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -65,16 +66,18 @@ def assert_refused(done: Done, *parts: str) -> None:
 # --- what works ---
 
 
-@pytest.mark.parametrize(
-    "command",
-    [[], *([name] for name in ("inspect", "playground", "train", "compare", "eval", "gate-shares"))]
-    + [[name] for name in ("diff", "merge", "report", "demo", "env")],
-)
-def test_help(run: Callable[..., Done], command: list[str]) -> None:
-    done = run(*command, "--help")
-    assert done.code == 0
-    assert "Usage" in done.out
-    assert done.err == ""
+COMMANDS = cast(Any, typer.main.get_command(ani.cli.app)).commands
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_argument(run: Callable[..., Done], command: str) -> None:
+    assert command in run("--help").out
+    done = run(command, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert "Usage: " in done.out and f"ani {command}" in done.out
+    for parameter in COMMANDS[command].params:
+        names = parameter.opts if parameter.param_type_name == "option" else [parameter.name]
+        assert all(name in done.out for name in names), names
 
 
 def test_env(run: Callable[..., Done]) -> None:

@@ -36,12 +36,12 @@ def test_table_and_reason(run: Run, tiny_model: Path) -> None:
 
 
 def test_json_is_the_selection(run: Run, tiny_model: Path) -> None:
-    done = run("probe", "--model", tiny_model, *QUICK, "--layers", "0, 2", "--seed", "3", "--json")
+    done = run("probe", "--model", tiny_model, *QUICK, "--layers", "0, 2", "--seed", "3", "--policy", "after", "--json")
     assert done.code == 0, done
     chosen = json.loads(done.out)
     assert chosen == json.loads(Path("out", SELECTION).read_text())
     assert chosen["layer"] in (0, 2)
-    assert chosen["seed"] == 3
+    assert (chosen["policy"], chosen["seed"]) == ("after", 3)
     assert [point["layer"] for point in read(Path("out", LAYERS))] == [0, 2]
 
 
@@ -68,6 +68,7 @@ def test_another_file_to_test_on(run: Run, tiny_model: Path, tmp_path: Path) -> 
         (["--sentences", "30"], ["needs 30 of each; give more sentences"]),
         (["--sentences", "0"], ["--sentences"]),
         (["--sentences", "10000000"], ["count is"]),
+        (["--policy", "behind"], ["--policy", "'behind'"]),
         (["--data", "gone.jsonl"], ["gone.jsonl"]),
         (["--held-out", "gone.jsonl"], ["gone.jsonl"]),
         (["--model", "no/such-model"], ["no/such-model"]),

@@ -193,12 +193,14 @@ def test_cells_that_find_their_layer_probe_once(
     real = run_module.probe
     monkeypatch.setattr(run_module, "probe", counted)
     auto = {"overrides": ["ani.layer=auto", "probe.sentences=240"], "variants": {"a": [], "b": ["ani.penalty=0"]}}
+    auto["variants"] |= {"c": ["ani.policy=after"]}  # which is probed elsewhere
     compare(seeds=[0], **auto)
-    assert probed == [1]
-    cells = [tmp_path / "results" / "cells" / name / "seed-0" / "training" for name in "ab"]
-    found = [json.loads((cell / "probe" / "selection.json").read_text())["layer"] for cell in cells]
+    assert probed == [1, 1]
+    cells = [tmp_path / "results" / "cells" / name / "seed-0" / "training" for name in "abc"]
+    found = [json.loads((cell / "probe" / "selection.json").read_text()) for cell in cells]
     used = [json.loads((cell / ADAPTER / "ani_config.json").read_text())["layer"] for cell in cells]
-    assert len({*found, *used}) == 1
+    assert used == [each["layer"] for each in found] and used[0] == used[1]
+    assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
 
 
 def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:

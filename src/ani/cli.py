@@ -15,6 +15,7 @@ from ani import terminal
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
+from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import end_with_launcher, join, launch, launched, need_one_process
 from ani.terminal import chosen, console
 
@@ -103,6 +104,9 @@ def probe(
     sentences: Annotated[
         int | None, typer.Option("--sentences", min=1, help="At most; default: the whole file, 4000 of contrastive.")
     ] = None,
+    policy: Annotated[
+        Policy, typer.Option("--policy", help="Numbers are read where it injects: at their end, or right after it.")
+    ] = DEFAULT_POLICY,
     layers: Annotated[str | None, typer.Option("--layers", help="Comma-separated; default: all.")] = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     processes: ProcessesOption = 1,
@@ -125,6 +129,7 @@ def probe(
             data=data,
             held_out=held_out,
             sentences=sentences,
+            policy=policy,
             layers=wanted,
             seed=seed,
             console=Console(quiet=True) if as_json else console,
@@ -402,7 +407,7 @@ def merge(
     console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h"]})
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
     context: typer.Context,
     checkpoint: Annotated[str, typer.Argument(help="What ani merge wrote: a directory or hub name.")],
@@ -410,6 +415,8 @@ def serve(
     """Serve a merged checkpoint with vLLM's OpenAI-compatible server, on 127.0.0.1; options are vLLM's.
 
     Prefix caching is off where the checkpoint's policy doesn't allow it. All options: vllm serve --help=all.
+
+    Examples: ani serve merged, or ani serve merged --port 8000 --max-model-len 4096
     """
     from ani.serving.serve import serve_command
 

@@ -326,7 +326,7 @@ def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console
         return
     console.rule("The layers of the untrained model")
     model = load_model(plan.base.model, dtype=plan.base.dtype, quantization=plan.base.quantization)
-    selection = probe(model, tokenizer, folder / PROBE, **plan.base.probe.model_dump(), console=console)
+    selection = probe(model, tokenizer, folder / PROBE, **plan.base.probing, console=console)
     console.print(selection.reason, highlight=False)
     for name in (SELECTION, LAYERS):  # the report looks for them beside the answers
         with replacing_file(folder / name) as file:
@@ -339,7 +339,7 @@ def _reuse_probe(cell: _Cell, cells: Sequence[_Cell], probed: Path | None) -> No
     ani = cell.recipe.ani
     if cell.seed is None or ani is None or ani.layer != "auto" or (cell.training / PROBE).exists():
         return
-    what = ("dtype", "quantization", "probe")
+    what = ("dtype", "quantization", "probing")
     alike = [o for o in cells if all(getattr(o.recipe, key) == getattr(cell.recipe, key) for key in what)]
     places = [other.training / PROBE for other in alike]
     if probed is not None and any(other.seed is None for other in alike):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ani.chat import rendered
 from ani.errors import InputError
 from ani.injection.attach import ani_module
 from ani.injection.inspection import NumberDecision, forced_gates, inspect
@@ -132,10 +133,10 @@ def gate_view(text: str, numbers: list[NumberDecision], gated: bool, forced: boo
     """`text` as HTML, escaped, with every number marked by its gate: value, α as learnt, open or shut."""
     parts, end = [], 0
     for number in numbers:
-        out_of_range = number.alpha != number.alpha
-        learnt = f"α {number.alpha:.3f} · " if gated and not out_of_range else ""
-        state = "open" if number.injected else "out of range" if out_of_range else "shut"
-        why = "" if out_of_range else ", forced" if forced is not None else "" if gated else ", no gate"
+        undecided = number.alpha != number.alpha
+        learnt = f"α {number.alpha:.3f} · " if gated and not undecided else ""
+        state = "open" if number.injected else "left alone" if undecided else "shut"
+        why = "" if undecided else ", forced" if forced is not None else "" if gated else ", no gate"
         parts += [
             escape(text[end : number.start]),
             f'<mark class="{"open" if number.injected else "shut"}" '
@@ -170,10 +171,7 @@ def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: st
     before, after = "", ""
     if is_chat:
         # Rendered around a mark: the text itself may stand in the template too, as "assistant" does.
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": _MARK}], tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
-        before, _, after = str(rendered).partition(_MARK)
+        before, _, after = rendered(tokenizer, [{"role": "user", "content": _MARK}]).partition(_MARK)
     prompt = _Prompt(before + text + after, len(before), is_chat)
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     length = len(tokenizer(prompt.text, add_special_tokens=not is_chat)["input_ids"])

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ani.errors import InputError, TrainingFailed
+from ani.errors import InputError, TrainingFailed, how_to_install
 from ani.files import DISK_FULL, is_main
 from ani.launch import fail
 
@@ -31,9 +31,7 @@ def run(app: typer.Typer) -> NoReturn:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
     if not sys.stderr.isatty():
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' bars too
     try:
         code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
         if code == 130:
@@ -60,7 +58,7 @@ def run(app: typer.Typer) -> NoReturn:
         _fail(str(error), 1)
     except ModuleNotFoundError as error:
         extra = "playground" if error.name == "gradio" else "train,eval"
-        _fail(f'the package {error.name} is missing; install it with pip install "ani[{extra}]"', 2)
+        _fail(f"the package {error.name} is missing; {how_to_install(extra)}", 2)
     except Exception as error:
         _unexpected(error)
 

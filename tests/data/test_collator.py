@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from ani import AniConfig, InputError
+from ani import AniConfig
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
 from ani.data.sources import Example, Message, Role
 from ani.encoders import FourierNumberEncoder
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from tests.properties import examples
-from tests.tokenizers import ALL, gemma_like, llama3, qwen
+from tests.tokenizers import ALL, gemma_like, qwen
 
 LOCATORS: dict[tuple[str, str], NumberLocator] = {}
 LONG = 4096
@@ -112,12 +112,6 @@ def test_chat_goes_through_the_template() -> None:
         qwen().apply_chat_template(CHAT[:2], add_generation_prompt=True, return_dict=False)
     )
     assert qwen().decode(tokenized.input_ids[tokenized.prompt_length :]) == "Yes.<|im_end|>"
-
-
-def test_chat_without_a_template_is_refused() -> None:
-    assert llama3().chat_template is None
-    with pytest.raises(InputError, match="no chat template"):
-        tokenize(Example(CHAT, "Yes."), llama3(), locator("llama3"), LONG)
 
 
 @pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])

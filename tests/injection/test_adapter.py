@@ -147,7 +147,7 @@ def test_damaged_config(damaged: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format_version": 99}, ["99", "pip install -U ani"]),
+        ({"format_version": 99}, ["99", "newer ani"]),
         ({"format_version": "new"}, ["'new'"]),
         ({"from_the_future": 1}, ["from_the_future"]),
         ({"layer": -1}, ["layer"]),

@@ -27,8 +27,8 @@ def test_offsets_values_and_decisions(family: str, policy: str) -> None:
         assert 0 <= decision.first_token <= decision.last_token < len(ids)
         tokens = tokenizer.decode(ids[decision.first_token : decision.last_token + 1])
         assert decision.text in tokens
-        # Under `after` the token that shows the 2 of 2.0.1 to be over has the 0, and the dot may go on after 100.
-        left_out = policy == "after" and decision.text in {"2", "100"}
+        # Under `after` the token that shows the 2 of 2.0.1 to be over has the 0.
+        left_out = policy == "after" and decision.text == "2"
         assert math.isnan(decision.alpha) if left_out else 0 <= decision.alpha <= 1
         assert decision.injected == (decision.alpha > 0.5)
     assert {decision.injected for decision in decisions} == {True, False}
@@ -42,6 +42,13 @@ def test_offsets_in_awkward_texts(family: str, text: str) -> None:
     assert decisions
     for decision in decisions:
         assert text[decision.start : decision.end] == decision.text
+
+
+@pytest.mark.parametrize("text", ["holds 10", "holds 10."])
+def test_under_after_a_text_ends_with_the_end_token(text: str) -> None:
+    model, tokenizer = attached("gemma", policy="after")
+    (number,) = inspect(model, tokenizer, text)
+    assert inspect(model, tokenizer, text + tokenizer.eos_token) == [number] and not math.isnan(number.alpha)
 
 
 def test_text_without_numbers() -> None:

@@ -58,7 +58,8 @@ def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
     assert sorted(path.name for path in out.iterdir()) == FILES
     run = json.loads((out / "run.json").read_text())
     assert (run["title"], run["model"]) == ("ani probe", "tiny")
-    assert run["settings"] == {"data": "contrastive", "held_out": None, "sentences": SENTENCES, "seed": 0}
+    settings = {"data": "contrastive", "held_out": None, "sentences": SENTENCES, "policy": "terminal", "seed": 0}
+    assert run["settings"] == settings
     assert run["packages"]["transformers"]
 
     chosen = json.loads((out / SELECTION).read_text())
@@ -121,6 +122,20 @@ def test_the_seed_and_the_layers_count(
     other = probe(model, tokenizer, tmp_path / "other", sentences=SENTENCES, layers=[2, 0], seed=5)
     assert [point.layer for point in other.curve] == [0, 2]
     assert read(tmp_path / "other" / RANDOM_SPLIT)[0] != read(probed[1] / RANDOM_SPLIT)[0]
+
+
+def test_the_policy_says_where_and_is_recorded(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, probed: tuple[LayerSelection, Path]
+) -> None:
+    selection = probe(model, tokenizer, tmp_path, sentences=SENTENCES, policy="after")
+    assert json.loads((tmp_path / SELECTION).read_text())["policy"] == "after"
+    assert json.loads((tmp_path / "run.json").read_text())["settings"]["policy"] == "after"
+    assert selection.curve != probed[0].curve
+    for name in (RANDOM_SPLIT, HELD_OUT):  # the same numbers, each read behind its last token
+        for found, terminal in zip(read(tmp_path / name), read(probed[1] / name), strict=True):
+            assert found["position"] > terminal["position"]
+            assert [found[key] for key in ("sentence", "value")] == [terminal[key] for key in ("sentence", "value")]
+    assert ani.select_layer(model, tokenizer, contrastive_sentences(SENTENCES), policy="after") == selection
 
 
 def test_an_earlier_run_is_replaced_and_kept_if_this_one_is_refused(

@@ -1,7 +1,9 @@
+import copy
 import sys
 from decimal import Decimal
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani import AniConfig, InputError, attach
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.injection.attach import decoder_layers
+from ani.injection.methods import Policy
 from ani.numbers import NumberScanner
 from ani.probing import states as states_module
 from ani.probing.states import NumberStates, number_states
@@ -34,11 +37,12 @@ def one_by_one(
     tokenizer: PreTrainedTokenizerBase,
     sentences: list[DiagnosticSentence],
     found: NumberStates,
+    behind: tuple[int, ...] = (),
 ) -> torch.Tensor:
-    """The same states from transformers' own record, a sentence a pass."""
+    """The same states from transformers' own record, a sentence a pass, with tokens `behind` it."""
     expected = torch.empty(found.states.shape)
     for column, number in enumerate(found.numbers):
-        ids = torch.tensor([tokenizer(sentences[number.sentence].text)["input_ids"]])
+        ids = torch.tensor([[*tokenizer(sentences[number.sentence].text)["input_ids"], *behind]])
         with torch.inference_mode():
             hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
         for row, layer in enumerate(found.layers):
@@ -73,6 +77,46 @@ def test_the_numbers_are_those_of_the_labels() -> None:
         start, end = labelled.spans[index]
         assert number.value == abs(Decimal(labelled.text[start:end].replace(",", "")))
         assert (number.role, number.domain, number.template) == (labelled.roles[index], "rooms", labelled.text)
+
+
+@pytest.mark.parametrize("policy", sorted({*get_args(Policy)} - {"after"}))
+def test_most_policies_read_a_number_at_its_last_token(policy: Policy) -> None:
+    model, tokenizer = pair("gemma")
+    found, terminal = (number_states(model, tokenizer, MIXED, policy=each) for each in (policy, "terminal"))
+    assert found.numbers == terminal.numbers and torch.equal(found.states, terminal.states)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_after_reads_the_token_that_shows_a_number_to_be_over(family: str) -> None:
+    model, tokenizer = pair(family)
+    found = number_states(model, tokenizer, MIXED, policy="after")
+    end = tokenizer.eos_token_id
+    ids = [[*tokenizer(each.text)["input_ids"], end] for each in MIXED]
+    read = [tokenizer.decode(ids[number.sentence][number.position :]).strip() for number in found.numbers]
+    behind = "passed holds people, kg cost <end> to <end> they of".replace("<end>", tokenizer.decode(end))
+    assert [text.split()[0] for text in read] == behind.split()
+    expected = one_by_one(model, tokenizer, MIXED, found, behind=(end,))
+    torch.testing.assert_close(found.states, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_numbers_that_after_cannot_read_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = pair("llama")
+    sentences = [sentence("It (10,12) is", "nominal", "nominal"), sentence("4 or 5", "quantitative", "quantitative")]
+
+    def values(policy: Policy) -> set[str]:
+        found = number_states(model, tokenizer, sentences, policy=policy, layers=[0])
+        return {str(number.value) for number in found.numbers}
+
+    assert values("terminal") == {"10", "12", "4", "5"}
+    # One token shows 10 and 12 to be over and has the later one; so one quantity is kept beside it.
+    assert {"12"} < values("after") < {"12", "4", "5"}
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.eos_token = None
+    assert values("after") == {"12", "4"}
+    monkeypatch.setattr(states_module, "MAX_TOKENS", len(tokenizer("It (10,12")["input_ids"]))
+    assert values("terminal") >= {"10", "12"}
+    with pytest.raises(InputError, match="every number of the sentences is quantitative"):
+        values("after")
 
 
 def test_roles_are_balanced_by_chance() -> None:

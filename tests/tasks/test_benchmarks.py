@@ -267,11 +267,6 @@ def test_answers_that_leave_no_room_for_a_prompt(tmp_path: Path) -> None:
         load("math", tmp_path, max_new_tokens=5000).answers(answerer)
 
 
-def test_no_chat_template(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a chat template is needed for math"):
-        load("math", tmp_path).answers(with_template(pair("qwen3"), None))
-
-
 def test_settings(tmp_path: Path) -> None:
     def settings(name: str, **changes: Any) -> Any:
         task, questions = load(name, tmp_path, **changes)

@@ -19,9 +19,9 @@ SENTENCES = [
 ]
 
 
-@pytest.mark.parametrize("family", ["qwen3", "mistral"])
-def test_a_record_for_every_tagged_number(family: str) -> None:
-    model, tokenizer = attached(family)
+@pytest.mark.parametrize(("family", "policy"), [("qwen3", "terminal"), ("mistral", "terminal"), ("mistral", "after")])
+def test_a_record_for_every_tagged_number(family: str, policy: str) -> None:
+    model, tokenizer = attached(family, policy=policy)
     counted: list[int] = []
     records = list(Finer().answer(Answerer(model, tokenizer), SENTENCES, counted.append))
     assert counted == [1, 1]
@@ -35,6 +35,7 @@ def test_a_record_for_every_tagged_number(family: str) -> None:
         assert TEXT[record.start : record.end] == record.value
         decision = inspected[record.value]
         assert (record.alpha, record.injected) == (decision.alpha, decision.injected)
+        assert record.alpha is not None
 
 
 def test_a_model_without_ani_is_refused() -> None:

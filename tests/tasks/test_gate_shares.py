@@ -18,8 +18,9 @@ def read(source: object, field: Sequence[str] = ("text",), seed: int = 0, **sett
     return GateShares(texts=[str(source)], field=list(field), **settings).questions(seed)
 
 
-def test_a_record_for_every_text() -> None:
-    answerer = Answerer(*attached("qwen3"))
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_a_record_for_every_text(policy: str) -> None:
+    answerer = Answerer(*attached("qwen3", policy=policy))
     texts = [GateText(MIXED_TEXT, "notes", "a"), GateText("No number", "notes")]
     counted: list[int] = []
     records = list(TASK.answer(answerer, texts, counted.append))

@@ -10,6 +10,7 @@ from ani.models import load_model, load_tokenizer
 from ani.tasks.answering import Answerer
 from ani.tasks.gating import Gating
 from ani.tasks.inspected import Inspected
+from tests import tiny
 
 TEXT = "Room 505 holds 1,234 people"
 
@@ -20,7 +21,23 @@ def attached(tiny_model: Path, tiny_adapter: Path) -> Answerer:
     return Answerer(ani.load_adapter(load_model(str(tiny_model), dtype="float32"), tokenizer, tiny_adapter), tokenizer)
 
 
-def test_a_record_for_every_number_with_its_role(attached: Answerer) -> None:
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_the_decision_is_the_one_where_the_policy_injects(policy: str) -> None:
+    answerer = Answerer(*tiny.attached("qwen3", policy=policy))
+
+    def alpha(text: str) -> float | None:
+        return answerer.labelled_decisions(text)[0].alpha
+
+    assert alpha("Room 505 holds ten") == pytest.approx(alpha("Room 505 holds"), abs=1e-5)
+    # Only `after` has read a token behind the number, the end of the text included.
+    same = [alpha("Room 505 holds") == pytest.approx(alpha(text), abs=1e-5) for text in ("Room 505 people", "Room 505")]
+    assert same == [policy == "terminal"] * 2
+
+
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_a_record_for_every_number_with_its_role(attached: Answerer, policy: str) -> None:
+    if policy == "after":
+        attached = Answerer(*tiny.attached("llama", policy=policy))
     task = Gating(count=25)
     sentences = task.questions(seed=0)
     counted: list[int] = []

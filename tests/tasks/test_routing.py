@@ -9,7 +9,6 @@ import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
-from ani import InputError
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
 from ani.tasks import routing
@@ -181,11 +180,15 @@ def test_malformed_calls_are_no_successes() -> None:
     }
 
 
-@pytest.mark.parametrize(("together", "batches"), [(1, [1] * 4), (3, [3, 1])])
-def test_gate_and_calls_of_a_tiny_model(together: int, batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("together", "batches", "policy"), [(1, [1] * 4, "terminal"), (3, [3, 1], "terminal"), (3, [3, 1], "after")]
+)
+def test_gate_and_calls_of_a_tiny_model(
+    together: int, batches: list[int], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
     monkeypatch.setattr(Routing, "together", together)
-    model, tokenizer = attached("qwen3")
+    model, tokenizer = attached("qwen3", policy=policy)
     queries = routing_queries()[:4]
     counted: list[int] = []
     records = list(Routing().run(Answerer(model, tokenizer), queries, counted.append))
@@ -202,6 +205,7 @@ def test_gate_and_calls_of_a_tiny_model(together: int, batches: list[int], monke
         decisions = ani.inspect(model, tokenizer, query.text)
         assert [number.injected for number in record.numbers] == [d.injected for d in decisions]
         assert [number.start for number in record.numbers] == [d.start for d in decisions]
+        assert [number.alpha for number in record.numbers] == [d.alpha for d in decisions]
     numbers = [number for record in records for number in record.numbers]
     gate = Routing.summary(records)
     assert gate["traps_closed"]["right"] == sum(n.role == "nominal" and not n.injected for n in numbers)
@@ -229,12 +233,6 @@ def test_a_method_that_rewrites_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     (record,) = routed(model, tokenizer, BONUS, method="numerologic")
     assert "Employee 4:2048 earns" in seen[0]
     assert record.exact and record.query == BONUS.text
-
-
-def test_a_tokenizer_without_a_chat_template() -> None:
-    model, tokenizer = pair("llama")
-    with pytest.raises(InputError, match="a chat template is needed for routing"):
-        Routing().check([BONUS], tokenizer, model.config)
 
 
 def test_smollm2_writes_calls() -> None:

@@ -99,6 +99,7 @@ def unbroken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         (4, ["training.log_every=1", "training.epochs=2", "training.steps=null", "training.warmup_steps=3"]),
         (7, ["training.log_every=1", "training.epochs=2", "training.steps=null"]),  # within the second epoch
         (4, ["training.log_every=1", "lora=null"]),
+        (5, ["training.log_every=1", "training.decay=0.5", "training.warmup_steps=2"]),
         (4, ["training.log_every=1", "training.gradient_checkpointing=true", "ani.policy=running"]),
     ],
 )

@@ -32,12 +32,13 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def test_the_layer_is_the_one_that_was_found(auto_recipe: Write, tmp_path: Path) -> None:
-    recipe = load_recipe(auto_recipe(), ["training.steps=1", "probe.sentences=250"])
+    recipe = load_recipe(auto_recipe(), ["training.steps=1", "probe.sentences=250", "ani.policy=after"])
     console = Console(file=StringIO(), width=400)
     model = train(recipe, console=console)
     run = tmp_path / "run"
     chosen = json.loads((run / PROBE / SELECTION).read_text())
     assert (chosen["data"], chosen["held_out"], chosen["sentences"]) == ("contrastive", None, 250)
+    assert chosen["policy"] == "after"  # the recipe's own
     assert json.loads((run / ADAPTER / "ani_config.json").read_text())["layer"] == chosen["layer"]
     assert ani_module(model).config.layer == chosen["layer"]
     assert "".join(chosen["reason"].split()) in "".join(console.file.getvalue().split())  # type: ignore[attr-defined]

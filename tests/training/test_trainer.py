@@ -103,7 +103,17 @@ def test_learning_rates_are_separate(tiny_recipe: Write, monkeypatch: pytest.Mon
     assert ani_module(model).projection.weight.abs().max().item() == pytest.approx(1e-2, rel=1e-3)
 
 
-@pytest.mark.parametrize("policy", ["terminal", "running"])
+@pytest.mark.parametrize("steps", [["training.steps=8"], ["training.steps=null", "training.epochs=1"]])
+def test_learning_rates_fall_at_the_end(tiny_recipe: Write, tmp_path: Path, steps: list[str]) -> None:
+    settings = ["training.learning_rate=1e-3", "training.decay=0.5", "training.warmup_steps=2", "training.log_every=1"]
+    train(load_recipe(tiny_recipe(), [*settings, *steps]))
+    rates = [line["learning_rate"] / 1e-3 for line in log_of(tmp_path / "run") if "learning_rate" in line]
+    count = len(rates)
+    assert count >= 4
+    assert rates == pytest.approx([min(step / 2, 1, (count - step) / round(count / 2)) for step in range(count)])
+
+
+@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
 def test_leaving_out_the_prompts_logits_changes_nothing(
     tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:

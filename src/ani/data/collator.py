@@ -1,20 +1,19 @@
 """Examples → padded token batches with their numbers; knows nothing about models."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from ani.data.sources import Example, Message
-from ani.errors import InputError
+from ani.chat import rendered
+from ani.data.sources import Example
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.numbers import find_numbers
-from ani.untrusted.text import one_line
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
-
 
 _PLACEHOLDER = "\ue000"
 """Private-use character that stands for a message while its place in a chat template is looked for."""
@@ -34,13 +33,13 @@ def tokenize(
 ) -> TokenizedExample:
     """Tokenize an example as it will stand at inference: the prompt by itself, then the completion and EOS.
 
-    A chat prompt goes through the tokenizer's chat template. Examples longer than `max_length` are cut at the right.
+    A chat prompt is rendered (`ani.chat`). Examples longer than `max_length` are cut at the right.
     Without a locator (a model without ANI) roles stay unknown: nobody asks for them.
 
     Raises:
-        InputError: If a chat prompt meets a tokenizer without a chat template.
+        InputError: If the chat template refuses a chat prompt.
     """
-    prompt = example.prompt if isinstance(example.prompt, str) else _rendered(example.prompt, tokenizer)
+    prompt = example.prompt if isinstance(example.prompt, str) else rendered(tokenizer, example.prompt)
     prompt_ids = tokenizer(prompt, add_special_tokens=isinstance(example.prompt, str))["input_ids"]
     if isinstance(example.prompt, str) and prompt_ids[-1:] == [tokenizer.eos_token_id]:
         prompt_ids = prompt_ids[:-1]
@@ -52,19 +51,6 @@ def tokenize(
     if example.roles is not None and locator is not None:
         _mark_roles(example, prompt, prompt_ids, roles, tokenizer, locator)
     return TokenizedExample(input_ids[:max_length], min(len(prompt_ids), max_length), roles[:max_length])
-
-
-def _rendered(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    if tokenizer.chat_template is None:
-        raise InputError(
-            "the data holds chat messages, but the tokenizer has no chat template; use plain prompt and completion"
-        )
-    try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # jinja's, and whatever the template's own code meets
-        raise InputError(
-            f"the model's chat template refuses the messages {one_line(repr(messages), 100)}: {one_line(error)}"
-        ) from error
 
 
 def _mark_roles(
@@ -84,7 +70,7 @@ def _mark_roles(
     if not isinstance(text, str):
         # The template says where the message goes: its words may stand in the template or earlier in the chat too.
         last = text[-1]
-        start = _rendered([*text[:-1], {**last, "content": _PLACEHOLDER}], tokenizer).find(_PLACEHOLDER)
+        start = rendered(tokenizer, [*text[:-1], {**last, "content": _PLACEHOLDER}]).find(_PLACEHOLDER)
         text = last["content"] if prompt.startswith(last["content"], start) else last["content"].strip()
     decoded = locator.scanner.text(prompt_ids)
     if start < 0 or not prompt.startswith(text, start) or not decoded.endswith(prompt):
@@ -114,19 +100,17 @@ class NumberCollator:
 
     def __call__(self, examples: Sequence[TokenizedExample]) -> dict[str, Any]:
         """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch."""
-        batch: dict[str, Any] = {}
+        rows = [example.input_ids for example in examples]
+        batch: dict[str, Any] = {
+            "input_ids": _padded(rows, self.pad_id),
+            "attention_mask": _padded(([1] * len(row) for row in rows), 0),
+            "labels": _padded(([IGNORED] * prompt + row[prompt:] for row, prompt, _ in examples), IGNORED),
+        }
         if self.locator is not None:
-            rows = [example.input_ids for example in examples]
             response = [[i >= example.prompt_length for i in range(len(example.input_ids))] for example in examples]
-            roles = [example.roles for example in examples]
-            batch["numbers"] = self.locator.batch(rows, response=response, roles=roles)
-        width = max(len(example.input_ids) for example in examples)
-        input_ids = torch.full((len(examples), width), self.pad_id)
-        attention_mask = torch.zeros((len(examples), width), dtype=torch.long)
-        labels = torch.full((len(examples), width), IGNORED)
-        for row, example in enumerate(examples):
-            length = len(example.input_ids)
-            input_ids[row, :length] = torch.tensor(example.input_ids)
-            attention_mask[row, :length] = 1
-            labels[row, example.prompt_length : length] = input_ids[row, example.prompt_length : length]
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels, **batch}
+            batch["numbers"] = self.locator.batch(rows, response=response, roles=[each.roles for each in examples])
+        return batch
+
+
+def _padded(rows: Iterable[list[int]], value: int) -> torch.Tensor:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)

@@ -6,12 +6,11 @@ from decimal import Decimal
 
 import torch
 
-from ani.encoders.base import as_double, as_text, as_texts
 from ani.encoders.fourier import FourierNumberEncoder
 
 
 class ResidueNumberEncoder:
-    """One feature for each period T = 10^i, 2·(|x| mod T)/T − 1, and the sign: ±1, 1 for zero.
+    """One feature for each period T = 10^i, 2·(|x| mod T)/T − 1, and the sign: ±1, 1 for what is rounded to zero.
 
     `fourier` bends the same remainders into circles, on which 0.99 and 0.01 are neighbours: right for a sum modulo T,
     wrong for what it carries. Whether a + b reaches T is a straight line in these features, a sum and a threshold.
@@ -25,7 +24,7 @@ class ResidueNumberEncoder:
     """
 
     def __init__(self, integer_digits: int = 10, fraction_digits: int = 6) -> None:
-        self._circles = FourierNumberEncoder(integer_digits, fraction_digits, sign="none")
+        self._circles = FourierNumberEncoder(integer_digits, fraction_digits)
 
     @property
     def width(self) -> int:
@@ -38,8 +37,7 @@ class ResidueNumberEncoder:
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:
         """Features of exact numbers: float32 of shape (N, width), on the CPU; raises as `FourierNumberEncoder`'s."""
-        texts = as_texts(values)
-        cos, sin = self._circles.encode(texts).double().unflatten(1, (-1, 2)).unbind(-1)
+        features = self._circles.encode(values)
+        cos, sin = features[:, :-1].double().unflatten(1, (-1, 2)).unbind(-1)
         turns = (torch.atan2(sin, cos) / (2 * math.pi)).remainder(1)
-        signs = torch.tensor([math.copysign(1, as_double(as_text(text))) for text in texts], dtype=torch.float64)
-        return torch.cat([2 * turns - 1, signs.unsqueeze(1)], dim=1).float()
+        return torch.cat([2 * turns - 1, features[:, -1:]], dim=1).float()

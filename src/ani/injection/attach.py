@@ -230,7 +230,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
         substitution.check_masks_hide(base)
     locator = NumberLocator(tokenizer, config)
     if config.embedding_scale is None:
-        scale = measured_scale(base, tokenizer, config.layer, locator.scanner)
+        scale = measured_scale(base, tokenizer, config.layer, locator)
         config = config.model_copy(update={"embedding_scale": scale})
     add_module(base, config, locator.encoder.width)
     set_locator(base, locator)

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ani.encoders import EncoderSettings
 from ani.errors import InputError
-from ani.injection.methods import METHODS, MethodName, unknown_method
+from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, Policy, unknown_method
 from ani.untrusted.text import first_problem
 
 FORMAT_VERSION = 1
@@ -26,7 +26,7 @@ REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal"
 class InjectionSettings(EncoderSettings):
     """Every setting but the layer, which a recipe may leave to be found."""
 
-    policy: Literal["terminal", "digitwise", "placewise", "running", "after"] = "terminal"
+    policy: Policy = DEFAULT_POLICY
     """`terminal`: a prompt number's last token. `digitwise`: every token of a prompt's number, with its whole value
     (paper Section "Semantic Probing and Adaptive Integration"). `placewise`: every digit token of a prompt's number,
     with the value in units of that token's last digit (12345 is 1.2345, 12.345, 123.45, …), so that what the places
@@ -123,8 +123,7 @@ def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniCon
     method = raw.pop("method", "ani")  # the first adapters don't say
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise InputError(
-            f"{file} has format version {version!r:.80}, this ani reads up to {FORMAT_VERSION}; upgrade with "
-            "pip install -U ani"
+            f"{file} has format version {version!r:.80}, this ani reads up to {FORMAT_VERSION}; it needs a newer ani"
         )
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"{file}: {unknown_method(method)}")

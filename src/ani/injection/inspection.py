@@ -29,7 +29,7 @@ class NumberDecision(NamedTuple):
     last_token: int
     alpha: float
     """σ(z), before the threshold; NaN where the number got nothing: the config's overflow rule leaves it alone, or
-    under `after` the text doesn't show yet that it is over, or shows it at the token of a later number."""
+    under `after` one token shows it and a later number to be over."""
     injected: bool
     """α as applied: 1[σ(z) > 0.5], unless `forced_gates` says otherwise."""
 
@@ -41,21 +41,23 @@ def inspect(
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
     Under `digitwise`, `placewise` and `running` a number is decided anew at each of its tokens; the last decision is
-    returned. With `values="results"` or `"both"` there is also one for the equals sign of each calculation.
+    returned; under `after` a number at the very end is decided as if the text ended there (at the tokenizer's end
+    token, as in training). With `values="results"` or `"both"` there is also one for the equals sign of each
+    calculation.
     `add_special_tokens=False` is for a text that has them already, as a rendered chat.
     """
     ani_module(model)
     base = base_model(model)
     locator = number_locator(model)
-    encoded = tokenizer(text, return_tensors="pt", add_special_tokens=add_special_tokens).to(base.device)
-    input_ids = encoded["input_ids"]
-    token_ids: list[int] = input_ids[0].tolist()
+    token_ids = list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+    if locator.policy == "after" and tokenizer.eos_token_id is not None:
+        token_ids.append(tokenizer.eos_token_id)
     numbers = locator.scanner.scan(token_ids) if locator.values != "results" else []
     results = locator.results(token_ids)
     if not numbers and not results:
         return []
     with evaluating(base):
-        base(input_ids=input_ids, logits_to_keep=1)
+        base(input_ids=torch.tensor([token_ids], device=base.device), logits_to_keep=1)
     decision = last_decision(model)
     decided: dict[int, tuple[float, float]] = {}
     if decision is not None:  # None: no number got anything

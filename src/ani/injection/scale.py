@@ -1,11 +1,12 @@
-"""The unit of number embeddings: how large a layer's hidden states are at numbers; knows nothing about the module."""
+"""The unit of number embeddings: how large a layer's hidden states are where it injects; knows nothing about the
+module."""
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
+from ani.injection.locate import NumberLocator
 from ani.models import evaluating
-from ani.numbers import NumberScanner
 
 CALIBRATION_TEXT = (
     "Room 505 has a capacity of 10 people. The bill came to $23.50, and 8 guests paid 188 in total. "
@@ -17,9 +18,9 @@ CALIBRATION_TEXT = (
 
 @torch.no_grad()
 def measured_scale(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, scanner: NumberScanner
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, locator: NumberLocator
 ) -> float:
-    """RMS of `hidden_states[layer]` at a number: the median over the number tokens of a fixed text.
+    """RMS of `hidden_states[layer]` where it is edited: the median over those tokens of a fixed text.
 
     A median, because the first token of many models is a hundred times larger than all others.
     """
@@ -28,7 +29,7 @@ def measured_scale(
         hidden = model(
             input_ids=encoded["input_ids"], output_hidden_states=True, use_cache=False, return_dict=True
         ).hidden_states[layer]
-    positions = [number.last_token for number in scanner.scan(encoded["input_ids"][0].tolist())]
+    positions = locator.batch(encoded["input_ids"].tolist()).positions
     scale = float(hidden[0, positions].float().square().mean(dim=-1).sqrt().median())
     if not 0 < scale < float("inf"):
         raise InputError(

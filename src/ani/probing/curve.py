@@ -48,7 +48,7 @@ class ProbedRole(Record):
     sentence: Integer
     """Index of the sentence."""
     position: Integer
-    """Its terminal token."""
+    """The token that was read."""
     value: str
     """Without its sign."""
     role: Role

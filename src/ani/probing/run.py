@@ -16,6 +16,7 @@ from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
+from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import ONE_PROCESS, Processes
 from ani.probing.curve import ProbedRole
 from ani.probing.probes import Bools, ProbeResults, probe_layers
@@ -40,6 +41,7 @@ def select_layer(
     diagnostic: Sequence[DiagnosticSentence] | None = None,
     *,
     held_out: Sequence[DiagnosticSentence] | None = None,
+    policy: Policy = DEFAULT_POLICY,
     layers: Sequence[int] | None = None,
     seed: int = 0,
     directory: Path | None = None,
@@ -53,6 +55,8 @@ def select_layer(
         diagnostic: Sentences with the roles of their numbers; None: `contrastive_sentences(4000)`.
         held_out: Sentences to test on; None: `diagnostic` itself, domain by domain. Needed where a domain's numbers
             all have one role.
+        policy: Of the adapter to be trained: probes read a number where it injects it. `after`: at the token that
+            shows the number to be over; else at its last one.
         layers: Layers to probe, 0 (the embedding output) to the number of decoder layers; None: all.
         seed: Of sentences, folds, shuffled roles and bootstrap.
         directory: On its disk the hidden states lie meanwhile, unnamed (2 bytes × numbers × hidden size × layers for
@@ -66,7 +70,7 @@ def select_layer(
     sets = [contrastive_sentences(SENTENCES, seed=seed) if diagnostic is None else diagnostic]
     if held_out is not None:
         sets.append(held_out)
-    return _probe(model, tokenizer, sets, layers, seed, directory, console)[0]
+    return _probe(model, tokenizer, sets, policy, layers, seed, directory, console)[0]
 
 
 def probe(
@@ -77,6 +81,7 @@ def probe(
     data: str = CONTRASTIVE,
     held_out: str | None = None,
     sentences: int | None = None,
+    policy: Policy = DEFAULT_POLICY,
     layers: Sequence[int] | None = None,
     seed: int = 0,
     console: Console | None = None,
@@ -86,7 +91,7 @@ def probe(
     """`select_layer` with data from files, and with its results in files.
 
     Args:
-        model: As for `select_layer`; so are `tokenizer`, `layers`, `seed` and `console`.
+        model: As for `select_layer`; so are `tokenizer`, `policy`, `layers`, `seed` and `console`.
         out: Directory for the curve (`layers.jsonl`), one record a number (`probe_random_split.jsonl`,
             `probe_held_out.jsonl`), the choice (`selection.json`) and `run.json`; files of an earlier run are replaced.
         data: A file or directory of labelled sentences, or `contrastive`.
@@ -99,7 +104,7 @@ def probe(
         InputError: As for `select_layer`; or a file is missing or malformed.
     """
     sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
-    selection, results = _probe(model, tokenizer, sets, layers, seed, out, console, processes)
+    selection, results = _probe(model, tokenizer, sets, policy, layers, seed, out, console, processes)
     if not processes.main:
         return selection
     # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
@@ -109,7 +114,7 @@ def probe(
     shares = (("random_split", results.random_split), ("control", results.control))
     write_records(out / RANDOM_SPLIT, _records(results.numbers, shares, results.seen))
     write_records(out / HELD_OUT, _records(results.held_out_numbers, (("held_out", results.held_out),)))
-    settings = {"data": data, "held_out": held_out, "sentences": len(sets[0]), "seed": seed}
+    settings = {"data": data, "held_out": held_out, "sentences": len(sets[0]), "policy": policy, "seed": seed}
     write_json(out / RUN, {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
     write_json(  # the last one: training goes on from it
         out / SELECTION,
@@ -138,6 +143,7 @@ def _probe(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     sets: Sequence[Sequence[DiagnosticSentence]],
+    policy: Policy,
     layers: Sequence[int] | None,
     seed: int,
     directory: Path | None,
@@ -153,6 +159,7 @@ def _probe(
                 base,
                 tokenizer,
                 sentences,
+                policy=policy,
                 layers=layers,
                 seed=seed,
                 directory=directory,

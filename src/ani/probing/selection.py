@@ -1,7 +1,7 @@
 """Which layer to inject at, from what the probes of every layer got right; knows nothing about models."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,22 +44,31 @@ class Preset(NamedTuple):
     layer: int
 
 
-_PRESETS = {
-    # model type, decoder layers, hidden size, vocabulary
-    ("qwen3", 36, 4096, 151_936): Preset("Qwen3-8B", 24),
-    ("qwen3", 36, 2560, 151_936): Preset("Qwen3-4B", 21),
-    ("qwen3", 64, 5120, 151_936): Preset("Qwen3-32B", 37),
-    ("llama", 32, 4096, 128_256): Preset("Llama-3.1-8B", 14),
-    ("mistral", 32, 4096, 32_768): Preset("Mistral-7B-v0.3", 30),
+_TOLD_BY = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+_KEYS = (*_TOLD_BY, "num_attention_heads", "intermediate_size", "tie_word_embeddings")
+PUBLISHED: dict[str, dict[str, Any]] = {
+    name: {**dict(zip(_KEYS, shape, strict=True)), "num_key_value_heads": 8, "head_dim": 128}
+    for name, shape in {
+        "Qwen/Qwen3-4B": ("qwen3", 2560, 36, 151_936, 32, 9728, True),
+        "Qwen/Qwen3-8B": ("qwen3", 4096, 36, 151_936, 32, 12_288, False),
+        "Qwen/Qwen3-32B": ("qwen3", 5120, 64, 151_936, 64, 25_600, False),
+        "meta-llama/Llama-3.1-8B": ("llama", 4096, 32, 128_256, 32, 14_336, False),
+        "mistralai/Mistral-7B-v0.3": ("mistral", 4096, 32, 32_768, 32, 14_336, False),
+    }.items()
 }
-PAPER_LAYERS = {preset.model: preset.layer for preset in _PRESETS.values()}
+"""The shapes of the paper's models. Their -Base and -Instruct variants have the same."""
+PAPER_LAYERS = {"Qwen3-4B": 21, "Qwen3-8B": 24, "Qwen3-32B": 37, "Llama-3.1-8B": 14, "Mistral-7B-v0.3": 30}
 """The paper's injection layers by model."""
 
 
 def preset_for(config: PreTrainedConfig) -> Preset | None:
     """The paper's layer for a model of this shape, whatever the name it was loaded by (fine-tunes included)."""
     text = config.get_text_config()
-    return _PRESETS.get((text.model_type, text.num_hidden_layers, text.hidden_size, text.vocab_size))
+    for name, shape in PUBLISHED.items():
+        if all(getattr(text, key) == shape[key] for key in _TOLD_BY):
+            model = name.split("/")[1]
+            return Preset(model, PAPER_LAYERS[model])
+    return None
 
 
 def choose_layer(

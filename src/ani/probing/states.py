@@ -1,4 +1,5 @@
-"""Hidden states of every layer at the numbers of labelled sentences, from one pass; knows nothing about probes."""
+"""Hidden states of every layer where a policy injects the numbers of labelled sentences, from one pass; knows nothing
+about probes."""
 
 import mmap
 import os
@@ -20,9 +21,11 @@ from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.files import naming_full_disk
 from ani.injection.attach import base_model, decoder_layers, is_attached
+from ani.injection.config import AniConfig
+from ani.injection.locate import NumberLocator
+from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import ONE_PROCESS, Processes
 from ani.models import evaluating
-from ani.numbers import NumberScanner
 
 MAX_NUMBERS = 20_000
 """Numbers probed at most: with an 8B model of 36 layers their hidden states fill 6 GB on disk, 330 MB a layer."""
@@ -38,7 +41,7 @@ class ProbedNumber(NamedTuple):
     sentence: int
     """Index of the sentence."""
     position: int
-    """Its terminal token."""
+    """The token that is read: the last one that the policy injects it at."""
     value: Decimal
     """Without its sign."""
     role: Role
@@ -47,7 +50,7 @@ class ProbedNumber(NamedTuple):
 
 
 class NumberStates(NamedTuple):
-    """N numbers and what each layer holds at their terminal tokens."""
+    """N numbers and what each layer holds at the tokens that are read."""
 
     numbers: list[ProbedNumber]
     layers: tuple[int, ...]
@@ -62,6 +65,7 @@ def number_states(
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[DiagnosticSentence],
     *,
+    policy: Policy = DEFAULT_POLICY,
     layers: Sequence[int] | None = None,
     max_numbers: int = MAX_NUMBERS,
     seed: int = 0,
@@ -75,6 +79,8 @@ def number_states(
         model: A causal language model without ANI attached.
         tokenizer: The model's.
         sentences: With the roles of their numbers.
+        policy: Says at which token a number is read. Under `after` the tokenizer's EOS token stands behind every
+            sentence, as behind a completion in training, since only the token behind a number shows that it is over.
         layers: Indices of transformers' `hidden_states`, in any order; all if None.
         max_numbers: Numbers of the more frequent role, and numbers above this count, are left out by chance.
         seed: Of that chance.
@@ -98,8 +104,13 @@ def number_states(
         raise InputError(f"the list of layers {list(layers)} must name at least one layer, and none twice")
     if not sentences:
         raise InputError("there are no sentences to probe; give some with numbers of both roles")
-    token_ids = [list(ids)[:MAX_TOKENS] for ids in tokenizer([s.text for s in sentences])["input_ids"]]
-    numbers = _balanced(list(_numbers(tokenizer, sentences, token_ids)), max_numbers, seed)
+    locator = NumberLocator(tokenizer, AniConfig(layer=0, policy=policy))
+    token_ids = [list(ids) for ids in tokenizer([s.text for s in sentences])["input_ids"]]
+    end = tokenizer.eos_token_id
+    if policy == "after" and end is not None:
+        token_ids = [[*ids, end] for ids in token_ids]
+    token_ids = [ids[:MAX_TOKENS] for ids in token_ids]
+    numbers = _balanced(list(_numbers(locator, sentences, token_ids)), max_numbers, seed)
     width = int(base.config.get_text_config().hidden_size)
     if processes.main:
         states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
@@ -120,18 +131,20 @@ def number_states(
 
 
 def _numbers(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[DiagnosticSentence], token_ids: list[list[int]]
+    locator: NumberLocator, sentences: Sequence[DiagnosticSentence], token_ids: list[list[int]]
 ) -> Iterator[ProbedNumber]:
-    """The numbers of the sentences whose terminal token is among the tokens.
+    """The numbers of the sentences that are injected at one of the tokens.
 
-    A tokenizer that rewrites the text (or a cut) may change what its numbers are: those are left out.
+    A tokenizer that rewrites the text (or a cut) may change what its numbers are: those are left out. So is a number
+    whose token carries a later one (`NumberScanner.scan_ended`).
     """
-    scanner = NumberScanner(tokenizer)
     for index, (sentence, ids) in enumerate(zip(sentences, token_ids, strict=True)):
-        for number, role, (start, end) in zip(scanner.scan(ids), sentence.roles, sentence.spans, strict=False):
+        carrier = {number.last_token: token for number, token in locator.find(ids)}
+        for number, role, (start, end) in zip(locator.scanner.scan(ids), sentence.roles, sentence.spans, strict=False):
             if number.text != sentence.text[start:end]:
                 break
-            yield ProbedNumber(index, number.last_token, abs(number.value), role, sentence.domain, sentence.template)
+            if (token := carrier.get(number.last_token)) is not None:
+                yield ProbedNumber(index, token, abs(number.value), role, sentence.domain, sentence.template)
 
 
 def _balanced(numbers: list[ProbedNumber], max_numbers: int, seed: int) -> list[ProbedNumber]:
@@ -186,7 +199,7 @@ def _read(
     batch: list[int],
     token_ids: list[list[int]],
 ) -> torch.Tensor:
-    """One forward pass without the head; what each layer is given at the batch's terminal tokens, on the CPU."""
+    """One forward pass without the head; what each layer is given at the batch's numbers, on the CPU."""
     row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(numbers[i].sentence for i in batch))}
     texts = [torch.tensor(token_ids[sentence]) for sentence in row_of]
     # Not the tokenizer's padding: many have no padding token, and none is read.

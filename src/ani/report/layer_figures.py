@@ -82,10 +82,7 @@ def _layer_curve(what: LayerCurve) -> Drawing:
     legend = [legend_key(RANDOM_SPLIT, "random split (the paper's measure)"), legend_key(HELD_OUT, "held out")]
     legend.append(Key("╌", NEUTRAL, "control task"))
     said = []
-    for style, label, estimates in (
-        (RANDOM_SPLIT, "random split", random_split),
-        (HELD_OUT, "held out", held_out),
-    ):
+    for style, label, estimates in ((RANDOM_SPLIT, "random split", random_split), (HELD_OUT, "held out", held_out)):
         _probe_line(axes, layers, estimates, style)
         peak, at = max((estimate.value, -layer) for layer, estimate in zip(layers, estimates, strict=True))
         said.append(

@@ -92,10 +92,7 @@ def effects_section(
         "layer-effects",
         "Layer sensitivity",
         (f"Task accuracy: {task}. {EFFECTS_NOTE}", _correlation_note(found), *left_out),
-        (
-            Figure("By layer", EffectsByLayer(effects, curve)),
-            Figure("Task over probe", TaskOverProbe(effects)),
-        ),
+        (Figure("By layer", EffectsByLayer(effects, curve)), Figure("Task over probe", TaskOverProbe(effects))),
         (_effects_table(effects),),
     )
 

@@ -16,7 +16,7 @@ class DecidedNumber(Record):
     start: Integer = Field(ge=0)
     end: Integer
     alpha: Probability | None = None
-    """σ(z); None where the overflow rule left the number alone."""
+    """σ(z); None where the number got nothing: it is out of range, or `after` gives its token a later one."""
     injected: bool
 
 

@@ -6,6 +6,7 @@ from typing import Literal, cast, get_args
 from huggingface_hub import split_torch_state_dict_into_shards
 from transformers import PreTrainedConfig
 
+from ani.chat import PLAIN_TEMPLATE
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.injection.adapter import adapter_base, fold_adapter
@@ -63,6 +64,7 @@ def merge(
         method = fold_adapter(merged, tokenizer, adapter_path)
         mark_merged(merged, method)
         merged.save_pretrained(work, max_shard_size=max_shard_size)
+        tokenizer.chat_template = tokenizer.chat_template or PLAIN_TEMPLATE
         tokenizer.save_pretrained(work)
         load = "LoRA is part of the weights; load it as any model of its family."
         if is_attached(merged):

@@ -4,17 +4,17 @@ A task is one file and one line here. `TASKS` is open to tasks of one's own, whi
 and `ani report` then know by name.
 """
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.launch import ONE_PROCESS, Processes
-from ani.models import need_chat_template
 from ani.progress import counting
 from ani.results.files import kept_files, read_records, task_file, write_records
 from ani.results.scores import Asked
@@ -30,6 +30,9 @@ from ani.tasks.language import Language
 from ani.tasks.routing import Routing
 from ani.tasks.task import Task
 from ani.untrusted.text import one_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
@@ -55,8 +58,6 @@ def task_class(name: str) -> type[Task]:
 
 def pose(tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, seed: int) -> list[Posed]:
     """Get the questions of every task; raises InputError for all that can be told before the model is asked."""
-    if chats := [task.name for task in tasks if task.chats]:  # before their data is fetched
-        need_chat_template(tokenizer, " and ".join(chats))
     posed = [Posed(task, task.questions(seed)) for task in tasks]
     for task, questions in posed:
         task.check(questions, tokenizer, config)

@@ -109,7 +109,6 @@ class Benchmark(Task):
         "D. Intervals are for other questions, not for other training seeds."
     )
     unit = "questions"
-    chats = True
     record = BenchmarkAnswer
 
     data: str | None = None

@@ -16,10 +16,10 @@ from ani.data.diagnostic import Role
 from ani.data.sources import hub_errors
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.results.files import Integer, Probability
-from ani.results.scores import ONE_MODEL, Asked
+from ani.results.scores import ONE_MODEL
 from ani.results.statistics import Estimate, grouped_share
 from ani.tasks.answering import Answerer
+from ani.tasks.gating import GateDecision
 from ani.tasks.task import Count, Measured
 from ani.untrusted.text import json_lines, zipped_json_lines
 
@@ -39,19 +39,12 @@ record keeps its tag, so that another list can be tried on the same file.
 """
 
 
-class TaggedDecision(Asked):
+class TaggedDecision(GateDecision):
     """The gate's decision about one tagged number, a line of `finer.jsonl`."""
 
     text: str
     """The sentence."""
-    start: Integer | None = None
-    end: Integer | None = None
-    value: str | None = None
     tag: str
-    role: Role
-    alpha: Probability | None = None
-    """σ(z); None where the overflow rule left the number alone."""
-    injected: bool
 
 
 class TaggedNumber(NamedTuple):

@@ -25,7 +25,7 @@ class GateDecision(Asked):
     value: str | None = None
     role: Role
     alpha: Probability | None = None
-    """σ(z); None where the overflow rule left the number alone."""
+    """σ(z); None where the number got nothing (`DecidedNumber.alpha`)."""
     injected: bool
     domain: str | None = None
 

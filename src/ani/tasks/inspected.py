@@ -84,7 +84,7 @@ def inspection_table(decided: DecidedText) -> RichTable:
     for number in decided.numbers:
         decision = "open: injected as a quantity" if number.injected else "closed: left alone as a name"
         if number.alpha is None:
-            decision = "out of range: left alone"
+            decision = "left alone: out of range, or its token has a later one"
         table.add_row(Text(number.text), number.value, "–" if number.alpha is None else f"{number.alpha:.3f}", decision)
     if not decided.numbers:
         table.add_row("–", "–", "–", "no number in the text")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic import Field
@@ -64,7 +64,7 @@ class RoutedNumber(Record):
     role: Role
     """Traps are nominal, operands quantitative."""
     alpha: Probability | None = None
-    """σ(z); None where the overflow rule left the number alone, and without a gate."""
+    """σ(z); None where the number got nothing (`DecidedNumber.alpha`), and without a gate."""
     injected: bool | None = None
     """None without a gate."""
     passed: bool | None = None
@@ -124,7 +124,6 @@ class Routing(Measured):
     caption = "Tool routing, with 95% intervals (queries resampled as wholes)"
     unit = "queries"
     record = RoutedQuery
-    chats = True
     together = 16
 
     limit: int | None = Field(default=None, ge=1)
@@ -143,14 +142,10 @@ class Routing(Measured):
         Raises:
             InputError: The tokenizer changes numbers (`Answerer.labelled_decisions`).
         """
-        rendered = [
-            # Models that can think first would do so for thousands of tokens; other templates ignore the switch.
-            answerer.tokenizer.apply_chat_template(
-                conversation(query, answerer.method), tokenize=False, add_generation_prompt=True, enable_thinking=False
-            )
-            for query in questions
-        ]
-        outputs = answerer.greedy_texts(cast(list[str], rendered), MAX_NEW_TOKENS, add_special_tokens=False)
+        from ani.chat import rendered
+
+        prompts = [rendered(answerer.tokenizer, conversation(query, answerer.method)) for query in questions]
+        outputs = answerer.greedy_texts(prompts, MAX_NEW_TOKENS, add_special_tokens=False)
         for query, output in zip(questions, outputs, strict=True):
             record = judged(query, answerer.method.read(output))
             if answerer.has_gate:

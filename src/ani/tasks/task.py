@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ani.launch import ONE_PROCESS, Processes
-from ani.models import need_chat_template
 from ani.results.files import Run
 from ani.results.scores import Asked
 from ani.results.sections import Section
@@ -51,8 +50,6 @@ class Task(Settings, ABC):
     """A line of its file."""
     needs_gate: ClassVar[bool] = False
     """Only asked of models with a gate."""
-    chats: ClassVar[bool] = False
-    """Only asked of models with a chat template."""
     together: ClassVar[int] = 1
     """Questions that are answered as one batch."""
 
@@ -70,8 +67,6 @@ class Task(Settings, ABC):
 
     def check(self, questions: Sequence[Any], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
         """Raises InputError for what can be told before the model is asked."""
-        if self.chats:
-            need_chat_template(tokenizer, self.name)
 
     @abstractmethod
     def answer(self, answerer: Answerer, questions: Sequence[Any], count: Count) -> Iterator[Asked]:

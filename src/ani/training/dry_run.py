@@ -20,36 +20,10 @@ from ani.errors import InputError
 from ani.injection.attach import check_layer, decoder_layers
 from ani.injection.module import AniModule
 from ani.models import default_dtype, load_config
+from ani.probing.selection import PUBLISHED
 from ani.training.recipe import DataSource, LoraSettings, Recipe, TrainingSettings
 from ani.training.run import check, lora_config, paper_layer
 from ani.untrusted.text import one_line
-
-
-def _published(
-    kind: str, hidden: int, layers: int, heads: int, intermediate: int, vocabulary: int, *, tied: bool = False
-) -> dict[str, Any]:
-    return {
-        "model_type": kind,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": intermediate,
-        "vocab_size": vocabulary,
-        "tie_word_embeddings": tied,
-    }
-
-
-PUBLISHED = {
-    "Qwen/Qwen3-4B": _published("qwen3", 2560, 36, 32, 9728, 151_936, tied=True),
-    "Qwen/Qwen3-8B": _published("qwen3", 4096, 36, 32, 12_288, 151_936),
-    "Qwen/Qwen3-32B": _published("qwen3", 5120, 64, 64, 25_600, 151_936),
-    "meta-llama/Llama-3.1-8B": _published("llama", 4096, 32, 32, 14_336, 128_256),
-    "mistralai/Mistral-7B-v0.3": _published("mistral", 4096, 32, 32, 14_336, 32_768),
-}
-"""The published shapes of the paper's models, for where the hub can't be reached. Their -Base and -Instruct variants
-have the same."""
 
 
 class Parameters(NamedTuple):

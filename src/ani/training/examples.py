@@ -28,11 +28,7 @@ def load_examples(recipe: Recipe) -> list[Example]:
         match source.kind:
             case "arithmetic":
                 problems = arithmetic_problems(
-                    source.count,
-                    digits=source.digits,
-                    operations=source.operations,
-                    split="train",
-                    seed=seed,
+                    source.count, digits=source.digits, operations=source.operations, split="train", seed=seed
                 )
                 examples += map(arithmetic_example, problems)
             case "diagnostic":

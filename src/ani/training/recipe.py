@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from ani.data.arithmetic import MOST_DIGITS
 from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
-from ani.injection.methods import METHODS, MethodName, unknown_method
-from ani.models import DTypeName, Quantization
+from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
+from ani.models import Attention, DTypeName, Quantization
 from ani.settings import Section, override, read_settings, validated
 from ani.untrusted.text import one_line
 
@@ -113,7 +113,7 @@ class TrainingSettings(Section):
     """Optimization (paper, "Hyperparameters", for the defaults)."""
 
     learning_rate: float = Field(default=5e-5, gt=0)
-    """Of the LoRA weights; constant."""
+    """Of the LoRA weights; constant but for `warmup_steps` and `decay`."""
     module_learning_rate: float = Field(default=1e-3, gt=0)
     """Of the ANI module, which learns from zero."""
     batch_size: int = Field(default=1, ge=1)
@@ -128,6 +128,8 @@ class TrainingSettings(Section):
     """Optimizer steps; overrules `epochs`."""
     warmup_steps: int = Field(default=0, ge=0)
     """In which the learning rates rise from 0."""
+    decay: float = Field(default=0.0, ge=0, le=1)
+    """Share of all steps, the last ones, in which the learning rates fall to 0, linearly; 0: none (the paper)."""
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
     """Longer gradients are shortened to it; `.inf`: none is."""
     gradient_checkpointing: bool = True
@@ -153,6 +155,8 @@ class Recipe(Section):
     """Of the base model; `auto`: bfloat16 where the hardware computes in it, else float32."""
     quantization: Quantization = "nf4"
     """`nf4`: 4-bit base weights (QLoRA), by bitsandbytes."""
+    attention: Attention = "auto"
+    """transformers' implementation while training; `auto`: `eager` on a CPU, else what transformers chooses."""
     method: MethodName = "ani"
     """A row of the paper's tables (`ani.injection.methods`)."""
     ani: AniSettings | None = None
@@ -170,6 +174,11 @@ class Recipe(Section):
     def trains(self) -> bool:
         """Whether the method trains anything."""
         return METHODS[self.method].decoding is None
+
+    @property
+    def probing(self) -> dict[str, Any]:
+        """What to tell `ani.probing.run.probe`: `probe`, and the policy that the layer is for."""
+        return {**self.probe.model_dump(), "policy": DEFAULT_POLICY if self.ani is None else self.ani.policy}
 
     @field_validator("method")
     @classmethod
@@ -240,7 +249,7 @@ def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
         path: A YAML file.
         *overrides: Lists of dotted changes such as `training.steps=100`, each upon the last. A list that chooses a
             method does without what file and earlier lists say where the method has its own way; what the list itself
-            says must not contradict it.
+            says must not contradict it. For a method without a module, neither it nor later ones may set the module.
 
     Raises:
         InputError: As `ani.settings.load_settings`; or a value contradicts the method.
@@ -257,4 +266,10 @@ def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
         override(raw, changes)
     if "variants" in raw:
         raise InputError(f"recipe {path} is a comparison of variants; carry it out with ani compare")
-    return validated(Recipe, raw, f"recipe {path}")
+    recipe = validated(Recipe, raw, f"recipe {path}")
+    of_module = [
+        change for changes in overrides[choosing or 0 :] for change in changes if change.startswith(("ani.", "ani={"))
+    ]
+    if METHODS[recipe.method].settings is None and of_module:
+        raise InputError(f"override {of_module[0]!r:.80}: method {recipe.method!r} has no module to set; leave it out")
+    return recipe

@@ -114,6 +114,7 @@ def train(
         rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
         trainer = AniTrainer(
             module_learning_rate=recipe.training.module_learning_rate,
+            decay=recipe.training.decay,
             method=recipe.method,
             on_log=on_log,
             model=model,
@@ -190,7 +191,7 @@ def _probed_layer(recipe: Recipe, console: Console | None) -> int:
             model,
             load_tokenizer(recipe.model),
             output / PROBE,
-            **recipe.probe.model_dump(),
+            **recipe.probing,
             console=console,
             facts={"model": recipe.model},
         )
@@ -224,7 +225,9 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
         device = "cpu"
         if dtype == "auto" and torch.cuda.is_available():
             dtype = cast(DTypeName, str(default_dtype("cuda")).removeprefix("torch."))
-    model: torch.nn.Module = load_model(recipe.model, dtype=dtype, quantization=recipe.quantization, device=device)
+    model: torch.nn.Module = load_model(
+        recipe.model, dtype=dtype, quantization=recipe.quantization, device=device, attention=recipe.attention
+    )
     set_seed(recipe.seed)
     model.requires_grad_(False)
     if recipe.lora is not None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import Sampler
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.trainer_callback import PrinterCallback
 
 from ani.data.collator import IGNORED
@@ -31,16 +31,23 @@ class AniTrainer(ResumableTrainer):
 
     Args:
         module_learning_rate: Learning rate of the ANI module.
+        decay: Share of all steps, the last ones, in which all learning rates fall to 0.
         on_log: Called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
         **kwargs: As for ResumableTrainer.
     """
 
     def __init__(
-        self, *, module_learning_rate: float, on_log: Callable[[dict[str, Any]], None] | None = None, **kwargs: Any
+        self,
+        *,
+        module_learning_rate: float,
+        decay: float = 0.0,
+        on_log: Callable[[dict[str, Any]], None] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.remove_callback(PrinterCallback)
         self.module_learning_rate = module_learning_rate
+        self.decay = decay
         self.on_log = on_log
         self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(self.model).forward).parameters
         self._number_totals: tuple[int, ...] = (0, 0)
@@ -59,6 +66,13 @@ class AniTrainer(ResumableTrainer):
             ]
             self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
         return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
+        if self.decay:
+            steps = min(round(self.decay * num_training_steps), num_training_steps - self.args.warmup_steps)
+            self.args.lr_scheduler_type = SchedulerType.WARMUP_STABLE_DECAY
+            self.args.lr_scheduler_kwargs = {"num_decay_steps": steps, "decay_type": "linear"}
+        return super().create_scheduler(num_training_steps, *args, **kwargs)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         batches, num_items = super().get_batch_samples(*args, **kwargs)
@@ -135,11 +149,7 @@ class AniTrainer(ResumableTrainer):
         self._add(embedding_ratio=injection.injected_ratio, embedding_rms=injection.embedding_rms)
         if has_gate(self.model):
             logits, alpha = injection.logits, injection.alpha
-            self._add(
-                gate_open=logits > 0,
-                gate_undecided=alpha * (1 - alpha),
-                gate_saturated=logits.abs() > SATURATED,
-            )
+            self._add(gate_open=logits > 0, gate_undecided=alpha * (1 - alpha), gate_saturated=logits.abs() > SATURATED)
             for name, role in (("quantitative", QUANTITATIVE), ("nominal", NOMINAL)):
                 of_role = logits[numbers.roles == role]
                 self._add(**{f"gate_open_{name}": of_role > 0, f"gate_logit_{name}": of_role.abs()})

@@ -5,15 +5,14 @@ import copy
 import itertools
 import logging
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, cast
 
 import torch
-from jinja2 import TemplateError
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from ani.chat import rendered
 from ani.errors import InputError
 from ani.injection.methods import Method
 from ani.tasks.answering import VllmModel, decoding, longest_text
@@ -50,17 +49,7 @@ class _Chat:
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         messages = [{**message, "content": self.ani_method.write(message["content"])} for message in chat_history]
-        render = partial(
-            self.tokenizer.apply_chat_template,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            enable_thinking=False,
-        )
-        try:
-            return cast(str, render(messages))
-        except TemplateError:  # no system role
-            system, user = messages
-            return cast(str, render([{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}]))
+        return rendered(self.tokenizer, messages, add_generation_prompt=add_generation_prompt)
 
 
 class VllmChat(_Chat):
@@ -76,8 +65,7 @@ class VllmChat(_Chat):
         self.model, self.tokenizer, self.ani_method, self.ani_kept, self.ani_room = model, tokenizer, method, kept, room
 
     def tok_encode(self, text: str) -> list[int]:
-        bos = self.tokenizer.bos_token
-        return cast(list[int], self.tokenizer.encode(text, add_special_tokens=not (bos and text.startswith(bos))))
+        return cast(list[int], self.tokenizer.encode(text, add_special_tokens=False))
 
     def generate_until(self, requests: list[Instance]) -> None:
         settings = requests[0].args[1]  # the same for all
@@ -125,6 +113,7 @@ class ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
             pretrained=model,
             tokenizer=tokenizer,
             backend="causal",
+            add_bos_token=False,  # the template writes it
             batch_size=batch_size or ("auto" if model.device.type == "cuda" else 8),
             max_length=longest_text(model.config),
         )

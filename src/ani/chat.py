@@ -1,0 +1,63 @@
+"""Chat messages → the text that a model reads: one rendering for training, evaluation, serving and the playground.
+
+A model is asked to answer at once, without thinking first, and no template may put today's date into its prompt: so the
+tokens before an answer are the same in training and evaluation.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ani.errors import InputError
+from ani.untrusted.text import one_line
+
+PLAIN_TEMPLATE = """\
+{{- bos_token }}
+{%- for message in messages %}
+{{- message['role'] | capitalize + ':\\n' + message['content'] | trim }}
+{%- if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}
+{{- '\\n\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Assistant:\\n' }}{% endif %}"""
+"""For base models, whose tokenizers have no chat template: who speaks, a line break, what is said, an empty line."""
+
+_ANSWER_AT_ONCE: dict[str, Any] = {"enable_thinking": False, "date_string": "26 Jul 2024"}
+"""Qwen3's switch, and the date that Llama 3's templates write where none is given or known."""
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+) -> str:
+    """The text of a chat, special tokens included, up to where the answer begins.
+
+    A system message that the template refuses stands before the first user's, after which comes an empty line.
+
+    Raises:
+        InputError: The template refuses the messages.
+    """
+    chat = [dict(message) for message in messages]
+    try:
+        try:
+            return _rendered(tokenizer, chat, add_generation_prompt)
+        except Exception:
+            if len(chat) < 2 or chat[0]["role"] != "system":
+                raise
+            chat[1]["content"] = f"{chat[0]['content']}\n\n{chat[1]['content']}"
+            return _rendered(tokenizer, chat[1:], add_generation_prompt)
+    except Exception as error:  # jinja's, and whatever the template's own code meets
+        raise InputError(
+            f"the model's chat template refuses the messages {one_line(repr(messages), 100)}: {one_line(error)}"
+        ) from error
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, chat: list[dict[str, Any]], add_generation_prompt: bool) -> str:
+    return str(
+        tokenizer.apply_chat_template(
+            chat,
+            chat_template=None if tokenizer.chat_template is not None else PLAIN_TEMPLATE,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **_ANSWER_AT_ONCE,
+        )
+    )

@@ -1,0 +1,101 @@
+"""One rendering: what a model reads before an answer is the same in training and in evaluation."""
+
+import copy
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from ani.chat import rendered
+from ani.data.collator import tokenize
+from ani.data.sources import Example, Message
+from ani.errors import InputError
+from ani.injection.methods import METHODS
+from ani.launch import ONE_PROCESS
+from ani.tasks.answering import Answerer
+from ani.tasks.lm_eval.kept import KeptAnswers
+from ani.tasks.lm_eval.model import ChatModel
+from tests.tiny import pair
+from tests.tokenizers import llama3, mistral, qwen
+
+THINKING = """\
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"""
+"""Qwen3 thinks unless it is told not to."""
+
+DATED = """\
+{%- if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}{{ bos_token }}
+{%- for message in messages %}{{ '[' + message.role + ' ' + date_string + ']' + message.content + '<|eot_id|>' }}
+{%- endfor %}{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"""
+"""Llama 3's templates write the date."""
+
+ALTERNATING = """\
+{{- bos_token }}{% for message in messages %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
+{%- if message.role == 'user' %}{{ '[INST] ' + message.content + ' [/INST]' }}
+{%- else %}{{ message.content + eos_token }}{% endif %}{% endfor %}"""
+"""Mistral's knows no system."""
+
+TEMPLATES = {
+    "thinking": (qwen, THINKING),
+    "dated": (llama3, DATED),
+    "alternating": (mistral, ALTERNATING),
+    "none": (llama3, None),
+    "none, sentencepiece": (mistral, None),
+}
+CHATS: dict[str, list[Message]] = {
+    "question": [{"role": "user", "content": "What is 12 + 30?"}],
+    "shots": [
+        {"role": "system", "content": "Answer with a number."},
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "What is 12 + 30?"},
+    ],
+}
+
+
+def tokenizer_of(name: str) -> PreTrainedTokenizerBase:
+    make, template = TEMPLATES[name]
+    tokenizer = copy.deepcopy(make())
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@pytest.mark.parametrize("chat", CHATS)
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_training_and_evaluation_read_the_same_tokens(name: str, chat: str) -> None:
+    tokenizer = tokenizer_of(name)
+    example = tokenize(Example(CHATS[chat], "42"), tokenizer, None, 4096)
+    model, _ = pair("llama", tokenizer)
+    benchmark = ChatModel(model, tokenizer, METHODS["ani"], KeptAnswers(None, str, 1, print, ONE_PROCESS), 1)
+    asked = benchmark.tok_encode(benchmark.apply_chat_template([dict(message) for message in CHATS[chat]]))
+    assert example.input_ids[: example.prompt_length] == asked
+    seen: list[list[int]] = []
+    model.generate = lambda input_ids, **_: seen.extend(input_ids.tolist()) or input_ids  # type: ignore[assignment,func-returns-value]
+    Answerer(model, tokenizer).greedy_texts([rendered(tokenizer, CHATS[chat])], 1, add_special_tokens=False)
+    assert seen == [asked]
+    text = tokenizer.decode(asked)
+    assert "12 + 30" in text and (chat == "question" or "Answer with a number" in text)
+
+
+def test_models_that_think_are_told_not_to() -> None:
+    assert rendered(tokenizer_of("thinking"), CHATS["question"]).endswith("<think>\n\n</think>\n\n")
+
+
+def test_the_day_does_not_matter() -> None:
+    assert "[user 26 Jul 2024]" in rendered(tokenizer_of("dated"), CHATS["question"])
+
+
+def test_the_plain_form() -> None:
+    tokenizer = tokenizer_of("none")
+    assert rendered(tokenizer, CHATS["shots"]) == (
+        f"{tokenizer.bos_token}System:\nAnswer with a number.\n\nUser:\n1 + 1?\n\n"
+        f"Assistant:\n2{tokenizer.eos_token}\n\nUser:\nWhat is 12 + 30?\n\nAssistant:\n"
+    )
+
+
+def test_a_system_that_the_template_refuses_goes_to_the_user() -> None:
+    text = rendered(tokenizer_of("alternating"), CHATS["shots"])
+    assert "[INST] Answer with a number.\n\n1 + 1? [/INST]2" in text
+    with pytest.raises(InputError, match="the model's chat template refuses the messages"):
+        rendered(tokenizer_of("alternating"), CHATS["shots"][2:])

@@ -1,0 +1,53 @@
+"""What is imported when: help and refusals need no torch, public names come when they are used."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ani
+
+HEAVY = ("accelerate", "datasets", "peft", "scipy", "sklearn", "torch", "transformers", "vllm")
+
+PRINT_IMPORTED = f"""
+import sys
+sys.argv = ["ani", *sys.argv[1:]]
+from ani import cli
+try:
+    cli.main()
+finally:
+    print(*(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["--help", "inspect --help", "train --help", "serve --help", "train recipe.yaml --dry-rum", "trian", "report none"],
+)
+def test_a_command_line_that_only_talks_imports_little(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_IMPORTED, *command.split()], capture_output=True, text=True, timeout=300
+    )
+    imported = done.stderr.splitlines()[-1].split()
+    assert imported == [], done
+    assert done.returncode == (0 if "--help" in command else 2)
+
+
+def test_a_command_prints_nothing_but_its_own(tiny_model: Path, tiny_adapter: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_DISABLE_PROGRESS_BARS"}
+    command = ["inspect", "Room 505 holds 10", "--json", "--model", str(tiny_model), "--adapter", str(tiny_adapter)]
+    done = subprocess.run(
+        [sys.executable, "-m", "ani.cli", *command], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.stderr == "" and len(json.loads(done.stdout)["numbers"]) == 2
+
+
+def test_every_public_name_is_there() -> None:
+    assert len(set(ani.__all__)) == len(ani.__all__) >= 18
+    for name in ani.__all__:
+        assert getattr(ani, name).__doc__ and name in dir(ani)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = ani.no_such_name  # type: ignore[attr-defined]
