@@ -35,15 +35,17 @@ What the sources leave open, and what is done here:
 - **Start of W_P**: zero where e is added, random where it replaces the state (`AniModule`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from transformers import LogitsProcessor, PreTrainedTokenizerBase
-
-from ani.injection.forced import ForcedResults
 from ani.numbers import number_pieces
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 from ani.numbers.reversed import reversed_pieces, turn_back
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 Policy = Literal["terminal", "digitwise", "placewise", "running", "after"]
 """Which tokens carry a number (`ani.injection.config.InjectionSettings.policy`)."""
@@ -73,6 +75,13 @@ class Method(NamedTuple):
 
 _SUBSTITUTED = {"layer": 0, "policy": "terminal", "scope": "prompt", "gate": "open", "combine": "substitute"}
 
+
+def _forced_results(tokenizer: PreTrainedTokenizerBase) -> LogitsProcessor:
+    from ani.injection.forced import ForcedResults
+
+    return ForcedResults(tokenizer)
+
+
 METHODS: dict[MethodName, Method] = {
     "ani": Method(),
     "sft": Method(None),
@@ -84,7 +93,7 @@ METHODS: dict[MethodName, Method] = {
     "static": Method({"policy": "terminal", "gate": "open", "combine": "replace"}),
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
-    "forced": Method(None, decoding=ForcedResults),
+    "forced": Method(None, decoding=_forced_results),
 }
 """Every method by its name (the module's docstring says what each is); open to one's own."""
 

@@ -12,8 +12,6 @@ from pydantic import Field
 
 from ani.data.calculations import CalculationProblem, CalculationSentence, calculation_problems, calculation_sentences
 from ani.data.diagnostic import Role
-from ani.injection.attach import injects_results
-from ani.injection.inspection import another_value, replaced_results
 from ani.numbers import find_numbers
 from ani.numbers.calculations import number_behind, remainder
 from ani.results.files import Integer, Probability, Run
@@ -105,6 +103,9 @@ class Calculations(Task):
         self, answerer: Answerer, questions: Sequence[CalculationProblem | CalculationSentence], count: Count
     ) -> Iterator[CalculationAnswer]:
         """Answer greedily; where results are injected, answer problems again with other values."""
+        from ani.injection.attach import injects_results
+        from ani.injection.inspection import another_value, replaced_results
+
         outputs = _outputs(answerer, questions)
         injects = not isinstance(answerer.model, VllmModel) and injects_results(answerer.model)
         problems = [question for question in questions if isinstance(question, CalculationProblem)]
