@@ -203,9 +203,7 @@ def paired_difference(
     return percentiles((pair[:, 0] - pair[:, 1]).mean(), differences, len(pair))._replace(p=p)
 
 
-def grouped_difference(
-    right: Mapping[Hashable, Sequence[bool]], baseline: Mapping[Hashable, Sequence[bool]]
-) -> Estimate | None:
+def grouped_difference(right: Mapping[Any, Sequence[bool]], baseline: Mapping[Any, Sequence[bool]]) -> Estimate | None:
     """One run's share of right decisions minus another's, where a group, such as a problem, has any number of each.
 
     Groups are resampled, each with the decisions of both runs; p as in `paired_difference`.

@@ -25,7 +25,6 @@ from ani.results.statistics import (
     difference_facts,
     grouped_difference,
     grouped_share,
-    share,
     share_facts,
 )
 from ani.results.tables import MISSING, Cell, Table, leader, percent, points
@@ -352,22 +351,21 @@ def _differences(rows: Sequence[Difference], baseline: str, subjects: bool = Fal
 
 
 def _right_equations(records: Iterable[BenchmarkAnswer]) -> Estimate | None:
-    """Those of one question may depend on each other."""
     found = [(right, answer.id) for answer in records for right in answer.equations]
     return grouped_share([right for right, _ in found], [question for _, question in found])
 
 
 def _gain(records: Sequence[BenchmarkAnswer], task: str, run: str, baseline: str) -> Estimate | None:
     """How much greater the share of right equations is than the baseline's."""
-    by_question = [
-        {
+
+    def by_question(which: str) -> dict[int, list[bool]]:
+        asked = (answer for answer in records if (answer.task, answer.run) == (task, which))
+        return {
             question: [right for answer in answers for right in answer.equations]
             for question, answers in grouped(asked, attrgetter("id")).items()
         }
-        for each in (run, baseline)
-        for asked in [[answer for answer in records if (answer.task, answer.run) == (task, each)]]
-    ]
-    return grouped_difference(*by_question)
+
+    return grouped_difference(by_question(run), by_question(baseline))
 
 
 def _equations(records: Sequence[BenchmarkAnswer], baseline: str | None) -> Table:
@@ -382,8 +380,8 @@ def _equations(records: Sequence[BenchmarkAnswer], baseline: str | None) -> Tabl
     rows = []
     for (task, run), answers in grouped(records, attrgetter("task", "run")).items():
         if right := _right_equations(answers):
-            cells = [Cell(task.upper()), Cell(run), percent(right)]
-            cells.append(percent(share(bool(answer.equations) for answer in answers)))
+            holds = grouped_share([bool(answer.equations) for answer in answers], [answer.id for answer in answers])
+            cells = [Cell(task.upper()), Cell(run), percent(right), percent(holds)]
             if baseline is not None:
                 cells.append(points(None if run == baseline else _gain(records, task, run, baseline)))
             rows.append(tuple(cells))

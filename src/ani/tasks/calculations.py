@@ -17,7 +17,7 @@ from ani.numbers.calculations import number_behind, remainder
 from ani.results.files import Integer, Probability, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, by_seed, differences, grouped, scores
 from ani.results.sections import Curves, Figure, Headline, Section
-from ani.results.statistics import Estimate, difference_facts, grouped_share, mean_of_two, share, share_facts
+from ani.results.statistics import Estimate, difference_facts, grouped_share, mean_of_two, share_facts
 from ani.results.tables import Cell, Table, percent
 from ani.tasks.answering import Answerer, VllmModel
 from ani.tasks.arithmetic import accuracies, gains
@@ -245,12 +245,15 @@ _digits = attrgetter("digits")
 
 
 def _share(role: Role, measure: Callable[[CalculationAnswer], bool | None]) -> Callable[..., Estimate | None]:
-    def share(records: Iterable[CalculationAnswer]) -> Estimate | None:
-        """Those of one template may depend on each other."""
-        asked = [record for record in records if record.kind and record.role == role and measure(record) is not None]
-        return grouped_share([bool(measure(record)) for record in asked], [record.template for record in asked])
+    return lambda records: _of_templates([r for r in records if r.kind and r.role == role], measure)
 
-    return share
+
+def _of_templates(
+    sentences: Iterable[CalculationAnswer], measure: Callable[[CalculationAnswer], bool | None]
+) -> Estimate | None:
+    """Sentences of one template may depend on each other."""
+    found = [(record.template, right) for record in sentences if (right := measure(record)) is not None]
+    return grouped_share([right for _, right in found], [template for template, _ in found])
 
 
 def _told_apart(records: Sequence[CalculationAnswer]) -> Estimate | None:
@@ -288,14 +291,13 @@ def _by_kind(records: Sequence[CalculationAnswer]) -> Table:
     runs = list(dict.fromkeys(record.run for record in records))
     kinds = grouped(records, attrgetter("role", "kind"))
     return Table(
-        "Calculations that are meant and answered, or not meant and left alone, by kind of sentence, with Wilson 95% "
-        "intervals",
+        "Calculations that are meant and answered, or not meant and left alone, by kind of sentence: 95% intervals",
         ("Kind", "Meant", *runs),
         tuple(
             (
                 Cell(kind),
                 Cell("yes" if role == "quantitative" else "no"),
-                *(percent(share(record.told_apart for record in found if record.run == run)) for run in runs),
+                *(percent(_of_templates([r for r in found if r.run == run], attrgetter("told_apart"))) for run in runs),
             )
             for (role, kind), found in kinds.items()
             if kind
