@@ -233,11 +233,17 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
     folder = tmp_path / "results"
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
     before = files_of(folder / "cells")
-    methods = {"sft": ["method=sft"], "early": ["ani.layer=1"], "numerologic": ["method=numerologic"]}
+    methods = {
+        **{name: [f"method={name}"] for name in ("sft", "numerologic", "forced")},
+        "early": ["ani.layer=1"],
+    }
+    with pytest.raises(InputError, match="variant 'forced' trains nothing, so it is the same with every seed"):
+        compare(seeds=[0], variants=methods, more_seeds={"forced": [3]}, baseline="sft")
     compare(seeds=[0], variants=methods, more_seeds={"sft": [3]}, baseline="sft")
+    assert not (folder / "cells" / "forced" / "training").exists()
     assert {path: file for path, file in files_of(folder / "cells").items() if path in before} == before
-    cells = {(record["run"], record["seed"]) for record in read(folder / "arithmetic.jsonl")}
-    assert cells == {("reference", None), ("early", 0), ("sft", 0), ("sft", 3), ("numerologic", 0)}
+    cells = {(record["seed"], record["run"]) for record in read(folder / "arithmetic.jsonl")}
+    assert cells == {(None, "reference"), (None, "forced"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
     gated = {record["run"] for record in read(folder / "gating.jsonl")}
     assert gated == {"early"}  # the others have no gate
     monkeypatch.setattr(comparison, "train", interrupted)  # nothing is left to do

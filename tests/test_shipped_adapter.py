@@ -8,6 +8,7 @@ import ani
 from ani import inspect, load_adapter
 from ani.injection.adapter import _read_config
 from ani.tasks.answering import Answerer
+from ani.tasks.calculations import Calculations
 from ani.tasks.gating import Gating
 from ani.training.recipe import load_recipe
 from tests.tiny import pair
@@ -66,3 +67,7 @@ def test_the_calculator_calculates() -> None:
     load_adapter(model, tokenizer, "smollm2-calculator")
     for prompt, answer in CALCULATIONS.items():
         assert written(model, tokenizer, prompt).startswith(f" {answer}<"), prompt
+    task = Calculations(count=4, digits=[3], operands=[2])
+    problems = task.questions(seed=0)[:4]
+    for record in task.run(Answerer(model, tokenizer), problems, lambda _: None):
+        assert record.correct and record.followed, record

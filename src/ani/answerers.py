@@ -23,6 +23,8 @@ class Candidate(NamedTuple):
     backend: str
     """`transformers` or `vllm`."""
     batch_size: int | None
+    forced: bool = False
+    """Whether exact results are forced, as by the method `forced`."""
 
     def check(self, tasks: Sequence[Task], *, alone: bool) -> None:
         """Raise InputError for what can be told before anything is loaded; `alone`: one process does all the work."""
@@ -38,6 +40,8 @@ class Candidate(NamedTuple):
                 raise InputError(
                     f"vLLM runs merged checkpoints: ani merge {self.adapter} OUT, then --model OUT and no --adapter"
                 )
+            if self.forced:
+                raise InputError("vLLM isn't made to write results: leave out --forced, or use --backend transformers")
             if self.batch_size is not None:
                 raise InputError("vLLM makes its own batches: leave out --batch-size")
         if self._method() is None and gated is not None:
@@ -46,6 +50,8 @@ class Candidate(NamedTuple):
     def load(self, tasks: Sequence[Task]) -> Answerer:
         """The model, ready to be asked; raises InputError if it can't be loaded, or lacks a gate that a task needs."""
         method = self._method() or METHODS["ani"]
+        if self.forced:
+            method = method._replace(decoding=METHODS["forced"].decoding)
         if self.backend == "vllm":
             return Answerer(VllmModel(self.model), load_tokenizer(self.model), method)
         model, tokenizer = adapted_model(self.model, self.adapter)

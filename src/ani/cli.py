@@ -227,7 +227,11 @@ def evaluate(
     model: ModelOption = "smollm2",
     adapter: AdapterOption = None,
     tasks: Annotated[
-        str, typer.Option("--tasks", help="Comma-separated: arithmetic, gating, gsm8k, math, mmlu, routing, finer.")
+        str,
+        typer.Option(
+            "--tasks",
+            help="Comma-separated: arithmetic, calculations, gating, gsm8k, math, mmlu, routing, finer.",
+        ),
     ] = "arithmetic",
     data: Annotated[
         list[str] | None,
@@ -238,8 +242,8 @@ def evaluate(
         typer.Option(
             "--limit",
             min=1,
-            help="Problems a digit length, sentences, queries or questions; default: 100 of arithmetic and gating, "
-            "else all.",
+            help="Problems a digit length, sentences, queries or questions; default: 100 of arithmetic and gating, 200 "
+            "of calculations, else all.",
         ),
     ] = None,
     operations: Annotated[
@@ -251,6 +255,9 @@ def evaluate(
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Of benchmarks; default: what fits on a GPU, 8 on a CPU.")
     ] = None,
+    forced: Annotated[
+        bool, typer.Option("--forced", help="Have decoding write exact results after written calculations.")
+    ] = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     backend: Annotated[
         Literal["transformers", "vllm"],
@@ -272,7 +279,7 @@ def evaluate(
         limit=limit,
         max_new_tokens=max_new_tokens,
     )
-    candidate = Candidate(model, adapter, backend, batch_size)
+    candidate = Candidate(model, adapter, backend, batch_size, forced)
     candidate.check(asked, alone=processes == 1 and not launched())
     team = join(processes)
     how = "start the same command again: benchmarks go on, other tasks begin anew"
@@ -283,7 +290,7 @@ def evaluate(
             out,
             seed=seed,
             console=Console(quiet=True) if as_json else console,
-            facts={"model": model, "adapter": adapter, "backend": backend},
+            facts={"model": model, "adapter": adapter, "backend": backend, **({"forced": True} if forced else {})},
             processes=team,
         )
     if as_json and team.main:

@@ -97,7 +97,8 @@ class Plan(_Design):
 
 
 class _Cell(NamedTuple):
-    """One model to evaluate: a variant trained with a seed, or the reference (seed None)."""
+    """One model to evaluate: a variant trained with a seed; or the reference, or a variant that trains nothing (seed
+    None)."""
 
     variant: str
     seed: int | None
@@ -110,7 +111,7 @@ class _Cell(NamedTuple):
 
     @property
     def method(self) -> Method:
-        return METHODS["ani" if self.seed is None else self.recipe.method]
+        return METHODS["ani" if self.variant == REFERENCE else self.recipe.method]
 
     @property
     def training(self) -> Path:
@@ -231,7 +232,7 @@ def _budget_notes(plan: Plan) -> list[str]:
     for name, recipe in plan.variants.items():
         budget = ("data", "training", "lora", "quantization", "dtype")
         changed = [key for key in budget if getattr(recipe, key) != getattr(plan.base, key)]
-        if changed:
+        if changed and recipe.trains:
             notes.append(f"{name} has other {' and '.join(changed)} than the recipe: its budget is not the others'.")
     return notes
 
@@ -239,7 +240,8 @@ def _budget_notes(plan: Plan) -> list[str]:
 def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Recipe]:
     """What each variant of a comparison trains; raises InputError if the comparison is not valid."""
     comparison = load_settings(path, Comparison, overrides)
-    return _plan(comparison, evaluation_tasks(comparison, f"recipe {path}"), Path(path).parent).variants
+    variants = _plan(comparison, evaluation_tasks(comparison, f"recipe {path}"), Path(path).parent).variants
+    return {name: recipe for name, recipe in variants.items() if recipe.trains}
 
 
 def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Plan:
@@ -257,6 +259,8 @@ def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Pla
                 raise InputError(
                     f"variant {name!r} must not set {key}: it is the same for all, or the comparison's own"
                 )
+        if not recipe.trains and name in comparison.more_seeds:
+            raise InputError(f"more_seeds: variant {name!r} trains nothing, so it is the same with every seed")
         variants[name] = recipe.model_copy(update={**common, "output": f"cells/{name}"})
     return Plan(
         base=base.model_copy(update={**common, "output": f"cells/{REFERENCE}"}),
@@ -273,7 +277,9 @@ def _spelled_out(tasks: Sequence[Task]) -> dict[str, Any]:
 def _cells(plan: Plan, folder: Path) -> list[_Cell]:
     """Seed after seed, so that all variants can be compared as early as possible."""
     cells = [_Cell(REFERENCE, None, plan.base, folder / plan.base.output)] if plan.reference else []
-    order = [(name, seed) for seed in plan.seeds for name in plan.variants]
+    untrained = {name: recipe for name, recipe in plan.variants.items() if not recipe.trains}
+    cells += [_Cell(name, None, recipe, folder / recipe.output) for name, recipe in untrained.items()]
+    order = [(name, seed) for seed in plan.seeds for name in plan.variants if name not in untrained]
     order += [(name, seed) for name, more in plan.more_seeds.items() for seed in more]
     for name, seed in order:
         recipe = plan.variants[name]

@@ -1,5 +1,6 @@
 """`values: results` and `both`: what is still to be written of a calculation, in prompts and answers alike."""
 
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from ani import AniConfig, InputError
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.injection.attach import last_decision, number_locator
+from ani.injection.inspection import another_value, forced_gates, replaced_results
 from ani.injection.locate import NumberLocator
+from ani.numbers.calculations import Calculation
 from tests.properties import examples
 from tests.tiny import FAMILIES, attached, pair
 from tests.tokenizers import ALL
@@ -143,6 +146,30 @@ def test_inspection_shows_the_result(values: str) -> None:
     )
     decision = last_decision(model)
     assert decision is not None and all(0 <= each.alpha <= 1 for each in signs)
+
+
+def test_replaced_results_are_injected() -> None:
+    """As if the text had another calculation, with the value for its result."""
+    model, tokenizer = model_of("llama", "results")
+    ids = ids_of(tokenizer, "So 48 / 2 = 7")
+    with forced_gates(model, True):
+        plain = logits_of(model, ids)
+        with pytest.raises(KeyError), replaced_results(model, lambda calculation: calculation.value + Decimal("46.5")):
+            found = number_locator(model).results(ids[0].tolist())
+            assert [result.upcoming for result in found.values()] == ["70.5", "70.5", "0.5"]
+            assert str(ani.inspect(model, tokenizer, "So 48 / 2 =")[0].value) == "70.5"
+            assert not torch.equal(logits_of(model, ids), plain)
+            raise KeyError
+        assert torch.equal(logits_of(model, ids), plain)
+
+
+@given(st.decimals(-1000, 1000, places=2), st.text(max_size=5))
+def test_another_value_has_the_same_form_and_no_digit_in_common(value: Decimal, text: str) -> None:
+    calculation = Calculation(text, value, "")
+    other = another_value(calculation)
+    assert other == another_value(calculation)
+    for a, b in zip(f"{value:f}", f"{other:f}", strict=True):
+        assert (a == b) == (not a.isdigit()) and b != "0"
 
 
 def test_an_adapter_keeps_its_values(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.numbers import NumberScanner
-from ani.numbers.calculations import LOOK_BEHIND, MAX_BLANKS, MAX_WRITING, Remainder, remainder
+from ani.numbers.calculations import LOOK_BEHIND, MAX_BLANKS, MAX_WRITING, Remainder, equations, remainder
 from tests.numbers import calculation_oracle
 from tests.tokenizers import ALL, llama3, qwen
 
@@ -510,3 +510,28 @@ def test_ids_of_any_kind() -> None:
 def test_a_start_outside_is_refused(start: int) -> None:
     with pytest.raises(InputError, match=f"start is {start}: it must lie in 0 to 3"):
         scanner_of("qwen").scan_results(ids_of(qwen(), "123"), start)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("3 + 4 = 7, so 7 * 2 = 15 and 15-20=-5.", [True, False, True]),
+        ("3 - 5 = −2", [True]),
+        ("<<48/2=24>>24", [True]),
+        ("5 * 2 = $10 and $3 - $4 = -$1 = $-1", [True, True]),
+        ("600 * 2 = 1,200 apples", [True]),
+        ("3 + 4 = 7.0\n8 + 1 =\t9", [True, True]),
+        ("3 + 4 = 7 - that is all", [True]),
+        # rounded to two places or more, up or down at a half
+        ("0.125 * 3 = $0.38 = 0.375", [True]),
+        ("1 / 8 = 0.12 or 1 / 8 = 0.13 or 1 / 8 = 0.14", [True, True, False]),
+        ("5 / 2 = 3 or 2.45 + 0 = 2.5", [False, False]),
+        # no result, or the number doesn't stand alone
+        ("10 / 3 = 3.33 and x = 5", []),
+        ("3 + 4 = x, 3 + 4 = 5 + 2, 3 + 4 = 7 * $2, 3 / 4 = 3/4, 3 / 2 = 1 1/2, 1 / 5 = 20%, 3 + 4 = (7)", []),
+        ("3 + 4 == 7, 3 + 4 = = 7, 3 + 4 =", []),
+        ("12 + 1 = 1e999", [False]),
+    ],
+)
+def test_equations(text: str, right: list[bool]) -> None:
+    assert [found.right for found in equations(text)] == right

@@ -10,6 +10,7 @@ from ani.results import statistics
 from ani.results.statistics import (
     Estimate,
     bootstrap_means,
+    grouped_difference,
     grouped_share,
     paired_difference,
     share_facts,
@@ -172,3 +173,16 @@ def test_what_scripts_get_of_a_share() -> None:
     assert (found["right"], found["total"], found["share"]) == (300, 500, 0.6)
     assert 0.4 < found["low"] < 0.6 < found["high"] < 0.8
     assert share_facts(grouped_share([], [])) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}
+
+
+def test_the_difference_of_grouped_shares() -> None:
+    """With one decision a group it is the paired difference; copies of all decisions change nothing."""
+    rng = np.random.default_rng(0)
+    own, other = rng.random(60) < 0.7, rng.random(60) < 0.4
+    expected = paired_difference(own, other)
+    for copies in (1, 3):
+        found = grouped_difference(*({i: [bool(x)] * copies for i, x in enumerate(run)} for run in (own, other)))
+        assert found == pytest.approx(expected)
+    ragged = grouped_difference({"a": [True, True], "b": [], "c": [False]}, {"a": [True], "b": [False, False], "c": []})
+    assert ragged is not None and ragged.value == pytest.approx(2 / 3 - 1 / 3) and ragged.cases == 3
+    assert grouped_difference({"a": [True]}, {"a": []}) is None and grouped_difference({}, {}) is None

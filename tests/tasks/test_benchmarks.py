@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.injection.methods import METHODS
 from ani.tasks import TASKS
@@ -220,6 +220,22 @@ def test_methods_that_rewrite_texts(tmp_path: Path) -> None:
     assert {record.marker for record in records} == {"The answer is"}
     assert [record.prompt_hash for record in records] == [record.prompt_hash for record in plain]
     assert sorted(seen) != sorted(outputs(plain))
+
+
+def test_methods_that_decode_otherwise(tmp_path: Path) -> None:
+    """With a shared prefix in the cache, too."""
+
+    class Sevens(LogitsProcessor):
+        def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+            self.seven = tokenizer.encode("7")[0]
+
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([self.seven]), 0)
+
+    answerer, benchmark = with_template(attached("qwen3"), batch_size=3), load("gsm8k", tmp_path)
+    method = METHODS["ani"]._replace(decoding=Sevens)
+    benchmark.answers(answerer, kept=tmp_path / "answers")
+    assert outputs(benchmark.answers(answerer._replace(method=method), kept=tmp_path / "answers")) == ["777777"] * 5
 
 
 def test_without_a_system_role_the_text_stands_before_the_users(tmp_path: Path) -> None:

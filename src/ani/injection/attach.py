@@ -167,6 +167,11 @@ def has_gate(model: nn.Module) -> bool:
     return is_attached(model) and ani_module(model).gate is not None
 
 
+def injects_results(model: nn.Module) -> bool:
+    """Whether a module that injects results of calculations is attached to the model."""
+    return is_attached(model) and number_locator(model).values != "literals"
+
+
 def number_locator(model: nn.Module) -> NumberLocator:
     """The locator of an attached model, which its collator shares."""
     ani_module(model)

@@ -1,6 +1,7 @@
 """What the gate decides about the numbers of a text, or is made to; knows nothing about how that is shown."""
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
 from ani.models import evaluating
+from ani.numbers.calculations import Calculation
 
 
 class NumberDecision(NamedTuple):
@@ -104,3 +106,31 @@ def forced_gates(model: nn.Module, opened: bool | None) -> Iterator[None]:
         yield
     finally:
         module.forced = before
+
+
+@contextmanager
+def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal]) -> Iterator[None]:
+    """Within the block, take calculations to come to other values, in forward as in generation.
+
+    What is still to be written of such a value is injected, not of the result: a model that reads what is injected
+    then writes the value, whatever the text says. The model is shared, as by `forced_gates`.
+
+    Args:
+        model: Attached; without `values="results"` or `"both"` nothing changes.
+        value_of: The value, finite and exact within the config's `fraction_digits`; the same at every call.
+    """
+    locator = number_locator(model)
+    before, locator.value_of = locator.value_of, value_of
+    try:
+        yield
+    finally:
+        locator.value_of = before
+
+
+def another_value(calculation: Calculation) -> Decimal:
+    """A value of the form of a calculation's result in which each digit is another one, drawn by its text."""
+    draw = random.Random(calculation.text)
+    others = (
+        draw.choice("123456789".replace(each, "")) if each.isdigit() else each for each in f"{calculation.value:f}"
+    )
+    return Decimal("".join(others))

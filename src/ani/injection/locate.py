@@ -5,8 +5,9 @@ all ask here, so they can't disagree.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from decimal import Decimal
 from typing import Any, Self, cast
 
 import torch
@@ -16,7 +17,7 @@ from ani.encoders import build_encoder
 from ani.encoders.remainder import Carried, CarriedEncoder
 from ani.injection.config import AniConfig
 from ani.numbers import Number, NumberScanner
-from ani.numbers.calculations import Remainder
+from ani.numbers.calculations import Calculation, Remainder
 
 UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
 """Values of `NumberBatch.roles`."""
@@ -104,12 +105,14 @@ class NumberLocator:
         """Whether numbers of the response get nothing, in training as in generation."""
         self.values = config.values
         self.fraction_digits = config.fraction_digits
+        self.value_of: Callable[[Calculation], Decimal] | None = None
+        """What calculations are taken to come to (`ani.injection.inspection.replaced_results`); None: their results."""
         self.overflow = config.overflow
         self.substitutes = config.combine == "substitute"
         """Whether a number's sub-tokens but the last are hidden (`NumberBatch.absorbed`)."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # immutable, and its token table is large
+        return self  # shared, as its token table is large
 
     def find(self, token_ids: Sequence[int], *, start: int = 0) -> list[tuple[Number, int]]:
         """Numbers that inject at tokens ≥ `start` of one row, each with the last of those tokens.
@@ -190,7 +193,7 @@ class NumberLocator:
         is no text."""
         if self.values == "literals":
             return {}
-        found = self.scanner.scan_results(token_ids, start, self.fraction_digits)
+        found = self.scanner.scan_results(token_ids, start, self.fraction_digits, self.value_of)
         return {token: remainder for token, remainder in found.items() if token_ids[token] != PADDING}
 
     def _tokens(self, number: Number, at: int, token_ids: Sequence[int]) -> list[tuple[int, str]]:

@@ -15,6 +15,7 @@ token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer
 | `static` | h ← e | layer l, terminal token | the paper, "Ablation": Static Injection |
 | `static-additive` | h ← h + e | layer l, terminal token | its additive sibling, ours |
 | `digitwise-gated` | h ← h + α·e | layer l, every token of the number | the paper, "Ablation": Digit-wise Injection |
+| `forced` | decoding writes the results of written calculations | no training | ours (`ani.injection.forced`) |
 
 `reference`, the tables' first row, is the model with nothing attached or trained; a comparison always has it.
 
@@ -34,12 +35,17 @@ What the sources leave open, and what is done here:
 - **Start of W_P**: zero where e is added, random where it replaces the state (`AniModule`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ani.numbers import number_pieces
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 from ani.numbers.reversed import reversed_pieces, turn_back
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 Policy = Literal["terminal", "digitwise", "placewise", "running", "after"]
 """Which tokens carry a number (`ani.injection.config.InjectionSettings.policy`)."""
@@ -59,6 +65,8 @@ class Method(NamedTuple):
     """A text as the model reads and writes it, in pieces; True for numbers."""
     read: Callable[[str], str] = str
     """What the model wrote, as ordinary text."""
+    decoding: Callable[[PreTrainedTokenizerBase], LogitsProcessor] | None = None
+    """What `generate` is given beside the model. A method that has it in `METHODS` trains nothing."""
 
     def write(self, text: str) -> str:
         """A text as the model reads and writes it."""
@@ -66,6 +74,13 @@ class Method(NamedTuple):
 
 
 _SUBSTITUTED = {"layer": 0, "policy": "terminal", "scope": "prompt", "gate": "open", "combine": "substitute"}
+
+
+def _forced_results(tokenizer: PreTrainedTokenizerBase) -> LogitsProcessor:
+    from ani.injection.forced import ForcedResults
+
+    return ForcedResults(tokenizer)
+
 
 METHODS: dict[MethodName, Method] = {
     "ani": Method(),
@@ -78,8 +93,9 @@ METHODS: dict[MethodName, Method] = {
     "static": Method({"policy": "terminal", "gate": "open", "combine": "replace"}),
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
+    "forced": Method(None, decoding=_forced_results),
 }
-"""Every method that trains something, by its name (the module's docstring says what each is); open to one's own."""
+"""Every method by its name (the module's docstring says what each is); open to one's own."""
 
 
 def unknown_method(name: object) -> str:

@@ -70,13 +70,20 @@ complete: the end comes next.
 Amounts of money that are no integers go to cents (``$7.50``), as 19 of 20 do in GSM8K; who ends at ``$7.5`` has
 contradicted nothing. Whatever else follows ends the result or contradicts it, and there is no more to say: ``7.00``
 is right, but all that was known had been said at the 7.
+
+Equations
+=========
+
+A text's equations are its calculations with the number behind the sign, if it stands there alone: in ``3 + 4 = 5 + 2``,
+``= 7 * 2``, ``= 3/4``, ``= 1 1/2`` or ``= 20%`` it may not be what the left side is said to be. An equation is right if
+the number's value is the result, or, written to two places or more, the result rounded to them (``0.125 * 3 = $0.38``).
 """
 
 import re
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, decimal_value, number_spans
 
@@ -121,6 +128,10 @@ _COMPUTES = re.compile(
 )
 _WRITTEN = re.compile(
     rf"{_B}{{0,{MAX_BLANKS}}}(?P<prefix>[{_MONEY}][-−]|[-−]?[{_MONEY}]?)(?P<number>[0-9.,]{{0,{MAX_RESULT}}})"
+)
+_BEHIND = re.compile(rf"{_B}{{0,{MAX_BLANKS}}}(?:[{_MONEY}](?P<later>[-−])|(?P<sign>[-−])?[{_MONEY}]?)")
+_GOES_ON = re.compile(
+    rf"{_B}{{0,{MAX_BLANKS}}}(?:%|{_OPERATOR}{_B}{{0,{MAX_BLANKS}}}[{_MONEY}(.]?[0-9]|(?<={_B})[0-9])"
 )
 WRITING = (BLANKS + _MONEY + "-−0123456789.,").encode()
 """The bytes that may stand between an equals sign and the end of a result."""
@@ -178,6 +189,53 @@ class Remainder(NamedTuple):
     calculation: Calculation
     upcoming: str
     """The characters to come: sign, digits and point. Empty: the result is complete."""
+
+
+class Equation(NamedTuple):
+    """A written calculation and the number behind its equals sign."""
+
+    calculation: Calculation
+    written: Decimal
+
+    @property
+    def right(self) -> bool:
+        """Whether the number is the result, or the result rounded to its two places or more."""
+        places = -cast(int, self.written.as_tuple().exponent)
+        error = abs(self.written - self.calculation.value)
+        return not error or (places >= 2 and error <= Decimal(5).scaleb(-places - 1))
+
+
+def equations(text: str) -> list[Equation]:
+    """The written equations of a text, from left to right."""
+    numbers = _unsigned(text)
+    found = []
+    for sign in re.finditer("=", text):
+        value, end = _number_at(text, sign.end(), numbers)
+        if value is None or _GOES_ON.match(text, end):
+            continue
+        if calculation := calculation_before(text, sign.start()):
+            found.append(Equation(calculation, value))
+    return found
+
+
+def number_behind(text: str) -> Decimal | None:
+    """The number with which a text behind an equals sign begins, as in an equation; None: with something else."""
+    return _number_at(text, 0, _unsigned(text))[0]
+
+
+def _unsigned(text: str) -> dict[int, int]:
+    """Where numbers begin and end without their signs."""
+    return {start + (text[start] in "+-"): end for start, end in number_spans(text).items()}
+
+
+def _number_at(text: str, begin: int, numbers: dict[int, int]) -> tuple[Decimal | None, int]:
+    """The number directly behind an equals sign, and its end."""
+    behind = _BEHIND.match(text, begin)
+    end = numbers.get(behind.end(), 0) if behind else 0
+    if behind is None or not end:
+        return None, 0
+    value = decimal_value(text[behind.end() : end])
+    return -value if behind["sign"] or behind["later"] else value, end
 
 
 def remainder(text: str, fraction_digits: int = FRACTION_DIGITS) -> Remainder | None:

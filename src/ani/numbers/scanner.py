@@ -19,6 +19,7 @@ from ani.numbers.calculations import (
     LOOK_BEHIND,
     MAX_WRITING,
     WRITING,
+    Calculation,
     Remainder,
     calculation_before,
     writing_end,
@@ -252,7 +253,11 @@ class NumberScanner:
         return numbers
 
     def scan_results(
-        self, token_ids: "TokenIds", start: int = 0, fraction_digits: int = FRACTION_DIGITS
+        self,
+        token_ids: "TokenIds",
+        start: int = 0,
+        fraction_digits: int = FRACTION_DIGITS,
+        value_of: Callable[[Calculation], Decimal] | None = None,
     ) -> dict[int, Remainder]:
         """What is still to be written of a calculation's result at every token from `start` on at which one is written.
 
@@ -262,6 +267,7 @@ class NumberScanner:
 
         Args:
             fraction_digits: a result that has more is none.
+            value_of: what a calculation is taken to come to; None: its result.
 
         Raises:
             InputError: `start` is negative or beyond the end of the sequence.
@@ -294,6 +300,8 @@ class NumberScanner:
             calculation = calculation_before(context, position, fraction_digits) if tokens else None
             if calculation is None:
                 continue
+            if value_of is not None:
+                calculation = calculation._replace(value=value_of(calculation))
             for token in tokens:
                 upcoming = calculation.upcoming(_decode(data[begin : token_ends[token]]))
                 if upcoming is not None:

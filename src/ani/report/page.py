@@ -39,6 +39,7 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
         "Policy": run.policy,
         "Adapter": run.adapter,
         "Backend": run.backend if run.model is not None else None,  # a folder of several models names neither
+        "Decoding": "writes exact results after written calculations" if run.forced else None,
         "Commit": run.commit,
         "Command": run.command,
         "Date": run.date,

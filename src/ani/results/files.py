@@ -53,6 +53,8 @@ class Run(Record):
     policy: str | None = None
     adapter: str | None = None
     backend: str = "transformers"
+    forced: bool = False
+    """Whether decoding wrote exact results after written calculations (`ani eval --forced`)."""
     commit: str | None = None
     command: str | None = None
     date: str | None = None

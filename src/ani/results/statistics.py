@@ -203,6 +203,25 @@ def paired_difference(
     return percentiles((pair[:, 0] - pair[:, 1]).mean(), differences, len(pair))._replace(p=p)
 
 
+def grouped_difference(right: Mapping[Any, Sequence[bool]], baseline: Mapping[Any, Sequence[bool]]) -> Estimate | None:
+    """One run's share of right decisions minus another's, where a group, such as a problem, has any number of each.
+
+    Groups are resampled, each with the decisions of both runs; p as in `paired_difference`.
+
+    Args:
+        right: Group: the decisions of one run, of all its seeds.
+        baseline: The other's, of the same groups. None is returned if a run has no decision.
+    """
+    rows = np.array([[sum(right[g]), len(right[g]), sum(baseline[g]), len(baseline[g])] for g in right], dtype=float)
+    if not len(rows) or not rows.sum(axis=0)[[1, 3]].all():
+        return None
+    means = np.vstack([rows.mean(axis=0), bootstrap_means(rows)])
+    means = means[(means[:, [1, 3]] > 0).all(axis=1)]  # a resample may have drawn groups without any
+    differences = means[:, 0] / means[:, 1] - means[:, 2] / means[:, 3]
+    p = (1 + int((differences[1:] <= 1e-12).sum())) / len(differences)
+    return percentiles(differences[0], differences[1:], len(rows))._replace(p=p)
+
+
 class Correlation(NamedTuple):
     """Of two measures over the same points, taken as exact; p two-sided, by permutation."""
 

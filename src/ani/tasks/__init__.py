@@ -21,6 +21,7 @@ from ani.results.scores import Asked
 from ani.tasks.answering import Answerer
 from ani.tasks.arithmetic import Arithmetic
 from ani.tasks.benchmarks import Gsm8k, Math, Mmlu
+from ani.tasks.calculations import Calculations
 from ani.tasks.finer import Finer
 from ani.tasks.gate_shares import GateShares
 from ani.tasks.gating import Gating
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (Arithmetic, Gsm8k, Math, Mmlu, Gating, Routing, Finer, GateShares, Language, Inspected)
+    task.name: task
+    for task in (Arithmetic, Calculations, Gsm8k, Math, Mmlu, Gating, Routing, Finer, GateShares, Language, Inspected)
 }
 """Every task by its name, in the order of tables and of the report."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -16,7 +17,13 @@ from ani.numbers import find_numbers
 from ani.results.decisions import DecidedNumber
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import (
+        LogitsProcessor,
+        LogitsProcessorList,
+        PreTrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
@@ -124,6 +131,20 @@ def _fingerprint(source: str, config: PreTrainedConfig) -> str:
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
+def decoding(method: Method, tokenizer: PreTrainedTokenizerBase) -> LogitsProcessorList:
+    """What `generate` is given for a method."""
+    from transformers import LogitsProcessorList
+
+    return LogitsProcessorList([] if method.decoding is None else [_processor(method.decoding, tokenizer)])
+
+
+@functools.lru_cache(maxsize=1)  # it may read the whole vocabulary
+def _processor(
+    make: Callable[[PreTrainedTokenizerBase], LogitsProcessor], tokenizer: PreTrainedTokenizerBase
+) -> LogitsProcessor:
+    return make(tokenizer)
+
+
 class Answerer(NamedTuple):
     """A model that is asked, and how texts are written for it."""
 
@@ -170,6 +191,7 @@ class Answerer(NamedTuple):
                 attention_mask=encoded["attention_mask"],
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
+                logits_processor=decoding(self.method, tokenizer),
                 pad_token_id=tokenizer.pad_token_id,
             )
         return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)

@@ -151,9 +151,9 @@ class Arithmetic(Task):
 
     @classmethod
     def tables(cls, records: Sequence[ArithmeticAnswer], baseline: str | None = None) -> list[Table]:
-        tables = [_accuracies(cls.scores(records))]
+        tables = [accuracies(cls.scores(records), "Exact answers by number of digits", "Operation")]
         if baseline is not None and (compared := cls.differences(records, baseline)):
-            tables.append(_differences(compared, baseline))
+            tables.append(gains(compared, f"Exact answers compared to {baseline}", "Operation"))
         if judged := [answer for answer in records if answer.answer is not None]:
             tables.append(_errors(judged))
         return tables
@@ -190,7 +190,7 @@ class Arithmetic(Task):
         if not rows:
             return None
         facts = {_NAMES.get(row.task, row.task): difference_facts({"all": row.overall, **row.parts}) for row in rows}
-        return Pairs([_differences(rows, baseline)], facts)
+        return Pairs([gains(rows, f"Exact answers compared to {baseline}", "Operation")], facts)
 
 
 def _columns(rows: Sequence[Score] | Sequence[Difference]) -> tuple[list[str], list[list[Estimate | None]]]:
@@ -200,8 +200,9 @@ def _columns(rows: Sequence[Score] | Sequence[Difference]) -> tuple[list[str], l
     return names, [[row.overall, *map(row.parts.get, digits)] for row in rows]
 
 
-def _accuracies(rows: Sequence[Score]) -> Table:
-    """One row an operation and run, all digits together and a column a digit count; an operation's best is bold."""
+def accuracies(rows: Sequence[Score], what: str, tasks: str) -> Table:
+    """One row a task (such as an operation; `tasks` is their column's name) and run, all digits together and a column a
+    digit count; a task's best is bold."""
     names, shares = _columns(rows)
     lines: list[tuple[Cell, ...]] = []
     for row, own in zip(rows, shares, strict=True):
@@ -211,8 +212,8 @@ def _accuracies(rows: Sequence[Score]) -> Table:
         )
         lines.append((Cell(row.task), Cell(row.run), _with_seeds(overall, row), *cells))
     return Table(
-        "Exact answers by number of digits, with Wilson 95% intervals",
-        ("Operation", "Run", *names),
+        f"{what}, with Wilson 95% intervals",
+        (tasks, "Run", *names),
         tuple(lines),
         label_columns=2,
     )
@@ -225,13 +226,13 @@ def _with_seeds(cell: Cell, row: Score) -> Cell:
     return cell._replace(details=(*cell.details, f"seeds {min(found):.1f}–{max(found):.1f}"))
 
 
-def _differences(rows: Sequence[Difference], baseline: str) -> Table:
-    """One row an operation and run: its accuracy minus the baseline's, in all and by digit count."""
+def gains(rows: Sequence[Difference], what: str, tasks: str) -> Table:
+    """One row a task and run: its accuracy minus the baseline's, in all and by digit count."""
     names, found = _columns(rows)
     return Table(
-        f"Exact answers compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
-        "intervals and the one-sided p of no gain",
-        ("Operation", "Run", *names),
+        f"{what}, in percentage points: the same problems in pairs, with 95% bootstrap intervals and the one-sided p "
+        "of no gain",
+        (tasks, "Run", *names),
         tuple((Cell(row.task), Cell(row.run), *map(points, columns)) for row, columns in zip(rows, found, strict=True)),
         label_columns=2,
     )

@@ -16,10 +16,17 @@ from pydantic import Field
 
 from ani.errors import InputError
 from ani.launch import ONE_PROCESS, Processes
+from ani.numbers.calculations import equations
 from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
 from ani.results.sections import Bars, Figure, Section
-from ani.results.statistics import Estimate, difference_facts, share_facts
+from ani.results.statistics import (
+    Estimate,
+    difference_facts,
+    grouped_difference,
+    grouped_share,
+    share_facts,
+)
 from ani.results.tables import MISSING, Cell, Table, leader, percent, points
 from ani.tasks.answering import Answerer, VllmModel, longest_text
 from ani.tasks.lm_eval.data import BenchmarkName
@@ -70,6 +77,11 @@ class BenchmarkAnswer(Answer):
         if self.task == "math" and self.level is not None:
             return "levels 1–3" if self.level <= 3 else "levels 4–5"
         return self.group
+
+    @property
+    def equations(self) -> list[bool]:
+        """Of each equation that the answer writes (`ani.numbers.calculations`), whether it is right."""
+        return [found.right for found in equations(self.output)] if isinstance(self.output, str) else []
 
 
 class Questions(list[dict[str, Any]]):
@@ -223,6 +235,8 @@ class Benchmark(Task):
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
         ((by_part,), (by_subject,)) = (cls.scores(records, key) for key in (_part, _subject))
         found = {"all": by_part.overall, **by_part.parts, **by_subject.parts}
+        if right := _right_equations(records):
+            found["equations"] = right
         return {part: share_facts(share) for part, share in found.items()}
 
     @classmethod
@@ -231,7 +245,7 @@ class Benchmark(Task):
         tables = [_main_results(rows), _parts(rows, "level or group", "Part")]
         if baseline is not None:
             tables.append(_differences(_compared(records, baseline, part=_part), baseline))
-        return _with_rows(tables)
+        return _with_rows([*tables, _equations(records, baseline)])
 
     @classmethod
     def _subject_tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None) -> list[Table]:
@@ -265,13 +279,14 @@ class Benchmark(Task):
     @classmethod
     def pairs(cls, records: Sequence[BenchmarkAnswer], baseline: str) -> Pairs | None:
         by_part, by_subject = (_compared(records, baseline, part=key) for key in (_part, _subject))
-        return Pairs(
-            _with_rows([_differences(by_part, baseline), _differences(by_subject, baseline, subjects=True)]),
-            {
-                row.task: difference_facts({"all": row.overall, **row.parts, **of_subjects.parts})
-                for row, of_subjects in zip(by_part, by_subject, strict=True)
-            },
-        )
+        tables = [_differences(by_part, baseline), _differences(by_subject, baseline, subjects=True)]
+        facts = {}
+        for row, of_subjects in zip(by_part, by_subject, strict=True):
+            found = {"all": row.overall, **row.parts, **of_subjects.parts}
+            if gain := _gain(records, row.task, row.run, baseline):
+                found["equations"] = gain
+            facts[row.task] = difference_facts(found)
+        return Pairs(_with_rows([*tables, _equations(records, baseline)]), facts)
 
 
 class Gsm8k(Benchmark):
@@ -333,6 +348,44 @@ def _differences(rows: Sequence[Difference], baseline: str, subjects: bool = Fal
     )
     parts = ((row, row.parts if subjects else {"all": row.overall, **row.parts}) for row in rows)
     return _by_part(caption, "Part", parts, points)
+
+
+def _right_equations(records: Iterable[BenchmarkAnswer]) -> Estimate | None:
+    found = [(right, answer.id) for answer in records for right in answer.equations]
+    return grouped_share([right for right, _ in found], [question for _, question in found])
+
+
+def _gain(records: Sequence[BenchmarkAnswer], task: str, run: str, baseline: str) -> Estimate | None:
+    """How much greater the share of right equations is than the baseline's."""
+
+    def by_question(which: str) -> dict[int, list[bool]]:
+        asked = (answer for answer in records if (answer.task, answer.run) == (task, which))
+        return {
+            question: [right for answer in answers for right in answer.equations]
+            for question, answers in grouped(asked, attrgetter("id")).items()
+        }
+
+    return grouped_difference(by_question(run), by_question(baseline))
+
+
+def _equations(records: Sequence[BenchmarkAnswer], baseline: str | None) -> Table:
+    """One row a benchmark and run."""
+    caption = (
+        "Equations in written answers: calculations with the number behind the equals sign, of results that can be "
+        "written out; with 95% intervals, questions resampled as wholes"
+    )
+    header = ["Benchmark", "Run", "Right equations", "Answers with an equation"]
+    if baseline is not None:
+        header.append(f"Right equations compared to {baseline}, in points")
+    rows = []
+    for (task, run), answers in grouped(records, attrgetter("task", "run")).items():
+        if right := _right_equations(answers):
+            holds = grouped_share([bool(answer.equations) for answer in answers], [answer.id for answer in answers])
+            cells = [Cell(task.upper()), Cell(run), percent(right), percent(holds)]
+            if baseline is not None:
+                cells.append(points(None if run == baseline else _gain(records, task, run, baseline)))
+            rows.append(tuple(cells))
+    return Table(caption, tuple(header), tuple(rows), label_columns=2)
 
 
 def _by_part(

@@ -99,14 +99,16 @@ def _earlier_settings(out: Path, model: Mapping[str, Any]) -> dict[str, Any]:
     if run is None:
         return {}
     found = {task: settings for task, settings in run.settings.items() if task_file(out, task).is_file()}
-    if found and (run.model, run.adapter, run.backend) != (
+    if found and (run.model, run.adapter, run.backend, run.forced) != (
         model.get("model"),
         model.get("adapter"),
         model.get("backend", Run().backend),
+        model.get("forced", False),
     ):
+        forced = ", with results forced" * run.forced
         raise InputError(
-            f"{out} holds results of the model {run.model}, adapter {run.adapter}, by {run.backend}; name another "
-            "output, or remove it"
+            f"{out} holds results of the model {run.model}, adapter {run.adapter}, by {run.backend}{forced}; name "
+            "another output, or remove it"
         )
     return found
 

@@ -39,6 +39,10 @@ RECIPE_FILE = "recipe.yaml"
 def check(recipe: Recipe, *, resume: bool = False, processes: int | None = None) -> None:
     """Raise InputError for what can be told before anything is loaded: no place for the output, or settings that
     contradict each other, or can't be carried out by so many processes (None: by those that run)."""
+    if not recipe.trains:
+        raise InputError(
+            f"method {recipe.method!r} trains nothing: name it as a variant of a comparison, or use ani eval --forced"
+        )
     output = Path(recipe.output)
     if output.exists() and not output.is_dir():
         raise InputError(f"output {output} is a file; name a directory")

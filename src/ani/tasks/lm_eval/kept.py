@@ -131,5 +131,6 @@ def fingerprint(model: PreTrainedModel | VllmModel, method: Method, generation: 
             # Bit patterns, as NumPy knows no bfloat16. On a CPU the hash takes less time than a sum of them.
             digest.update(tensor.detach().view(_INTEGERS[tensor.element_size()]).cpu().contiguous().numpy().data)
         module = ani_module(model).config.model_dump_json() if is_attached(model) else ""
-    digest.update(f"{module} {method.write('1 23 456')} {json.dumps(generation)}".encode())
+    decoding = "" if method.decoding is None else method.decoding.__qualname__
+    digest.update(f"{module} {method.write('1 23 456')}{decoding} {json.dumps(generation)}".encode())
     return digest.hexdigest()

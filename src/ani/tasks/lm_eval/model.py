@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from ani.chat import rendered
 from ani.errors import InputError
 from ani.injection.methods import Method
-from ani.tasks.answering import VllmModel, longest_text
+from ani.tasks.answering import VllmModel, decoding, longest_text
 from ani.tasks.lm_eval.kept import KeptAnswers
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about whatever is done here on purpose
@@ -140,6 +140,7 @@ class ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
 
     def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any) -> torch.Tensor:
         """Generate, with the shared prefix in the cache if each row begins with it: prefix, padding, the rest."""
+        settings["logits_processor"] = decoding(self.ani_method, self.tokenizer)
         size, mask = len(self.ani_prefix), settings["attention_mask"]
         texts = [row[kept.bool()] for row, kept in zip(context, mask, strict=True)]
         if self.ani_cache is None or any(

@@ -1,0 +1,306 @@
+"""Written calculations: exact results, injected values that are followed, and calculations that are not meant.
+
+Knows nothing about training.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from operator import attrgetter
+from typing import Any, cast
+
+from pydantic import Field
+
+from ani.data.calculations import CalculationProblem, CalculationSentence, calculation_problems, calculation_sentences
+from ani.data.diagnostic import Role
+from ani.numbers import find_numbers
+from ani.numbers.calculations import number_behind, remainder
+from ani.results.files import Integer, Probability, Run
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, by_seed, differences, grouped, scores
+from ani.results.sections import Curves, Figure, Headline, Section
+from ani.results.statistics import Estimate, difference_facts, grouped_share, mean_of_two, share_facts
+from ani.results.tables import Cell, Table, percent
+from ani.tasks.answering import Answerer, VllmModel
+from ani.tasks.arithmetic import accuracies, gains
+from ani.tasks.task import Count, Pairs, Task
+
+FOLLOWED = "follow rate"
+
+
+class CalculationAnswer(Answer):
+    """What is written behind the equals sign of a problem, or of a sentence (which has a `kind`), a line of
+    `calculations.jsonl`. Of a nominal one `prediction` is the first word."""
+
+    prompt: str
+    role: Role = "quantitative"
+    """Nominal: something else is meant than the calculation's result."""
+    result: str
+    """The exact one."""
+    answer: str
+    """What should be written."""
+    output: str
+    """What the model wrote."""
+    calculated: bool
+    """Whether it begins with the result."""
+    operations: list[str] = Field(default=[])
+    """Of a problem, each once."""
+    digits: Integer | None = None
+    """Of a problem's longest operand."""
+    operands: Integer | None = None
+    """Of a problem."""
+    replaced: str | None = None
+    """The value that was injected in place of the result for a second answer to a problem."""
+    followed: bool | None = None
+    """Whether that answer was this value."""
+    kind: str | None = None
+    """Of a sentence, such as `money` or `rounding`."""
+    template: str | None = None
+    """Of a sentence."""
+    alpha: Probability | None = None
+    """σ(z) at the sentence's equals sign."""
+    injected: bool | None = None
+    """Whether the gate was open there."""
+
+    @property
+    def identity(self) -> str:
+        """The prompt."""
+        return self.prompt
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether a calculation that is meant is answered by its result, and another one is not."""
+        return self.correct if self.role == "quantitative" else not self.calculated
+
+
+class Calculations(Task):
+    """Problems by themselves, and sentences whose calculation is meant, or not."""
+
+    name = "calculations"
+    title = "Calculations"
+    note = (
+        "A problem's answer is exact if every digit is right. Follow rate: answers that are exact by an injected value "
+        "that contradicts the text. Each sentence ends at a calculation's equals sign. Its result is meant, and then "
+        "should be the first number that is written. Or something else is, as in base 2 or where an error is quoted: "
+        "then it is left alone if the result is not what comes next, and right if the first word is."
+    )
+    unit = "questions"
+    record = CalculationAnswer
+    together = 50
+
+    count: int = Field(default=200, ge=1)
+    """Problems, and as many sentences."""
+    digits: list[int] = Field(default=[2, 4, 6, 8])
+    """Lengths of a problem's longest operand."""
+    operands: list[int] = Field(default=[2, 3])
+    """Of a problem. Each number, length and one of the four operations has its share."""
+
+    def questions(self, seed: int) -> list[CalculationProblem | CalculationSentence]:
+        """Problems, the shortest results first, and sentences; none stands in training data, nor does its template."""
+        problems = calculation_problems(self.count, digits=self.digits, operands=self.operands, split="test", seed=seed)
+        sentences = calculation_sentences(self.count, split="test", seed=seed)
+        return [*sorted(problems, key=lambda problem: len(problem.answer)), *sentences]
+
+    def answer(
+        self, answerer: Answerer, questions: Sequence[CalculationProblem | CalculationSentence], count: Count
+    ) -> Iterator[CalculationAnswer]:
+        """Answer greedily; where results are injected, answer problems again with other values."""
+        from ani.injection.attach import injects_results
+        from ani.injection.inspection import another_value, replaced_results
+
+        outputs = _outputs(answerer, questions)
+        injects = not isinstance(answerer.model, VllmModel) and injects_results(answerer.model)
+        problems = [question for question in questions if isinstance(question, CalculationProblem)]
+        again: Mapping[CalculationProblem, str] = {}
+        if injects and problems:
+            with replaced_results(cast(Any, answerer.model), another_value):
+                again = dict(zip(problems, _outputs(answerer, problems), strict=True))
+        for question, output in zip(questions, outputs, strict=True):
+            facts: dict[str, Any] = {"prompt": question.prompt, "output": output}
+            if isinstance(question, CalculationProblem):
+                facts |= {key: getattr(question, key) for key in ("answer", "digits", "operands")}
+                facts |= {"result": question.answer, "operations": list(question.operations)}
+                if question in again and (found := remainder(question.prompt)):
+                    value = another_value(found.calculation)
+                    facts |= {"replaced": f"{value:f}", "followed": _number(again[question]) == value}
+            else:
+                facts |= {key: getattr(question, key) for key in ("role", "result", "kind", "template")}
+                facts["answer"] = question.completion.strip()
+                if injects and answerer.has_gate:
+                    prompt = answerer.method.write(question.prompt)
+                    signs = [each for each in answerer.decisions(prompt) if each.end == len(prompt)]
+                    facts |= {key: getattr(each, key) for each in signs for key in ("alpha", "injected")}
+            yield _judged(facts)
+        count(len(questions))
+
+    @classmethod
+    def scores(cls, records: Sequence[CalculationAnswer]) -> list[Score]:
+        """Of the problems: all, by operation, by number of operands, and those that were followed; the parts are
+        digits."""
+        problems = [record for record in records if record.kind is None]
+        again = [
+            record.model_copy(update={"correct": record.followed}) for record in problems if record.followed is not None
+        ]
+        rows = [row for group in _GROUPS for row in scores(problems, group, _digits)]
+        return [*rows, *scores(again, lambda _: FOLLOWED, _digits)]
+
+    @classmethod
+    def differences(cls, records: Sequence[CalculationAnswer], baseline: str) -> list[Difference]:
+        """In exact answers, as for `scores`, and in how sentences are told apart."""
+        problems = [record for record in records if record.kind is None]
+        sentences = [record.model_copy(update={"correct": record.told_apart}) for record in records if record.kind]
+        rows = [row for group in _GROUPS for row in differences(problems, baseline, group, _digits)]
+        return [*rows, *differences(sentences, baseline, lambda record: _ROLES[record.role], lambda _: None)]
+
+    @classmethod
+    def summary(cls, records: Sequence[CalculationAnswer]) -> dict[str, Any]:
+        exact = {row.task: share_facts(row.overall) for row in cls.scores(records)}
+        return {"exact": exact, "sentences": {name: share_facts(of(records)) for name, of in _MEASURES.items()}}
+
+    @classmethod
+    def tables(cls, records: Sequence[CalculationAnswer], baseline: str | None = None) -> list[Table]:
+        rows = cls.scores(records)
+        compared = [] if baseline is None else cls.differences(records, baseline)
+        tables = [
+            accuracies(rows, "Exact results of calculations by number of digits", "Calculations"),
+            gains(compared, f"Calculations compared to {baseline}", "Calculations"),
+            _by_run(records),
+        ]
+        return [table for table in tables if table.rows]
+
+    @classmethod
+    def section(cls, records: Sequence[CalculationAnswer], run: Run) -> Section:
+        shown = super().section(records, run)
+        rows = cls.scores(records)
+        everything = {row.run: row for row in rows if row.task == _ALL}
+        headlines = []
+        if len(everything) == 1:
+            shares = {f"Calculations, {row.task}": row.overall for row in rows if row.task in (_ALL, FOLLOWED)}
+            for name, found in {**shares, "Calculations told apart": _told_apart(records)}.items():
+                if found:
+                    value, (interval,), _ = percent(found, counted=False)
+                    headlines.append(Headline(name, value, interval))
+        curves = Curves(
+            "digits", "Share of exact results", {name: row.parts for name, row in everything.items()}, run.baseline
+        )
+        return shown._replace(
+            figures=(Figure("Exact results of calculations", curves),),
+            folded=(_by_kind(records),),
+            headlines=tuple(headlines),
+        )
+
+    @classmethod
+    def pairs(cls, records: Sequence[CalculationAnswer], baseline: str) -> Pairs | None:
+        rows = cls.differences(records, baseline)
+        tables = [gains(rows, f"Calculations compared to {baseline}", "Calculations")]
+        return Pairs(tables, {cls.name: difference_facts({row.task: row.overall for row in rows})})
+
+
+def _outputs(answerer: Answerer, questions: Sequence[CalculationProblem | CalculationSentence]) -> list[str]:
+    """What is written behind each equals sign."""
+    method = answerer.method
+    # Room for a currency sign and thousands separators: a model that writes them must not be cut short.
+    sentences = [question for question in questions if isinstance(question, CalculationSentence)]
+    results = [question.answer for question in questions if isinstance(question, CalculationProblem)]
+    wanted = [f" {Decimal(result):,}" for result in [*results, *(sentence.result for sentence in sentences)]]
+    wanted += [f" {_word(sentence.completion)}" for sentence in sentences]
+    encoded = cast(Any, answerer.tokenizer)([method.write(text) for text in wanted], add_special_tokens=False)
+    longest = max(map(len, encoded["input_ids"]))
+    prompts = [method.write(question.prompt) for question in questions]
+    return [method.read(output) for output in answerer.greedy_texts(prompts, longest + 4)]
+
+
+def _judged(facts: dict[str, Any]) -> CalculationAnswer:
+    output, result = facts["output"], Decimal(facts["result"])
+    prediction: str | None
+    if facts.get("role") == "nominal":
+        prediction = _word(output) or None
+        correct = prediction == _word(facts["answer"])
+    else:
+        number = _number(output)
+        prediction, correct = None if number is None else f"{number:f}", number == result
+    facts |= {"prediction": prediction, "correct": correct, "calculated": number_behind(output) == result}
+    return CalculationAnswer(run=ONE_MODEL, **facts)
+
+
+def _number(output: str) -> Decimal | None:
+    """The number that stands behind the sign, or the first one of what does."""
+    behind = number_behind(output)
+    if behind is None and (found := find_numbers(output)):
+        return found[0].value
+    return behind
+
+
+def _word(text: str) -> str:
+    """The first one, without the punctuation that ends it."""
+    return next(iter(text.split()), "").rstrip(".,;:!?")
+
+
+_ALL = "all"
+_GROUPS: tuple[Callable[[CalculationAnswer], str], ...] = (
+    lambda record: _ALL,
+    lambda record: record.operations[0] if len(record.operations) == 1 else "several operations",
+    lambda record: f"{record.operands} operands",
+)
+_ROLES: dict[Role, str] = {"quantitative": "meant: answered", "nominal": "not meant: left alone"}
+_digits = attrgetter("digits")
+
+
+def _share(role: Role, measure: Callable[[CalculationAnswer], bool | None]) -> Callable[..., Estimate | None]:
+    return lambda records: _of_templates([r for r in records if r.kind and r.role == role], measure)
+
+
+def _of_templates(
+    sentences: Iterable[CalculationAnswer], measure: Callable[[CalculationAnswer], bool | None]
+) -> Estimate | None:
+    """Sentences of one template may depend on each other."""
+    found = [(record.template, right) for record in sentences if (right := measure(record)) is not None]
+    return grouped_share([right for _, right in found], [template for template, _ in found])
+
+
+def _told_apart(records: Sequence[CalculationAnswer]) -> Estimate | None:
+    """The mean over both roles."""
+    found = [_MEASURES[name](records) for name in _ROLES.values()]
+    return None if None in found else mean_of_two(*cast(Any, found))
+
+
+_MEASURES: dict[str, Callable[[Sequence[CalculationAnswer]], Estimate | None]] = {
+    _ROLES["quantitative"]: _share("quantitative", lambda record: record.correct),
+    _ROLES["nominal"]: _share("nominal", lambda record: not record.calculated),
+    "mean of both": _told_apart,
+    "not meant: right": _share("nominal", lambda record: record.correct),
+    "meant: gate open": _share("quantitative", lambda record: record.injected),
+    "not meant: gate shut": _share("nominal", lambda record: None if record.injected is None else not record.injected),
+}
+
+
+def _by_run(records: Sequence[CalculationAnswer]) -> Table:
+    """How sentences are told apart, one row a run."""
+    lines = []
+    for run, found in grouped((record for record in records if record.kind), attrgetter("run")).items():
+        by_seed(run, found)
+        lines.append((Cell(run), *(percent(measure(found)) for measure in _MEASURES.values())))
+    return Table(
+        "Calculations in sentences, with 95% intervals (templates resampled as wholes)",
+        ("Run", *(name.capitalize() for name in _MEASURES)),
+        tuple(lines),
+        label_columns=1,
+    )
+
+
+def _by_kind(records: Sequence[CalculationAnswer]) -> Table:
+    """The same, one row a kind of sentences, one column a run."""
+    runs = list(dict.fromkeys(record.run for record in records))
+    kinds = grouped(records, attrgetter("role", "kind"))
+    return Table(
+        "Calculations that are meant and answered, or not meant and left alone, by kind of sentence: 95% intervals",
+        ("Kind", "Meant", *runs),
+        tuple(
+            (
+                Cell(kind),
+                Cell("yes" if role == "quantitative" else "no"),
+                *(percent(_of_templates([r for r in found if r.run == run], attrgetter("told_apart"))) for run in runs),
+            )
+            for (role, kind), found in kinds.items()
+            if kind
+        ),
+        label_columns=2,
+    )
