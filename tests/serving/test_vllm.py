@@ -265,7 +265,7 @@ DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2
         ("mistral", {"policy": "running"}, {"speculative_config": DRAFTS}),
         ("llama", {"policy": "after", "values": "both"}, {"speculative_config": DRAFTS}),
     ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())) or "plain",
+    ids=["after-ranks", "terminal", "placewise-compiled", "running-drafts", "both-drafts"],
 )
 def test_a_tiny_model_of_each_family(
     tmp_path: Path, family: str, config: dict[str, Any], options: dict[str, Any]
