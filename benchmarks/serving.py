@@ -22,19 +22,19 @@ from ani.models import load_tokenizer, model_source
 from ani.serving.scheduling import Scheduled, StepLocator
 
 
-def engine(path: str, eager: bool) -> Any:
-    """Prefix caching is off for all, because a repeated prompt would cost nothing."""
+def engine(path: str, eager: bool, **options: Any) -> Any:
+    """Prefix caching is off unless `options` say otherwise, because a repeated prompt would cost nothing."""
     import vllm
 
-    return vllm.LLM(
-        path,
-        dtype="bfloat16",
-        max_model_len=1024,
-        max_num_seqs=32,
-        max_num_batched_tokens=2048,
-        enable_prefix_caching=False,
-        enforce_eager=eager,
-    )
+    settings: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "max_model_len": 1024,
+        "max_num_seqs": 32,
+        "max_num_batched_tokens": 2048,
+        "enable_prefix_caching": False,
+        "enforce_eager": eager,
+    }
+    return vllm.LLM(path, **{**settings, **options})
 
 
 def cost(locator: Any, rows: list[list[int]], repeats: int) -> tuple[float, float]:

@@ -15,18 +15,24 @@ from tests import tokenizers
 from tests.properties import examples
 
 POLICIES = ["terminal", "digitwise", "placewise", "running", "after"]
+CONFIGS: dict[str, dict[str, Any]] = {
+    **{policy: {"policy": policy} for policy in POLICIES},
+    "results": {"values": "results"},
+    "both": {"values": "both", "policy": "after"},
+}
 PROMPTS = [
     "Room 505 holds 10 of 1,234,567 people; -7.25e3",
     "3.14159 and 2.0.1",
     "no number here, but after it:",
     "12",
+    "So 1,200 + 34 =",
 ]
-ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6"]
+ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6", " 1234, 2 * 3 = 6"]
 
 
-def locators(policy: Any) -> tuple[NumberLocator, Any]:
+def locators(config: str) -> tuple[NumberLocator, Any]:
     tokenizer = tokenizers.llama3()  # up to three digits a token
-    return NumberLocator(tokenizer, AniConfig(layer=0, policy=policy)), tokenizer
+    return NumberLocator(tokenizer, AniConfig(layer=0, **CONFIGS[config])), tokenizer
 
 
 def at(numbers: NumberBatch, row: int, shift: int) -> dict[int, list[float]]:
@@ -37,12 +43,12 @@ def at(numbers: NumberBatch, row: int, shift: int) -> dict[int, list[float]]:
     }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("config", CONFIGS)
 @examples(25)
 @given(seed=st.integers(0, 10**6))
-def test_steps_find_what_whole_rows_hold(policy: str, seed: int) -> None:
+def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
     draw = random.Random(seed)
-    locator, tokenizer = locators(policy)
+    locator, tokenizer = locators(config)
     steps = StepLocator(locator)
     prompts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in PROMPTS]
     rows = [
@@ -71,7 +77,21 @@ def test_steps_find_what_whole_rows_hold(policy: str, seed: int) -> None:
         assert bool((numbers.positions < offset).all())
         for row, (i, shift) in enumerate(zip(order, shifts, strict=True)):
             found[i] |= at(numbers, row, shift)
+            carrying, named = set(at(numbers, row, shift)), set(steps.texts(step[row]))
+            assert named <= carrying if config in ("digitwise", "placewise") else named == carrying
     assert found == expected
+
+
+def test_what_tokens_carry_is_named() -> None:
+    for config, expected in [
+        ("terminal", ["505", "1,200", "34"]),
+        ("after", ["505", "1,200", "34"]),
+        ("results", ["1,200 + 34 ="]),
+    ]:
+        locator, tokenizer = locators(config)
+        ids = tokenizer("Room 505: 1,200 + 34 =", add_special_tokens=False)["input_ids"]
+        request = Scheduled("a", ids, len(ids), 1, len(ids), 0)
+        assert list(StepLocator(locator).texts(request).values()) == expected
 
 
 def test_another_request_under_the_same_id_has_its_own_numbers() -> None:
@@ -84,6 +104,6 @@ def test_another_request_under_the_same_id_has_its_own_numbers() -> None:
 
 
 def test_a_step_without_requests_has_no_numbers() -> None:
-    for policy in POLICIES:
-        numbers = StepLocator(locators(policy)[0]).find([])
+    for config in CONFIGS:
+        numbers = StepLocator(locators(config)[0]).find([])
         assert len(numbers) == 0 and numbers.features.dtype == torch.float32

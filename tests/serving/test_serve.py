@@ -86,9 +86,11 @@ def free_port() -> int:
 
 
 def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
-    path, model, tokenizer = tiny_merged(tmp_path, "qwen3", "running")
+    path, model, tokenizer = tiny_merged(tmp_path, "qwen3", policy="after")
     port = free_port()
+    decisions = tmp_path / "decisions.jsonl"
     options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--served-model-name", "tiny"]
+    options += ["--additional-config", json.dumps({"ani_decisions": str(decisions)})]
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen(
@@ -103,6 +105,7 @@ def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="secret", max_retries=0)
         text = "Room 505 holds 10 people and 12 + 30 ="
         ids = tokenizer(text)["input_ids"]
+        numbers = ani.inspect(model, tokenizer, text)
         expected, closed = (tokenizer.decode(greedy(m, [ids])[0][0]) for m in (model, shut(model)))
         assert expected != closed
         asked: dict[str, Any] = {
@@ -112,7 +115,12 @@ def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
             "temperature": 0,
             "extra_body": {"min_tokens": 8},
         }
-        assert client.completions.create(**asked).choices[0].text == expected
+        answer = client.completions.create(**asked)
+        assert answer.choices[0].text == expected
+        lines = [json.loads(line) for line in decisions.read_text().splitlines()]
+        assert {line["request"].startswith(answer.id) for line in lines} == {True}
+        decided = [(each["text"], each["injected"]) for line in lines for each in line["decisions"]]
+        assert decided[: len(numbers)] == [(number.text, number.injected) for number in numbers]
         assert "".join(part.choices[0].text for part in client.completions.create(**asked, stream=True)) == expected
         asked["extra_body"] = {"min_tokens": 8, "vllm_xargs": {"ani_gates": "shut"}}
         assert client.completions.create(**asked).choices[0].text == closed

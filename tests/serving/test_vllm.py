@@ -1,8 +1,11 @@
 """vLLM, which finds the plugin by itself, answers as transformers does: chunks, prefix cache, preemption and all."""
 
 import copy
+import itertools
 import json
+import math
 import random
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +23,7 @@ from ani.injection.adapter import CONFIG_FILE
 from ani.injection.attach import ani_module, last_decision
 from ani.injection.locate import NumberLocator
 from ani.serving.scheduling import StepLocator
-from ani.serving.vllm_plugin import SWITCH, caches_prefixes, gates_shut, refusal
+from ani.serving.vllm_plugin import DECISIONS, SWITCH, caches_prefixes, gates_shut, refusal
 from tests import tiny as tiny_models
 from tests import tokenizers
 from tests.tiny import pair, randomise
@@ -63,27 +66,26 @@ def quiet_vllm() -> Iterator[None]:
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_NO_USAGE_STATS", "1")
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # starts sooner; test_serve.py has processes
         yield
 
 
-def merged(folder: Path, policy: str, base: str) -> tuple[Path, PreTrainedModel]:
-    """The merged checkpoint of `folder`/adapter under a policy, and transformers' model of it."""
-    config = folder / "adapter" / CONFIG_FILE
-    config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
-    ani.merge(folder / "adapter", folder / policy, model=base, dtype="float32")
-    return folder / policy, AutoModelForCausalLM.from_pretrained(folder / policy, dtype=torch.float32).eval()
+def merged(folder: Path, base: str) -> tuple[Path, PreTrainedModel]:
+    """The merged checkpoint of `folder`/adapter, and transformers' model of it."""
+    ani.merge(folder / "adapter", folder / "merged", model=base, dtype="float32")
+    return folder / "merged", AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32).eval()
 
 
-def tiny_merged(folder: Path, family: str, policy: str) -> tuple[Path, PreTrainedModel, Any]:
+def tiny_merged(folder: Path, family: str, **config: Any) -> tuple[Path, PreTrainedModel, Any]:
     tokenizer = tiny_models._TOKENIZERS[family]()
     # vLLM's attention on a CPU has kernels for heads of 32 and more.
     model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32)
     model.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
-    ani.attach(model, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
+    ani.attach(model, tokenizer, AniConfig(layer=2, gate_hidden_size=8, **config))
     randomise(model, tokenizer)
     ani.save_adapter(model, folder / "adapter")
-    return *merged(folder, policy, str(folder / "base")), tokenizer
+    return *merged(folder, str(folder / "base")), tokenizer
 
 
 def cut_in_a_number(tokenizer: Any, row: list[int]) -> int:
@@ -91,9 +93,9 @@ def cut_in_a_number(tokenizer: Any, row: list[int]) -> int:
     return next(n.last_token for n in NumberScanner(tokenizer).scan(row) if n.last_token > max(16, n.first_token))
 
 
-def engine(path: Path, policy: str, rows: list[list[int]], chunk: int = 0, **options: Any) -> Any:
+def engine(path: Path, causal: bool, rows: list[list[int]], chunk: int = 0, **options: Any) -> Any:
     """32 requests in flight, prompts in chunks, cache blocks for 32 prompts but not for their answers."""
-    shared = int(policy == "running")
+    shared = int(causal)
     settings: dict[str, Any] = {
         "dtype": "float32",
         "enforce_eager": True,
@@ -103,7 +105,7 @@ def engine(path: Path, policy: str, rows: list[list[int]], chunk: int = 0, **opt
         "long_prefill_token_threshold": chunk,
         "block_size": BLOCK,
         "num_gpu_blocks_override": 8 + sum(sorted(len(row) // BLOCK + 1 - shared for row in rows)[-32:]),
-        "enable_prefix_caching": policy == "running",
+        "enable_prefix_caching": causal,
         "disable_log_stats": False,
         "seed": 0,
     }
@@ -173,35 +175,75 @@ def most_in_flight(llm: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return most
 
 
-def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, policy: str, count: int, **options: Any) -> None:
-    rows = [tokenizer(text)["input_ids"] for text in prompts(count)]
-    expected = greedy(model, rows)
+@torch.no_grad()
+def check_beams(llm: Any, model: PreTrainedModel, rows: list[list[int]], causal: bool) -> None:
+    """Each step of vLLM's beams is a new prompt, whose log-probability is that of one forward of the whole."""
     from vllm.sampling_params import BeamSearchParams
 
+    def found() -> Any:
+        params = BeamSearchParams(beam_width=2, max_tokens=6, ignore_eos=True)
+        return llm.beam_search([{"prompt_token_ids": row} for row in rows], params)
+
+    if not causal:
+        with pytest.raises(ValueError, match="leave out beam search"):
+            found()
+        return
+    for row, output in zip(rows, found(), strict=True):
+        for beam in output.sequences:
+            assert beam.tokens[: len(row)] == row and len(beam.tokens) == len(row) + 6
+            scores = model(input_ids=torch.tensor([beam.tokens])).logits[0, len(row) - 1 : -1].log_softmax(-1)
+            expected = scores.gather(-1, torch.tensor(beam.tokens[len(row) :]).unsqueeze(-1)).sum()
+            assert beam.cum_logprob == pytest.approx(float(expected), abs=2e-3)
+
+
+def check_decisions(llm: Any, file: Path, model: PreTrainedModel, tokenizer: Any) -> None:
+    """A new line for each step of a request, which together hold what `inspect` says."""
+    texts = [*prompts(1), *prompts(FEW + 3)[FEW:]]  # of which none begins like another
+    before = len(file.read_text().splitlines())
+    llm.reset_prefix_cache()
+    served(llm, [tokenizer(text)["input_ids"] for text in texts], 1)
+    decided: dict[int, list[dict[str, Any]]] = {}
+    for line in map(json.loads, file.read_text().splitlines()[before:]):
+        number, _, _ = line["request"].partition("-")  # vLLM makes its ids unique
+        decided.setdefault(int(number), []).extend(line["decisions"])
+    for found, text in zip((decided[number] for number in sorted(decided)), texts, strict=True):
+        expected = [number for number in ani.inspect(model, tokenizer, text) if not math.isnan(number.alpha)]
+        assert [(x["text"], x["injected"]) for x in found] == [(n.text, n.injected) for n in expected]
+        assert [x["alpha"] for x in found] == pytest.approx([n.alpha for n in expected], abs=1e-3)
+        assert all(x["token"] >= n.last_token for x, n in zip(found, expected, strict=True))
+
+
+def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, count: int, **options: Any) -> None:
+    causal = ani_module(model).config.causal
+    rows = [tokenizer(text)["input_ids"] for text in prompts(count)]
+    expected = greedy(model, rows)
     few = slice(0, FEW)
     closed = greedy(shut(model), rows[few])
     assert sum(a != b for (a, _), (b, _) in zip(expected[few], closed, strict=True)) > 4  # it matters
-    llm = engine(path, policy, rows[few], cut_in_a_number(tokenizer, rows[0]), **options)
+    llm = engine(path, causal, rows[few], cut_in_a_number(tokenizer, rows[0]), **options)
     try:
         found, cached = served(llm, rows)
         assert_same(found, expected)
-        assert (cached > 0) == (policy == "running")
+        assert (cached > 0) == causal
         with pytest.MonkeyPatch.context() as patch:
             most = most_in_flight(llm, patch)
             assert_same(served(llm, rows[few], BLOCK + 1)[0], greedy(model, rows[few], BLOCK + 1))
         assert most == [32] and metric(llm, "num_preemptions") > 0
-        if policy == "running":  # a second turn: what was generated is cached too, and its numbers go on
+        if causal:  # a second turn: what was generated is cached too, and its numbers go on
             turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[:20], expected[:20], strict=True)]
             longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
             again, cached = served(llm, longer)
             assert cached > 0
             assert_same(again, greedy(model, longer))
-        else:
-            with pytest.raises(ValueError, match="leave out beam search"):
-                llm.beam_search([{"prompt_token_ids": rows[0]}], BeamSearchParams(beam_width=2, max_tokens=4))
+        check_beams(llm, model, rows[:2], causal)
         # The switch: the base model's answers, also beside a prefix cache full of the others.
         assert_same(served(llm, rows[few], **{SWITCH: "shut"})[0], closed)
         assert_same(served(llm, rows[few], **{SWITCH: "learned"})[0], expected[few])
+        if "speculative_config" in options:
+            drafted, accepted = (metric(llm, f"spec_decode_num_{name}_tokens") for name in ("draft", "accepted"))
+            assert 0 < accepted < drafted
+        if "additional_config" in options:
+            check_decisions(llm, Path(options["additional_config"][DECISIONS]), model, tokenizer)
     finally:
         llm.llm_engine.engine_core.shutdown()
 
@@ -211,17 +253,27 @@ def shut(model: PreTrainedModel) -> Any:
     return ani.detach(copy.deepcopy(model)).eval()
 
 
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+
+
 @pytest.mark.parametrize(
-    ("family", "policy", "options"),
+    ("family", "config", "options"),
     [
-        ("qwen3", "running", {"tensor_parallel_size": 2}),
-        ("mistral", "terminal", {}),
-        ("llama", "placewise", {"enforce_eager": False}),
+        ("qwen3", {"policy": "after"}, {"tensor_parallel_size": 2}),
+        ("mistral", {"policy": "terminal"}, {}),
+        ("llama", {"policy": "placewise"}, {"enforce_eager": False, "additional_config": {}}),
+        ("mistral", {"policy": "running"}, {"speculative_config": DRAFTS}),
+        ("llama", {"policy": "after", "values": "both"}, {"speculative_config": DRAFTS}),
     ],
+    ids=["after-ranks", "terminal", "placewise-compiled", "running-drafts", "both-drafts"],
 )
-def test_a_tiny_model_of_each_family(tmp_path: Path, family: str, policy: str, options: dict[str, Any]) -> None:
-    path, model, tokenizer = tiny_merged(tmp_path, family, policy)
-    check_parity(path, model, tokenizer, policy, 60, **options)
+def test_a_tiny_model_of_each_family(
+    tmp_path: Path, family: str, config: dict[str, Any], options: dict[str, Any]
+) -> None:
+    path, model, tokenizer = tiny_merged(tmp_path, family, **config)
+    if "additional_config" in options:
+        options = {**options, "additional_config": {DECISIONS: str(tmp_path / "decisions.jsonl")}}
+    check_parity(path, model, tokenizer, 60, **options)
 
 
 @pytest.fixture(scope="module")
@@ -251,10 +303,35 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, tokenizer
 
 
-@pytest.mark.parametrize("policy", ["running", "terminal"])
-def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], policy: str) -> None:
+@pytest.mark.parametrize("policy", ["after", "terminal"])
+def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path, policy: str) -> None:
     folder, tokenizer = trained
-    check_parity(*merged(folder, policy, "smollm2"), tokenizer, policy, 200)
+    adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
+    config = adapter / CONFIG_FILE
+    config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
+    decisions = {DECISIONS: str(tmp_path / "decisions.jsonl")}
+    check_parity(*merged(tmp_path, "smollm2"), tokenizer, 200, additional_config=decisions)
+
+
+def test_states_come_from_a_store(tmp_path: Path) -> None:
+    path, model, tokenizer = tiny_merged(tmp_path, "mistral", policy="after")
+    rows = [tokenizer(text)["input_ids"] for text in prompts(8)]
+    expected = greedy(model, rows)
+    # vLLM's own example, which keeps whole prompts in files, takes no prompt in chunks.
+    place = {"shared_storage_path": str(tmp_path / "store")}
+    store = {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": place}
+    llm = engine(path, True, rows, max_num_batched_tokens=2048, kv_transfer_config=store)
+    try:
+        computed, before = served(llm, rows)
+        llm.reset_prefix_cache()
+        loaded, cached = served(llm, rows)
+        assert cached > before
+        assert_same(computed, expected)
+        assert_same(loaded, expected)
+        with pytest.raises(ValueError, match="leave out --kv-transfer-config"):
+            served(llm, rows, **{SWITCH: "shut"})
+    finally:
+        llm.llm_engine.engine_core.shutdown()
 
 
 def config(**changes: Any) -> Any:
@@ -270,6 +347,7 @@ def config(**changes: Any) -> Any:
         "prefix_caching": False,
         "transfer": None,
         "offloading": None,
+        "decisions": None,
         **changes,
     }
     return SimpleNamespace(
@@ -278,6 +356,7 @@ def config(**changes: Any) -> Any:
             pipeline_parallel_size=values["pipeline"],
             prefill_context_parallel_size=values["context"],
             use_ubatching=values["ubatching"],
+            enable_batch_sharded_sampling=None,
         ),
         speculative_config=values["speculative"],
         scheduler_config=SimpleNamespace(async_scheduling=values["asynchronous"]),
@@ -286,22 +365,27 @@ def config(**changes: Any) -> Any:
             enable_prefix_caching=values["prefix_caching"], kv_offloading_size=values["offloading"]
         ),
         kv_transfer_config=values["transfer"],
+        additional_config={DECISIONS: values["decisions"]},
     )
 
 
 def test_what_would_be_served_wrongly_is_refused() -> None:
-    terminal, running = (AniConfig(layer=1, policy=policy) for policy in ("terminal", "running"))
+    terminal, running, results = (
+        AniConfig(layer=1, **config)
+        for config in ({"policy": "terminal"}, {"policy": "running"}, {"values": "results", "policy": "terminal"})
+    )
     substitute = partial(AniConfig, layer=0, combine="substitute", gate="open")
     assert refusal(terminal, config()) is None
-    assert refusal(running, config(prefix_caching=True)) is None
-    assert refusal(running, config(asynchronous=True, v2=True)) is None
+    free = config(prefix_caching=True, asynchronous=True, v2=True, speculative=object(), transfer=object())
+    assert all(refusal(settings, free) is None for settings in (running, AniConfig(layer=1, policy="after"), results))
     assert refusal(terminal, config(asynchronous=True, speculative=object())) is None
+    assert refusal(terminal, config(decisions="here.jsonl")) is None
     for settings, changes, mend in [
         (terminal, {"prefix_caching": True}, "--no-enable-prefix-caching"),
         (terminal, {"offloading": 1.0}, "--kv-offloading-size"),
-        (running, {"transfer": object()}, "--kv-transfer-config"),
+        (terminal, {"transfer": object()}, "--kv-transfer-config"),
         (running, {"asynchronous": True}, "--no-async-scheduling"),
-        (running, {"speculative": object()}, "--speculative-config"),
+        (running, {"speculative": object(), "decisions": "here.jsonl"}, "--speculative-config"),
         (running, {"prompt_embeds": True}, "--enable-prompt-embeds"),
         (running, {"pipeline": 2}, "--tensor-parallel-size"),
         (running, {"context": 2}, "--tensor-parallel-size"),
@@ -310,6 +394,8 @@ def test_what_would_be_served_wrongly_is_refused() -> None:
     ]:
         reason = refusal(settings, config(**changes))
         assert reason is not None and mend in reason
+    with pytest.raises(ValueError, match="must be a file's path, not 3"):
+        refusal(running, config(decisions=3))
 
 
 def test_prefixes_are_kept_where_they_mean_the_same() -> None:
@@ -329,11 +415,11 @@ def test_the_switch_has_two_values() -> None:
 
 
 def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
-    path, _, _ = tiny_merged(tmp_path, "llama", "terminal")
+    path, _, _ = tiny_merged(tmp_path, "llama")
     with pytest.raises(ValueError, match="--no-enable-prefix-caching"):
-        engine(path, "terminal", [[0]], enable_prefix_caching=True)
+        engine(path, False, [[0]], enable_prefix_caching=True)
     with pytest.raises(ValueError, match="--kv-offloading-size"):
-        engine(path, "terminal", [[0]], kv_offloading_size=1.0)
+        engine(path, False, [[0]], kv_offloading_size=1.0)
 
 
 @pytest.mark.parametrize("policy", ["terminal", "running", "after"])
@@ -352,14 +438,17 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
     prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Add 12345 to 67", "8 = 9"))
     row = prompt + answer
 
-    def step(*requests: tuple[str, int, int]) -> Any:
-        ends = np.cumsum([0, *(stop - start for _, start, stop in requests)])
-        ids = [i for _, start, stop in requests for i in row[start:stop]]
+    def step(*requests: tuple[str, int, int], drafts: list[int] = [], rejected: int = 0) -> Any:  # noqa: B006
+        ids = [[*row[start:stop], *drafts] for _, start, stop in requests]
+        ends = np.cumsum([0, *map(len, ids)])
+        places = [range(start, start + len(own)) for (_, start, _), own in zip(requests, ids, strict=True)]
         batch = SimpleNamespace(
             req_ids=[name for name, _, _ in requests],
-            num_computed_tokens_np=np.array([start for _, start, _ in requests]),
+            num_computed_tokens_np=np.array([start + rejected for _, start, _ in requests]),  # the host can't know yet
             query_start_loc_np=ends,
-            input_ids=torch.tensor([*ids, 0, 0]),  # padded for a graph
+            query_start_loc=torch.from_numpy(ends),
+            positions=torch.tensor([*itertools.chain(*places), 0, 0]),  # padded for a graph
+            input_ids=torch.tensor([*itertools.chain(*ids), 0, 0]),
         )
         assert state.prepare_inputs(batch, None) == {}
         return told[-1]
@@ -376,11 +465,16 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
     add("a", len(prompt))
     add("shut", len(prompt), **{SWITCH: "shut"})
     found = {}
+    drafts, rejected = tokenizer("31 + 4", add_special_tokens=False)["input_ids"], 0
     for start, stop in [(0, 2), (2, len(prompt)), *((i, i + 1) for i in range(len(prompt), len(row)))]:
-        numbers = step(("shut", start, stop), ("a", start, stop))
-        offset = stop - start
-        places = (numbers.positions - offset + start).tolist()
+        drafted = drafts if start >= len(prompt) else []
+        numbers = step(("shut", start, stop), ("a", start, stop), drafts=drafted, rejected=rejected)
+        rejected = len(drafted)
+        places = (numbers.positions - (stop - start + rejected) + start).tolist()
+        of_drafts = {place for place in places if place >= stop}
+        assert bool(of_drafts) == (bool(drafted) and locator.causal)
         found |= dict(zip(places, numbers.features.tolist(), strict=True))
+        found = {place: features for place, features in found.items() if place not in of_drafts}
     assert found == expected
     state.remove_request("a")
     add("a", len(row) - 1)  # resumed after a preemption: it begins with all that it had written

@@ -51,6 +51,17 @@ class StepLocator:
         offsets = torch.tensor([request.offset for request in step], dtype=torch.long)
         return replace(found, positions=found.positions + offsets[found.rows])
 
+    def texts(self, request: Scheduled) -> dict[int, str]:
+        """What a request's scheduled tokens carry, as it is written: the number, or the calculation with its sign.
+
+        Of a number that several tokens carry only the last one is named.
+        """
+        ids = request.token_ids[: request.prompt_length if self.prefill_only else request.stop]
+        found = {token: number.text for number, token in self._locator.find(ids, start=request.start)}
+        for token, result in self._locator.results(ids, start=request.start).items():
+            found[token] = f"{result.calculation.text} ="
+        return {token: text for token, text in sorted(found.items()) if token < request.stop}
+
     def _of_prompts(self, step: Sequence[Scheduled]) -> NumberBatch:
         parts = []
         unfinished = {}

@@ -6,7 +6,9 @@ whole text of each request: in the V1 runner before its model arguments are made
 method is wrapped), in the V2 runner in the model state's `prepare_inputs`.
 """
 
+import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 from vllm.config import VllmConfig
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.models.llama import LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
@@ -26,7 +29,7 @@ from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_settings
 from ani.serving.scheduling import Scheduled, StepLocator
-from ani.serving.vllm_plugin import before, gates_shut
+from ani.serving.vllm_plugin import before, decisions_file, gates_shut
 
 
 class _InjectionLayer(nn.Module):
@@ -37,6 +40,8 @@ class _InjectionLayer(nn.Module):
     """φ, float32 (tokens of a step, d_fourier)."""
     ani_numbers: torch.Tensor
     """Which tokens carry a number, bool (tokens of a step, 1)."""
+    ani_logits: torch.Tensor | None
+    """The gate's z, float32 (tokens of a step,), if decisions are to be written."""
     ani_used: bool
     """Whether any does in the latest step."""
     ani_eager: bool
@@ -56,6 +61,8 @@ class _InjectionLayer(nn.Module):
         count = hidden_states.shape[0]
         states = hidden_states if residual is None else hidden_states + residual
         injection = self.ani(states, self.ani_features[:count])
+        if self.ani_logits is not None:
+            self.ani_logits[:count] = injection.logits
         injected = (injection.alpha.unsqueeze(-1) > 0) & self.ani_numbers[:count]
         hidden_states = torch.where(injected, injection.hidden_states, hidden_states)
         if residual is not None:
@@ -87,6 +94,14 @@ class AniForCausalLM(nn.Module):
         features = torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device)
         layer.register_buffer("ani_features", features, persistent=False)
         layer.register_buffer("ani_numbers", torch.zeros(size, 1, dtype=torch.bool, device=device), persistent=False)
+        file = decisions_file(vllm_config) if get_tensor_model_parallel_rank() == 0 else None
+        self.ani_decisions = None if file is None else Path(file)
+        if self.ani_decisions is not None:
+            self.ani_decisions.open("a").close()  # what can't be written is said at the start
+        self.ani_step: list[Scheduled] = []
+        layer.register_buffer(
+            "ani_logits", None if file is None else torch.zeros(size, device=device), persistent=False
+        )
         layer.ani_used = False
         layer.ani_eager = model_config.enforce_eager
 
@@ -121,6 +136,30 @@ class AniForCausalLM(nn.Module):
             numbers = numbers.to(layer.ani_numbers.device)
             layer.ani_numbers[numbers.positions] = True
             layer.ani_features[numbers.positions] = numbers.features
+        self.ani_step = step if layer.ani_used and self.ani_decisions is not None else []
+
+    def compute_logits(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's; it comes after each forward, outside of graphs, so that the gates' decisions can be read here."""
+        if self.ani_step:
+            self._write_decisions()
+        return super().compute_logits(*args, **kwargs)  # type: ignore[misc]
+
+    def _write_decisions(self) -> None:
+        assert self.ani_decisions is not None
+        step, self.ani_step = self.ani_step, []
+        logits = self.model.layers[self.ani_config.layer].ani_logits.cpu()
+        alphas, injected = logits.sigmoid().tolist(), (logits > 0).tolist()
+        lines = []
+        for request in step:
+            decisions = [
+                {"token": token, "text": text, "alpha": alphas[at], "injected": injected[at]}
+                for token, text in self.ani_steps.texts(request).items()
+                for at in [token - request.start + request.offset]
+            ]
+            if decisions:
+                lines.append(json.dumps({"request": request.request_id, "decisions": decisions}) + "\n")
+        with self.ani_decisions.open("a") as file:
+            file.write("".join(lines))
 
 
 # vLLM is left out of type checking (pyproject.toml), so that its classes are Any: hence each `misc` in this file.
@@ -190,12 +229,19 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
         self._requests.pop(req_id, None)
 
     def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
-        """Before every step. A causal policy waits for the tokens that the device has just sampled; others don't."""
+        """Before every step. A causal policy waits for the tokens that the device has just sampled; others don't.
+
+        What it waits for is what the forward reads: drafted tokens too, and the places of all, of which the host, which
+        plans a step before the last one's drafts are judged, has upper bounds only.
+        """
         model = self.model
         starts = input_batch.num_computed_tokens_np
         offsets = input_batch.query_start_loc_np
         prefill_only = model.ani_steps.prefill_only
-        ids = None if prefill_only or not self._requests else input_batch.input_ids.cpu().numpy()
+        ids = None
+        if not prefill_only and self._requests:
+            ids, offsets = input_batch.input_ids.cpu().numpy(), input_batch.query_start_loc.cpu().numpy()
+            starts = input_batch.positions.cpu().numpy()[offsets[: len(input_batch.req_ids)]]
         step = []
         for row, request_id in enumerate(input_batch.req_ids):
             if request_id not in self._requests:

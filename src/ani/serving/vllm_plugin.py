@@ -24,6 +24,10 @@ _SUBSTITUTES = "its method takes tokens out of the prompt, which vLLM has no pla
 SWITCH = "ani_gates"
 """Key of a request's `SamplingParams.extra_args` (`vllm_xargs` over HTTP): "learned", the default, or "shut"."""
 
+DECISIONS = "ani_decisions"
+"""Key of vLLM's `--additional-config`: a file to which the gates' decisions are appended, a JSON line a request and
+step."""
+
 
 def need_vllm() -> None:
     """Raises InputError if vLLM is missing, or of a version that isn't supported."""
@@ -62,10 +66,10 @@ def register() -> None:
     for architecture in ARCHITECTURES:
         ModelRegistry.register_model(architecture, f"ani.serving.vllm:{architecture}")
         MODELS_CONFIG_MAP[architecture] = _Check
-    # No official place for these three: a switch of another value is a bad request; a beam's next step comes as a new
-    # prompt; what shut gates computed isn't what the others computed.
+    # No official place for these three: a switch of another value is a bad request; some requests can't be served
+    # rightly; what shut gates computed isn't what the others computed.
     SamplingParams._verify_args = before(SamplingParams._verify_args, gates_shut)
-    InputProcessor.resolve_watermarking = before(InputProcessor.resolve_watermarking, _refuse_beams)
+    InputProcessor.resolve_watermarking = before(InputProcessor.resolve_watermarking, _check_request)
     Request.from_engine_core_request = classmethod(before(Request.from_engine_core_request.__func__, _apart))
 
 
@@ -75,6 +79,15 @@ def gates_shut(sampling_params: Any) -> bool:
     if switch not in ("learned", "shut"):
         raise ValueError(f'{SWITCH} must be "learned" or "shut", not {switch!r}')
     return bool(switch == "shut")
+
+
+def decisions_file(config: Any) -> str | None:
+    """Where vLLM's config says that decisions are written; None: nowhere."""
+    extra = config.additional_config
+    file = extra.get(DECISIONS) if isinstance(extra, dict) else None
+    if file is not None and not (isinstance(file, str) and file):
+        raise ValueError(f"{DECISIONS} in --additional-config must be a file's path, not {file!r}")
+    return file
 
 
 def before(method: Any, first: Any) -> Any:
@@ -88,15 +101,23 @@ def before(method: Any, first: Any) -> Any:
     return both
 
 
-def _refuse_beams(processor: Any, params: Any) -> None:
+def _check_request(processor: Any, params: Any) -> None:
     from vllm.sampling_params import BeamSearchParams
 
     settings = merged_settings(processor.model_config.hf_config)
-    if isinstance(params, BeamSearchParams) and not caches_prefixes(settings):
-        assert settings is not None
+    if settings is None:
+        return
+    if isinstance(params, BeamSearchParams):
+        if settings.causal:
+            return
         raise ValueError(
             f"vLLM's beam search gives every step's text as a new prompt, whose numbers policy={settings.policy!r} "
             "injects; leave out beam search, or use transformers"
+        )
+    if gates_shut(params) and processor.vllm_config.kv_transfer_config is not None:
+        raise ValueError(
+            f'{SWITCH}="shut" can\'t be served here: not every store of states tells it apart; leave out '
+            "--kv-transfer-config and --kv-offloading-size"
         )
 
 
@@ -149,24 +170,28 @@ def refusal(settings: AniConfig, config: Any) -> str | None:
     parallel = config.parallel_config
     if parallel.pipeline_parallel_size > 1 or parallel.prefill_context_parallel_size > 1 or parallel.use_ubatching:
         return "each process must see all tokens of a step; use --tensor-parallel-size alone"
-    if config.kv_transfer_config is not None or config.cache_config.kv_offloading_size is not None:
+    if decisions_file(config) is not None and (
+        config.speculative_config is not None or parallel.enable_batch_sharded_sampling
+    ):
         return (
-            "not every store of states tells requests apart by policy and switch; leave out --kv-transfer-config and "
-            "--kv-offloading-size"
+            f"{DECISIONS} are those of tokens that stay, read where all logits are computed; leave it out, or "
+            "--speculative-config and --enable-batch-sharded-sampling"
         )
-    if caches_prefixes(settings):
-        if config.speculative_config is not None:
-            return "drafted digits would have to be taken back; leave out --speculative-config"
+    if settings.causal:
         if config.scheduler_config.async_scheduling and not config.use_v2_model_runner:
             return (
-                f"policy={settings.policy!r} needs each generated token before the next step; pass "
-                "--no-async-scheduling, or set VLLM_USE_V2_MODEL_RUNNER=1"
+                "numbers of an answer need each generated token before the next step; pass --no-async-scheduling, or "
+                "set VLLM_USE_V2_MODEL_RUNNER=1"
             )
         return None
-    if config.cache_config.enable_prefix_caching:
+    stored = config.kv_transfer_config is not None or config.cache_config.kv_offloading_size is not None
+    if stored or config.cache_config.enable_prefix_caching:
+        options = (
+            "leave out --kv-transfer-config and --kv-offloading-size" if stored else "pass --no-enable-prefix-caching"
+        )
         return (
             f"policy={settings.policy!r} injects a prompt's number once the number has ended, and leaves an answer's "
-            "alone, so the same tokens have other states in another prompt; pass --no-enable-prefix-caching (or train "
-            "with policy='running' or 'after')"
+            f"alone, so the same tokens have other states in another prompt; {options} (or train with policy='running' "
+            "or 'after')"
         )
     return None
