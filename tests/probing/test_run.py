@@ -43,7 +43,7 @@ def probed(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[LayerSelection, Path]:
     out = tmp_path_factory.mktemp("probed") / "[new] folder"
-    return probe(model, tokenizer, out, sentences=SENTENCES, facts={"model": "tiny"}), out
+    return probe(model, tokenizer, out, sentences=SENTENCES, policy="terminal", facts={"model": "tiny"}), out
 
 
 def accuracy(records: list[dict[str, Any]], key: str) -> list[float]:
@@ -106,7 +106,12 @@ def test_select_layer_says_the_same(
 ) -> None:
     console = Console(file=io.StringIO(), width=100)
     found = ani.select_layer(
-        model, tokenizer, contrastive_sentences(SENTENCES), directory=tmp_path / "states", console=console
+        model,
+        tokenizer,
+        contrastive_sentences(SENTENCES),
+        policy="terminal",
+        directory=tmp_path / "states",
+        console=console,
     )
     assert found == probed[0]
     assert list(tmp_path.iterdir()) == []
@@ -118,7 +123,7 @@ def test_select_layer_says_the_same(
 def test_the_seed_and_the_layers_count(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, probed: tuple[LayerSelection, Path]
 ) -> None:
-    other = probe(model, tokenizer, tmp_path / "other", sentences=SENTENCES, layers=[2, 0], seed=5)
+    other = probe(model, tokenizer, tmp_path / "other", sentences=SENTENCES, policy="terminal", layers=[2, 0], seed=5)
     assert [point.layer for point in other.curve] == [0, 2]
     assert read(tmp_path / "other" / RANDOM_SPLIT)[0] != read(probed[1] / RANDOM_SPLIT)[0]
 
@@ -126,7 +131,7 @@ def test_the_seed_and_the_layers_count(
 def test_the_policy_says_where_and_is_recorded(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, probed: tuple[LayerSelection, Path]
 ) -> None:
-    selection = probe(model, tokenizer, tmp_path, sentences=SENTENCES, policy="after")
+    selection = probe(model, tokenizer, tmp_path, data="contrastive", sentences=SENTENCES)
     assert json.loads((tmp_path / SELECTION).read_text())["policy"] == "after"
     assert json.loads((tmp_path / "run.json").read_text())["settings"]["policy"] == "after"
     assert selection.curve != probed[0].curve

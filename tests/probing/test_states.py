@@ -1,6 +1,7 @@
 import copy
 import sys
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import get_args
@@ -16,10 +17,12 @@ from ani.injection.attach import decoder_layers
 from ani.injection.methods import Policy
 from ani.numbers import NumberScanner
 from ani.probing import states as states_module
-from ani.probing.states import NumberStates, number_states
+from ani.probing.states import NumberStates
 from tests.probing.planted import sentence
 from tests.tiny import FAMILIES, LAYERS, pair, tiny
 from tests.tokenizers import llama3
+
+number_states = partial(states_module.number_states, policy="terminal")  # unless a test says otherwise
 
 MIXED = [
     sentence("12 passed the ball", "nominal"),

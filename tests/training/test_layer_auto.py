@@ -39,8 +39,8 @@ def test_the_layer_is_the_one_that_was_found(auto_recipe: Write, tmp_path: Path)
     model = train(recipe, console=console)
     run = tmp_path / "run"
     chosen = json.loads((run / PROBE / SELECTION).read_text())
-    assert (chosen["data"], chosen["held_out"], chosen["sentences"]) == ("contrastive", None, 250)
-    assert chosen["policy"] == "after"  # the recipe's own
+    assert (chosen["data"], chosen["held_out"], chosen["sentences"]) == ("diagnostic", None, 250)
+    assert chosen["policy"] == "after"  # the recipe's own, which has sentences of its own
     assert json.loads((run / ADAPTER / "ani_config.json").read_text())["layer"] == chosen["layer"]
     assert ani_module(model).config.layer == chosen["layer"]
     assert "".join(chosen["reason"].split()) in "".join(console.file.getvalue().split())  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def test_whatever_was_found_is_what_is_trained(
     model = train(load_recipe(auto_recipe(), ["training.steps=1", "probe.held_out=other.jsonl"]))
     assert ani_module(model).config.layer == layer
     assert json.loads((tmp_path / "run" / ADAPTER / "ani_config.json").read_text())["layer"] == layer
-    assert [(s["data"], s["held_out"], s["sentences"]) for s in asked] == [("contrastive", "other.jsonl", 240)]
+    assert [(s["data"], s["held_out"], s["sentences"]) for s in asked] == [(None, "other.jsonl", 240)]
 
 
 def test_a_resumed_run_does_not_probe_again(

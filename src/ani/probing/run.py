@@ -26,11 +26,20 @@ from ani.progress import counting
 from ani.provenance import provenance
 from ani.results.files import LAYERS, RUN, SELECTION, write_json, write_records
 
+
+def _templates(count: int, seed: int) -> list[DiagnosticSentence]:
+    held_out = count // 3  # whose values the probes are tested on
+    return [
+        *diagnostic_sentences(count - held_out, split="train", seed=seed),
+        *diagnostic_sentences(held_out, split="test", seed=seed),
+    ]
+
+
 OWN: dict[str, Callable[[int, int], list[DiagnosticSentence]]] = {
     "contrastive": lambda count, seed: contrastive_sentences(count, seed=seed),
-    "diagnostic": lambda count, seed: diagnostic_sentences(count, split="train", seed=seed),
+    "diagnostic": _templates,
 }
-"""Our own sets by name: so many sentences, by a seed."""
+"""Our own sets by name: so many sentences of both splits, by a seed."""
 """Names our own minimal pairs where a file of labelled sentences could stand."""
 SENTENCES = 4000
 """How many of them."""
