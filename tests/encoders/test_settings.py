@@ -74,7 +74,7 @@ def test_a_row_depends_on_its_number_alone(choice: str, values: list[Decimal]) -
 def test_what_is_no_number_is_named(choice: str, value: str | Decimal) -> None:
     encoder = encoder_of(choice)
     for refuse in (lambda: encoder.encode(["1", value]), lambda: encoder.in_range(value)):
-        refused(refuse, "not a finite decimal number", repr(str(value)))
+        refused(refuse, repr(str(value)), "not a finite decimal number")
 
 
 @choices
