@@ -125,13 +125,15 @@ def test_attaching_changes_no_bit(family: str) -> None:
     assert torch.equal(logits_of(model.train(), **batch), logits_of(pair(family, gemma_like())[0], **batch))
 
 
-def test_scale_is_the_median_rms_of_the_layer_at_numbers() -> None:
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_scale_is_the_median_rms_of_the_layer_where_it_is_edited(policy: Any) -> None:
     model, tokenizer = pair("llama")
-    attach(model, tokenizer, AniConfig(layer=3))
+    attach(model, tokenizer, AniConfig(layer=3, policy=policy))
     ids = encode(tokenizer, CALIBRATION_TEXT)
     with torch.no_grad():
         hidden = pair("llama")[0](input_ids=ids, output_hidden_states=True).hidden_states[3][0]
-    at = [number.last_token for number in number_locator(model).scanner.scan(ids[0].tolist())]
+    row, scanner = ids[0].tolist(), number_locator(model).scanner
+    at = [n.last_token for n in scanner.scan(row)] if policy == "terminal" else list(scanner.scan_ended(row, 0))
     assert ani_module(model).scale == pytest.approx(float(hidden[at].square().mean(dim=1).sqrt().median()), rel=1e-6)
 
 
