@@ -260,17 +260,20 @@ DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2
     ("family", "config", "options"),
     [
         ("qwen3", {"policy": "after"}, {"tensor_parallel_size": 2}),
-        ("mistral", {"policy": "terminal"}, {}),
+        ("mistral", {"policy": "terminal"}, {"additional_config": {}}),
         ("llama", {"policy": "placewise"}, {"enforce_eager": False, "additional_config": {}}),
-        ("mistral", {"policy": "running"}, {"speculative_config": DRAFTS}),
+        ("mistral", {"policy": "running"}, {}),
         ("llama", {"policy": "after", "values": "both"}, {"speculative_config": DRAFTS}),
     ],
-    ids=["after-ranks", "terminal", "placewise-compiled", "running-drafts", "both-drafts"],
+    ids=["after-ranks", "terminal", "placewise-compiled", "running", "both-drafts"],
 )
 def test_a_tiny_model_of_each_family(
-    tmp_path: Path, family: str, config: dict[str, Any], options: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, config: dict[str, Any], options: dict[str, Any]
 ) -> None:
     path, model, tokenizer = tiny_merged(tmp_path, family, **config)
+    if "speculative_config" in options:  # where numba was at work, vLLM 0.32 can't start a second engine
+        vllm.envs.disable_envs_cache()
+        monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     if "additional_config" in options:
         options = {**options, "additional_config": {DECISIONS: str(tmp_path / "decisions.jsonl")}}
     check_parity(path, model, tokenizer, 60, **options)
