@@ -65,7 +65,8 @@ def test_a_planted_word_in_a_real_model() -> None:
     # One digit: the state is the one right after the word. Short: for the time's sake.
     short = [pair for pair in pairs if all(len(s.text) < 115 and s.spans[0][1] - s.spans[0][0] == 1 for s in pair)]
     sentences = with_words([sentence for pair in short[:210] for sentence in pair], tokenizer)
-    chosen = ani.select_layer(model, tokenizer, sentences, layers=[2, 3, 4, 5, 14, 20, 23, 24, 25])
+    layers = [2, 3, 4, 5, 14, 20, 23, 24, 25]
+    chosen = ani.select_layer(model, tokenizer, sentences, policy="terminal", layers=layers)
     points = {point.layer: point for point in chosen.curve}
     assert chosen.argmax < EARLY
     assert chosen.layer > EARLY
