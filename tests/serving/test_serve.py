@@ -32,7 +32,7 @@ def merge(folder: Path, family: str = "llama", method: str = "ani", **config: An
 
 def test_command_changes_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ani.serving.serve.version", lambda package: "0.32.0")
-    terminal, running = merge(tmp_path / "a"), merge(tmp_path / "b", policy="running")
+    terminal, running = merge(tmp_path / "a", policy="terminal"), merge(tmp_path / "b", policy="running")
     local = ["--host", "127.0.0.1", "--load-format", "safetensors"]
     uncached = ["--no-enable-prefix-caching"]
     head = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
