@@ -330,7 +330,7 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["inspect", "5", "--model", "other"], ["no model 'other'"]),
         (["inspect", "5", "--model", "no/such-model", "--adapter", "x"], ["'no/such-model'", "smollm2"]),
         (["inspect", "5", "--model", "[x]/gone", "--adapter", "x"], ["'[x]/gone'"]),
-        (["eval", "--out", "out", "--tasks", "arithmetics"], ["unknown task 'arithmetics'", "arithmetic, gsm8k"]),
+        (["eval", "--out", "out", "--tasks", "arithmetics"], ["unknown task 'arithmetics'", "arithmetic, calculations, gsm8k"]),
         (["eval", "--out", "out", "--tasks", ","], ["unknown task ','"]),
         (["eval", "--out", "out", "--tasks", "routing,gsm8"], ["unknown task 'gsm8'; did you mean gsm8k?"]),
         (["eval", "--out", "out", "--tasks", "finer"], ["the task finer needs --adapter"]),
@@ -341,7 +341,7 @@ def test_an_interrupted_training_says_how_to_go_on(
         (["gate-shares", "mmlu=gone.jsonl", "--out", "out"], ["data file gone.jsonl does not exist"]),
         (["compare", "gone.yaml"], ["recipe gone.yaml does not exist"]),
         (["diff", "one"], ["'baseline'"]),
-        (["diff", "[one]", "two"], ["[one] holds none of arithmetic.jsonl, gsm8k.jsonl"]),
+        (["diff", "[one]", "two"], ["[one] holds none of arithmetic.jsonl, calculations.jsonl, gsm8k.jsonl"]),
         (["eval", "--out", "out", "--operations", "power"], ["unknown operation 'power'"]),
         (["eval", "--out", "out", "--tasks", "gating"], ["needs --adapter"]),
         (["report", "gone"], ["gone"]),
@@ -383,7 +383,6 @@ def test_bad_recipes(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
         ("", "data.jsonl holds no examples"),
         ('{"prompt": "1", "completion": "2"}\n{"prompt": "[1]", "comp', "data.jsonl, line 2: not valid JSON"),
         ('{"prompt": "[b]1[/b]"}', "data.jsonl, line 1: no 'completion'"),
-        ('{"prompt": [{"role": "user", "content": "1"}], "completion": "2"}', "no chat template"),
     ],
 )
 def test_bad_data(run: Run, tiny_recipe: Write, tmp_path: Path, content: str, message: str) -> None:
@@ -444,7 +443,6 @@ def test_bad_evaluations(
         return run("eval", "--model", model, "--out", tmp_path / "results", *arguments)
 
     assert_refused(evaluate(tiny_model, "--data", "arithmetic=x"), "the task arithmetic takes no data", "gsm8k, math")
-    assert_refused(evaluate(tiny_model, "--tasks", "routing,gsm8k"), "a chat template is needed for routing and gsm8k")
     long = ("--tasks", "gsm8k", "--data", f"gsm8k={data['gsm8k']}", "--max-new-tokens", "5000")
     assert_refused(evaluate(chat_model, *long), "answers of up to 5,000 tokens to gsm8k leave no room")
     broken = save(tmp_path / "[broken].jsonl", *read(data["mmlu"])[:1], {"question": "Why?"})
