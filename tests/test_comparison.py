@@ -225,7 +225,8 @@ def test_another_comparison_in_the_same_folder_is_refused(
             compare()
     before = files_of(tmp_path / "results")
     assert Path("cells/reference/arithmetic.jsonl") in before
-    refused(lambda: compare(override), f"holds another comparison, with other {key};", str(tmp_path / "results"))
+    results = str(tmp_path / "results")
+    refused(lambda: compare(override), f"{results} holds another comparison, with other {key};")
     assert files_of(tmp_path / "results") == before
 
 
