@@ -58,7 +58,7 @@ def test_the_demo_leaves_every_result_and_a_report(run_demo: RunDemo, tmp_path: 
     inspected = DEMO["evaluation"]["inspected"]["texts"]
     assert [record["text"] for record in read(folder / "inspected.jsonl")] == inspected
     facts = json.loads((folder / "run.json").read_text())
-    assert (facts["model"], facts["layer"], facts["policy"]) == (str(tiny_model), 1, "terminal")
+    assert (facts["model"], facts["layer"], facts["policy"]) == (str(tiny_model), 1, "after")
     assert (Path(facts["adapter"]) / "ani.safetensors").is_file()
     plan = yaml.safe_load((folder / "comparison.yaml").read_text())
     assert plan["variants"]["ani"]["training"]["steps"] == 4

@@ -296,7 +296,9 @@ def test_a_stopped_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [line["step"] for line in found] == [line["step"] for line in stored]
     for line, before in zip(found, stored, strict=True):
         for key in before.keys() - {"tokens_per_second"}:
-            assert line[key] == pytest.approx(before[key], rel=1e-3, abs=1e-4), (line["step"], key)
+            # Roles count alike since: one gate (of some ten names) may differ.
+            near = 0.1 if key.startswith("gate_") else 1e-4
+            assert line[key] == pytest.approx(before[key], rel=1e-3, abs=near), (line["step"], key)
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -307,8 +309,10 @@ def test_a_finished_comparison_is_not_begun_anew(tmp_path: Path, monkeypatch: py
     """Its cells are put back as they were, from the results that were merged of them."""
     for name in ("comparison", "model", "data"):
         shutil.copytree(name, tmp_path / name)
-    for name in ("recipe.yaml", "comparison-of.yaml"):
-        shutil.copy(name, tmp_path)
+    shutil.copy("comparison-of.yaml", tmp_path)
+    # What was the default then.
+    recipe = Path("recipe.yaml").read_text().replace("  role_weight", "  policy: terminal\n  role_weight")
+    (tmp_path / "recipe.yaml").write_text(recipe + "probe: {data: contrastive}\n")
     monkeypatch.chdir(tmp_path)
     folder = Path("comparison")
     before = {file.name: lines(file) for file in folder.glob("*.jsonl")}

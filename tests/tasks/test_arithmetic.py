@@ -24,7 +24,11 @@ class Scripted:
     def generate(
         self, *, input_ids: torch.Tensor, attention_mask: torch.Tensor, max_new_tokens: int, **kwargs: Any
     ) -> torch.Tensor:
-        assert kwargs == {"do_sample": False, "pad_token_id": self.tokenizer.pad_token_id}
+        assert kwargs == {
+            "do_sample": False,
+            "logits_processor": None,
+            "pad_token_id": self.tokenizer.pad_token_id,
+        }
         assert torch.is_inference_mode_enabled()
         self.batches.append(len(input_ids))
         width = max_new_tokens

@@ -30,7 +30,7 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def test_defaults_are_the_papers(write: Write) -> None:
+def test_defaults_are_the_papers_but_for_the_policy(write: Write) -> None:
     recipe = load_recipe(write())
     assert recipe.quantization == "nf4"
     assert recipe.lora is not None
@@ -39,7 +39,7 @@ def test_defaults_are_the_papers(write: Write) -> None:
     assert (training.learning_rate, training.batch_size, training.gradient_accumulation) == (5e-5, 1, 32)
     assert (training.max_length, training.gradient_checkpointing) == (4096, True)
     assert (recipe.ani.penalty, recipe.ani.integer_digits, recipe.ani.fraction_digits) == (0.1, 10, 6)
-    assert (recipe.ani.policy, recipe.ani.gate_dropout, recipe.ani.role_weight) == ("terminal", 0.1, 0)
+    assert (recipe.ani.policy, recipe.ani.gate_dropout, recipe.ani.role_weight) == ("after", 0.1, 0)
     with pytest.raises(ValueError, match="frozen"):
         recipe.seed = 3  # type: ignore[misc]
 
@@ -215,7 +215,10 @@ def test_a_method_fixes_its_settings(write: Write, tmp_path: Path, method: str) 
         (["ani={layer: 4}", "method=numerologic"], "method 'numerologic' has no module to set"),
         (["ani.policy=running", "ani.scope=all"], "scope='all' is for policy='terminal'"),
         (["method=sft", "ani.layr=5"], "unknown key 'ani.layr'; did you mean 'layer'"),
-        (["ani.combine=substitute", "ani.gate=open"], "combine='substitute' takes tokens out of the input, so layer"),
+        (
+            ["ani.combine=substitute", "ani.gate=open", "ani.policy=terminal"],
+            "combine='substitute' takes tokens out of the input, so layer",
+        ),
         (["variants={}"], "is a comparison of variants; carry it out with ani compare"),
     ],
 )

@@ -191,7 +191,7 @@ class Answerer(NamedTuple):
                 attention_mask=encoded["attention_mask"],
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
-                logits_processor=decoding(self.method, tokenizer),
+                logits_processor=decoding(self.method, tokenizer) or None,
                 pad_token_id=tokenizer.pad_token_id,
             )
         return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
