@@ -86,7 +86,7 @@ def free_port() -> int:
 
 
 def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
-    path, model, tokenizer = tiny_merged(tmp_path, "qwen3", policy="after")
+    path, model, tokenizer = tiny_merged(tmp_path, "qwen3", policy="running")
     port = free_port()
     decisions = tmp_path / "decisions.jsonl"
     options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--served-model-name", "tiny"]

@@ -377,7 +377,7 @@ def test_what_would_be_served_wrongly_is_refused() -> None:
         AniConfig(layer=1, **config)
         for config in ({"policy": "terminal"}, {"policy": "running"}, {"values": "results", "policy": "terminal"})
     )
-    substitute = partial(AniConfig, layer=0, combine="substitute", gate="open")
+    substitute = partial(AniConfig, layer=0, policy="terminal", combine="substitute", gate="open")
     assert refusal(terminal, config()) is None
     free = config(prefix_caching=True, asynchronous=True, v2=True, speculative=object(), transfer=object())
     assert all(refusal(settings, free) is None for settings in (running, AniConfig(layer=1, policy="after"), results))
