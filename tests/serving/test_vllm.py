@@ -418,7 +418,7 @@ def test_the_switch_has_two_values() -> None:
 
 
 def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
-    path, _, _ = tiny_merged(tmp_path, "llama")
+    path, _, _ = tiny_merged(tmp_path, "llama", policy="terminal")
     with pytest.raises(ValueError, match="--no-enable-prefix-caching"):
         engine(path, False, [[0]], enable_prefix_caching=True)
     with pytest.raises(ValueError, match="--kv-offloading-size"):
