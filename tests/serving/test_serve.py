@@ -19,6 +19,7 @@ from ani import InputError
 from ani.serving.serve import serve_command
 from tests.serving.test_merge import train
 from tests.serving.test_vllm import greedy, shut, tiny_merged
+from tests.tiny import MIXED_TEXT
 
 vllm = pytest.importorskip("vllm")
 openai = pytest.importorskip("openai")
@@ -86,7 +87,7 @@ def free_port() -> int:
 
 
 def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
-    path, model, tokenizer = tiny_merged(tmp_path, "qwen3", policy="running")
+    path, model, tokenizer = tiny_merged(tmp_path, "qwen3", policy="after")
     port = free_port()
     decisions = tmp_path / "decisions.jsonl"
     options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--served-model-name", "tiny"]
@@ -103,7 +104,7 @@ def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
     try:
         wait_for(f"http://127.0.0.1:{port}/health", server, tmp_path / "log")
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="secret", max_retries=0)
-        text = "Room 505 holds 10 people and 12 + 30 ="
+        text = MIXED_TEXT.partition(", 7%")[0]
         ids = tokenizer(text)["input_ids"]
         numbers = ani.inspect(model, tokenizer, text)
         expected, closed = (tokenizer.decode(greedy(m, [ids])[0][0]) for m in (model, shut(model)))
