@@ -51,3 +51,22 @@ def test_every_public_name_is_there() -> None:
         assert getattr(ani, name).__doc__ and name in dir(ani)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = ani.no_such_name  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "imports", ["ani, transformers", "transformers, ani", "transformers.models.auto.modeling_auto, ani"]
+)
+def test_transformers_knows_merged_checkpoints_whichever_is_imported_first(imports: str) -> None:
+    stored = Path(__file__).parent / "stored"
+    program = f"""
+import shutil, sys, tempfile
+import {imports}
+from transformers import AutoModelForCausalLM
+print("ani.serving.checkpoint" in sys.modules)
+with tempfile.TemporaryDirectory() as folder:
+    for name in ("model", "merged"):  # the tokenizer is stored once
+        shutil.copytree(f"{stored}/{{name}}", folder, dirs_exist_ok=True)
+    print(type(AutoModelForCausalLM.from_pretrained(folder)).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["False", "AniLlamaForCausalLM"], done.stderr

@@ -40,7 +40,7 @@ def rendered(
     try:
         try:
             return _rendered(tokenizer, chat, add_generation_prompt)
-        except Exception:
+        except Exception:  # how a template refuses is its own business
             if len(chat) < 2 or chat[0]["role"] != "system":
                 raise
             chat[1]["content"] = f"{chat[0]['content']}\n\n{chat[1]['content']}"

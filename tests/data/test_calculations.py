@@ -12,12 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani.data.arithmetic import Operation, Split, arithmetic_problems
-from ani.data.calculations import (
-    CalculationSentence,
-    calculation_problems,
-    calculation_sentences,
-)
+from ani.data.arithmetic import Operation, arithmetic_problems
+from ani.data.calculation_sentences import CalculationSentence, calculation_sentences
+from ani.data.calculations import calculation_problems
+from ani.data.split import Split
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.numbers.calculations import remainder

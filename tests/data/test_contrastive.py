@@ -15,7 +15,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from ani.data.contrastive import PAIRS_PER_FRAME, contrastive_sentences
-from ani.data.diagnostic import DiagnosticSentence, Split, value_split
+from ani.data.diagnostic import DiagnosticSentence, value_split
+from ani.data.split import Split
 from ani.numbers import find_numbers
 from tests.properties import examples
 from tests.refusals import refused

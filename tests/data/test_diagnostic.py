@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani.data.diagnostic import SENTENCES_PER_TEMPLATE, DiagnosticSentence, Split, diagnostic_sentences
+from ani.data.diagnostic import SENTENCES_PER_TEMPLATE, DiagnosticSentence, diagnostic_sentences
+from ani.data.split import Split
 from ani.numbers import find_numbers
 from tests.properties import examples
 from tests.refusals import refused

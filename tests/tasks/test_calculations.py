@@ -3,7 +3,7 @@ from typing import Any, ClassVar
 import pytest
 
 import ani
-from ani.data.calculations import CalculationSentence
+from ani.data.calculation_sentences import CalculationSentence
 from ani.injection.inspection import another_value
 from ani.injection.methods import METHODS
 from ani.numbers.calculations import number_behind, remainder

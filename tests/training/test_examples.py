@@ -5,7 +5,8 @@ import pytest
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
-from ani.data.calculations import calculation_problems, calculation_sentences
+from ani.data.calculation_sentences import calculation_sentences
+from ani.data.calculations import calculation_problems
 from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train

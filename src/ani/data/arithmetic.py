@@ -12,11 +12,11 @@ from math import lcm
 from random import Random
 from typing import Literal, NamedTuple
 
+from ani.data.split import Split, check_split
 from ani.errors import InputError
 
 Operation = Literal["addition", "subtraction", "multiplication", "division"]
 Symbol = Literal["+", "-", "*", "/"]
-Split = Literal["train", "test"]
 
 MOST_DIGITS = 1000
 """Of an operand; Python writes no number of 4,300 digits, and a product has twice as many."""
@@ -86,8 +86,7 @@ def arithmetic_problems(
         raise InputError(f"digits must be distinct lengths of 1 to {MOST_DIGITS}, such as (2, 4), not {digits!r:.80}")
     if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(SYMBOLS):
         raise InputError(f"operations must be distinct names among {list(SYMBOLS)}, not {operations!r}")
-    if split not in _TENTHS:
-        raise InputError(f"split must be one of {list(_TENTHS)}, not {split!r}")
+    check_split(split)
 
     # Walking the grid diagonally keeps both margins even at any count, not only at whole grids.
     turn = lcm(len(digits), len(operations))

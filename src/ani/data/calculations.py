@@ -1,35 +1,22 @@
-"""Written calculations with exact results, by themselves and in sentences that mean them, or mean something else.
+"""Written calculations with exact results: expressions of several operands, all four operations, parentheses and
+decimals, such as `(12 + 3.5) * 4`.
 
-Knows nothing about tokens, models, the gate that is trained on them or how an answer is scored.
-
-Problems
-    Expressions of several operands, all four operations, parentheses and decimals, such as `(12 + 3.5) * 4`.
-Sentences
-    Texts that end at the equals sign of a written calculation (`ani.numbers.calculations` finds it), with what stands
-    behind it. The role says whether its result is what should: in `The tickets cost 12 * 4 =` it is (quantitative),
-    in `In base 5, 12 * 4 =` or `The pupil wrote 12 * 4 =` something else is right, or was written (nominal). It tells
-    the same of all numbers of the equation.
-Matched roles
-    Every expression stands in one sentence of each role, in the same writing, so that neither numbers nor operations
-    tell roles apart. Meant calculations also stand behind the words that announce other ones (kind `contrast`: "In
-    base 10, not in base 5,"), so that no keyword does.
+Knows nothing about tokens, models or how an answer is scored.
 """
 
 import math
 import operator
 import random
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from itertools import count as counted
 from itertools import cycle, islice, product
 from typing import NamedTuple, get_args
 
-from ani.data.arithmetic import SYMBOLS, Operation, Split, split_of
-from ani.data.diagnostic import Role, read_split
+from ani.data.arithmetic import SYMBOLS, Operation, split_of
+from ani.data.split import Split, check_split
 from ani.errors import InputError
-from ani.numbers import find_numbers
 from ani.numbers.calculations import remainder
 
 MOST_DIGITS = 30
@@ -114,13 +101,15 @@ def calculation_problems(
             raise InputError(f"{name} must be distinct numbers of {low} to {high}, not {given!r:.80}")
     if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(SYMBOLS):
         raise InputError(f"operations must be distinct names among {list(SYMBOLS)}, not {operations!r:.80}")
-    _check_split(split)
+    check_split(split)
     rng = random.Random(f"calculations {split} {seed}")
     symbols = [SYMBOLS[operation] for operation in operations]
     found: dict[str, CalculationProblem] = {}
     for number, length, symbol in islice(cycle(product(operands, digits, symbols)), count):
         for _ in range(_ATTEMPTS):
-            drawn = _expression(rng, number, length, symbol, symbols, parentheses, decimals and rng.random() < 0.25)
+            drawn = drawn_expression(
+                rng, number, length, symbol, symbols, parentheses, decimals and rng.random() < 0.25
+            )
             if drawn is None or drawn.key in found or split_of(drawn.key) != split:
                 continue
             problem = _problem(drawn, drawn.written(rng.random()), number, length)
@@ -139,7 +128,7 @@ def calculation_problems(
 
 
 def _problem(drawn: "Expression", written: str, operands: int, digits: int) -> CalculationProblem | None:
-    answer = _result(f"{written} =")
+    answer = exact_result(f"{written} =")
     if answer is None:  # too long, or more places than are exact
         return None
     parts = drawn.parts
@@ -182,11 +171,12 @@ class Expression(NamedTuple):
         return text.translate(_TYPOGRAPHIC if way < 0.3 else _LETTER_X if way < 0.37 else {})
 
 
-def _leaf(literal: str) -> Expression:
+def leaf(literal: str) -> Expression:
+    """A literal by itself."""
     return Expression((literal,), Fraction(literal), _ATOM, literal)
 
 
-def _combined(symbol: str, left: Expression, right: Expression) -> Expression:
+def combined(symbol: str, left: Expression, right: Expression) -> Expression:
     """The two with an operator between them, in parentheses where they need them.
 
     Raises:
@@ -205,7 +195,7 @@ def _inside(operand: Expression, precedence: int) -> tuple[str, ...]:
     return operand.parts if operand.precedence >= precedence else ("(", *operand.parts, ")")
 
 
-def _expression(
+def drawn_expression(
     rng: random.Random,
     operands: int,
     digits: int,
@@ -224,7 +214,7 @@ def _expression(
         steps = rng.randrange(10 ** (length - 1) if length > 1 else 0, 10**length)
         if places and steps % 10 == 0:  # such a literal would be shorter
             steps += 1
-        return _leaf(_plain(Fraction(steps, 10**places)))
+        return leaf(plain(Fraction(steps, 10**places)))
 
     def tree(size: int, symbol: str) -> Expression:
         if size == 1:
@@ -233,9 +223,9 @@ def _expression(
             chain = not parentheses or rng.random() < 0.5
             divisors = [literal() for _ in range(size - 1)] if chain else [tree(size - 1, rng.choice(symbols))]
             dividend = math.prod((abs(each.value) for each in divisors), start=literal().value)
-            return reduce(partial(_combined, "/"), divisors, _leaf(_plain(dividend)))
+            return reduce(partial(combined, "/"), divisors, leaf(plain(dividend)))
         behind = 1 if rng.random() < 0.6 else rng.randint(1, size - 1)
-        return _combined(symbol, tree(size - behind, rng.choice(symbols)), tree(behind, rng.choice(symbols)))
+        return combined(symbol, tree(size - behind, rng.choice(symbols)), tree(behind, rng.choice(symbols)))
 
     try:
         found = tree(operands, symbol)
@@ -244,359 +234,14 @@ def _expression(
     return found if parentheses or "(" not in found.parts else None
 
 
-def _plain(value: Fraction) -> str:
+def plain(value: Fraction) -> str:
     """A decimal fraction, written out."""
     places = next(places for places in counted() if (value * 10**places).denominator == 1)
     digits = str(value.numerator * 10**places // value.denominator).rjust(places + 1, "0")
     return f"{digits[:-places]}.{digits[-places:]}" if places else digits
 
 
-def _check_split(split: str) -> None:
-    if split not in get_args(Split):
-        raise InputError(f"split must be one of {', '.join(get_args(Split))}, not {split!r:.80}")
-
-
-class CalculationSentence(NamedTuple):
-    """A text that ends at a written calculation's equals sign, and what should stand behind it."""
-
-    prompt: str
-    completion: str
-    role: Role
-    """Of its last calculation: quantitative where the exact result is meant."""
-    kind: str
-    """What it looks like, such as `money` or `rounding`; the kinds of the two roles differ."""
-    template: str
-    """Of `calculation_templates.yaml`."""
-    roles: tuple[Role, ...]
-    """Of each of the prompt's numbers, that of the calculation that they belong to."""
-    result: str
-    """The last calculation's exact result, whether it is meant or not."""
-
-
-def calculation_sentences(count: int, *, split: Split, seed: int = 0) -> list[CalculationSentence]:
-    """Draws distinct labelled sentences, the two roles in turn and with the same expressions in pairs.
-
-    The list depends on the arguments alone, and a larger count only appends. The splits share no template; which
-    expressions stand in which is decided as for problems. Every template of a role is tried once before any is tried
-    twice.
-
-    Raises:
-        InputError: unknown split, or a negative count.
-    """
-    _check_split(split)
-    if count < 0:
-        raise InputError(f"count must not be negative, but is {count}")
-    rng = random.Random(f"calculation sentences {split} {seed}")
-    found: dict[str, CalculationSentence] = {}
-    streams = [_endless(templates, rng) for templates in _templates(split)]
-    while len(found) < count:
-        pair = [next(stream) for stream in streams]
-        for _ in range(_ATTEMPTS):  # some templates don't go together, such as money and powers
-            sentences = _sentences(pair, split, rng)
-            if sentences and not found.keys() & (texts := {each.prompt: each for each in sentences}).keys():
-                found |= texts
-                break
-    return list(found.values())[:count]
-
-
-@cache
-def _templates(split: Split) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Kind and text of the templates whose last calculation is not meant, and of those where it is."""
-    templates = read_split("calculation_templates.yaml", split)
-    meant = [each for each in templates if _MEANT.search(each[1])]
-    return [each for each in templates if each not in meant], meant
-
-
-def _endless(templates: list[tuple[str, str]], rng: random.Random) -> Iterator[tuple[str, str]]:
-    while True:
-        yield from rng.sample(templates, len(templates))
-
-
-_SLOT = re.compile(r"\{([^{}]+)\}")
-_EQUATION = re.compile(r"(\{(?:\$?e|tight)[^}]*\}) =(?: (?=[$€£]?\{))?")
-_MEANT = re.compile(r"= ?[$€£]?\{r\}[^=]*\Z")
-_DRAWN = re.compile(r"\{(?:\$?e|(tight))(?: ([-+*/^]+))?\}")
-
-
-def _sentences(pair: Sequence[tuple[str, str]], split: Split, rng: random.Random) -> list[CalculationSentence] | None:
-    """One sentence of each template with the same expression, which the first one chooses; None if it doesn't fit."""
-    _, template = pair[0]
-    chosen = _DRAWN.search(template)
-    assert chosen is not None, template
-    reading = next((slot[1] for slot in _SLOT.finditer(template) if slot[1].split()[0] in _READINGS), None)
-    if reading is None:
-        symbols = chosen[2] or "+-*/"
-        expression = _two(symbols, _numbers(1, 99))(rng, 0) if chosen[1] else _any(rng, symbols)
-    else:
-        name, _, number = reading.partition(" ")
-        expression = _READINGS[name].draw(rng, int(number or 0))
-    if split_of(expression.key) != split:
-        return None
-    way = TIGHT / 2 if chosen[1] else rng.random()
-    sentences = []
-    for kind, template in pair:
-        if (sentence := _filled(kind, template, expression, way, split, rng)) is None:
-            return None
-        sentences.append(sentence)
-    return sentences
-
-
-def _filled(
-    kind: str, template: str, expression: Expression, way: float, split: Split, rng: random.Random
-) -> CalculationSentence | None:
-    """A template with this expression; None if it doesn't fit."""
-    head, _, tail = (_EQUATION.sub(r"\1=", template) if way < TIGHT else template).rpartition("=")
-    other: Expression | None = None
-    ends: list[tuple[int, Role]] = []
-    text = result = prompt = ""
-    for part in (head + "=", tail):
-        for index, piece in enumerate(_SLOT.split(part)):
-            name, _, number = piece.partition(" ") if index % 2 else ("", "", "")
-            written: str | None = piece
-            if name in ("e", "tight"):
-                written = expression.written(way)
-            elif name == "$e":
-                written = None if expression.value < 0 or "^" in expression.parts else expression.written(way, "$")
-            elif name == "f":
-                while other is None or split_of(other.key) != split:
-                    other = _any(rng, "+-*/")
-                written = other.written(1)
-            elif name in ("r", "F"):
-                written = _result(text) or result or None
-                ends.append((len(text), "quantitative"))
-            elif name:
-                written = _READINGS[name].write(expression, int(number or 0), rng)
-                ends.append((len(text), "nominal"))
-            if written is None or (name in _READINGS and written == _result(text)):
-                return None
-            text += written
-        if not prompt:
-            prompt, found = text, _result(text)
-            if found is None:
-                return None
-            result = found
-    role: Role = "quantitative" if _MEANT.search(template) else "nominal"
-    # A result that is written in the prompt belongs to its equation.
-    roles = tuple(
-        next((of for end, of in ends if number.start <= end and end < len(prompt)), role)
-        for number in find_numbers(prompt)
-    )
-    return CalculationSentence(prompt, text[len(prompt) :], role, kind, template, roles, result)
-
-
-def _result(text: str) -> str | None:
+def exact_result(text: str) -> str | None:
     """What is still to be written at the end of a text of its last calculation's exact result."""
     found = remainder(text)
     return found and found.upcoming
-
-
-def _any(rng: random.Random, symbols: str) -> Expression:
-    while True:
-        operands = 2 if rng.random() < 0.8 else 3
-        digits, decimals = rng.randint(1, 4), rng.random() < 0.1
-        if found := _expression(rng, operands, digits, rng.choice(symbols), symbols, decimals=decimals):
-            return found
-
-
-_Draw = Callable[[random.Random, int], Expression]
-_DrawNumber = Callable[[random.Random, int], int]
-_Write = Callable[[Expression, int, random.Random], str | None]
-
-
-class _Reading(NamedTuple):
-    """Another way than the decimal one to take an expression; each function is given the number that the slot names."""
-
-    draw: _Draw
-    """An expression that may be taken so."""
-    write: _Write
-    """What then stands behind the equals sign; None if the expression doesn't fit."""
-
-
-def _numbers(low: int, high: int) -> _DrawNumber:
-    """Draws from a range, the length first, as a uniform value would be long nearly always."""
-
-    def draw(rng: random.Random, _: int) -> int:
-        length = rng.randint(len(str(low)), len(str(high)))
-        return rng.randint(max(low, 10 ** (length - 1)), min(high, 10**length - 1))
-
-    return draw
-
-
-def _two(symbols: str, left: _DrawNumber, right: _DrawNumber | None = None) -> _Draw:
-    """Draws expressions of two operands."""
-
-    def draw(rng: random.Random, number: int) -> Expression:
-        operands = left(rng, number), (right or left)(rng, number)
-        return _combined(rng.choice(symbols), *(_leaf(str(operand)) for operand in operands))
-
-    return draw
-
-
-def _general(symbols: str) -> _Draw:
-    return lambda rng, _: _any(rng, symbols)
-
-
-def _operands(expression: Expression) -> tuple[int, int]:
-    left, _, right = expression.parts
-    return int(left), int(right)
-
-
-def _whole(expression: Expression) -> int | None:
-    """The value, if it is a natural number."""
-    return int(expression.value) if expression.value >= 0 and expression.value.denominator == 1 else None
-
-
-def _in_base(value: int, base: int) -> str:
-    digits = ""
-    while value or not digits:
-        value, digit = divmod(value, base)
-        digits = "0123456789abcdef"[digit] + digits
-    return digits
-
-
-def _digits_of_base(rng: random.Random, base: int) -> int:
-    below = min(base, 10)
-    return int("".join(str(rng.randrange(place == 0, below)) for place in range(rng.randint(2, 5 if below > 2 else 7))))
-
-
-def _based(expression: Expression, base: int, _: random.Random) -> str | None:
-    left, symbol, right = expression.parts
-    value = _whole(_combined(symbol, *(_leaf(str(int(each, base))) for each in (left, right))))
-    return None if value is None else _in_base(value, base)
-
-
-_ONES = """
-    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
-    eighteen nineteen
-""".split()  # noqa: SIM905
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905
-
-
-def _in_words(value: int) -> str:
-    if value < 20:
-        return _ONES[value]
-    if value < 100:
-        return _TENS[value // 10 - 2] + (f"-{_ONES[value % 10]}" if value % 10 else "")
-    unit, name = (100, "hundred") if value < 1000 else (1000, "thousand")
-    return f"{_in_words(value // unit)} {name}" + (f" {_in_words(value % unit)}" if value % unit else "")
-
-
-def _roman(value: int) -> str:
-    numerals = ("M", 1000), ("CM", 900), ("D", 500), ("CD", 400), ("C", 100), ("XC", 90), ("L", 50), ("XL", 40)
-    text = ""
-    for letters, worth in (*numerals, ("X", 10), ("IX", 9), ("V", 5), ("IV", 4), ("I", 1)):
-        text += letters * (value // worth)
-        value %= worth
-    return text
-
-
-def _wrong(expression: Expression, _: int, rng: random.Random) -> str | None:
-    """A result as a slip of a digit makes it."""
-    slip = rng.choice((-1, 1)) * rng.choice((1, 1, 2, 9, 10, 10, 20, 90, 100))
-    value = expression.value + slip
-    return f"{'-' * (value < 0)}{_plain(abs(value))}" if _is_decimal(value) and value * expression.value >= 0 else None
-
-
-def _is_decimal(value: Fraction) -> bool:
-    return (value * 10**6).denominator == 1
-
-
-def _nearest(expression: Expression, unit: int, _: random.Random) -> str | None:
-    return None if expression.value < 0 else str(int(expression.value / unit + Fraction(1, 2)) * unit)
-
-
-def _natural(write: Callable[[int, int], str], low: int = 1, high: int = 999_999) -> _Write:
-    """Writes values that are natural numbers of a range."""
-
-    def written(expression: Expression, number: int, _: random.Random) -> str | None:
-        value = _whole(expression)
-        return None if value is None or not low <= value <= high else write(value, number)
-
-    return written
-
-
-def _of_operands(write: Callable[[int, int], str | None]) -> _Write:
-    return lambda expression, *_: write(*_operands(expression))
-
-
-def _floats(expression: Expression, *_: object) -> str | None:
-    left, symbol, right = expression.parts
-    value = {"+": float.__add__, "-": float.__sub__, "*": float.__mul__}[symbol](float(left), float(right))
-    written = repr(value)
-    return written if "e" not in written and len(written) > 12 else None
-
-
-def _tenths(rng: random.Random, _: int) -> Expression:
-    left, right = (_leaf(_plain(Fraction(rng.randint(1, 9999), 10 ** rng.randint(1, 2)))) for _ in "ab")
-    return _combined(rng.choice("+-*"), left, right)
-
-
-def _same(rng: random.Random, number: int) -> Expression:
-    operand = _leaf(str(_numbers(2, 400)(rng, number)))
-    return _combined("+", operand, operand)
-
-
-def _as_fraction(left: int, right: int) -> str | None:
-    value = Fraction(left, right)
-    return str(value) if value.denominator not in (1, right) else None
-
-
-def _mixed(left: int, right: int) -> str | None:
-    whole, rest = divmod(left, right)
-    return f"{whole} {Fraction(rest, right)}" if whole and rest else None
-
-
-def _percent(left: int, right: int) -> str | None:
-    value = Fraction(100 * left, right)
-    return f"{value}%" if value < 100 and value.denominator == 1 else None
-
-
-def _factored(left: int, right: int) -> str | None:
-    common = math.gcd(left, right)
-    return f"{common} * ({left // common} + {right // common})" if common > 1 else None
-
-
-_DIVISORS = (2, 4, 5, 8, 10, 16, 20, 25, 40, 50)
-_small, _medium = _numbers(1, 999), _numbers(2, 9999)
-
-
-def _divisor(rng: random.Random, _: int) -> int:
-    return rng.choice(_DIVISORS)
-
-
-_READINGS = {
-    "base": _Reading(_two("+-*", _digits_of_base), _based),
-    "to": _Reading(_two("+-*", _numbers(1, 99)), _natural(_in_base)),
-    "mod": _Reading(_two("+-*", _small), _natural(lambda value, number: str(value % number))),
-    "clock": _Reading(
-        _two("+", lambda rng, n: rng.randint(1, n), _numbers(1, 99)), _natural(lambda v, n: str((v - 1) % n + 1))
-    ),
-    "minutes": _Reading(_two("+-*", _numbers(2, 400)), _natural(lambda v, _: f"{v // 60}:{v % 60:02d}", 60, 6000)),
-    "joined": _Reading(_two("+", _medium), _of_operands(lambda left, right: f"{left}{right}")),
-    "repeated": _Reading(
-        _two("*", _medium, lambda rng, _: rng.randint(2, 5)), _of_operands(lambda left, right: str(left) * right)
-    ),
-    "wrong": _Reading(_general("+-*/"), _wrong),
-    "floor": _Reading(_two("/", _medium, _divisor), _of_operands(lambda left, right: str(left // right))),
-    "xor": _Reading(
-        _two("^", _numbers(2, 99), lambda rng, _: rng.randint(2, 4)),
-        _of_operands(lambda left, right: str(left ^ right)),
-    ),
-    "floats": _Reading(_tenths, _floats),
-    "same": _Reading(_same, _of_operands(lambda left, _: str(left))),
-    "decibels": _Reading(_same, _of_operands(lambda left, _: str(left + 3))),
-    "less": _Reading(_two("+", _numbers(20, 900)), _natural(lambda value, _: str(value * 97 // 100))),
-    "nearest": _Reading(_general("+-*/"), _nearest),
-    "words": _Reading(_two("+-*", _numbers(1, 999)), _natural(lambda value, _: _in_words(value), 0)),
-    "roman": _Reading(_two("+-*", _numbers(1, 999)), _natural(lambda value, _: _roman(value), 1, 3999)),
-    "fraction": _Reading(_two("/", _numbers(2, 99), _divisor), _of_operands(_as_fraction)),
-    "mixed": _Reading(_two("/", _numbers(2, 999), _divisor), _of_operands(_mixed)),
-    "percent": _Reading(_two("/", _numbers(1, 49), _divisor), _of_operands(_percent)),
-    "feet": _Reading(_two("+", _numbers(2, 99)), _natural(lambda value, _: f"{value // 12} ft {value % 12} in", 12)),
-    "swapped": _Reading(_two("+*", _medium), lambda e, *_: " ".join(reversed(e.parts))),
-    "regrouped": _Reading(
-        _two("+", _medium),
-        _of_operands(lambda left, right: f"{left - 1} + {right + 1}"),
-    ),
-    "factored": _Reading(_two("+", lambda rng, _: 6 * rng.randint(1, 200)), _of_operands(_factored)),
-}

@@ -23,13 +23,13 @@ from ani.data.diagnostic import (
     DiagnosticSentence,
     Role,
     Slot,
-    Split,
     count_values,
     draw,
     read_slot,
     read_split,
     rounds,
 )
+from ani.data.split import Split, check_split
 from ani.errors import InputError
 from ani.numbers import find_numbers
 
@@ -64,8 +64,8 @@ def contrastive_sentences(count: int, *, split: Split | None = None, seed: int =
     Raises:
         InputError: Unknown split, or a count that is negative or above what there is.
     """
-    if split is not None and split not in get_args(Split):
-        raise InputError(f"split must be one of {', '.join(get_args(Split))}, not {split!r}")
+    if split is not None:
+        check_split(split)
     capacities = _capacities(split)
     maximum = 2 * sum(capacities.values())
     if not 0 <= count <= maximum:

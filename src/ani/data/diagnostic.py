@@ -31,15 +31,15 @@ from decimal import Decimal
 from functools import cache, lru_cache
 from importlib import resources
 from itertools import islice
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar
 
 import yaml
 
+from ani.data.split import Split, check_split
 from ani.errors import InputError
 from ani.numbers import find_numbers
 
 Role = Literal["nominal", "quantitative"]
-Split = Literal["train", "test"]
 T = TypeVar("T")
 
 SENTENCES_PER_TEMPLATE = 200
@@ -79,8 +79,7 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     Raises:
         InputError: unknown split, or a count that is negative or above what the split can give.
     """
-    if split not in get_args(Split):
-        raise InputError(f"split must be one of {', '.join(get_args(Split))}, not {split!r}")
+    check_split(split)
     maximum = sentence_limit(split)
     if not 0 <= count <= maximum:
         raise InputError(f"count is {count}, but the {split} split gives from 0 to {maximum} sentences")

@@ -41,17 +41,15 @@ def inspect(
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
     Under `digitwise`, `placewise` and `running` a number is decided anew at each of its tokens; the last decision is
-    returned; under `after` a number at the very end is decided as if the text ended there (at the tokenizer's end
-    token, as in training). With `values="results"` or `"both"` there is also one for the equals sign of each
+    returned; under `after` a number at the very end is decided as if the text ended there
+    (`NumberLocator.whole_text`). With `values="results"` or `"both"` there is also one for the equals sign of each
     calculation.
     `add_special_tokens=False` is for a text that has them already, as a rendered chat.
     """
     ani_module(model)
     base = base_model(model)
     locator = number_locator(model)
-    token_ids = list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
-    if locator.policy == "after" and tokenizer.eos_token_id is not None:
-        token_ids.append(tokenizer.eos_token_id)
+    token_ids = locator.whole_text(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
     numbers = locator.scanner.scan(token_ids) if locator.values != "results" else []
     results = locator.results(token_ids)
     if not numbers and not results:

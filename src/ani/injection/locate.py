@@ -99,6 +99,8 @@ class NumberLocator:
         self.scanner = NumberScanner(tokenizer)
         self.encoder = build_encoder(config)
         self.policy = config.policy
+        end = tokenizer.eos_token_id if config.policy == "after" else None
+        self._end = [] if end is None else [end]
         self.causal = config.causal
         """Whether numbers are found in each forward from the tokens so far, in prompt and response alike."""
         self.hides_response = not config.causal and config.scope == "prompt"
@@ -113,6 +115,11 @@ class NumberLocator:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # shared, as its token table is large
+
+    def whole_text(self, token_ids: Sequence[int]) -> list[int]:
+        """The token ids of a text that ends with them: under `after` with the tokenizer's end token behind them, as
+        behind a completion in training, since only the token behind a number shows that it is over."""
+        return [*token_ids, *self._end]
 
     def find(self, token_ids: Sequence[int], *, start: int = 0) -> list[tuple[Number, int]]:
         """Numbers that inject at tokens ≥ `start` of one row, each with the last of those tokens.

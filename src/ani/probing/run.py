@@ -39,10 +39,9 @@ OWN: dict[str, Callable[[int, int], list[DiagnosticSentence]]] = {
     "contrastive": lambda count, seed: contrastive_sentences(count, seed=seed),
     "diagnostic": _templates,
 }
-"""Our own sets by name: so many sentences of both splits, by a seed."""
-"""Names our own minimal pairs where a file of labelled sentences could stand."""
+"""Our own sets by the names that can stand for a file: so many sentences of both splits, by a seed."""
 SENTENCES = 4000
-"""How many of them."""
+"""How many of an own set, if nobody says."""
 
 RANDOM_SPLIT = "probe_random_split.jsonl"
 HELD_OUT = "probe_held_out.jsonl"

@@ -79,8 +79,7 @@ def number_states(
         model: A causal language model without ANI attached.
         tokenizer: The model's.
         sentences: With the roles of their numbers.
-        policy: Says at which token a number is read. Under `after` the tokenizer's EOS token stands behind every
-            sentence, as behind a completion in training, since only the token behind a number shows that it is over.
+        policy: Says at which token a number is read; each sentence is a `NumberLocator.whole_text`.
         layers: Indices of transformers' `hidden_states`, in any order; all if None.
         max_numbers: Numbers of the more frequent role, and numbers above this count, are left out by chance.
         seed: Of that chance.
@@ -105,11 +104,7 @@ def number_states(
     if not sentences:
         raise InputError("there are no sentences to probe; give some with numbers of both roles")
     locator = NumberLocator(tokenizer, AniConfig(layer=0, policy=policy))
-    token_ids = [list(ids) for ids in tokenizer([s.text for s in sentences])["input_ids"]]
-    end = tokenizer.eos_token_id
-    if policy == "after" and end is not None:
-        token_ids = [[*ids, end] for ids in token_ids]
-    token_ids = [ids[:MAX_TOKENS] for ids in token_ids]
+    token_ids = [locator.whole_text(ids)[:MAX_TOKENS] for ids in tokenizer([s.text for s in sentences])["input_ids"]]
     numbers = _balanced(list(_numbers(locator, sentences, token_ids)), max_numbers, seed)
     width = int(base.config.get_text_config().hidden_size)
     if processes.main:

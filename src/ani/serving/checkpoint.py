@@ -1,19 +1,16 @@
 """A merged checkpoint as transformers loads it: its config and model class; knows nothing about how one is made.
 
-On disk its `model_type` is `ani`, so transformers without this package refuses it, where it would load a `llama` and
-only warn that it left the module out. Importing this registers the type, for every family at once: what
-`AutoConfig` gives for it is a subclass of the family's own config, made on demand beside a subclass of the family's
-own model. In memory both say the family's `model_type`, by which transformers, PEFT and lm-eval choose what they do.
+On disk its `model_type` is `ani` (`ani.serving.registration`). What `AutoConfig` gives for it is a subclass of the
+family's own config, made on demand beside a subclass of the family's own model. In memory both say the family's
+`model_type`, by which transformers, PEFT and lm-eval choose what they do.
 """
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from transformers import (
-    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
@@ -26,11 +23,7 @@ from ani.injection.attach import AttachedModel, add_module, ani_module, check_la
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, Method, MethodName
-
-MODEL_TYPE = "ani"
-SECTION = "ani"
-"""Key of config.json: the method, and for one with a module the family and every setting of `AniConfig`."""
-FAMILY = "base_model_type"
+from ani.serving.registration import FAMILY, MODEL_TYPE, SECTION
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
@@ -44,7 +37,7 @@ def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
     section: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
     if is_attached(model):
         section |= {FAMILY: config.model_type, **ani_module(model).config.model_dump(mode="json")}
-        config.__class__ = _config_class(cast(Any, type(config)))
+        config.__class__ = config_class_of(cast(Any, type(config)))
         model.__class__ = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
     setattr(config, SECTION, section)
 
@@ -77,7 +70,7 @@ class _FamilyConfig:
 
 
 def _empty_config(family: type[Any]) -> PreTrainedConfig:
-    config_class = _config_class(cast(Any, family))
+    config_class = config_class_of(cast(Any, family))
     return config_class.__new__(config_class)
 
 
@@ -129,7 +122,7 @@ class MergedModel(AttachedModel):
 
 
 @functools.cache
-def _config_class(family: type[Any]) -> type[PreTrainedConfig]:
+def config_class_of(family: type[Any]) -> type[PreTrainedConfig]:
     """The config class of a family's merged checkpoints; its model class is registered for it."""
     base = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[family])
     config_class = type(
@@ -140,27 +133,6 @@ def _config_class(family: type[Any]) -> type[PreTrainedConfig]:
     return config_class
 
 
-class _AnyConfig(PreTrainedConfig):
-    """What `AutoConfig` finds under `MODEL_TYPE`; reads as the config of the family that the section names."""
-
-    model_type = MODEL_TYPE
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        try:
-            family = config_dict[SECTION][FAMILY]
-            config_class = _config_class(cast(Any, CONFIG_MAPPING[family]))
-        except (KeyError, TypeError) as error:
-            raise InputError(
-                f"this config of model_type {MODEL_TYPE!r} is damaged, or of a family that this transformers doesn't "
-                f"have: no {SECTION}.{FAMILY} of a causal language model"
-            ) from error
-        return cast(Self, config_class.from_dict({**config_dict, "model_type": family}, **kwargs))
-
-
 def _settings(config: PreTrainedConfig) -> tuple[MethodName, AniConfig | None]:
     section = {key: value for key, value in getattr(config, SECTION).items() if key != FAMILY}
     return read_settings(section, f"the section {SECTION!r} of {config.name_or_path or 'the config'}")
-
-
-AutoConfig.register(MODEL_TYPE, _AnyConfig, exist_ok=True)

@@ -12,7 +12,8 @@ from ani.files import replacing_directory
 from ani.injection.adapter import adapter_base, fold_adapter
 from ani.injection.attach import is_attached
 from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
-from ani.serving.checkpoint import SECTION, mark_merged
+from ani.serving.checkpoint import mark_merged
+from ani.serving.registration import SECTION
 from ani.untrusted.text import read_json_object
 
 DType = Literal["float32", "bfloat16", "float16"]

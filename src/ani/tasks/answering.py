@@ -131,11 +131,11 @@ def _fingerprint(source: str, config: PreTrainedConfig) -> str:
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
-def decoding(method: Method, tokenizer: PreTrainedTokenizerBase) -> LogitsProcessorList:
+def decoding(method: Method, tokenizer: PreTrainedTokenizerBase) -> LogitsProcessorList | None:
     """What `generate` is given for a method."""
     from transformers import LogitsProcessorList
 
-    return LogitsProcessorList([] if method.decoding is None else [_processor(method.decoding, tokenizer)])
+    return None if method.decoding is None else LogitsProcessorList([_processor(method.decoding, tokenizer)])
 
 
 @functools.lru_cache(maxsize=1)  # it may read the whole vocabulary
@@ -191,7 +191,7 @@ class Answerer(NamedTuple):
                 attention_mask=encoded["attention_mask"],
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
-                logits_processor=decoding(self.method, tokenizer) or None,
+                logits_processor=decoding(self.method, tokenizer),
                 pad_token_id=tokenizer.pad_token_id,
             )
         return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)

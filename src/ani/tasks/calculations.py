@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from ani.data.calculations import CalculationProblem, CalculationSentence, calculation_problems, calculation_sentences
+from ani.data.calculation_sentences import CalculationSentence, calculation_sentences
+from ani.data.calculations import CalculationProblem, calculation_problems
 from ani.data.diagnostic import Role
 from ani.numbers import find_numbers
 from ani.numbers.calculations import number_behind, remainder

@@ -8,7 +8,8 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.arithmetic import arithmetic_problems
-from ani.data.calculations import calculation_problems, calculation_sentences
+from ani.data.calculation_sentences import calculation_sentences
+from ani.data.calculations import calculation_problems
 from ani.data.collator import TokenizedExample, tokenize
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
