@@ -300,7 +300,7 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     if not isinstance(model, AttachedModel) or (active is not None and active.model is model):
         return inner(*args, **kwargs)  # an inner wrapper of the same call, or somebody kept us over a detach
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
-    totals: tuple[int, int, int] | None = kwargs.pop("number_totals", None)
+    totals: tuple[int, int] | None = kwargs.pop("number_totals", None)
     given = {**dict(zip(_parameter_names(cast(Any, type(model)._ani_base)), args, strict=False)), **kwargs}
     input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
     substitutes = _substitutes(model) and _prompt(model) is None  # `generate` begins with the mask that it needs

@@ -50,8 +50,8 @@ class InjectionSettings(EncoderSettings):
     """RMS of e, in units of the hidden state's, at which the penalty has its full weight; below it grows linearly,
     so that the gate is not pushed to decide before there is something to decide about. 0: constant (the paper)."""
     role_weight: float = Field(default=0.0, ge=0)
-    """Weight of the gate's cross-entropy on numbers whose role the data tells, both roles alike. 0 is the paper: only
-    the language model's loss and the penalty teach the gate."""
+    """Weight of the gate's cross-entropy on numbers whose role the data tells. 0 is the paper: only the language
+    model's loss and the penalty teach the gate."""
     embedding_scale: float | None = Field(default=None, gt=0)
     """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach."""
     hidden_size: int | None = Field(default=None, ge=1, le=2**20)

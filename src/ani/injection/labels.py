@@ -43,7 +43,7 @@ def with_auxiliary_loss(
     roles: torch.Tensor,
     labels: torch.Tensor,
     num_items: Any,
-    totals: tuple[int, int, int] | None,
+    totals: tuple[int, int] | None,
 ) -> Any:
     """Add the penalty to the model's own loss, as transformers does with the router losses of MoE models.
 

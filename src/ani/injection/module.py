@@ -108,38 +108,33 @@ class AniModule(nn.Module):
         return Injection(updated.to(hidden_states.dtype), logits, alpha, hidden, embeddings, scaled)
 
     def auxiliary_loss(
-        self, injection: Injection, roles: torch.Tensor, totals: tuple[int, int, int] | None = None
+        self, injection: Injection, roles: torch.Tensor, totals: tuple[int, int] | None = None
     ) -> torch.Tensor:
         """What ANI adds to the language model's loss, a scalar; 0 without numbers::
 
-            λ·mean(r·α(1−α)) + w·mean over the roles there are of the mean over its numbers of −log p(role)
+            λ·mean(r·α(1−α)) + w·mean over known roles of −log p(role)
 
         The first term is the binarization penalty, a mean over numbers, not tokens (paper Eq. 4). r = min(1, RMS(e) /
         `penalty_ramp`) phases it in: while W_P is close to zero the loss says nothing about the gate, and a constant
-        penalty would drive it to an arbitrary end from which it can't return. The second is `role_weight`'s, in
-        which both roles count alike, or the gate would learn which one the data has more of.
+        penalty would drive it to an arbitrary end from which it can't return. The second is `role_weight`'s.
 
         Args:
             injection: What `forward` returned, in training mode.
             roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown.
-            totals: The numbers, and the nominal and the quantitative ones among them, that the means are over, where
-                these are only some of them: of an optimizer step's other batches, on any process. None: those given.
+            totals: The numbers and the known roles that the means are over, where these are only some of them: of an
+                optimizer step's other batches, on any process. None: those given here.
         """
         alpha = injection.alpha.float()
         if self.gate is None:
             return alpha.new_zeros(())
-        of_role = [roles == role for role in (0, 1)]
-        numbers, *counts = totals or (len(alpha), *(int(of.sum()) for of in of_role))
+        known = roles >= 0
+        numbers, with_role = totals or (len(alpha), int(known.sum()))
         penalties = alpha * (1 - alpha)
         if self.config.penalty_ramp > 0:
             penalties = penalties * (injection.embedding_rms / self.config.penalty_ramp).clamp(max=1)
         loss = self.config.penalty * penalties.sum() / max(1, numbers)
         if self.config.role_weight > 0:
-            present = sum(count > 0 for count in counts)
-            for target, of, count in zip((0.0, 1.0), of_role, counts, strict=True):
-                logits = injection.logits[of].float()
-                surprise = nn.functional.binary_cross_entropy_with_logits(
-                    logits, torch.full_like(logits, target), reduction="sum"
-                )
-                loss = loss + self.config.role_weight * surprise / max(1, count * present)
+            logits, targets = injection.logits[known].float(), roles[known].float()
+            surprise = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+            loss = loss + self.config.role_weight * surprise / max(1, with_role)
         return loss

@@ -50,7 +50,7 @@ class AniTrainer(ResumableTrainer):
         self.decay = decay
         self.on_log = on_log
         self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(self.model).forward).parameters
-        self._number_totals: tuple[int, ...] = (0, 0, 0)
+        self._number_totals: tuple[int, ...] = (0, 0)
         self._tokens = 0
         self._sums: dict[str, tuple[float, int]] = {}
         self._log_started = time.monotonic()
@@ -77,8 +77,8 @@ class AniTrainer(ResumableTrainer):
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         numbers = [batch["numbers"] for batch in batches if "numbers" in batch]
-        of_role = [sum(int((each.roles == role).sum()) for each in numbers) for role in (NOMINAL, QUANTITATIVE)]
-        counts = torch.tensor([[sum(map(len, numbers)), *of_role]], device=self.args.device)
+        roles = sum(int((each.roles >= 0).sum()) for each in numbers)
+        counts = torch.tensor([[sum(map(len, numbers)), roles]], device=self.args.device)
         # Of the optimizer step: all accumulated batches of all processes.
         self._number_totals = tuple(self.accelerator.gather(counts).sum(dim=0).tolist())
         return batches, num_items
