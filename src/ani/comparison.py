@@ -119,7 +119,7 @@ class _Cell(NamedTuple):
 
     def asked(self, posed: Sequence[Posed]) -> list[Posed]:
         """The tasks that this model can be asked."""
-        gate = self.seed is not None and self.recipe.ani is not None and self.recipe.ani.gate == "learned"
+        gate = self.seed is not None and self.recipe.ani is not None and self.recipe.ani.gate != "open"
         return [each for each in posed if gate or not each.task.needs_gate]
 
     def is_finished(self, posed: Sequence[Posed]) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani import AniConfig, inspect, load_adapter, save_adapter
@@ -18,6 +19,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: METHODS[name].settings for name in ("digitwise", "static", "static-additive", "digitwise-gated")},
     "replace-gated": {"combine": "replace"},
     "placewise": {"policy": "placewise"},
+    "supervised": {"gate": "supervised", "role_weight": 1.0},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -111,6 +113,28 @@ def test_without_a_gate_there_is_nothing_to_decide() -> None:
     injection = module.train()(torch.randn(5, 32), torch.randn(5, 16))
     assert injection.alpha.tolist() == [1.0] * 5
     assert float(module.auxiliary_loss(injection, torch.tensor([0, 1, 0, 1, -1]))) == 0
+
+
+def test_a_supervised_gate_learns_from_roles_alone() -> None:
+    hidden, features, roles = torch.randn(5, 32), torch.randn(5, 16), torch.tensor([1, 0, 1, -1, 0])
+    supervised = module_of(gate="supervised", role_weight=1.0).train()
+    nn.init.normal_(supervised.projection.weight)
+    injection = supervised(hidden, features, roles)
+    assert injection.alpha.tolist() == [1, 0, 1, pytest.approx(injection.logits[3].sigmoid().item()), 0]
+    assert torch.equal(injection.hidden_states[roles == 0], hidden[roles == 0])
+    injection.hidden_states.sum().backward()
+    assert supervised.gate is not None
+    assert all(parameter.grad is None for parameter in supervised.gate.parameters())
+    assert supervised.projection.weight.grad.any()
+    supervised.auxiliary_loss(supervised(hidden, features, roles), roles).backward()
+    assert supervised.gate.outer.weight.grad.any()
+    # At inference it decides as any gate.
+    learned = module_of()
+    learned.load_state_dict(supervised.state_dict())
+    for found, expected in zip(
+        supervised.eval()(hidden, features, roles), learned.eval()(hidden, features), strict=True
+    ):
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("gate", ["open", "learned"])

@@ -51,3 +51,10 @@ def test_processes_share_the_order_of_one(rows: int) -> None:
     rounds = [row for batches in zip(*shards, strict=True) for batch in batches for row in batch]
     assert len(rounds) == len(shared)
     assert rounds == [*alone, *[NOTHING] * (len(rounds) - rows)]
+
+
+def test_a_supervised_gate_needs_both_roles(tiny_recipe: Write) -> None:
+    settings = ["ani.gate=supervised", "ani.role_weight=1"]
+    sums, sentences = {"kind": "arithmetic", "count": 4}, {"kind": "calculation-sentences", "count": 4}
+    refused(lambda: load_examples(load_recipe(tiny_recipe(data=[sums]), settings)), "no nominal number", "roles")
+    assert len(load_examples(load_recipe(tiny_recipe(data=[sums, sentences]), settings))) == 8

@@ -214,6 +214,7 @@ def test_a_method_fixes_its_settings(write: Write, tmp_path: Path, method: str) 
         (["method=sft", "ani.layer=4"], "override 'ani.layer=4': method 'sft' has no module to set; leave it out"),
         (["ani={layer: 4}", "method=numerologic"], "method 'numerologic' has no module to set"),
         (["ani.policy=running", "ani.scope=all"], "scope='all' is for policy='terminal'"),
+        (["ani.gate=supervised", "ani.role_weight=0"], "role_weight must be above 0"),
         (["method=sft", "ani.layr=5"], "unknown key 'ani.layr'; did you mean 'layer'"),
         (
             ["ani.combine=substitute", "ani.gate=open", "ani.policy=terminal"],

@@ -390,7 +390,7 @@ def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
     numbers = current.numbers.to(hidden_states.device)
     at = (numbers.rows, numbers.positions)
     # Where a model lies on several devices, its hidden states arrive from the device of the layer before.
-    injection: Injection = module(hidden_states[at].to(device), numbers.features.to(device))
+    injection: Injection = module(hidden_states[at].to(device), numbers.features.to(device), numbers.roles.to(device))
     current.injection = injection
     decision = Decision(numbers, Injection(*(field.detach() for field in injection)))
     object.__setattr__(current.model, "_ani_last_decision", decision)

@@ -38,8 +38,11 @@ class InjectionSettings(EncoderSettings):
     combine: Literal["add", "replace", "substitute"] = "add"
     """`add`: h ← h + α·e. `replace`: h ← h + α·(e − h), which is e where the gate is open. `substitute`: h ← e at layer
     0, and nothing attends to the number's other sub-tokens, so that one position is all there is of it."""
-    gate: Literal["learned", "open"] = "learned"
-    """`open`: no gate, α = 1 (the paper's static injection)."""
+    gate: Literal["learned", "supervised", "open"] = "learned"
+    """`learned`: by the language model's loss and the penalty, and where `role_weight` says so, from roles (the paper).
+    `supervised`: from roles alone; a number whose role is known is injected by it while training, so that the gate
+    needn't be right before there is something to inject, and isn't drawn open by what the model gains from it in other
+    texts. `open`: no gate, α = 1 (the paper's static injection)."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -86,6 +89,8 @@ class InjectionSettings(EncoderSettings):
                 "scope='all' is for policy='terminal': 'running' and 'after' always cover all text, and the others "
                 "would tell a response's first digit what the rest will be"
             )
+        if self.gate == "supervised" and not self.role_weight:
+            raise ValueError("gate='supervised' learns from known roles alone, so role_weight must be above 0")
         if self.values != "literals" and not (self.causal and self.combine == "add"):
             raise ValueError(
                 f"values={self.values!r} needs combine='add', and beside literals a causal policy: policy='after' or "

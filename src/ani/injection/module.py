@@ -17,7 +17,8 @@ class Injection(NamedTuple):
     logits: torch.Tensor
     """Gate logits z, shape (N,); infinite without a gate."""
     alpha: torch.Tensor
-    """α as applied: σ(z) while training, 1[σ(z) > 0.5] at inference, 0 or 1 where it is forced; shape (N,)."""
+    """α as applied: σ(z) while training, or the role (`gate="supervised"`); 1[σ(z) > 0.5] at inference, 0 or 1 where it
+    is forced; shape (N,)."""
     before: torch.Tensor
     """h, shape (N, d_model), in the module's dtype."""
     embeddings: torch.Tensor
@@ -75,15 +76,18 @@ class AniModule(nn.Module):
         else:
             nn.init.normal_(self.projection.weight, std=feature_size**-0.5)
         self.gate = (
-            Gate(config.hidden_size, config.gate_hidden_size, config.gate_dropout) if config.gate == "learned" else None
+            Gate(config.hidden_size, config.gate_hidden_size, config.gate_dropout) if config.gate != "open" else None
         )
 
-    def forward(self, hidden_states: torch.Tensor, features: torch.Tensor) -> Injection:
+    def forward(
+        self, hidden_states: torch.Tensor, features: torch.Tensor, roles: torch.Tensor | None = None
+    ) -> Injection:
         """Inject into the hidden states of N numbers.
 
         Args:
             hidden_states: Shape (N, d_model), any floating dtype; computed in the module's own dtype.
             features: φ, shape (N, d_fourier), float32.
+            roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown; for `gate="supervised"` in training.
         """
         dtype = self.projection.weight.dtype
         hidden = hidden_states.to(dtype)
@@ -98,6 +102,10 @@ class AniModule(nn.Module):
         change = scaled if self.config.combine == "add" else scaled - hidden
         if self.training and self.gate is not None and self.forced is None:
             alpha = torch.sigmoid(logits)
+            if self.config.gate == "supervised":
+                alpha = alpha.detach()
+                if roles is not None:
+                    alpha = torch.where(roles >= 0, roles.to(dtype), alpha)
             updated = hidden + alpha.unsqueeze(-1) * change
         else:
             # z > 0 is σ(z) > 0.5.

@@ -148,7 +148,7 @@ class AniTrainer(ResumableTrainer):
         numbers, injection = decision
         self._add(embedding_ratio=injection.injected_ratio, embedding_rms=injection.embedding_rms)
         if has_gate(self.model):
-            logits, alpha = injection.logits, injection.alpha
+            logits, alpha = injection.logits, injection.logits.sigmoid()
             self._add(gate_open=logits > 0, gate_undecided=alpha * (1 - alpha), gate_saturated=logits.abs() > SATURATED)
             for name, role in (("quantitative", QUANTITATIVE), ("nominal", NOMINAL)):
                 of_role = logits[numbers.roles == role]
