@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ani.cli
+from ani.errors import InputError
 from ani.results.files import TRAINING_LOG
 from ani.tasks.routing import Routing
 from ani.training.checkpoints import ADAPTER
@@ -307,6 +308,27 @@ def test_an_interrupted_training_says_how_to_go_on(
     assert f"interrupted: continue with: ani train --resume {tmp_path / 'run'} (there is no checkpoint yet)" in done.err
     run("train", "--resume", tmp_path / "run", code=0)
     assert (tmp_path / "run" / ADAPTER).is_dir()
+
+
+@pytest.mark.parametrize("command", ["inspect 5", "playground", "eval --out o", "gate-shares mmlu --out o", "merge"])
+def test_an_adapter_knows_its_model(
+    run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def asked_for(name: str) -> None:
+        raise InputError(f"asked for {name}")
+
+    def with_adapter(path: Path, *options: str | Path) -> Done:
+        adapter = [path, "o"] if command == "merge" else ["--adapter", path]
+        return run(*command.split(), *adapter, *options)
+
+    for module in ("ani.answerers", "ani.serving.merge"):
+        monkeypatch.setattr(f"{module}.load_tokenizer", asked_for)
+    assert_refused(with_adapter(tiny_adapter), f"asked for {tiny_model}")
+    moved = Path(shutil.copytree(tiny_adapter, tmp_path / "moved"))
+    config = json.loads((moved / "ani_config.json").read_text())
+    (moved / "ani_config.json").write_text(json.dumps({**config, "base": {"name": "/gone/model"}}))
+    assert_refused(with_adapter(moved), f"{moved} was trained on /gone/model, which isn't there any more", "--model")
+    assert_refused(with_adapter(moved, "--model", tiny_model), f"asked for {tiny_model}")
 
 
 # --- bad input ---

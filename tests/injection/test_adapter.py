@@ -140,6 +140,8 @@ def test_damaged_config(damaged: Path, text: str) -> None:
         ({"model_type": None}, ["model_type"]),
         ({"num_hidden_layers": None}, ["num_hidden_layers"]),
         ({"layer": 4}, ["layer=4"]),
+        ({"base": "llama"}, ["damaged", "base"]),
+        ({"base": {"name": None, "sample": {"embedding": ["1"]}}}, ["damaged", "base", "sample"]),
         ({"gate_hidden_size": 9}, [WEIGHTS_FILE, CONFIG_FILE]),
         ({"integer_digits": 12}, [WEIGHTS_FILE, CONFIG_FILE]),
     ],

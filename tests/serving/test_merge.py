@@ -20,7 +20,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTr
 
 import ani
 from ani import AniConfig, InputError
-from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE
+from ani.injection.adapter import CONFIG_FILE
 from ani.injection.attach import ani_module, is_attached, last_decision
 from ani.injection.methods import METHODS
 from ani.models import evaluating, load_model, load_tokenizer
@@ -302,8 +302,7 @@ def test_foreign_directories(folder: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "empty") == contents(folder / "out")
 
 
-def change_peft_config(adapter: Path, **changes: Any) -> None:
-    file = adapter / PEFT_CONFIG_FILE
+def change_config(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
@@ -319,7 +318,7 @@ def test_refused(folder: Path, tmp_path: Path) -> None:
     }
     (tmp_path / "quantized" / "config.json").write_text(json.dumps(config))
     shutil.copytree(folder / "adapter", tmp_path / "moved")
-    change_peft_config(tmp_path / "moved", base_model_name_or_path=str(tmp_path / "gone"))
+    change_config(tmp_path / "moved" / CONFIG_FILE, base={"name": str(tmp_path / "gone")})
     model, _ = attached(FAMILY)
     ani.save_adapter(model, tmp_path / "gate-only")
     cases: list[tuple[Path, dict[str, Any], list[str]]] = [

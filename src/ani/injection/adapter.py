@@ -6,6 +6,8 @@ may be anybody's: `ani.untrusted` and `ani.injection.config` judge it before any
 
 import hashlib
 import json
+import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,6 +19,7 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
+from pydantic import ValidationError
 from safetensors.torch import save as save_safetensors
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
@@ -26,12 +29,14 @@ from ani.encoders import build_encoder
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
+from ani.injection.base import Base, full_tensor
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.methods import METHODS, Method, MethodName, unknown_method
 from ani.injection.module import AniModule
+from ani.models import EMBEDDED, lasting_name
 from ani.untrusted.folder import own_file, read_weights, unchanged_file
 from ani.untrusted.peft import check_lora, read_lora_config
-from ani.untrusted.text import one_line, read_json_object
+from ani.untrusted.text import first_problem, one_line, read_json_object
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
@@ -43,7 +48,8 @@ SHIPPED = ("smollm2-adapter", "smollm2-calculator")
 
 
 def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
-    """Write the adapter of an attached model: the ANI module and, where PEFT trained LoRA weights, those too.
+    """Write the adapter of an attached model: the ANI module and, where PEFT trained LoRA weights, those too. It names
+    its base model, by `model.name_or_path`, and holds a few of its weights to know it by.
 
     Every process of a model that FSDP 2 sharded must call it; the first one writes.
 
@@ -79,6 +85,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         state = {name: full_tensor(tensor).contiguous() for name, tensor in module.state_dict().items()}
         weights = save_safetensors(state)
         config |= {**module.config.model_dump(mode="json"), "weights_sha256": hashlib.sha256(weights).hexdigest()}
+    config["base"] = Base.of(base_model(model)).model_dump()
     if sharded and distributed.get_rank() > 0:
         return
     with replacing_directory(path) as work:
@@ -114,6 +121,8 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
     Returns:
         `model`, the same object, in evaluation mode.
 
+    Warns if the model has the right shape, but other weights than the one that the adapter was trained on.
+
     Raises:
         InputError: If the adapter is missing, damaged, from a newer version, or made for another model; the model is
             then unchanged.
@@ -144,6 +153,7 @@ def _load(
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
     saved = _read_config(directory)
     weights = _module_weights(directory, saved)
+    differs = saved.base.differs(model)  # asked first: LoRA may be added to the weights themselves
     if saved.lora_digest is not None:
         unchanged_file(directory, PEFT_WEIGHTS_FILE, saved.lora_digest, CONFIG_FILE)
         if saved.config is not None:  # LoRA comes first, but not to a model that the module doesn't fit
@@ -158,6 +168,12 @@ def _load(
     if saved.config is not None:
         attach(model, tokenizer, saved.config)
         ani_module(model).load_state_dict(weights)
+    if differs:
+        warnings.warn(
+            f"the adapter {directory} was trained on other weights than this model's (its base: "
+            f"{one_line(saved.base.name or 'not named')}), so what it learnt may not fit: load the adapter's own base",
+            stacklevel=3,
+        )
     return saved.method
 
 
@@ -189,23 +205,30 @@ def _fold_lora(model: PreTrainedModel, directory: Path) -> None:
     cast(Any, wrapped).merge_and_unload(safe_merge=True)
 
 
-def adapter_base(path: str | Path) -> str | None:
-    """The base model that PEFT wrote into an adapter; None without LoRA weights; raises as `load_adapter`."""
+def adapter_base(path: str | Path) -> str:
+    """The base model that an adapter names: a directory, a hub name, or `smollm2`.
+
+    Raises:
+        InputError: As `load_adapter`; or it names none, or a directory that isn't there.
+    """
     directory = _directory(path)
-    if _read_config(directory).lora_digest is None:
-        return None
-    return read_lora_config(directory).base_model_name_or_path
+    saved = _read_config(directory)
+    name = saved.base.name
+    if name is None and saved.lora_digest is not None:
+        name = read_lora_config(directory).base_model_name_or_path
+    name = lasting_name(name)
+    say = f"say which it is (a directory, a hub name or {EMBEDDED}) with --model, in Python with model=..."
+    if name is None:
+        raise InputError(f"the adapter {path} doesn't name the model that it was trained on; {say}")
+    if os.path.isabs(name) and not os.path.isdir(name):
+        raise InputError(f"the adapter {path} was trained on {one_line(name)}, which isn't there any more; {say}")
+    return name
 
 
 def adapter_method(path: str | Path) -> Method:
     """The method that trained an adapter: how texts are written for it, and its answers read; raises as
     `load_adapter`."""
     return METHODS[_read_config(_directory(path)).method]
-
-
-def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or all of one that is sharded over processes, on the CPU; then every process must ask."""
-    return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
 
 
 def _name_modules(file: Path, model: PreTrainedModel, adapter: str) -> None:
@@ -255,6 +278,7 @@ class _Saved(NamedTuple):
     """Of `WEIGHTS_FILE`; empty without a module."""
     lora_digest: str | None
     """Of PEFT's weights, if there are any."""
+    base: Base
 
 
 def _read_config(directory: Path) -> _Saved:
@@ -267,10 +291,14 @@ def _read_config(directory: Path) -> _Saved:
     digest, lora_digest = raw.pop("weights_sha256", None), raw.pop("lora_sha256")
     if not isinstance(digest, str | None) or not isinstance(lora_digest, str | None):
         raise InputError(f"{file} is damaged: weights_sha256 and lora_sha256 must be texts or null")
+    try:
+        base = Base.model_validate(raw.pop("base", {"name": None}))  # the first adapters don't say
+    except ValidationError as error:
+        raise InputError(f"{file} is damaged: base: {first_problem(error)}") from error
     method, config = read_settings(raw, str(file))
     if (digest if config is not None else lora_digest) is None:
         raise InputError(f"{file} is damaged: it names no weights")
-    return _Saved(method, config, digest or "", lora_digest)
+    return _Saved(method, config, digest or "", lora_digest, base)
 
 
 def _module_weights(directory: Path, saved: _Saved) -> dict[str, torch.Tensor]:

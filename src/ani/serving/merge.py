@@ -9,9 +9,9 @@ from transformers import PreTrainedConfig
 from ani.chat import PLAIN_TEMPLATE
 from ani.errors import InputError
 from ani.files import replacing_directory
-from ani.injection.adapter import adapter_base, fold_adapter
+from ani.injection.adapter import adapter_base, adapter_method, fold_adapter
 from ani.injection.attach import is_attached
-from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
+from ani.models import load_config, load_model, load_tokenizer
 from ani.serving.checkpoint import mark_merged
 from ani.serving.registration import SECTION
 from ani.untrusted.text import read_json_object
@@ -38,7 +38,7 @@ def merge(
     Args:
         adapter_path: Adapter directory, or a name on the Hugging Face hub.
         out_path: Directory; a merged checkpoint that is there is replaced as a whole.
-        model: The base model: directory, hub name, or `smollm2`. None: the one that PEFT wrote into the adapter.
+        model: The base model: directory, hub name, or `smollm2`. None: the one that the adapter names.
         dtype: Of the base model's weights; None: that of its config. The module's stay float32.
         max_shard_size: Of a weights file, as transformers takes it.
 
@@ -75,22 +75,9 @@ def merge(
 
 def _base(adapter_path: str | Path, model: str | None) -> tuple[str, PreTrainedConfig]:
     """The base model's name and config; `model` is what the caller calls it."""
-    named = adapter_base(adapter_path)  # also where it isn't needed: a bad adapter is met before the base is loaded
-    base = model or named
-    if base is None:
-        raise InputError(
-            f"the adapter {adapter_path} doesn't say which model it was trained on; name that (a directory, a hub name "
-            f"or {EMBEDDED}) with --model, or model=..."
-        )
-    try:
-        config = load_config(base)
-    except InputError as error:
-        if model is not None:
-            raise
-        raise InputError(
-            f"the adapter {adapter_path} was trained on {base}, which isn't here; name the base model with --model, or "
-            f"model=... ({error})"
-        ) from error
+    adapter_method(adapter_path)  # a bad adapter is met before its base is loaded
+    base = model or adapter_base(adapter_path)
+    config = load_config(base)
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(f"{base} is quantized, so nothing can be merged into it; name its full-precision original")
     return base, config

@@ -26,8 +26,9 @@ from transformers.trainer_callback import TrainerState
 
 from ani.errors import TrainingFailed
 from ani.files import naming_full_disk, replacing_file
-from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, full_tensor, save_adapter
+from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
 from ani.injection.attach import ani_module, is_attached
+from ani.injection.base import full_tensor
 from ani.injection.methods import MethodName
 from ani.results.files import TRAINING_LOG
 
