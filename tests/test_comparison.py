@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from filelock import FileLock
 from rich.console import Console
 
 import ani
 from ani import comparison
-from ani.errors import TrainingFailed
+from ani.errors import InputError, TrainingFailed
 from ani.results.files import TRAINING_LOG
 from ani.settings import load_settings, save_settings
+from ani.tasks import Posed
 from ani.tasks.gating import Gating
 from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
@@ -23,7 +25,7 @@ from ani.training.recipe import load_recipe
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
 from tests.refusals import refused
-from tests.training.runs import interrupt_at, interrupted
+from tests.training.runs import interrupt_at, interrupted, weights_of
 
 SHIPPED = [
     path
@@ -255,9 +257,53 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
     refused(lambda: compare(seeds=[0], variants={"sft": ["ani.layer=1"]}, baseline=None), "other variant sft;")
 
 
+def test_what_another_comparison_has_is_taken(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = {"ours": ["ani.layer=1"], "sft": ["method=sft"]}
+    compare(seeds=[0], variants=variants, baseline=None)
+    one, two = tmp_path / "results", tmp_path / "again"
+    (one / "cells" / "sft" / "seed-0" / "language.jsonl").unlink()
+    asked: list[tuple[str, str]] = []
+    ask = comparison.ask
+
+    def asking(posed: list[Posed], *args: Any, of: str, **options: Any) -> None:
+        asked.extend((of, each.task.name) for each in posed)
+        ask(posed, *args, of=of, **options)
+
+    monkeypatch.setattr(comparison, "ask", asking)
+    monkeypatch.setattr(comparison, "train", interrupted)
+    changes: dict[str, Any] = {"output": str(two), "reuse": str(tmp_path), "seeds": [0], "baseline": None}
+    # A probe's settings say nothing about a cell whose layer is known; only the problems of one task are others.
+    changes["overrides"] = ["lora.dropout=0", "probe.sentences=9"]
+    with pytest.raises(KeyboardInterrupt):  # the last cell has another recipe
+        compare("evaluation.arithmetic.count=2", **changes, variants={**variants, "third": ["ani.layer=0"]})
+    assert asked == [
+        ("reference", "arithmetic"),
+        ("ours, seed 0", "arithmetic"),
+        ("sft, seed 0", "arithmetic"),
+        ("sft, seed 0", "language"),
+    ]
+    for cell in ("ours", "sft"):
+        taken, own = (weights_of(each / "cells" / cell / "seed-0" / "training" / ADAPTER) for each in (one, two))
+        assert taken and all(torch.equal(taken[name], own[name]) for name in taken | own)
+    place = Path("cells") / "ours" / "seed-0" / "gating.jsonl"
+    assert (two / place).read_bytes() == (one / place).read_bytes()
+    assert not (two / "cells" / "third").exists()
+
+    # Answers go with the weights that gave them.
+    config = two / "cells" / "ours" / "seed-0" / "training" / ADAPTER / "ani_config.json"
+    config.write_text(config.read_text().replace('"weights_sha256": "', '"weights_sha256": "0'))
+    (two / place).unlink()
+    with pytest.raises(InputError, match=r"ani\.safetensors"):
+        compare("evaluation.arithmetic.count=2", **changes, variants=variants)
+    assert not (two / place).exists()
+
+
 def test_another_budget_is_told(compare: Compare, tmp_path: Path) -> None:
     printed = StringIO()
-    variants = {"sft": ["method=sft"], "short": ["method=sft", "training.steps=2"]}
+    other_rate = ["method=sft", "training.module_learning_rate=0.5"]
+    variants = {"sft": other_rate, "short": ["method=sft", "training.steps=2"]}
     compare(seeds=[0], variants=variants, console=Console(file=printed, width=200))
     note = "short has other training than the recipe"
     assert note in printed.getvalue()

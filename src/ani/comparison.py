@@ -31,8 +31,8 @@ from ani.tasks import Posed, ask, clear_answers, pose, presented, task_class
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Task
 from ani.training.checkpoints import ADAPTER
-from ani.training.recipe import Recipe, load_recipe
-from ani.training.run import PROBE, train
+from ani.training.recipe import ProbeSettings, Recipe, load_recipe
+from ani.training.run import PROBE, paper_layer, train
 from ani.untrusted.text import one_line, read_json_object
 
 PLAN_FILE = "comparison.yaml"
@@ -69,6 +69,9 @@ class Comparison(_Design):
     """Changes to the recipe for all variants, `key=value`."""
     variants: dict[str, list[str]] = Field(min_length=1)
     """Name: its further changes."""
+    reuse: str | None = None
+    """Folder of comparisons: what one of them has trained by the same recipe with the same seed is copied, and so are
+    its answers to the same questions."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -162,8 +165,11 @@ def run_comparison(
             console.print(note, highlight=False, markup=False)
         if plan.probe:
             _probe(plan, folder, tokenizer, console)
+        others = [] if comparison.reuse is None else _others(Path(comparison.reuse), folder)
         for number, cell in enumerate(cells, start=1):
             console.rule(f"{number}/{len(cells)} {cell.name}")
+            for other_plan, other in others:
+                _take(cell, plan, posed, other, other_plan, console)
             if finished := cell.is_finished(posed):
                 console.print("finished already")
             else:
@@ -227,11 +233,13 @@ def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:
 
 def _budget_notes(plan: Plan) -> list[str]:
     """A line for each variant that learns from other data, or otherwise than the recipe says: its row costs more or
-    less than the others."""
+    less than the others. The module's learning rate costs nothing, and most methods have no module."""
     notes = []
     for name, recipe in plan.variants.items():
         budget = ("data", "training", "lora", "quantization", "dtype")
-        changed = [key for key in budget if getattr(recipe, key) != getattr(plan.base, key)]
+        training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})
+        alike = recipe.model_copy(update={"training": training})
+        changed = [key for key in budget if getattr(alike, key) != getattr(plan.base, key)]
         if changed and recipe.trains:
             notes.append(f"{name} has other {' and '.join(changed)} than the recipe: its budget is not the others'.")
     return notes
@@ -347,6 +355,52 @@ def _reuse_probe(cell: _Cell, cells: Sequence[_Cell], probed: Path | None) -> No
     if found := next((place for place in places if (place / SELECTION).is_file()), None):
         with replacing_directory(cell.training / PROBE) as copy:
             shutil.copytree(found, copy, dirs_exist_ok=True)
+
+
+def _others(place: Path, folder: Path) -> list[tuple[Plan, _Cell]]:
+    """The cells of the comparisons that lie in a place, but for this one's own."""
+    files = [file for file in sorted(place.glob(f"*/{PLAN_FILE}")) if not file.parent.samefile(folder)]
+    return [
+        (plan, cell) for file in files for plan in [load_settings(file, Plan)] for cell in _cells(plan, file.parent)
+    ]
+
+
+def _take(cell: _Cell, plan: Plan, posed: Sequence[Posed], other: _Cell, of: Plan, console: Console) -> None:
+    """Copy what another comparison's cell has and this one lacks, if both are the same model."""
+    if cell.is_finished(posed) or _model(cell) != _model(other):
+        return
+    taken = []
+    if cell.seed is not None:
+        if (other.training / ADAPTER).is_dir() and not cell.training.exists():
+            with replacing_directory(cell.training) as copy:
+                ignored = shutil.ignore_patterns("checkpoint-*", ".*")
+                shutil.copytree(other.training, copy, ignore=ignored, dirs_exist_ok=True)
+            taken.append("training")
+        configs = [each.training / ADAPTER / CONFIG_FILE for each in (cell, other)]  # with the weights' checksums
+        if not all(file.is_file() for file in configs) or configs[0].read_bytes() != configs[1].read_bytes():
+            return
+    for task, _ in cell.asked(posed):
+        source, own = (task_file(each.folder, task.name) for each in (other, cell))
+        asked_alike = of.evaluation.get(task.name) == plan.evaluation[task.name]
+        if asked_alike and of.base.data_seed == plan.base.data_seed and source.is_file() and not own.is_file():
+            with replacing_file(own) as file:
+                file.write(source.read_text(encoding="utf-8"))
+            taken.append(task.name)
+    if taken:
+        console.print(f"taken from {other.folder}: {', '.join(taken)}", highlight=False, markup=False)
+
+
+def _model(cell: _Cell) -> Any:
+    """What makes a cell's model: equal for two cells of which one would be trained and loaded just as the other."""
+    recipe = cell.recipe
+    if cell.seed is None:
+        return cell.method, recipe.model, recipe.dtype, recipe.quantization
+    changes: dict[str, Any] = {"output": ""}
+    if recipe.ani is None or recipe.ani.layer != "auto":
+        changes["probe"] = ProbeSettings()
+    if recipe.ani is not None and recipe.ani.layer == "paper":
+        changes["ani"] = recipe.ani.model_copy(update={"layer": paper_layer(recipe.model, load_config(recipe.model))})
+    return recipe.model_copy(update=changes)
 
 
 def _run_cell(cell: _Cell, posed: Sequence[Posed], tokenizer: PreTrainedTokenizerBase, console: Console) -> None:

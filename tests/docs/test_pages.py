@@ -14,7 +14,7 @@ import yaml
 
 import ani
 from ani.cli import app
-from ani.comparison import Comparison, evaluation_tasks
+from ani.comparison import Comparison, evaluation_tasks, variant_recipes
 from ani.data.labelled import read_labelled
 from ani.data.sources import read_jsonl
 from ani.injection.config import REMOVED_SETTINGS
@@ -148,3 +148,21 @@ def test_the_shipped_config_is_what_the_page_says() -> None:
     own = {"format_version", "method", "weights_sha256", "lora_sha256", "base"}
     assert set(config) - own <= set(ani.AniConfig.model_fields) | set(REMOVED_SETTINGS)
     assert all(f"| `{key}` |" in page for key in own)
+
+
+def test_every_deviation_from_the_paper_is_what_the_page_says() -> None:
+    """docs/paper.md's rows of keys: our default, and what `ani-literal` has."""
+    recipes = ROOT / "src/ani/recipes/paper"
+    ours = Recipe(output="x", ani={"layer": 24}, data=[{"kind": "diagnostic", "count": 1}])
+    literal = variant_recipes(recipes / "main-results.yaml")["ani-literal"]
+    rows = re.findall(
+        r"^\| `(\w+)\.(\w+)` \| `(.+?)` \| `(.+?)` \|", (ROOT / "docs/paper.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) == 6
+    for section, key, paper, default in rows:
+        assert getattr(getattr(literal, section), key) == yaml.safe_load(paper), key
+        assert getattr(getattr(ours, section), key) == yaml.safe_load(default), key
+    told = {(section, key) for section, key, *_ in rows}
+    for section in ("ani", "training", "lora"):
+        for key, value in getattr(literal, section):
+            assert (section, key) in told | {("ani", "layer")} or value == getattr(getattr(ours, section), key), key

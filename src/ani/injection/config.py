@@ -56,7 +56,8 @@ class InjectionSettings(EncoderSettings):
     """Weight of the gate's cross-entropy on numbers whose role the data tells. 0 is the paper: only the language
     model's loss and the penalty teach the gate."""
     embedding_scale: float | None = Field(default=None, gt=0)
-    """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach."""
+    """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach. 1: no
+    unit (the paper)."""
     hidden_size: int | None = Field(default=None, ge=1, le=2**20)
     """Of the model, as are `model_type` and `num_hidden_layers`; None: filled in on attach, and checked ever after."""
     model_type: str | None = None
@@ -107,7 +108,7 @@ class InjectionSettings(EncoderSettings):
 
 
 class AniConfig(InjectionSettings):
-    """Settings of one ANI module (paper Section 3, "Hyperparameters" for the defaults).
+    """Settings of one ANI module (paper Section 3; "Hyperparameters" for the defaults, but for docs/paper.md's).
 
     `embedding_scale`, `hidden_size`, `model_type` and `num_hidden_layers` are facts about the model that `attach`
     fills in; it refuses a model of another type, width or depth.

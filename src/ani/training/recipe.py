@@ -153,12 +153,12 @@ DataSource = Annotated[
 
 
 class TrainingSettings(Section):
-    """Optimization (paper, "Hyperparameters", for the defaults)."""
+    """Optimization (paper, "Hyperparameters", for the defaults; docs/paper.md has what differs)."""
 
     learning_rate: float = Field(default=5e-5, gt=0)
     """Of the LoRA weights; constant but for `warmup_steps` and `decay`."""
     module_learning_rate: float = Field(default=1e-3, gt=0)
-    """Of the ANI module, which learns from zero."""
+    """Of the ANI module, which learns from zero; the paper: 5e-5."""
     batch_size: int = Field(default=1, ge=1)
     """Examples a forward pass."""
     gradient_accumulation: int = Field(default=32, ge=1)
@@ -184,7 +184,8 @@ class TrainingSettings(Section):
 
 
 class Recipe(Section):
-    """Everything that a training run depends on. Keys that are left out have the paper's values."""
+    """Everything that a training run depends on. Keys that are left out have the paper's values, or ours
+    where docs/paper.md says so."""
 
     model: str = "smollm2"
     """Directory, hub name, or `smollm2` (embedded)."""
