@@ -158,7 +158,6 @@ def test_draws_follow_the_seed_and_are_pinned_for_every_platform() -> None:
         ({"operations": ("power",)}, "power"),
         ({"split": "validation"}, "validation"),
         ({"count": 100, "digits": (1,), "operands": (2,)}, "additions of 2 operands and 1 digits than the test split"),
-        ({"operations": ("multiplication",), "digits": (30,), "operands": (8,)}, "multiplications of 8 operands"),
     ],
 )
 def test_bad_input_is_named(change: dict[str, object], named: str) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,10 @@ def test_paired_difference_agrees_with_scipy() -> None:
     scores = np.where(random.random(200) < 0.8, baseline, ~baseline) | (random.random(200) < 0.15)
     found = paired_difference(scores, baseline, resamples=20_000)
     pair = (scores.astype(float), baseline.astype(float))
-    difference = lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis)  # noqa: E731
+
+    def difference(a: Any, b: Any, axis: int) -> Any:
+        return a.mean(axis=axis) - b.mean(axis=axis)
+
     expected = bootstrap(pair, difference, paired=True, n_resamples=20_000, method="percentile", rng=1)
     assert found.value == pytest.approx(scores.mean() - baseline.mean())
     assert (found.low, found.high) == pytest.approx(expected.confidence_interval, abs=0.006)

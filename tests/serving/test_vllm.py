@@ -6,7 +6,7 @@ import json
 import math
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -441,7 +441,7 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
     prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Add 12345 to 67", "8 = 9"))
     row = prompt + answer
 
-    def step(*requests: tuple[str, int, int], drafts: list[int] = [], rejected: int = 0) -> Any:  # noqa: B006
+    def step(*requests: tuple[str, int, int], drafts: Sequence[int] = (), rejected: int = 0) -> Any:
         ids = [[*row[start:stop], *drafts] for _, start, stop in requests]
         ends = np.cumsum([0, *map(len, ids)])
         places = [range(start, start + len(own)) for (_, start, _), own in zip(requests, ids, strict=True)]

@@ -80,14 +80,7 @@ def arithmetic_problems(
     Raises:
         InputError: an argument is out of its domain, or a length has fewer problems than asked for.
     """
-    if count < 0:
-        raise InputError(f"count must not be negative, but is {count}")
-    if not digits or len(set(digits)) < len(digits) or min(digits) < 1 or max(digits) > MOST_DIGITS:
-        raise InputError(f"digits must be distinct lengths of 1 to {MOST_DIGITS}, such as (2, 4), not {digits!r:.80}")
-    if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(SYMBOLS):
-        raise InputError(f"operations must be distinct names among {list(SYMBOLS)}, not {operations!r}")
-    check_split(split)
-
+    check_drawn(count, operations, split, digits=(digits, 1, MOST_DIGITS))
     # Walking the grid diagonally keeps both margins even at any count, not only at whole grids.
     turn = lcm(len(digits), len(operations))
     wanted = Counter(
@@ -106,6 +99,20 @@ def arithmetic_problems(
     problems = [problem for found in drawn.values() for problem in found]
     random.shuffle(problems)
     return problems
+
+
+def check_drawn(
+    count: int, operations: Sequence[Operation], split: Split, **numbers: tuple[Sequence[int], int, int]
+) -> None:
+    """Raises InputError unless problems can be drawn so; `numbers` are distinct ones of a range each, by name."""
+    if count < 0:
+        raise InputError(f"count must not be negative, but is {count}")
+    for name, (given, low, high) in numbers.items():
+        if not given or len(set(given)) < len(given) or min(given) < low or max(given) > high:
+            raise InputError(f"{name} must be distinct numbers of {low} to {high}, not {given!r:.80}")
+    if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(SYMBOLS):
+        raise InputError(f"operations must be distinct names among {list(SYMBOLS)}, not {operations!r:.80}")
+    check_split(split)
 
 
 def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random) -> list[ArithmeticProblem]:

@@ -14,15 +14,15 @@ from itertools import count as counted
 from itertools import cycle, islice, product
 from typing import NamedTuple, get_args
 
-from ani.data.arithmetic import SYMBOLS, Operation, split_of
-from ani.data.split import Split, check_split
+from ani.data.arithmetic import SYMBOLS, Operation, check_drawn, split_of
+from ani.data.split import Split
 from ani.errors import InputError
 from ani.numbers.calculations import remainder
 
 MOST_DIGITS = 30
 """Of an operand."""
 MOST_OPERANDS = 8
-_ATTEMPTS = 300
+_ATTEMPTS = 5000
 """Drawings in vain after which there is taken to be nothing new."""
 
 _OPERATIONS = {symbol: operation for operation, symbol in SYMBOLS.items()}
@@ -94,14 +94,7 @@ def calculation_problems(
     Raises:
         InputError: an argument is out of its domain, or there are too few problems of one kind.
     """
-    if count < 0:
-        raise InputError(f"count must not be negative, but is {count}")
-    for name, given, low, high in (("digits", digits, 1, MOST_DIGITS), ("operands", operands, 2, MOST_OPERANDS)):
-        if not given or len(set(given)) < len(given) or min(given) < low or max(given) > high:
-            raise InputError(f"{name} must be distinct numbers of {low} to {high}, not {given!r:.80}")
-    if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(SYMBOLS):
-        raise InputError(f"operations must be distinct names among {list(SYMBOLS)}, not {operations!r:.80}")
-    check_split(split)
+    check_drawn(count, operations, split, digits=(digits, 1, MOST_DIGITS), operands=(operands, 2, MOST_OPERANDS))
     rng = random.Random(f"calculations {split} {seed}")
     symbols = [SYMBOLS[operation] for operation in operations]
     found: dict[str, CalculationProblem] = {}
