@@ -367,7 +367,8 @@ def _others(place: Path, folder: Path) -> list[tuple[Plan, _Cell]]:
 
 def _take(cell: _Cell, plan: Plan, posed: Sequence[Posed], other: _Cell, of: Plan, console: Console) -> None:
     """Copy what another comparison's cell has and this one lacks, if both are the same model."""
-    if cell.is_finished(posed) or _model(cell) != _model(other):
+    same = cell.recipe.model == other.recipe.model and _model(cell) == _model(other)  # another's needn't be at hand
+    if not same or cell.is_finished(posed):
         return
     taken = []
     if cell.seed is not None:
