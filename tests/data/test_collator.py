@@ -192,7 +192,7 @@ def test_padding_that_is_eos_stays_unlearnt() -> None:
     tokenizer = copy.deepcopy(gemma_like())
     tokenizer.pad_token = tokenizer.eos_token
     end = tokenizer.eos_token_id
-    rows = [TokenizedExample([5, 6, end], 1, [-1] * 3, {}), TokenizedExample([5, 6, 7, 8, end], 2, [-1] * 5, {})]
+    rows = [TokenizedExample([5, 6, end], 1, [-1] * 3), TokenizedExample([5, 6, 7, 8, end], 2, [-1] * 5)]
     batch = NumberCollator(tokenizer, None)(rows)
     assert set(batch) == {"input_ids", "attention_mask", "labels"}  # a model without ANI gets no numbers
     assert batch["labels"].tolist() == [[-100, 6, end, -100, -100], [-100, -100, 7, 8, end]]

@@ -105,7 +105,10 @@ def record(run: str, seed: int | None, prompt: str, right: bool, followed: bool 
 def test_a_comparison_has_a_row_a_run_and_the_page_the_follow_rate() -> None:
     base = [record("sft", 0, prompt, True, None) for prompt in "ab"]
     ours = [record("ani", seed, prompt, False, seed == 0 or prompt == "a") for seed in (0, 1) for prompt in "ab"]
-    (table,) = Reading.tables([*base, *ours], "sft")
+    table, gained = Reading.tables([*base, *ours], "sft")
+    assert [[cell.text for cell in row] for row in gained.rows] == [["sums", "ani", "-100.0", "-100.0"]]
+    pairs = Reading.pairs([*base, *ours], "sft")
+    assert pairs is not None and pairs.facts["reading"]["sums"]["value"] == -1
     rows = {tuple(cell.text for cell in row[:2]): row[2] for row in table.rows}
     assert {names: cell.text for names, cell in rows.items()} == {
         ("sums, right values", "sft"): "100.0%",

@@ -27,7 +27,7 @@ class TokenizedExample(NamedTuple):
     prompt_length: int
     roles: list[int]
     """Role of the number that each token belongs to, `UNKNOWN_ROLE` elsewhere."""
-    values: Mapping[int, OtherValue]
+    values: Mapping[int, OtherValue] = {}
     """What the number that a token belongs to is taken to be, by token; of the others it is what they say."""
 
 

@@ -14,13 +14,13 @@ from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmeti
 from ani.data.counterfactual import Counterfactual, counterfactual
 from ani.data.sources import Example
 from ani.results.files import Integer, Run
-from ani.results.scores import ONE_MODEL, Answer, Score, scores
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, scores
 from ani.results.sections import Bars, Figure, Headline, Section
-from ani.results.statistics import share_facts
+from ani.results.statistics import difference_facts, share_facts
 from ani.results.tables import Table, percent
 from ani.tasks.answering import MAX_LENGTH, Answerer, VllmModel
-from ani.tasks.arithmetic import accuracies, answers_to, first_number
-from ani.tasks.task import Count, Task
+from ani.tasks.arithmetic import accuracies, answers_to, first_number, gains
+from ani.tasks.task import Count, Pairs, Task
 
 Kind = Literal["sums", "word problems"]
 FOLLOWED = "follow rate"
@@ -161,6 +161,11 @@ class Reading(Task):
         return [row for kind in kinds for name, key in _MEASURES.items() for row in of(kind, name, key)]
 
     @classmethod
+    def differences(cls, records: Sequence[ReadingAnswer], baseline: str) -> list[Difference]:
+        """In answers with the right values, by kind of problem; the parts are digits."""
+        return differences(records, baseline, lambda record: record.kind, lambda record: record.digits)
+
+    @classmethod
     def summary(cls, records: Sequence[ReadingAnswer]) -> dict[str, Any]:
         return {row.task: share_facts(row.overall) for row in cls.scores(records)}
 
@@ -170,7 +175,10 @@ class Reading(Task):
         if left_out := list(dict.fromkeys(record.run for record in records if record.shut is None)):
             why = "without a module for numbers, or in vLLM, nothing else can be injected"
             what += f" (left out of {', '.join(left_out)}: {why})"
-        return [accuracies(cls.scores(records), what, "Problems")]
+        tables = [accuracies(cls.scores(records), what, "Problems")]
+        if baseline is not None and (compared := cls.differences(records, baseline)):
+            tables.append(gains(compared, f"Reading: right values compared to {baseline}", "Problems"))
+        return tables
 
     @classmethod
     def section(cls, records: Sequence[ReadingAnswer], run: Run) -> Section:
@@ -182,6 +190,12 @@ class Reading(Task):
             headlines.append(Headline(f"Reading, {row.task}", value, interval))
         figures = (Figure("Does it read?", bars),) if followed else ()
         return super().section(records, run)._replace(figures=figures, headlines=tuple(headlines))
+
+    @classmethod
+    def pairs(cls, records: Sequence[ReadingAnswer], baseline: str) -> Pairs | None:
+        rows = cls.differences(records, baseline)
+        tables = [gains(rows, f"Reading: right values compared to {baseline}", "Problems")]
+        return Pairs(tables, {cls.name: difference_facts({row.task: row.overall for row in rows})})
 
 
 def _others(answerer: Answerer, questions: Sequence[ReadingProblem]) -> list[Counterfactual]:

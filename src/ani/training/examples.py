@@ -105,7 +105,7 @@ class Examples(Dataset[TokenizedExample]):
 
     def __init__(self, examples: list[TokenizedExample], pad_id: int) -> None:
         self.examples = examples
-        self.nothing = TokenizedExample([pad_id], 1, [UNKNOWN_ROLE], {})
+        self.nothing = TokenizedExample([pad_id], 1, [UNKNOWN_ROLE])
 
     def __len__(self) -> int:
         return len(self.examples)
