@@ -122,7 +122,7 @@ def test_page(visit: Callable[..., Page]) -> None:
 
 
 def test_shipped_adapter(visit: Callable[..., Page]) -> None:
-    """With ANI_SCREENSHOT=FILE it also writes the README's picture."""
+    """With ANI_SCREENSHOT=FILE it also writes the picture of docs/serve.md."""
     model, tokenizer = pair("smollm2")
     load_adapter(model, tokenizer, default_adapter("smollm2") or "")
     page = visit(model, tokenizer)

@@ -158,7 +158,6 @@ def test_draws_follow_the_seed_and_are_pinned_for_every_platform() -> None:
         ({"operations": ("power",)}, "power"),
         ({"split": "validation"}, "validation"),
         ({"count": 100, "digits": (1,), "operands": (2,)}, "additions of 2 operands and 1 digits than the test split"),
-        ({"operations": ("multiplication",), "digits": (30,), "operands": (8,)}, "multiplications of 8 operands"),
     ],
 )
 def test_bad_input_is_named(change: dict[str, object], named: str) -> None:
@@ -228,3 +227,15 @@ def test_numbers_have_the_role_of_their_own_calculation(sentences: dict[Split, l
     assert any(
         set(each.roles) == {"nominal", "quantitative"} for each in sentences["train"] if each.template == template
     )
+
+
+def test_answered_sentences_hold_the_result_and_its_role(sentences: dict[Split, list[CalculationSentence]]) -> None:
+    for sentence in sentences["train"][:400]:
+        answered = sentence.answered()
+        assert answered.prompt.startswith(sentence.prompt) and answered.completion == ""
+        assert answered.prompt.endswith(sentence.result)
+        assert answered.roles[: len(sentence.roles)] == sentence.roles
+        assert len(answered.roles) == len(find_numbers(answered.prompt)) == len(sentence.roles) + 1
+        assert answered.roles[-1] == sentence.role
+        found = remainder(answered.prompt)
+        assert found is not None and found.upcoming == "", answered.prompt

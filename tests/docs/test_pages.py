@@ -1,29 +1,41 @@
-"""The pages and the README: what they name exists, and what they show is accepted."""
+"""The pages and the README: what they name exists, and what they show is accepted, or done if it takes no training."""
 
 import importlib.util
 import json
 import re
+import runpy
 import shlex
+import shutil
+import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import typer.main
 import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ani
-from ani.cli import app
-from ani.comparison import Comparison, evaluation_tasks
+import ani.cli
+from ani.comparison import Comparison, evaluation_tasks, variant_recipes
 from ani.data.labelled import read_labelled
 from ani.data.sources import read_jsonl
+from ani.errors import how_to_install
 from ani.injection.config import REMOVED_SETTINGS
+from ani.injection.methods import METHODS
+from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings
-from ani.training.recipe import Recipe
+from ani.tasks import TASKS
+from ani.tasks.folders import evaluated_tasks
+from ani.terminal import chosen
+from ani.training.recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS: Any = typer.main.get_command(app)
+COMMANDS: Any = typer.main.get_command(ani.cli.app)
 
 _spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "_build.py")
 assert _spec is not None and _spec.loader is not None
@@ -35,36 +47,144 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def shown_commands(page: Path) -> Iterator[list[str]]:
-    """The words after `ani` of each command."""
+class Shown(NamedTuple):
+    """A command of a console block, as a shell would split it, and what the block says that it prints."""
+
+    words: list[str]
+    printed: str
+
+    @property
+    def quick(self) -> bool:
+        """Whether it needs neither the hub nor training nor vLLM, and seconds."""
+        program, command, *_ = self.words
+        return program == "ani" and (command in {"diff", "inspect", "report"} or "--dry-run" in self.words)
+
+
+def shown_commands(page: Path) -> Iterator[Shown]:
     for block in blocks(page, "console"):
-        for line in block.replace("\\\n", " ").splitlines():
-            if match := re.match(r"\$ (?:ani|python docs/examples/\w+\.py) (.*)", line):
-                yield shlex.split(match[1], comments=True)
-    for code in re.findall(r"`ani ([^`\n]+(?:\n[^`\n]+)?)`", page.read_text()):
-        yield code.split()
+        for text in re.split(r"^\$ ", block.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
+            words, printed = _split(*text.splitlines())
+            while "&&" in words:
+                yield Shown(words[: words.index("&&")], "")
+                del words[: words.index("&&") + 1]
+            yield Shown(words, printed)
+
+
+def _split(command: str, *lines: str) -> tuple[list[str], str]:
+    """The command's words, whose quotes may close on a later line, and the lines that follow."""
+    try:
+        return shlex.split(command, comments=True), "\n".join(lines)
+    except ValueError:
+        return _split(f"{command}\n{lines[0]}", *lines[1:])
+
+
+def recipe(named: str) -> Path:
+    """The recipe; a user's own (my-….yaml) stands for any."""
+    if named.startswith("my"):
+        return ROOT / "recipes" / ("demo-comparison.yaml" if "comparison" in named else "demo.yaml")
+    return ROOT / named
+
+
+def assert_accepted(command: str, *words: str) -> None:
+    """`ani command words`: the arguments are right, and so are tasks, and keys of a recipe that is there."""
+    given = COMMANDS.commands[command].make_context(f"ani {command}", list(words)).params
+    if command == "eval":
+        chosen("task", given["tasks"], evaluated_tasks())
+    elif command == "compare":
+        variant_recipes(recipe(str(given["recipe"])), given["overrides"] or ())
+    elif command == "train" and given["recipe"] is not None:
+        load_recipe(recipe(str(given["recipe"])), given["overrides"] or ())
 
 
 def options(command: str) -> set[str]:
     return {option for parameter in COMMANDS.commands[command].params for option in parameter.opts} | {"--help"}
 
 
-found = {words[0] for page in PAGES for words in shown_commands(page)}
-assert {"compare", "diff", "eval", "inspect", "merge", "probe", "serve", "train"} <= found  # something is looked at
+ALL_SHOWN = [shown for page in PAGES for shown in shown_commands(page)]
+assert {"compare", "diff", "eval", "inspect", "merge", "probe", "serve", "train"} <= {
+    shown.words[1] for shown in ALL_SHOWN if shown.words[0] == "ani"
+}  # something is looked at
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_and_options_exist(page: Path) -> None:
-    for command, *words in shown_commands(page):
-        assert command in COMMANDS.commands, f"ani {command}"
-        named = {word for word in words if word.startswith("--")}
-        if command != "serve":  # whose other options are vLLM's
-            assert named <= options(command), (command, named - options(command))
+def test_commands_are_accepted(page: Path) -> None:
+    for words, _ in shown_commands(page):
+        assert "…" not in words and not any(".." in re.split("[/=]", word) for word in words), "not as it stands"
+        match words:
+            case ["ani", *rest]:
+                assert_accepted(*rest)
+            case ["accelerate", "launch", *rest]:
+                assert_accepted(*rest[rest.index("-m") + 2 :])
+            case ["python", "-c", code]:
+                compile(code, "-c", "exec")
+            case ["python", script, *rest]:
+                assert (ROOT / script).is_file(), script
+                if script.startswith("docs/examples/"):
+                    with patch.dict(METHODS), patch.dict(TASKS):
+                        runpy.run_path(str(ROOT / script))
+                        assert_accepted(*rest)
+            case ["make", target]:
+                assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+            case [program, *_]:
+                assert program in {".", "curl", "git", "pip", "tail"}, f"nothing checks {program}"
+    for code in re.findall(r"`ani ([^`\n]+(?:\n[^`\n]+)?)`", page.read_text()):
+        command, *words = code.split()
+        assert {word for word in words if word.startswith("--")} <= options(command), code
     known = set().union(*map(options, COMMANDS.commands))
     assert set(re.findall(r"`(--[a-z-]+)(?: [A-Za-z0-9_=.]+)?`", page.read_text())) <= known
     for block in blocks(page, "console"):
         for comment in re.findall(r"^\$ ani .*?#(.*)$", block, re.MULTILINE):
             assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", comment)) <= known
+
+
+QUICK = {" ".join(word for word in shown.words if "runs/" not in word): shown for shown in ALL_SHOWN if shown.quick}
+
+
+@pytest.mark.parametrize("shown", QUICK.values(), ids=list(QUICK))
+def test_quick_commands_do_what_they_say(
+    shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, command, *words = shown.words
+    if command in {"diff", "report"}:  # of results that are there
+        for folder, stored in zip([word for word in words if "/" in word], ("eval", "eval-other"), strict=False):
+            shutil.copytree(ROOT / "tests" / "stored" / stored, folder)
+    monkeypatch.setattr("sys.argv", ["ani", command, *(str(recipe(w)) if w.endswith(".yaml") else w for w in words)])
+    with pytest.raises(SystemExit, match="0"):
+        ani.cli.main()
+    printed = capsys.readouterr().out
+    assert printed
+    if shown.printed:
+        small = re.compile(r"(?<=0\.\d)\d\d")  # places of α that another processor may round otherwise
+        assert small.sub("", printed).strip() == small.sub("", shown.printed).strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_install_lines_are_those_of_our_messages(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = page.read_text()
+    for line, named in re.findall(r"(pip install \S*\[([\w,]+)\]['\"]?)", text):
+        assert line in how_to_install(named) and set(named.split(",")) <= extras.keys(), line
+
+
+def _at_hand(from_pretrained: Any, load: Any, name: str, **options: Any) -> Any:
+    """The embedded model in place of one on the hub."""
+    return load("smollm2") if name.startswith("Qwen/") else from_pretrained(name, **options)
+
+
+def test_the_readme_is_short_and_its_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind, load in ((AutoModelForCausalLM, load_model), (AutoTokenizer, load_tokenizer)):
+        monkeypatch.setattr(kind, "from_pretrained", partial(_at_hand, kind.from_pretrained, load))
+    readme = ROOT / "README.md"
+    assert len(readme.read_text().splitlines()) <= 150
+    code = "\n".join(blocks(readme, "python"))
+    exec(code, {})
+    printed = capsys.readouterr().out
+    promised = re.findall(r"# … (= .*?)(?: …)?$", code, re.MULTILINE)
+    assert len(promised) == 2 and all(answer in printed for answer in promised), printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -76,7 +196,7 @@ def test_names_of_the_package_exist(page: Path) -> None:
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
-    """Those of the pages are checked where the site is built."""
+    """Those of the pages are checked where the site is built, but for the names that a section of the README brings."""
     text = (ROOT / "README.md").read_text()
     places = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[\w-]+\]: (\S+)$", text, re.MULTILINE)
     for place in places:
@@ -88,6 +208,12 @@ def test_links_of_the_readme_lead_somewhere() -> None:
             assert anchor in [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads], place
     defined = set(re.findall(r"^\[([\w-]+)\]: ", text, re.MULTILINE))
     assert set(re.findall(r"\]\[([\w-]+)\]", text)) == defined
+    for page in PAGES[1:]:
+        for name in re.findall(r'^--8<-- "README.md:(\w+)"$', page.read_text(), re.MULTILINE):
+            (section,) = re.findall(rf"\[start:{name}\].*?\n(.*)\n.*?\[end:{name}\]", text, re.DOTALL)
+            for used in re.findall(r"\]\[([\w-]+)\]", section):
+                assert re.search(rf"^\[{used}\]: ", page.read_text(), re.MULTILINE), f"{page.name}: {used}"
+            assert "](" not in section, f"{name}: where such a link leads depends on the page"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

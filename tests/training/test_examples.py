@@ -37,6 +37,7 @@ def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
     examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
     problems = calculation_problems(6, decimals=False, **settings, split="train", seed=4)
     sentences = calculation_sentences(8, split="train", seed=4)
+    sentences += [each.answered() for each in [each for each in sentences if each.role == "nominal"][::2]]
     assert [each.prompt for each in examples] == [each.prompt for each in (*problems, *sentences)]
     assert [each.completion for each in examples[:6]] == [f" {problem.answer}" for problem in problems]
     assert [(each.completion, each.roles) for each in examples[6:]] == [(s.completion, s.roles) for s in sentences]
@@ -58,7 +59,7 @@ def test_a_supervised_gate_needs_both_roles(tiny_recipe: Write) -> None:
     settings = ["ani.gate=supervised", "ani.role_weight=1"]
     sums, sentences = {"kind": "arithmetic", "count": 4}, {"kind": "calculation-sentences", "count": 4}
     refused(lambda: load_examples(load_recipe(tiny_recipe(data=[sums]), settings)), "no nominal number", "roles")
-    assert len(load_examples(load_recipe(tiny_recipe(data=[sums, sentences]), settings))) == 8
+    assert len(load_examples(load_recipe(tiny_recipe(data=[sums, sentences]), settings))) == 9  # one is shown twice
 
 
 def test_a_share_of_sums_needs_the_value_where_there_is_one(tiny_recipe: Write) -> None:

@@ -48,6 +48,13 @@ class CalculationSentence(NamedTuple):
     result: str
     """The last calculation's exact result, whether it is meant or not."""
 
+    def answered(self) -> "CalculationSentence":
+        """The sentence with its result written behind the sign, meant or not, and nothing to follow."""
+        blank = self.completion[: len(self.completion) - len(self.completion.lstrip())]
+        prompt = f"{self.prompt}{blank}{self.result}"
+        behind = len(find_numbers(prompt)) - len(self.roles)
+        return self._replace(prompt=prompt, completion="", roles=(*self.roles, *[self.role] * behind))
+
 
 def calculation_sentences(count: int, *, split: Split, seed: int = 0) -> list[CalculationSentence]:
     """Draws distinct labelled sentences, the two roles in turn and with the same expressions in pairs.

@@ -99,7 +99,7 @@ def train(
     with only_process_in(output), warnings.catch_warnings():
         # torch warns about a pin_memory that has no effect without an accelerator.
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
-        # accelerate's FSDP leaves 4-bit weights whole; the README says so.
+        # accelerate's FSDP leaves 4-bit weights whole; docs/train.md says so.
         warnings.filterwarnings("ignore", message="Found .* non-floating frozen Params4bit")
         check(recipe, resume=resume)
         arguments = training_arguments(recipe)
