@@ -366,7 +366,10 @@ def test_an_adapter_knows_its_model(
         (["gate-shares", "mmlu=gone.jsonl", "--out", "out"], ["data file gone.jsonl does not exist"]),
         (["compare", "gone.yaml"], ["recipe gone.yaml does not exist"]),
         (["diff", "one"], ["'baseline'"]),
-        (["diff", "[one]", "two"], ["[one] holds none of arithmetic.jsonl, calculations.jsonl, gsm8k.jsonl"]),
+        (
+            ["diff", "[one]", "two"],
+            ["[one] holds none of arithmetic.jsonl, reading.jsonl, calculations.jsonl, gsm8k.jsonl"],
+        ),
         (["eval", "--out", "out", "--operations", "power"], ["unknown operation 'power'"]),
         (["eval", "--out", "out", "--tasks", "gating"], ["needs --adapter"]),
         (["report", "gone"], ["gone"]),

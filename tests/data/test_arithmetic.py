@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problems
+from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problems, chained_sums
 from tests.properties import examples
 
 OPERATIONS: tuple[Operation, ...] = ("addition", "subtraction", "multiplication")
@@ -89,6 +89,55 @@ def test_the_count_named_in_the_error_is_available() -> None:
         arithmetic_problems(6000, digits=(2, 5), operations=OPERATIONS, split="test")
     count = int(str(caught.value).split("lower count to ")[1].split()[0])
     assert len(arithmetic_problems(count, digits=(2, 5), operations=OPERATIONS, split="test")) == count
+
+
+def travelled(left: int, right: int) -> int:
+    """The longest run of places that make 9 and into which all the lower places together carry."""
+    places = [10**place for place in range(len(str(max(left, right))))]
+    through = [left // p % 10 + right // p % 10 == 9 and left % p + right % p >= p for p in places]
+    return max(map(len, "".join("x" if each else " " for each in through).split(" ")))
+
+
+@given(st.integers(0, 10**15), st.integers(0, 10**15), st.integers(0, 10**15))
+def test_carries_travel_through_places_that_make_nine(left: int, right: int, complement: int) -> None:
+    # With its complement to nines a number makes a chain as long as itself, once something is added.
+    for a, b in ((left, right), (left, int("0" + "".join(str(9 - int(d)) for d in str(left))) + complement)):
+        assert ArithmeticProblem(1, "+", a, b).chain == travelled(a, b)
+    assert ArithmeticProblem(1, "-", left, right).chain is None
+
+
+@examples(30)
+@given(
+    count=st.integers(0, 60),
+    digits=st.lists(st.integers(7, 30), min_size=1, max_size=3, unique=True),
+    chains=st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True),
+    split=st.sampled_from(("train", "test")),
+    seed=st.integers(0, 10**9),
+)
+def test_chains_are_drawn_on_purpose(count, digits, chains, split, seed) -> None:
+    arguments = {"digits": digits, "chains": chains, "split": split, "seed": seed}
+    problems = chained_sums(count, **arguments)
+    assert problems == chained_sums(count, **arguments)
+    assert len(set(problems)) == count and {problem.operation for problem in problems} <= {"+"}
+    assert all(len(str(each)) == problem.digits for problem in problems for each in (problem.left, problem.right))
+    drawn = Counter((problem.digits, travelled(problem.left, problem.right)) for problem in problems)
+    wanted = {(length, chain) for length in digits for chain in chains}
+    assert set(drawn) <= wanted
+    assert max(drawn.values(), default=0) - min((drawn[cell] for cell in wanted), default=0) <= 1
+
+
+@pytest.mark.parametrize(
+    ("count", "digits", "chains", "named"),
+    [
+        (400, [2], [1], "more 2-digit additions with a carry chain of 1 than the test split has"),
+        (4, [2, 8], [0, 2], r"chains must be distinct numbers of 0 to 1, not \[0, 2\]"),
+        (4, [8], [], "chains"),
+        (4, [], [0], "digits"),
+    ],
+)
+def test_chains_that_cannot_be_drawn_are_named(count, digits, chains, named) -> None:
+    with pytest.raises(ValueError, match=named):
+        chained_sums(count, digits=digits, chains=chains, split="test")
 
 
 def test_one_digit_operands_include_zero_but_no_divisor_does() -> None:

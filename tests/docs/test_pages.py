@@ -62,6 +62,8 @@ class Shown(NamedTuple):
 
 def shown_commands(page: Path) -> Iterator[Shown]:
     for block in blocks(page, "console"):
+        if "$ git checkout" in block:
+            continue  # an older commit's commands
         for text in re.split(r"^\$ ", block.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
             words, printed = _split(*text.splitlines())
             while "&&" in words:

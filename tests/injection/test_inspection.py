@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ani import inspect
-from ani.injection.attach import ani_module
-from ani.injection.inspection import forced_gates
+from ani.injection.attach import ani_module, number_locator
+from ani.injection.inspection import forced_gates, replaced_numbers
+from ani.injection.locate import PADDING, text_ids
 from tests.refusals import refused
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 
@@ -118,3 +119,43 @@ def test_open_gates_have_alpha_one() -> None:
     with pytest.raises(KeyError), forced_gates(model, True):
         raise KeyError
     assert ani_module(model).forced is None
+
+
+@pytest.mark.parametrize("policy", ["terminal", "placewise", "running", "after"])
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_numbers_of_a_prompt_are_replaced_wherever_it_stands(family: str, policy: str) -> None:
+    """In a padded batch, and generating from a cache: as if the numbers were given to each forward by hand."""
+    model, tokenizer = attached(family, policy=policy)
+    texts = ["Is 345 + 678 =", "Is it 345? It is 345, and 1 more:"]
+    encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
+    (prompt,) = (tuple(tokenizer(text)["input_ids"]) for text in texts[:1])
+    values = [("512",) * 3, ("401",) * 3]
+    numbers = number_locator(model).scanner.scan(prompt)
+    tokens = {
+        token: value
+        for number, value in zip(numbers, values, strict=True)
+        for token in range(number.first_token, number.last_token + 1)
+    }
+    rows = text_ids(encoded["input_ids"], encoded["attention_mask"])
+    shifted = {token + rows[0].count(PADDING): value for token, value in tokens.items()}
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.inference_mode():
+            return model(**encoded).logits, model.generate(**encoded, max_new_tokens=6, do_sample=False)
+
+    plain = run()
+    with replaced_numbers(model, {prompt: tokens}):
+        logits, written = run()
+    by_hand = number_locator(model).batch(rows, values=[shifted, {}])
+    with torch.inference_mode():
+        torch.testing.assert_close(logits, model(**encoded, numbers=by_hand).logits)
+        for length in range(encoded["input_ids"].shape[1], written.shape[1]):  # what is generated says what it says
+            ids = written[:, :length]
+            mask = torch.cat([encoded["attention_mask"], torch.ones_like(ids)], dim=1)[:, :length]
+            new = text_ids(ids, mask)
+            response = [[place >= len(rows[0]) for place in range(length)]] * 2
+            given = number_locator(model).batch(new, values=[shifted, {}], response=response)
+            following = model(input_ids=ids, attention_mask=mask, numbers=given).logits[:, -1].argmax(dim=-1)
+            assert torch.equal(following, written[:, length])
+    assert not torch.equal(logits[0, -1], plain[0][0, -1]) and torch.equal(logits[1], plain[0][1])
+    assert torch.equal(run()[0], plain[0])

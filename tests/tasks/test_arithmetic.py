@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.arithmetic import ArithmeticProblem
+from ani.results.files import Run
 from ani.tasks.answering import Answerer
 from ani.tasks.arithmetic import PAPER_DIGITS, Arithmetic, ArithmeticAnswer
 from tests.tokenizers import ALL
@@ -124,11 +125,27 @@ def test_nothing_is_answered_without_problems() -> None:
 
 
 def test_operations_may_differ_in_their_lengths_but_none_is_asked_twice() -> None:
-    some = {"count": 2, "digits": [3], "operations": ["addition"]}
+    some: dict[str, Any] = {"count": 2, "digits": [3], "operations": ["addition"]}
     task = Arithmetic.model_validate([some, {**some, "operations": ["multiplication"], "digits": [2, 4]}])
     asked = Counter((problem.operation, problem.digits) for problem in task.questions(seed=0))
     assert asked == {("+", 3): 2, ("*", 2): 2, ("*", 4): 2}
-    assert task.facts([])["problems"] == [problems.model_dump() for problems in task.problems]
+    assert task.facts([])["problems"] == [problems.model_dump(exclude_none=True) for problems in task.problems]
     assert Arithmetic.model_validate(some).facts([]) == some
     with pytest.raises(ValueError, match="addition of 3 digits is asked more than once"):
         Arithmetic.model_validate([some, {**some, "digits": [3, 5]}])
+    with pytest.raises(ValueError, match="chains are those of additions"):
+        Arithmetic.model_validate({**some, "chains": [1], "operations": ["addition", "division"]})
+
+
+def test_additions_are_told_by_carry_chain() -> None:
+    task = Arithmetic.model_validate({"count": 2, "digits": [4, 6], "chains": [0, 2, 3]})
+    problems = [*task.questions(seed=0), ArithmeticProblem(2, "-", 20, 1)]
+    records = answers(Scripted(ALL["qwen"](), lambda prompt: right(prompt) if "9" in prompt else " 0"), problems, [])
+    _, table, _ = Arithmetic.tables(records)
+    assert table.header[2:] == ("All", "0 places", "2 places", "3 places")
+    ((operation, _, *cells),) = table.rows
+    exact = Counter(problem.chain for problem in problems[:-1] if "9" in problem.prompt)
+    assert operation.text == "+" and [cell.details[-1] for cell in cells] == ["n = 12", *["n = 4"] * 3]
+    assert [cell.text for cell in cells[1:]] == [f"{exact[chain] / 4:.1%}" for chain in (0, 2, 3)]
+    section = Arithmetic.section(records, Run())
+    assert section.figures[-1].chart.runs["model"].keys() == {0, 2, 3}

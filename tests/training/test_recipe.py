@@ -106,7 +106,7 @@ def test_overrides(write: Write) -> None:
     recipe = load_recipe(write(data=data), [*training, *sources, "ani.encoders=[bits, fourier]", "output=1e5"])
     rates = (recipe.training.steps, recipe.training.learning_rate, recipe.training.module_learning_rate)
     assert rates == (100, 1e-4, 3e-3)
-    sums = {"kind": "arithmetic", "count": 10, "digits": [3, 5], "operations": ["addition"]}
+    sums = {"kind": "arithmetic", "count": 10, "digits": [3, 5], "operations": ["addition"], "counterfactual": 0.0}
     assert [source.model_dump() for source in recipe.data] == [sums, {"kind": "jsonl", "path": "b=c.jsonl", "limit": 7}]
     assert recipe.ani.encoders == ("bits", "fourier")
     assert recipe.output == "1e5"

@@ -7,7 +7,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from itertools import product
+from itertools import cycle, product
 from math import lcm
 from random import Random
 from typing import Literal, NamedTuple
@@ -21,12 +21,14 @@ Symbol = Literal["+", "-", "*", "/"]
 MOST_DIGITS = 1000
 """Of an operand; Python writes no number of 4,300 digits, and a product has twice as many."""
 SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*", "division": "/"}
-_COMPUTE: dict[Symbol, Callable[[int, int], int]] = {
+COMPUTE: dict[Symbol, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.floordiv,
 }
+_ATTEMPTS = 10_000
+"""Drawings in vain after which there are taken to be no more problems."""
 _TENTHS: dict[Split, int] = {"train": 9, "test": 1}  # of all problems, in each split
 
 
@@ -53,7 +55,22 @@ class ArithmeticProblem(NamedTuple):
     @property
     def answer(self) -> int:
         """The exact result; negative where a subtraction's right operand is the larger."""
-        return _COMPUTE[self.operation](self.left, self.right)
+        return COMPUTE[self.operation](self.left, self.right)
+
+    @property
+    def chain(self) -> int | None:
+        """Of a sum, the longest run of places through which a carry must travel: places whose digits make 9, and into
+        which the place before carries. In 14 + 28 it is 0, in 145 + 456 it is 1, in 9999 + 1 it would be 3."""
+        if self.operation != "+":
+            return None
+        longest = run = 0
+        left, right, carry = self.left, self.right, 0
+        while left or right:
+            total = left % 10 + right % 10
+            run = run + 1 if carry and total == 9 else 0
+            longest, carry = max(longest, run), total + carry >= 10
+            left, right = left // 10, right // 10
+        return longest
 
 
 def arithmetic_problems(
@@ -99,6 +116,56 @@ def arithmetic_problems(
     problems = [problem for found in drawn.values() for problem in found]
     random.shuffle(problems)
     return problems
+
+
+def chained_sums(
+    count: int, *, digits: Sequence[int], chains: Sequence[int], split: Split, seed: int = 0
+) -> list[ArithmeticProblem]:
+    """Draws distinct additions, spread evenly over lengths and carry chains (`ArithmeticProblem.chain`), of which
+    problems drawn at random have few long ones; otherwise as `arithmetic_problems`.
+
+    Raises:
+        InputError: an argument is out of its domain (a chain needs a longer operand), or there are too few problems.
+    """
+    check_drawn(
+        count, ["addition"], split, digits=(digits, 1, MOST_DIGITS), chains=(chains, 0, min(digits, default=1) - 1)
+    )
+    random = Random(seed)
+    found: dict[ArithmeticProblem, None] = {}
+    for _, (length, chain) in zip(range(count), cycle(product(digits, chains)), strict=False):
+        for _ in range(_ATTEMPTS):
+            problem = ArithmeticProblem(length, "+", *_chained(length, chain, random))
+            if _split(problem) == split and problem not in found:
+                found[problem] = None
+                break
+        else:
+            raise InputError(
+                f"count={count} asks for more {length}-digit additions with a carry chain of {chain} than the {split} "
+                f"split has: lower count or leave out digits={length}"
+            )
+    problems = list(found)
+    random.shuffle(problems)
+    return problems
+
+
+def _chained(length: int, chain: int, random: Random) -> tuple[int, int]:
+    """Operands of a length, at random but that a carry travels through `chain` places, and none through more."""
+    begin = random.randrange(length - chain)
+    left = right = 0
+    run = -1  # places that the carry into this place has travelled through; no carry
+    for place in range(length):
+        lowest = int(place == length - 1 and length > 1)
+        while True:
+            a, b = random.randrange(lowest, 10), random.randrange(lowest, 10)
+            if chain and begin <= place <= begin + chain:
+                drawn = a + b == 9 if place > begin else a + b > 9
+            else:
+                drawn = a + b != 9 or run < chain
+            if drawn:
+                break
+        run = 0 if a + b > 9 else run + 1 if a + b == 9 and run >= 0 else -1
+        left, right = left + a * 10**place, right + b * 10**place
+    return left, right
 
 
 def check_drawn(

@@ -29,15 +29,25 @@ class Example(NamedTuple):
     completion: str
     roles: tuple[Role, ...] | None = None
     """Role of every number of the prompt (of its last message, in a chat), in order; None if unknown."""
+    values: tuple[tuple[str, ...], ...] | None = None
+    """What is injected in place of each of these numbers (`ani.injection.locate.OtherValue`); None: what they say."""
 
     def written(self, write: Callable[[str], str]) -> "Example":
-        """The example with its texts as a method writes them; roles stay known where no number is written anew."""
+        """The example with its texts as a method writes them; roles stay known where no number is written anew.
+
+        Raises:
+            InputError: One is that is taken to be another.
+        """
         prompt: str | list[Message]
         if isinstance(self.prompt, str):
             prompt = write(self.prompt)
         else:
             prompt = [{**message, "content": write(message["content"])} for message in self.prompt]
-        return Example(prompt, write(self.completion), self.roles if prompt == self.prompt else None)
+        if prompt == self.prompt:
+            return self._replace(completion=write(self.completion))
+        if self.values is not None:
+            raise InputError("a method that writes numbers anew can't take them to be others: leave counterfactual out")
+        return Example(prompt, write(self.completion))
 
 
 def problem_example(problem: ArithmeticProblem | CalculationProblem) -> Example:

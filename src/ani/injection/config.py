@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
 
-LATER_SETTINGS = frozenset({"values", "result_characters", "encoders", "gate", "combine"})
+LATER_SETTINGS = frozenset({"values", "result_characters", "encoders", "gate", "combine", "start"})
 """Settings that the first adapters were written without; their defaults say what those adapters do."""
 
 REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal": False}
@@ -58,6 +58,9 @@ class InjectionSettings(EncoderSettings):
     embedding_scale: float | None = Field(default=None, gt=0)
     """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach. 1: no
     unit (the paper)."""
+    start: float = Field(default=0.0, ge=0, le=1)
+    """With `combine="add"`, what W_P begins with: at random, RMS(e) near so many `embedding_scale`. 0: zero, so that an
+    untrained module changes nothing."""
     hidden_size: int | None = Field(default=None, ge=1, le=2**20)
     """Of the model, as are `model_type` and `num_hidden_layers`; None: filled in on attach, and checked ever after."""
     model_type: str | None = None

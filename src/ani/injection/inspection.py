@@ -1,7 +1,7 @@
 """What the gate decides about the numbers of a text, or is made to; knows nothing about how that is shown."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
+from ani.injection.locate import PADDING, OtherValue
 from ani.models import evaluating
 from ani.numbers.calculations import Calculation
 
@@ -123,6 +124,33 @@ def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal
         yield
     finally:
         locator.value_of = before
+
+
+@contextmanager
+def replaced_numbers(model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping[int, OtherValue]]) -> Iterator[None]:
+    """Within the block, take the numbers of prompts to be others, in forward as in generation.
+
+    Their values are injected, not those that the text says. The model is shared, as by `forced_gates`.
+
+    Args:
+        model: Attached.
+        prompts: Token ids that a text begins with, and what each number among them is taken to be, by each of its
+            tokens (`ani.data.collator.tokenize`).
+    """
+
+    def others_of(token_ids: Sequence[int]) -> Mapping[int, OtherValue]:
+        padding = next((place for place, token in enumerate(token_ids) if token != PADDING), 0)
+        for prompt, others in prompts.items():
+            if tuple(token_ids[padding : padding + len(prompt)]) == prompt:
+                return {token + padding: other for token, other in others.items()}
+        return {}
+
+    locator = number_locator(model)
+    before, locator.others_of = locator.others_of, others_of
+    try:
+        yield
+    finally:
+        locator.others_of = before
 
 
 def another_value(calculation: Calculation) -> Decimal:

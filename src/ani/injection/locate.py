@@ -5,9 +5,10 @@ all ask here, so they can't disagree.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, Self, cast
 
 import torch
@@ -26,6 +27,11 @@ _DIGIT = re.compile("[0-9]")
 
 PADDING = -1
 """Token id of a position that holds no text: no number stands there and none runs across it."""
+
+
+OtherValue = tuple[str, ...]
+"""What a number of digits alone is taken to be, instead of what it says: at each of its digits, from the first on, the
+number of as many digits that is meant there. The same at all of them, but for `placewise`, whose places are apart."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,9 @@ class NumberLocator:
         self.scanner = NumberScanner(tokenizer)
         self.encoder = build_encoder(config)
         self.policy = config.policy
+        digits = tokenizer("0123456789", add_special_tokens=False)["input_ids"]
+        self.by_place = config.policy == "placewise" and len(cast(list[int], digits)) >= 10
+        """Whether every digit has a token that carries its place alone."""
         end = tokenizer.eos_token_id if config.policy == "after" else None
         self._end = [] if end is None else [end]
         self.causal = config.causal
@@ -109,6 +118,9 @@ class NumberLocator:
         self.fraction_digits = config.fraction_digits
         self.value_of: Callable[[Calculation], Decimal] | None = None
         """What calculations are taken to come to (`ani.injection.inspection.replaced_results`); None: their results."""
+        self.others_of: Callable[[Sequence[int]], Mapping[int, OtherValue]] | None = None
+        """Of a row's numbers those that are taken to be others, by token (`ani.injection.inspection.replaced_numbers`);
+        None: none is."""
         self.overflow = config.overflow
         self.substitutes = config.combine == "substitute"
         """Whether a number's sub-tokens but the last are hidden (`NumberBatch.absorbed`)."""
@@ -154,6 +166,7 @@ class NumberLocator:
         start: int | Sequence[int] = 0,
         response: Sequence[Sequence[bool]] | None = None,
         roles: Sequence[Sequence[int]] | None = None,
+        values: Sequence[Mapping[int, OtherValue]] | None = None,
     ) -> NumberBatch:
         """Numbers of a batch.
 
@@ -164,6 +177,8 @@ class NumberLocator:
             response: True for tokens of the response, per row. They are left alone if `hides_response`: during
                 generation nobody knows that a number has ended.
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
+            values: What the number that a token belongs to is taken to be, per row and by token; None: as `others_of`
+                says.
         """
         carried: list[Carried] = []
         found: list[tuple[int, int, int, int]] = []
@@ -176,10 +191,15 @@ class NumberLocator:
         for row, (token_ids, first) in enumerate(zip(rows, starts, strict=True)):
             known = roles[row] if roles is not None else ()
             results = self.results(token_ids, start=first)
+            others: Mapping[int, OtherValue] = {}
+            if values is not None:
+                others = values[row]
+            elif self.others_of is not None:
+                others = self.others_of(token_ids)
             for number, at in self.find(token_ids, start=first):
                 role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
                 absorbed = number.last_token - number.first_token if self.substitutes else 0
-                for token, text in self._tokens(number, at, token_ids):
+                for token, text in self._tokens(number, at, token_ids, others.get(number.last_token)):
                     if token >= first:
                         result = results.pop(token, None)
                         carried.append(Carried(text, None if result is None else result.upcoming))
@@ -203,19 +223,26 @@ class NumberLocator:
         found = self.scanner.scan_results(token_ids, start, self.fraction_digits, self.value_of)
         return {token: remainder for token, remainder in found.items() if token_ids[token] != PADDING}
 
-    def _tokens(self, number: Number, at: int, token_ids: Sequence[int]) -> list[tuple[int, str]]:
-        """The tokens that carry a number, of which `at` is the last, and what each of them encodes."""
+    def _tokens(
+        self, number: Number, at: int, token_ids: Sequence[int], other: OtherValue | None
+    ) -> list[tuple[int, str]]:
+        """The tokens that carry a number, of which `at` is the last, and what each of them encodes; `other`: what it is
+        taken to be."""
         tokens = range(number.first_token, number.last_token + 1)
+
+        def written(end: int) -> str:
+            return number.text if other is None else other[end - 1]
+
         match self.policy:
             case "digitwise":
-                return [(token, number.text) for token in tokens]
+                return [(token, written(0)) for token in tokens]
             case "placewise":
-                written = self.scanner.so_far(token_ids, number)
+                so_far = ["", *self.scanner.so_far(token_ids, number)]
                 values = [
-                    (token, in_units_of_place(number.text, len(so_far)))
-                    for token, before, so_far in zip(tokens, ["", *written], written, strict=False)
-                    if _DIGIT.search(so_far[len(before) :])
+                    (token, in_units_of_place(written(len(text)), len(text)))
+                    for token, (before, text) in zip(tokens, pairwise(so_far), strict=False)
+                    if _DIGIT.search(text[len(before) :])
                 ]
                 return [x for x in values if self.overflow == "wrap" or self.encoder.in_range(x[1])]
-            case _:
-                return [(at, number.text)]
+            case _:  # under `running` there is no more of it yet
+                return [(at, written(0)[: len(number.text)])]

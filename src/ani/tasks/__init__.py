@@ -27,6 +27,7 @@ from ani.tasks.gate_shares import GateShares
 from ani.tasks.gating import Gating
 from ani.tasks.inspected import Inspected
 from ani.tasks.language import Language
+from ani.tasks.reading import Reading
 from ani.tasks.routing import Routing
 from ani.tasks.task import Task
 from ani.untrusted.text import one_line
@@ -36,7 +37,20 @@ if TYPE_CHECKING:
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
-    for task in (Arithmetic, Calculations, Gsm8k, Math, Mmlu, Gating, Routing, Finer, GateShares, Language, Inspected)
+    for task in (
+        Arithmetic,
+        Reading,
+        Calculations,
+        Gsm8k,
+        Math,
+        Mmlu,
+        Gating,
+        Routing,
+        Finer,
+        GateShares,
+        Language,
+        Inspected,
+    )
 }
 """Every task by its name, in the order of tables and of the report."""
 

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Self, cast
 
 from pydantic import Field, model_validator
 
-from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
+from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.results.files import Integer, Run
@@ -34,6 +35,8 @@ class ArithmeticAnswer(Answer):
     prompt: str | None = None
     answer: str | None = None
     """The right one."""
+    chain: Integer | None = None
+    """Of an addition: the longest run of places through which a carry must travel."""
     output: str | None = None
     """What the model wrote."""
 
@@ -52,6 +55,25 @@ class Problems(Settings):
     """Lengths of the operands."""
     operations: list[Operation] = Field(default=["addition"])
     """Of `addition`, `subtraction`, `multiplication` and `division`."""
+    chains: list[int] | None = None
+    """Of additions: as many problems for each of these numbers of places through which a carry must travel, such as
+    `[0, 1, 2, 3, 4, 6]`, which need operands of one digit more; null: as they come."""
+
+    @model_validator(mode="after")
+    def _of_additions(self) -> Self:
+        if self.chains is not None and self.operations != ["addition"]:
+            raise ValueError("chains are those of additions: ask other operations apart, in a list of problems")
+        return self
+
+    def drawn(self, seed: int) -> list[ArithmeticProblem]:
+        """Of the test split."""
+        count = self.count * len(self.digits)
+        if self.chains is not None:
+            return chained_sums(
+                count * len(self.chains), digits=self.digits, chains=self.chains, split="test", seed=seed
+            )
+        count *= len(self.operations)
+        return arithmetic_problems(count, digits=self.digits, operations=self.operations, split="test", seed=seed)
 
 
 class Arithmetic(Task):
@@ -87,44 +109,31 @@ class Arithmetic(Task):
 
     def questions(self, seed: int) -> list[ArithmeticProblem]:
         """The problems, shortest first; none of them stands in training data, whatever the seed."""
-        problems = [
-            problem
-            for each in self.problems
-            for problem in arithmetic_problems(
-                each.count * len(each.digits) * len(each.operations),
-                digits=each.digits,
-                operations=each.operations,
-                split="test",
-                seed=seed,
-            )
-        ]
+        problems = [problem for each in self.problems for problem in each.drawn(seed)]
         return sorted(problems, key=lambda problem: problem.digits)
 
     def answer(
         self, answerer: Answerer, questions: Sequence[ArithmeticProblem], count: Count
     ) -> Iterator[ArithmeticAnswer]:
         """Answer greedily; the first number of the output must equal the right answer exactly."""
-        method = answerer.method
-        # Room for thousands separators: a model that writes them must not be cut short.
-        answers = [method.write(f" {problem.answer:,}") for problem in questions]
-        longest = max(len(ids) for ids in cast(Any, answerer.tokenizer)(answers, add_special_tokens=False)["input_ids"])
-        outputs = answerer.greedy_texts([method.write(problem.prompt) for problem in questions], longest + 2)
-        for problem, output in zip(questions, map(method.read, outputs), strict=True):
-            found = find_numbers(output)
+        outputs = answers_to(answerer, [each.prompt for each in questions], [each.answer for each in questions])
+        for problem, output in zip(questions, outputs, strict=True):
+            number = first_number(output)
             yield ArithmeticAnswer(
                 run=ONE_MODEL,
                 operation=problem.operation,
                 digits=problem.digits,
                 prompt=problem.prompt,
                 answer=str(problem.answer),
+                chain=problem.chain,
                 output=output,
-                prediction=str(found[0].value) if found else None,
-                correct=bool(found) and found[0].value == problem.answer,
+                prediction=None if number is None else str(number),
+                correct=number == problem.answer,
             )
         count(len(questions))
 
     def facts(self, questions: Sequence[ArithmeticProblem]) -> Mapping[str, Any]:
-        return self.problems[0].model_dump() if len(self.problems) == 1 else self.model_dump()
+        return (self.problems[0] if len(self.problems) == 1 else self).model_dump(exclude_none=True)
 
     @classmethod
     def summary(cls, records: Sequence[ArithmeticAnswer]) -> dict[str, Any]:
@@ -142,6 +151,12 @@ class Arithmetic(Task):
         return scores(records, lambda answer: answer.operation, lambda answer: answer.digits)
 
     @classmethod
+    def chains(cls, records: Sequence[ArithmeticAnswer]) -> list[Score]:
+        """Of additions; the parts are carry chains."""
+        known = [answer for answer in records if answer.chain is not None]
+        return scores(known, lambda answer: answer.operation, lambda answer: answer.chain)
+
+    @classmethod
     def differences(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> list[Difference]:
         """By operation; the parts are digits. Raises InputError also if answers lack their prompt."""
         for answer in records:
@@ -154,6 +169,9 @@ class Arithmetic(Task):
         tables = [accuracies(cls.scores(records), "Exact answers by number of digits", "Operation")]
         if baseline is not None and (compared := cls.differences(records, baseline)):
             tables.append(gains(compared, f"Exact answers compared to {baseline}", "Operation"))
+        if chained := cls.chains(records):
+            what = "Exact additions by the longest run of places through which a carry must travel"
+            tables.append(accuracies(chained, what, "Operation", "place"))
         if judged := [answer for answer in records if answer.answer is not None]:
             tables.append(_errors(judged))
         return tables
@@ -175,6 +193,9 @@ class Arithmetic(Task):
             runs = {row.run: row.parts for row in rows if row.task == operation}
             curves = Curves("digits", "Share of exact answers by number of digits", runs, run.baseline)
             figures.append(Figure(f"Exact answers, {operation}", curves))
+        if chained := {row.run: row.parts for row in cls.chains(records)}:
+            curves = Curves("places", "Share of exact additions by carry chain", chained, run.baseline)
+            figures.append(Figure("Exact additions by the places through which a carry travels", curves))
         headlines = []
         for row in rows if len(rows) <= HEADLINES else ():
             value, (interval, asked), _ = percent(row.overall._replace(seeds=1))
@@ -193,17 +214,35 @@ class Arithmetic(Task):
         return Pairs([gains(rows, f"Exact answers compared to {baseline}", "Operation")], facts)
 
 
-def _columns(rows: Sequence[Score] | Sequence[Difference]) -> tuple[list[str], list[list[Estimate | None]]]:
-    """What the columns are called, all digits together and each digit count, and what every row has in them."""
-    digits = sorted({digit for row in rows for digit in row.parts})
-    names = ["All", *(f"{d} digit{'s' if d > 1 else ''}" for d in digits)]
-    return names, [[row.overall, *map(row.parts.get, digits)] for row in rows]
+def answers_to(answerer: Answerer, prompts: Sequence[str], expected: Sequence[int]) -> list[str]:
+    """What is written behind each prompt, greedily, with room for the expected answers."""
+    method = answerer.method
+    # Room for thousands separators: a model that writes them must not be cut short.
+    answers = [method.write(f" {answer:,}") for answer in expected]
+    longest = max(len(ids) for ids in cast(Any, answerer.tokenizer)(answers, add_special_tokens=False)["input_ids"])
+    return [*map(method.read, answerer.greedy_texts([*map(method.write, prompts)], longest + 2))]
 
 
-def accuracies(rows: Sequence[Score], what: str, tasks: str) -> Table:
-    """One row a task (such as an operation; `tasks` is their column's name) and run, all digits together and a column a
-    digit count; a task's best is bold."""
-    names, shares = _columns(rows)
+def first_number(output: str) -> Decimal | None:
+    """The one that is judged."""
+    found = find_numbers(output)
+    return found[0].value if found else None
+
+
+def _columns(
+    rows: Sequence[Score] | Sequence[Difference], unit: str = "digit"
+) -> tuple[list[str], list[list[Estimate | None]]]:
+    """What the columns are called, all parts together and each part, a number of units; and what every row has in
+    them."""
+    parts = sorted({part for row in rows for part in row.parts})
+    names = ["All", *(f"{part} {unit}{'' if part == 1 else 's'}" for part in parts)]
+    return names, [[row.overall, *map(row.parts.get, parts)] for row in rows]
+
+
+def accuracies(rows: Sequence[Score], what: str, tasks: str, unit: str = "digit") -> Table:
+    """One row a task (such as an operation; `tasks` is their column's name) and run, all together and a column a number
+    of units; a task's best is bold."""
+    names, shares = _columns(rows, unit)
     lines: list[tuple[Cell, ...]] = []
     for row, own in zip(rows, shares, strict=True):
         rivals = [found for each, found in zip(rows, shares, strict=True) if each.task == row.task]

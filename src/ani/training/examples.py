@@ -7,10 +7,11 @@ from random import Random
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
-from ani.data.arithmetic import arithmetic_problems
+from ani.data.arithmetic import ArithmeticProblem, arithmetic_problems
 from ani.data.calculation_sentences import calculation_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.collator import TokenizedExample, tokenize
+from ani.data.counterfactual import counterfactual_example
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
 from ani.errors import InputError
@@ -32,7 +33,8 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 problems = arithmetic_problems(
                     source.count, digits=source.digits, operations=source.operations, split="train", seed=seed
                 )
-                examples += map(problem_example, problems)
+                others = _counterfactuals(source.counterfactual, problems, recipe, seed)
+                examples += [*others, *map(problem_example, problems[len(others) :])]
             case "calculations":
                 settings = source.model_dump(exclude={"kind"})
                 examples += map(problem_example, calculation_problems(**settings, split="train", seed=seed))
@@ -56,6 +58,19 @@ def load_examples(recipe: Recipe) -> list[Example]:
     if recipe.ani is not None and recipe.ani.gate == "supervised":
         _check_roles(examples)
     return [example.written(METHODS[recipe.method].write) for example in examples]
+
+
+def _counterfactuals(share: float, problems: list[ArithmeticProblem], recipe: Recipe, seed: int) -> list[Example]:
+    """The first of the problems, which come in random order, with other values than they say."""
+    if recipe.ani is None or not share:
+        return []
+    if recipe.ani.values != "literals":
+        raise InputError(
+            f"counterfactual data contradicts the results that ani.values={recipe.ani.values} injects; leave it out"
+        )
+    random, by_place = Random(f"counterfactual {seed}"), recipe.ani.policy == "placewise"
+    chosen = problems[: round(share * len(problems))]
+    return [counterfactual_example(problem, random, by_place=by_place) for problem in chosen]
 
 
 def _check_roles(examples: list[Example]) -> None:

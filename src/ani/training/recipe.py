@@ -77,6 +77,9 @@ class ArithmeticData(Section):
     """Lengths of the operands."""
     operations: list[Operation] = Field(default=["addition"])
     """One or several; quotients are exact."""
+    counterfactual: float = Field(default=0.0, ge=0, le=1)
+    """Share of the sums and differences in which other numbers are injected than the text says and the answer's carries
+    follow them, so that what is injected must be read; a method without a module learns these problems as they are."""
 
 
 class CalculationData(Section):

@@ -1,0 +1,228 @@
+"""Does a model use what is injected? Sums and word problems with the right values, others and none; knows nothing about
+training."""
+
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from itertools import cycle
+from random import Random
+from typing import Any, Literal, NamedTuple, cast
+
+import yaml
+from pydantic import Field
+
+from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
+from ani.data.counterfactual import Counterfactual, counterfactual
+from ani.data.sources import Example
+from ani.results.files import Integer, Run
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, scores
+from ani.results.sections import Bars, Figure, Headline, Section
+from ani.results.statistics import difference_facts, share_facts
+from ani.results.tables import Table, percent
+from ani.tasks.answering import MAX_LENGTH, Answerer, VllmModel
+from ani.tasks.arithmetic import accuracies, answers_to, first_number, gains
+from ani.tasks.task import Count, Pairs, Task
+
+Kind = Literal["sums", "word problems"]
+FOLLOWED = "follow rate"
+_MEASURES = {"right values": "correct", "other values": "kept", "no values": "shut", FOLLOWED: "followed"}
+"""What was injected, and the record's key that says whether the answer was exact."""
+
+
+class ReadingAnswer(Answer):
+    """A problem, answered up to three times, a line of `reading.jsonl`. The second and third time are missing where
+    nothing can be injected otherwise: the model has no module or one for results alone, or vLLM answered."""
+
+    kind: Kind
+    prompt: str
+    digits: Integer
+    """Of each of its two numbers."""
+    answer: str
+    """The right one."""
+    output: str
+    """What the model wrote."""
+    by_others: str | None = None
+    """The right answer by the other values; missing where it is the same."""
+    others_output: str | None = None
+    """What the model wrote when these were injected."""
+    kept: bool | None = None
+    """Whether that was right by the text."""
+    followed: bool | None = None
+    """Whether that was right by the other values."""
+    shut_output: str | None = None
+    """What the model wrote when nothing was injected."""
+    shut: bool | None = None
+    """Whether that was right."""
+
+    @property
+    def identity(self) -> str:
+        """The prompt."""
+        return self.prompt
+
+
+class ReadingProblem(NamedTuple):
+    """A sum, or a word problem with the same numbers and answer."""
+
+    kind: Kind
+    prompt: str
+    problem: ArithmeticProblem
+
+
+class Reading(Task):
+    """Sums and word problems, with the right values injected, with others, and with none."""
+
+    name = "reading"
+    title = "Reading"
+    note = (
+        "Does the model use what is injected? The same problems with the values that the text says, with those of "
+        "other numbers, and with every gate shut; exact is what is right by the text. Follow rate: answers that are "
+        "exact by the other values, which contradict the text in what is carried from place to place. Wilson 95% "
+        "intervals."
+    )
+    unit = "problems"
+    record = ReadingAnswer
+    together = 50
+
+    count: int = Field(default=100, ge=1)
+    """Sums, and as many word problems; each length has its share."""
+    digits: list[int] = Field(default=[2, 4, 6, 8, 10, 12])
+    """Lengths of the numbers."""
+
+    def questions(self, seed: int) -> list[ReadingProblem]:
+        """Sums, then word problems, the shortest first; none has the numbers of a problem in training data."""
+        templates = yaml.safe_load(resources.files("ani.data").joinpath("word_problems.yaml").read_text("utf-8"))
+        texts = {SYMBOLS[operation]: cycle(texts) for operation, texts in templates.items()}
+
+        def drawn(operations: Sequence[Operation]) -> list[ArithmeticProblem]:
+            problems = arithmetic_problems(
+                self.count, digits=self.digits, operations=operations, split="test", seed=seed
+            )
+            return sorted(problems, key=lambda problem: problem.digits)
+
+        return [
+            *(ReadingProblem("sums", problem.prompt, problem) for problem in drawn(["addition"])),
+            *(
+                ReadingProblem(
+                    "word problems", next(texts[problem.operation]).format(a=problem.left, b=problem.right), problem
+                )
+                for problem in drawn(list(templates))
+            ),
+        ]
+
+    def answer(self, answerer: Answerer, questions: Sequence[ReadingProblem], count: Count) -> Iterator[ReadingAnswer]:
+        """Answer greedily, with the right values, others and none."""
+        others = _others(answerer, questions)
+        prompts = [question.prompt for question in questions]
+        expected = [question.problem.answer for question in questions] + [other.answer for other in others]
+        outputs = answers_to(answerer, prompts, expected)
+        followed, shut = outputs, outputs
+        if others:
+            from ani.injection.inspection import forced_gates, replaced_numbers
+
+            model = cast(Any, answerer.model)
+            with replaced_numbers(model, _by_token(answerer, questions, others)):
+                followed = answers_to(answerer, prompts, expected)
+            with forced_gates(model, False):
+                shut = answers_to(answerer, prompts, expected)
+        for index, (question, output) in enumerate(zip(questions, outputs, strict=True)):
+            number, right = first_number(output), question.problem.answer
+            facts: dict[str, Any] = {}
+            if others:
+                facts |= {"shut_output": shut[index], "shut": first_number(shut[index]) == right}
+                if (other := others[index].answer) != right:
+                    found = first_number(followed[index])
+                    facts |= {"by_others": str(other), "others_output": followed[index]}
+                    facts |= {"kept": found == right, "followed": found == other}
+            yield ReadingAnswer(
+                run=ONE_MODEL,
+                kind=question.kind,
+                prompt=question.prompt,
+                digits=question.problem.digits,
+                answer=str(right),
+                output=output,
+                prediction=None if number is None else str(number),
+                correct=number == right,
+                **facts,
+            )
+        count(len(questions))
+
+    @classmethod
+    def scores(cls, records: Sequence[ReadingAnswer]) -> list[Score]:
+        """By kind of problem and what is injected; the parts are digits."""
+
+        def of(kind: Kind, name: str, key: str) -> list[Score]:
+            judged = [
+                record.model_copy(update={"correct": getattr(record, key)})
+                for record in records
+                if record.kind == kind and getattr(record, key) is not None
+            ]
+            return scores(judged, lambda _: f"{kind}, {name}", lambda record: record.digits)
+
+        kinds = dict.fromkeys(record.kind for record in records)
+        return [row for kind in kinds for name, key in _MEASURES.items() for row in of(kind, name, key)]
+
+    @classmethod
+    def differences(cls, records: Sequence[ReadingAnswer], baseline: str) -> list[Difference]:
+        """In answers with the right values, by kind of problem; the parts are digits."""
+        return differences(records, baseline, lambda record: record.kind, lambda record: record.digits)
+
+    @classmethod
+    def summary(cls, records: Sequence[ReadingAnswer]) -> dict[str, Any]:
+        return {row.task: share_facts(row.overall) for row in cls.scores(records)}
+
+    @classmethod
+    def tables(cls, records: Sequence[ReadingAnswer], baseline: str | None = None) -> list[Table]:
+        what = "Exact answers with the right values injected, with others, and with none; and answers by the others"
+        if left_out := list(dict.fromkeys(record.run for record in records if record.shut is None)):
+            why = "without a module for numbers, or in vLLM, nothing else can be injected"
+            what += f" (left out of {', '.join(left_out)}: {why})"
+        tables = [accuracies(cls.scores(records), what, "Problems")]
+        if baseline is not None and (compared := cls.differences(records, baseline)):
+            tables.append(gains(compared, f"Reading: right values compared to {baseline}", "Problems"))
+        return tables
+
+    @classmethod
+    def section(cls, records: Sequence[ReadingAnswer], run: Run) -> Section:
+        followed = [row for row in cls.scores(records) if row.task.endswith(FOLLOWED)]
+        bars = Bars("Answers that follow other values", {f"{row.task}, {row.run}": row.overall for row in followed})
+        headlines = []
+        for row in followed if len({row.run for row in followed}) == 1 else ():
+            value, (interval,), _ = percent(row.overall, counted=False)
+            headlines.append(Headline(f"Reading, {row.task}", value, interval))
+        figures = (Figure("Does it read?", bars),) if followed else ()
+        return super().section(records, run)._replace(figures=figures, headlines=tuple(headlines))
+
+    @classmethod
+    def pairs(cls, records: Sequence[ReadingAnswer], baseline: str) -> Pairs | None:
+        rows = cls.differences(records, baseline)
+        tables = [gains(rows, f"Reading: right values compared to {baseline}", "Problems")]
+        return Pairs(tables, {cls.name: difference_facts({row.task: row.overall for row in rows})})
+
+
+def _others(answerer: Answerer, questions: Sequence[ReadingProblem]) -> list[Counterfactual]:
+    """Other values for the problems' numbers, always the same; none where a model's can't be replaced."""
+    from ani.injection.attach import is_attached, number_locator
+
+    if isinstance(answerer.model, VllmModel) or not is_attached(answerer.model):
+        return []
+    locator = number_locator(answerer.model)
+    if locator.values == "results":
+        return []
+    return [
+        counterfactual(question.problem, Random(question.prompt), by_place=locator.by_place) for question in questions
+    ]
+
+
+def _by_token(
+    answerer: Answerer, questions: Sequence[ReadingProblem], others: Sequence[Counterfactual]
+) -> dict[tuple[int, ...], Any]:
+    """For `replaced_numbers`."""
+    from ani.data.collator import tokenize
+    from ani.injection.attach import number_locator
+
+    locator = number_locator(cast(Any, answerer.model))
+    examples = [
+        Example(question.prompt, "", values=other.values).written(answerer.method.write)
+        for question, other in zip(questions, others, strict=True)
+    ]
+    rows = [tokenize(example, answerer.tokenizer, locator, MAX_LENGTH) for example in examples]
+    return {tuple(row.input_ids[: row.prompt_length]): row.values for row in rows}
