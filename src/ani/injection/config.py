@@ -40,9 +40,9 @@ class InjectionSettings(EncoderSettings):
     0, and nothing attends to the number's other sub-tokens, so that one position is all there is of it."""
     gate: Literal["learned", "supervised", "open"] = "learned"
     """`learned`: by the language model's loss and the penalty, and where `role_weight` says so, from roles (the paper).
-    `supervised`: from roles alone; a number whose role is known is injected by it while training, so that the gate
-    needn't be right before there is something to inject, and isn't drawn open by what the model gains from it in other
-    texts. `open`: no gate, α = 1 (the paper's static injection)."""
+    `supervised`: from roles alone, and by the context alone, without e. A number whose role is known is injected by it
+    while training, so that the gate needn't be right before there is something to inject, and isn't drawn open by what
+    the model gains from it in other texts. `open`: no gate, α = 1 (the paper's static injection)."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)

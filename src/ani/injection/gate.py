@@ -15,12 +15,14 @@ class Gate(nn.Module):
         hidden_size: Width of the model, `d_model`.
         gate_hidden_size: Width of the MLP's inner layer.
         dropout: Dropout on the inner layer.
+        reads_value: Whether it reads e, or the context alone: z = MLP(RMSNorm(h)).
     """
 
-    def __init__(self, hidden_size: int, gate_hidden_size: int, dropout: float) -> None:
+    def __init__(self, hidden_size: int, gate_hidden_size: int, dropout: float, reads_value: bool = True) -> None:
         super().__init__()
+        self.reads_value = reads_value
         self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
-        self.inner = nn.Linear(2 * hidden_size, gate_hidden_size)
+        self.inner = nn.Linear(hidden_size * (1 + reads_value), gate_hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.outer = nn.Linear(gate_hidden_size, 1)
         nn.init.zeros_(self.outer.weight)
@@ -28,6 +30,8 @@ class Gate(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """Return the gate logits z, shape (N,), for hidden states and number embeddings of shape (N, d_model)."""
-        inner = self.inner(torch.cat([self.norm(hidden_states), embeddings], dim=-1))
-        logits: torch.Tensor = self.outer(self.dropout(nn.functional.gelu(inner))).squeeze(-1)
+        read = self.norm(hidden_states)
+        if self.reads_value:
+            read = torch.cat([read, embeddings], dim=-1)
+        logits: torch.Tensor = self.outer(self.dropout(nn.functional.gelu(self.inner(read)))).squeeze(-1)
         return logits

@@ -77,9 +77,10 @@ class AniModule(nn.Module):
             nn.init.normal_(self.projection.weight, std=start * feature_size**-0.5)
         else:
             nn.init.zeros_(self.projection.weight)
-        self.gate = (
-            Gate(config.hidden_size, config.gate_hidden_size, config.gate_dropout) if config.gate != "open" else None
-        )
+        self.gate = None
+        if config.gate != "open":
+            reads_value = config.gate == "learned"
+            self.gate = Gate(config.hidden_size, config.gate_hidden_size, config.gate_dropout, reads_value)
 
     def forward(
         self, hidden_states: torch.Tensor, features: torch.Tensor, roles: torch.Tensor | None = None

@@ -41,9 +41,9 @@ def load_examples(recipe: Recipe) -> list[Example]:
             case "calculation-sentences":
                 found = calculation_sentences(source.count, split="train", seed=seed)
                 # A gate decides anew at each token of a result. That one is being written although something else is
-                # meant is what it seldom sees: so every second sentence of this kind is shown like that too.
+                # meant is what it seldom sees: so every fourth sentence of this kind is shown like that too.
                 meant_otherwise = [each for each in found if each.role == "nominal"]
-                found += [each.answered() for each in meant_otherwise[::2]]
+                found += [each.answered() for each in meant_otherwise[::4]]
                 examples += [Example(each.prompt, each.completion, each.roles) for each in found]
             case "gsm8k":
                 examples += load_gsm8k(source.path, source.limit)

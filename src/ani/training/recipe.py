@@ -102,8 +102,8 @@ class CalculationData(Section):
 
 class CalculationSentenceData(Section):
     """Texts up to a written calculation's equals sign, from our generator: half of them mean its result, half mean
-    something else (a binary sum, a misquoted one, a rounded one), with their roles; half of these again with the exact
-    result behind the sign and nothing to learn but the gate's decision."""
+    something else (a binary sum, a misquoted one, a rounded one), with their roles; a quarter of these again with the
+    exact result behind the sign and nothing to learn but the gate's decision."""
 
     kind: Literal["calculation-sentences"]
     count: int = Field(ge=1)
