@@ -17,8 +17,9 @@ import ani
 import ani.cli
 from ani.answerers import default_adapter
 from ani.injection.adapter import load_adapter
+from ani.injection.gate_view import gate_view
 from ani.injection.inspection import forced_gates
-from ani.playground import answer, build, decisions, gate_view, launch, without_adapter
+from ani.playground import answer, build, decisions, launch, without_adapter
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
 

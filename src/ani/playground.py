@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.chat import rendered
 from ani.errors import InputError
 from ani.injection.attach import ani_module
+from ani.injection.gate_view import gate_view
 from ani.injection.inspection import NumberDecision, forced_gates, inspect
 from ani.serving.checkpoint import merged_method
 from ani.tasks.answering import Answerer
@@ -22,9 +23,6 @@ GATES = {"as learnt": None, "all open": True, "all shut": False}
 EXAMPLE = "Room 505 has a capacity of 10. How many people can be in it?"
 MOST_NEW_TOKENS = 512
 _MARK = "THE-TEXT-OF-THE-USER"
-_BASE_STYLE = "padding:0 .3em; border-radius:.3em; white-space:nowrap;"
-_OPEN_STYLE = f"{_BASE_STYLE} background:#0b6b3a; color:#fff; border:2px solid #0b6b3a; font-weight:bold;"
-_SHUT_STYLE = f"{_BASE_STYLE} background:#e4e4e4; color:#222; border:2px dashed #777;"
 
 
 class _Prompt(NamedTuple):
@@ -127,29 +125,6 @@ def decisions(
         for number in found
         if shift <= number.start and number.end <= shift + len(text)
     ]
-
-
-def gate_view(text: str, numbers: list[NumberDecision], gated: bool, forced: bool | None) -> str:
-    """`text` as HTML, escaped, with every number marked by its gate: value, α as learnt, open or shut."""
-    parts, end = [], 0
-    for number in numbers:
-        undecided = number.alpha != number.alpha
-        learnt = f"α {number.alpha:.3f} · " if gated and not undecided else ""
-        state = "open" if number.injected else "left alone" if undecided else "shut"
-        why = "" if undecided else ", forced" if forced is not None else "" if gated else ", no gate"
-        parts += [
-            escape(text[end : number.start]),
-            f'<mark class="{"open" if number.injected else "shut"}" '
-            f'style="{_OPEN_STYLE if number.injected else _SHUT_STYLE}">{escape(text[number.start : number.end])}'
-            f'<small style="color:inherit; font-weight:normal"> = {number.value} · {learnt}{state}{why}</small></mark>',
-        ]
-        end = number.end
-    parts.append(escape(text[end:]))
-    note = "Green with a solid frame: injected. Grey with a dashed frame: left alone."
-    return (
-        f'<div style="white-space:pre-wrap; line-height:2.2">{"".join(parts)}</div>'
-        f"<p><small>{note if numbers else 'No number in the text.'}</small></p>"
-    )
 
 
 def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, max_new_tokens: int) -> str:

@@ -1,5 +1,6 @@
 """`inspect` reports each number where the text has it, with the decision that the forward pass took."""
 
+import copy
 import math
 from decimal import Decimal
 from typing import Any
@@ -51,6 +52,19 @@ def test_under_after_a_text_ends_with_the_end_token(text: str) -> None:
     model, tokenizer = attached("gemma", policy="after")
     (number,) = inspect(model, tokenizer, text)
     assert inspect(model, tokenizer, text + tokenizer.eos_token) == [number] and not math.isnan(number.alpha)
+
+
+def test_a_notebook_shows_the_text_with_its_gates() -> None:
+    text = "<b>7</b> people & room 505 on floor 3, 12 keys"
+    model, tokenizer = attached("llama")
+    shown = inspect(model, tokenizer, text)
+    html = shown._repr_html_()
+    assert "&lt;b&gt;" in html and "<b>" not in html and "people &amp; room" in html
+    assert html.count('<mark class="open"') == sum(decision.injected for decision in shown)
+    assert html.count("<mark ") == len(shown) == 4
+    for decision in shown:
+        assert f"= {decision.value} · α {decision.alpha:.3f} · {'open' if decision.injected else 'shut'}" in html
+    assert copy.copy(shown) == shown == list(shown)
 
 
 def test_text_without_numbers_and_model_without_ani() -> None:

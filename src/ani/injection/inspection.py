@@ -1,7 +1,7 @@
-"""What the gate decides about the numbers of a text, or is made to; knows nothing about how that is shown."""
+"""What the gate decides about the numbers of a text, or is made to; knows nothing about how a terminal shows it."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
+from ani.injection.gate_view import gate_view
 from ani.injection.locate import PADDING, OtherValue
 from ani.models import evaluating
 from ani.numbers.calculations import Calculation
@@ -35,10 +36,23 @@ class NumberDecision(NamedTuple):
     """α as applied: 1[σ(z) > 0.5], unless `forced_gates` says otherwise."""
 
 
+class Decisions(list[NumberDecision]):
+    """The decisions about the numbers of a text, in their order; a notebook shows them in the text, coloured."""
+
+    def __init__(self, text: str, gated: bool, numbers: Iterable[NumberDecision] = ()) -> None:
+        super().__init__(numbers)
+        self.text = text
+        self.gated = gated
+        """Whether there is a gate to decide."""
+
+    def _repr_html_(self) -> str:
+        return gate_view(self.text, self, self.gated, None)
+
+
 @torch.inference_mode()
 def inspect(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = True
-) -> list[NumberDecision]:
+) -> Decisions:
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
     Under `digitwise`, `placewise` and `running` a number is decided anew at each of its tokens; the last decision is
@@ -47,14 +61,14 @@ def inspect(
     calculation.
     `add_special_tokens=False` is for a text that has them already, as a rendered chat.
     """
-    ani_module(model)
+    gated = ani_module(model).gate is not None
     base = base_model(model)
     locator = number_locator(model)
     token_ids = locator.whole_text(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
     numbers = locator.scanner.scan(token_ids) if locator.values != "results" else []
     results = locator.results(token_ids)
     if not numbers and not results:
-        return []
+        return Decisions(text, gated)
     with evaluating(base):
         base(input_ids=torch.tensor([token_ids], device=base.device), logits_to_keep=1)
     decision = last_decision(model)
@@ -89,7 +103,7 @@ def inspect(
         alpha, applied_alpha = decided.get(token, untouched)
         value = result.calculation.value
         found.append(NumberDecision("=", value, sign, sign + 1, token, token, alpha, applied_alpha > 0))
-    return sorted(found, key=lambda decision: decision.start)
+    return Decisions(text, gated, sorted(found, key=lambda decision: decision.start))
 
 
 @contextmanager
