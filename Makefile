@@ -1,10 +1,10 @@
-# One command for everything: make demo | test | check | docs | bench | stress. The environment is made on first use.
+# One command for everything: make demo | test | check | docs | bench | stress | wheel. The environment is made on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs bench stress
+.PHONY: demo test check docs bench stress wheel
 
 demo: $(READY)
 	$(BIN)/ani demo
@@ -25,6 +25,10 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/all.py
+
+# Into dist/, to be installed without the checkout: pip install 'dist/ani-….whl[train]'.
+wheel: $(READY)
+	$(BIN)/pip wheel -qq --no-deps --wheel-dir dist .
 
 # Minutes of what `make test` has no time for; each script prints what it counted and fails if anything did.
 stress: $(READY)
