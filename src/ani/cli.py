@@ -287,9 +287,11 @@ def evaluate(
         limit=limit,
         max_new_tokens=max_new_tokens,
     )
-    model = model_for(model, adapter)
-    candidate = Candidate(model, adapter, backend, batch_size, forced)
+    candidate = Candidate(model or "", adapter, backend, batch_size, forced)
+    if adapter is None:
+        candidate = candidate._replace(model=model_for(model, adapter))
     candidate.check(asked, alone=processes == 1 and not launched())
+    candidate = candidate._replace(model=model_for(model, adapter))
     team = join(processes)
     how = "start the same command again: benchmarks go on, other tasks begin anew"
     with terminal.resumable(how), only_process_in(out):

@@ -42,6 +42,7 @@ LORA: dict[str, Any] = {
 def train(folder: Path, family: str = FAMILY, method: Any = "ani", lora: Any = LORA, **config: Any) -> PreTrainedModel:
     """Write `folder`/base and `folder`/adapter, random but as if trained; the model that they make together."""
     model, tokenizer = pair(family)
+    tokenizer = copy.copy(tokenizer)  # the tests share it
     tokenizer.chat_template = "{{ messages[0].content }}"
     model.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")

@@ -1,5 +1,6 @@
 """vLLM's answers against transformers' own, for a tiny model in float32."""
 
+import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 def _no_process_group_is_left() -> Iterator[None]:
     """Processes that later tests fork would inherit torch's."""
     yield
-    vllm.distributed.cleanup_dist_env_and_memory()
+    importlib.import_module("vllm.distributed").cleanup_dist_env_and_memory()
 
 
 @pytest.fixture(scope="module")
