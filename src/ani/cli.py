@@ -287,10 +287,8 @@ def evaluate(
         limit=limit,
         max_new_tokens=max_new_tokens,
     )
-    candidate = Candidate(model or "", adapter, backend, batch_size, forced)
-    if adapter is None:
-        candidate = candidate._replace(model=model_for(model, adapter))
-    candidate.check(asked, alone=processes == 1 and not launched())
+    candidate = Candidate(model_for(model, None), adapter, backend, batch_size, forced)
+    candidate.check(asked, alone=processes == 1 and not launched())  # asks about the adapter, not about its base
     candidate = candidate._replace(model=model_for(model, adapter))
     team = join(processes)
     how = "start the same command again: benchmarks go on, other tasks begin anew"
@@ -301,7 +299,12 @@ def evaluate(
             out,
             seed=seed,
             console=Console(quiet=True) if as_json else console,
-            facts={"model": model, "adapter": adapter, "backend": backend, **({"forced": True} if forced else {})},
+            facts={
+                "model": candidate.model,
+                "adapter": adapter,
+                "backend": backend,
+                **({"forced": True} if forced else {}),
+            },
             processes=team,
         )
     if as_json and team.main:
