@@ -6,6 +6,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 from ani import inspect, load_adapter
+from ani.data.calculation_sentences import calculation_sentences
 from ani.injection.adapter import _read_config
 from ani.tasks.answering import Answerer
 from ani.tasks.calculations import Calculations
@@ -71,3 +72,14 @@ def test_the_calculator_calculates() -> None:
     problems = task.questions(seed=0)[:4]
     for record in task.run(Answerer(model, tokenizer), problems, lambda _: None):
         assert record.correct and record.followed, record
+
+
+def test_the_calculator_tells_which_calculations_are_meant() -> None:
+    """In sentences of templates that it was not trained on; its card says what a larger sample measured."""
+    model, tokenizer = pair("smollm2")
+    load_adapter(model, tokenizer, "smollm2-calculator")
+    sentences = calculation_sentences(80, split="test", seed=1)
+    for role, opened in (("nominal", False), ("quantitative", True)):
+        prompts = [sentence.prompt for sentence in sentences if sentence.role == role]
+        decisions = [inspect(model, tokenizer, prompt)[-1].injected for prompt in prompts]
+        assert sum(decision == opened for decision in decisions) / len(decisions) > 0.6  # chance is a half

@@ -2,9 +2,9 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -107,22 +107,25 @@ def inspect(
 
 
 @contextmanager
-def forced_gates(model: nn.Module, opened: bool | None) -> Iterator[None]:
+def _with(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def forced_gates(model: nn.Module, opened: bool | None) -> AbstractContextManager[None]:
     """Within the block, open or shut every gate of an attached model, in forward as in generation; None: as learnt.
 
     Shut is the model without injection, bit for bit (its LoRA weights stay on), for methods without a gate too;
     open is α = 1. The model is shared: threads that use it meanwhile are forced too.
     """
-    module = ani_module(model)
-    before, module.forced = module.forced, opened
-    try:
-        yield
-    finally:
-        module.forced = before
+    return _with(ani_module(model), "forced", opened)
 
 
-@contextmanager
-def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal]) -> Iterator[None]:
+def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal]) -> AbstractContextManager[None]:
     """Within the block, take calculations to come to other values, in forward as in generation.
 
     What is still to be written of such a value is injected, not of the result: a model that reads what is injected
@@ -132,16 +135,12 @@ def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal
         model: Attached; without `values="results"` or `"both"` nothing changes.
         value_of: The value, finite and exact within the config's `fraction_digits`; the same at every call.
     """
-    locator = number_locator(model)
-    before, locator.value_of = locator.value_of, value_of
-    try:
-        yield
-    finally:
-        locator.value_of = before
+    return _with(number_locator(model), "value_of", value_of)
 
 
-@contextmanager
-def replaced_numbers(model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping[int, OtherValue]]) -> Iterator[None]:
+def replaced_numbers(
+    model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping[int, OtherValue]]
+) -> AbstractContextManager[None]:
     """Within the block, take the numbers of prompts to be others, in forward as in generation.
 
     Their values are injected, not those that the text says. The model is shared, as by `forced_gates`.
@@ -152,19 +151,15 @@ def replaced_numbers(model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping
             tokens (`ani.data.collator.tokenize`).
     """
 
+    lengths = sorted({len(prompt) for prompt in prompts}, reverse=True)
+
     def others_of(token_ids: Sequence[int]) -> Mapping[int, OtherValue]:
         padding = next((place for place, token in enumerate(token_ids) if token != PADDING), 0)
-        for prompt, others in prompts.items():
-            if tuple(token_ids[padding : padding + len(prompt)]) == prompt:
-                return {token + padding: other for token, other in others.items()}
-        return {}
+        starts = (tuple(token_ids[padding : padding + length]) for length in lengths)
+        others = next((prompts[start] for start in starts if start in prompts), {})
+        return {token + padding: other for token, other in others.items()}
 
-    locator = number_locator(model)
-    before, locator.others_of = locator.others_of, others_of
-    try:
-        yield
-    finally:
-        locator.others_of = before
+    return _with(number_locator(model), "others_of", others_of)
 
 
 def another_value(calculation: Calculation) -> Decimal:
