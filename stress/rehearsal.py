@@ -9,31 +9,32 @@ asked. Training takes 2 steps. What only a card can show is listed in docs/repro
 
 import os
 import tempfile
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-WORK = Path(tempfile.mkdtemp(prefix="ani-rehearsal-"))
-# Before the first import of huggingface_hub, torch and vLLM.
-os.environ |= {"HF_HOME": str(WORK / "hub"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+os.environ |= {"HF_HOME": tempfile.mkdtemp(prefix="ani-rehearsal-"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 
 import argparse
-import copy
+import functools
 import json
+import multiprocessing
+import re
 import shlex
 import shutil
 import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, cast
 
 import datasets
 import yaml
 from datasets import ClassLabel, Dataset, Features, List, Value
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ani.cli
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
@@ -44,50 +45,72 @@ from tests.json_lines import read_lines
 from tests.tiny import tiny
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
 
+ROOT, WORK = Path(__file__).resolve().parent.parent, Path(os.environ["HF_HOME"])
 RECIPES = ROOT / "recipes" / "paper"
 COMPARISONS = [path.stem for path in sorted(RECIPES.glob("*.yaml")) if path.stem != "train"]
+OF_8B = ["ablation", "layer-sensitivity", "main-results"]
 COMMIT = "0" * 40
 FEW = 40
 """Rows of a data set."""
 SMALLER = {
     "arithmetic": {"count": 1},
     "gating": {"count": 4},
-    "gsm8k": {"limit": 2, "max_new_tokens": 4},
+    "gsm8k": {"limit": 2, "max_new_tokens": 2},
     "language": {"count": 4},
-    "math": {"limit": 2, "max_new_tokens": 4},
+    "math": {"limit": 2, "max_new_tokens": 2},
     "mmlu": {"limit": 3},
 }
 """Of each task's settings in a comparison."""
-TRAINING = ["training.steps=2", "training.log_every=1", "data.0.limit=8"]
+TRAINING = ["training.steps=2", "training.log_every=1", "data.0.limit=2"]
+LAYERS_OF_8B = 32
+"""layer-sensitivity.yaml goes up to 30."""
 
 
 # --- the hub in small -------------------------------------------------------------------------------------------------
 
 
-def qwen3() -> PreTrainedTokenizerBase:
-    tokenizer = copy.deepcopy(qwen())
-    tokenizer.chat_template = QWEN3
-    return tokenizer
-
-
-TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {"qwen3": qwen3, "llama": llama3, "mistral": mistral}
-
-
 def make_models() -> None:
-    """Every model of the paper in the hub's cache: 64 wide; all that `layer: paper` knows it by follows."""
-    for name, shape in PUBLISHED.items():
-        tokenizer = TOKENIZERS[shape["model_type"]]()
-        shape |= {"hidden_size": 64, "vocab_size": len(tokenizer), "intermediate_size": 64, "head_dim": 32}
-        shape |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    """Every model of the paper in the hub's cache, with as many layers as its recipes name."""
+    tokenizers = {"qwen3": shortened(qwen(), QWEN3), "llama": shortened(llama3()), "mistral": shortened(mistral())}
+    for name, shape in PUBLISHED.items():  # in place: `layer: paper` knows a model by its shape
+        family, tokenizer = shape["model_type"], tokenizers[shape["model_type"]]
+        layers = LAYERS_OF_8B if name == "Qwen/Qwen3-8B" else PAPER_LAYERS[name.split("/")[1]] + 2
+        shape |= {"num_hidden_layers": layers, "hidden_size": 64, "intermediate_size": 64, "head_dim": 32}
+        shape |= {"vocab_size": len(tokenizer), "num_attention_heads": 2, "num_key_value_heads": 1}
         sizes = {key: value for key, value in shape.items() if key != "model_type"}
         folder = cached("models", name)
-        tiny(shape["model_type"], tokenizer=tokenizer, max_position_embeddings=4096, **sizes).save_pretrained(folder)
+        tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **sizes).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def shortened(tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> PreTrainedTokenizerBase:
+    """A family's tokenizer without its rarer words: the whole one takes seconds to load, and is loaded a hundred times.
+
+    It splits texts as before, and has all numbers and special tokens. Without a template, as base models are.
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    added, ids = {token["content"] for token in state["added_tokens"]}, state["model"]["vocab"]
+    kept = [
+        word
+        for word in sorted(ids, key=ids.__getitem__)
+        if ids[word] < 8000 or len(word) == 1 or word in added or re.fullmatch("[0-9]+", word)
+    ]
+    vocabulary = {word: number for number, word in enumerate(kept)}
+    state["model"] |= {
+        "vocab": vocabulary,
+        "merges": [pair for pair in state["model"]["merges"] if {*pair, "".join(pair)} <= vocabulary.keys()],
+    }
+    for token in state["added_tokens"]:
+        token["id"] = vocabulary.setdefault(token["content"], len(vocabulary))
+    backend = Tokenizer.from_str(json.dumps(state))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, chat_template=template, **cast(Any, tokenizer).special_tokens_map
+    )
 
 
 def cached(kind: str, name: str) -> Path:
     """Where huggingface_hub keeps a repository's files."""
-    place = WORK / "hub" / "hub" / f"{kind}--{name.replace('/', '--')}"
+    place = WORK / "hub" / f"{kind}--{name.replace('/', '--')}"
     (place / "refs").mkdir(parents=True)
     (place / "refs" / "main").write_text(COMMIT)
     (place / "snapshots" / COMMIT).mkdir(parents=True)
@@ -177,7 +200,7 @@ def smaller(name: str) -> Iterator[str]:
     comparison = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
     changes = [*comparison.get("overrides", []), *TRAINING]
     if name == "n-digit":
-        changes.append("data.1.count=12")
+        changes.append("data.1.count=6")
     if comparison.get("probe"):
         changes.append("probe.sentences=120")
     yield f"overrides={json.dumps(changes)}"
@@ -186,35 +209,59 @@ def smaller(name: str) -> Iterator[str]:
             yield f"evaluation.{task}.{key}={value}"
 
 
-def commands() -> Iterator[list[str]]:
-    """Those of docs/reproduce.md."""
-    yield ["diagnostic", "runs/paper-set", "--count", str(FEW // 2)]
+def lines() -> tuple[list[list[str]], ...]:
+    """The commands of docs/reproduce.md in two lines, each for a core: those of Qwen3-8B, and the others."""
+    train, cells = str(RECIPES / "train.yaml"), "runs/paper/main-results/cells"
+    adapter, roles = f"{cells}/ani/seed-0/training/adapter", "runs/paper/roles"
+    few = ["--limit", "3", "--max-new-tokens", "2", "--tasks", "gsm8k,math,mmlu,arithmetic,routing"]
+    merged = ["eval", "--model", "runs/paper/merged", *few, "--out"]
+    first = [
+        ["train", "--dry-run", train],
+        *(command for name in OF_8B for command in comparison(name)),
+        ["diff", f"{cells}/ani/seed-0", f"{cells}/sft/seed-0"],
+        ["gate-shares", "gsm8k", "math", "mmlu", "--adapter", adapter, "--limit", "3", "--out", "runs/paper/shares"],
+        ["report", "runs/paper/shares"],
+        ["eval", "--tasks", "finer,routing", "--adapter", adapter, "--limit", "3", "--out", roles],
+        ["eval", "--tasks", "routing", "--model", "Qwen/Qwen3-8B", "--limit", "3", "--out", f"{roles}-reference"],
+        ["report", roles],
+        ["merge", adapter, "runs/paper/merged"],
+        [*merged, "runs/paper/vllm", "--backend", "vllm"],
+        [*merged, "runs/paper/transformers"],
+        ["diff", "runs/paper/vllm", "runs/paper/transformers"],
+    ]
     auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=contrastive", "probe.sentences=120"]
-    yield ["train", "--dry-run", str(RECIPES / "train.yaml")]
-    yield ["train", str(RECIPES / "train.yaml"), "output=runs/paper/auto", *auto, *TRAINING]
-    for name in COMPARISONS:
-        yield ["compare", "--dry-run", str(RECIPES / f"{name}.yaml")]
-        yield ["compare", str(RECIPES / f"{name}.yaml"), *smaller(name)]
-        yield ["report", f"runs/paper/{name}"]
-    cells = "runs/paper/main-results/cells"
-    adapter = f"{cells}/ani/seed-0/training/adapter"
-    yield ["diff", f"{cells}/ani/seed-0", f"{cells}/sft/seed-0"]
-    shares = "gate-shares gsm8k math mmlu --out runs/paper/gate-shares --limit 3 --adapter"
-    yield [*shares.split(), adapter]
-    yield ["report", "runs/paper/gate-shares"]
-    yield ["eval", "--tasks", "finer,routing", "--adapter", adapter, "--limit", "3", "--out", "runs/paper/roles"]
-    yield ["eval", "--tasks", "routing", "--model", "Qwen/Qwen3-8B", "--limit", "3", "--out", "runs/paper/roles-base"]
-    yield ["merge", adapter, "runs/paper/merged"]
-    few = ["--limit", "3", "--max-new-tokens", "4"]
-    vllm = "eval --backend vllm --model runs/paper/merged --tasks gsm8k,math,mmlu,arithmetic,routing --out"
-    yield [*vllm.split(), "runs/paper/vllm", *few]
-    same = "eval --tasks gsm8k,math,mmlu,arithmetic,routing --out runs/paper/transformers --model runs/paper/merged"
-    yield [*same.split(), *few]
-    yield ["diff", "runs/paper/vllm", "runs/paper/transformers"]
+    second = [["train", train, "output=runs/paper/auto", *auto, *TRAINING]]
+    return first, second + [command for name in COMPARISONS if name not in OF_8B for command in comparison(name)]
+
+
+def comparison(name: str) -> list[list[str]]:
+    """What a comparison needs, its tables, and its page again."""
+    file = str(RECIPES / f"{name}.yaml")
+    return [["compare", "--dry-run", file], ["compare", file, *smaller(name)], ["report", f"runs/paper/{name}"]]
+
+
+def carry_out(line: list[list[str]]) -> None:
+    """Commands one after the other, in this process; what they say goes to a file."""
+    shown, said = os.dup(1), Path(f"{os.getpid()}.said")
+    log = os.open(said, os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for words in line:
+        began, used = time.monotonic(), time.process_time()
+        sys.argv = ["ani", *words]
+        try:
+            ani.cli.main()
+        except SystemExit as end:
+            if end.code:
+                sys.stdout.flush()
+                raise RuntimeError(f"ani {shlex.join(words)} failed:\n{said.read_text()[-4000:]}") from end
+        sys.stdout.flush()
+        took = f"{time.monotonic() - began:5.0f} s ({time.process_time() - used:.0f} of the processor)"
+        os.write(shown, f"{took}: ani {shlex.join(words)}\n".encode())
 
 
 def check() -> None:
-    """Every cell was trained as its recipe says, on 4 bits, at the paper's layer, and every variant is in the tables."""
+    """Every cell was trained as its recipe says, on 4 bits, at the paper's layer, and is in the tables."""
     for name in COMPARISONS:
         folder = Path("runs/paper") / name
         plan = yaml.safe_load((folder / "comparison.yaml").read_text())
@@ -240,17 +287,16 @@ def main() -> None:
     try:
         make_models()
         make_data()
-        datasets.load_dataset = __import__("functools").partial(from_data, datasets.load_dataset)
+        datasets.load_dataset = functools.partial(from_data, datasets.load_dataset)
+        datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
+        datasets.disable_progress_bars()
         (WORK / "work").mkdir()
         os.chdir(WORK / "work")
-        for words in commands():
-            print(f"== {time.monotonic() - began:.0f} s: ani {shlex.join(words)}", flush=True)
-            sys.argv = ["ani", *words]
-            try:
-                ani.cli.main()
-            except SystemExit as end:
-                if end.code:
-                    raise
+        # Forked, so that what took long to import and make is there.
+        with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+            pool.submit(carry_out, [["diagnostic", "runs/paper-set", "--count", str(FEW // 2)]]).result()
+            for _ in pool.map(carry_out, lines()):
+                pass
         check()
     finally:
         os.chdir(ROOT)
