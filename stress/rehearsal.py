@@ -62,6 +62,8 @@ SMALLER = {
 }
 """Of each task's settings in a comparison."""
 TRAINING = ["training.steps=2", "training.log_every=1", "data.0.limit=2"]
+SHOWN = os.dup(1)
+"""Where progress goes; what the commands say doesn't."""
 LAYERS_OF_8B = 32
 """layer-sensitivity.yaml goes up to 30."""
 
@@ -242,8 +244,8 @@ def comparison(name: str) -> list[list[str]]:
 
 def carry_out(line: list[list[str]]) -> None:
     """Commands one after the other, in this process; what they say goes to a file."""
-    shown, said = os.dup(1), Path(f"{os.getpid()}.said")
-    log = os.open(said, os.O_WRONLY | os.O_CREAT)
+    said = Path(f"{os.getpid()}.said")
+    log = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     for words in line:
@@ -257,7 +259,7 @@ def carry_out(line: list[list[str]]) -> None:
                 raise RuntimeError(f"ani {shlex.join(words)} failed:\n{said.read_text()[-4000:]}") from end
         sys.stdout.flush()
         took = f"{time.monotonic() - began:5.0f} s ({time.process_time() - used:.0f} of the processor)"
-        os.write(shown, f"{took}: ani {shlex.join(words)}\n".encode())
+        os.write(SHOWN, f"{took}: ani {shlex.join(words)}\n".encode())
 
 
 def check() -> None:

@@ -166,7 +166,7 @@ def test_operations_are_those_that_torch_counts(tiny_recipe: Write, checkpointin
     counts = counter.get_flop_counts()["Global"]
     linear = sum(count for operation, count in counts.items() if "mm" in str(operation) and "bmm" not in str(operation))
     assert plan.tokens is not None and plan.flops is not None
-    # What isn't computed again: the head, which counts in a tiny model, and the last step of a layer, which hardly does.
+    # What isn't computed again: the head, which counts in a tiny model, and a layer's last step, which hardly does.
     head = model.get_output_embeddings().weight.numel() * 2 * inputs.numel() * int(checkpointing)
     assert plan.flops / plan.tokens * inputs.numel() == pytest.approx(linear + head, rel=0.005 * checkpointing)
 

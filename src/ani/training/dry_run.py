@@ -104,9 +104,9 @@ def dry_run(recipe: Recipe) -> DryRun:
       taken to keep no T×T matrix (`sdpa`);
     - logits: (a + 12)·vocabulary per token: they, their float32 log-softmax and two gradients.
 
-    Operations are 2 for each weight of a linear layer and token, in the forward pass, in the backward pass to its inputs
-    and, with gradient checkpointing, once more in between; for LoRA's weights also those of their gradients. Attention's
-    scores are left out: with the paper's models some 7% more at 4,096 tokens, and less at fewer.
+    Operations are 2 for each weight of a linear layer and token, in the forward pass, in the backward pass to its
+    inputs and, with gradient checkpointing, once more in between; for LoRA's weights also those of their gradients.
+    Attention's scores are left out: with the paper's models some 7% more at 4,096 tokens, and less at fewer.
 
     Raises:
         InputError: If `train` would refuse the recipe, as far as that can be told without weights, tokenizer and data.
