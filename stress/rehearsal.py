@@ -38,9 +38,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ani.cli
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
+from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.files import TRAINING_LOG
 from ani.tasks.finer import HUB_FILE, HUB_NAME
+from ani.training.checkpoints import ADAPTER
 from tests.json_lines import read_lines
 from tests.tiny import tiny
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
@@ -268,16 +270,17 @@ def check() -> None:
         folder = Path("runs/paper") / name
         plan = yaml.safe_load((folder / "comparison.yaml").read_text())
         tables = (folder / "comparison.md").read_text()
-        assert (folder / "report.html").is_file()
+        assert "Beside the published values" in (folder / "report.html").read_text(), folder
         for variant, recipe in plan["variants"].items():
             assert f"| {variant} |" in tables, (name, variant)
             for seed in plan["seeds"]:
                 training = folder / "cells" / variant / f"seed-{seed}" / "training"
                 done = yaml.safe_load((training / "recipe.yaml").read_text())
-                assert done["quantization"] == "nf4" and done["training"]["gradient_checkpointing"]
+                assert done["quantization"] == "nf4" and done["training"]["gradient_checkpointing"], training
                 assert [line["step"] for line in read_lines(training / TRAINING_LOG)] == [1, 2], training
                 if (recipe["ani"] or {}).get("layer") == "paper":
-                    assert done["ani"]["layer"] == PAPER_LAYERS[done["model"].split("/")[1]], training
+                    layer = json.loads((training / ADAPTER / CONFIG_FILE).read_text())["layer"]
+                    assert layer == PAPER_LAYERS[done["model"].split("/")[1]], training
 
 
 def main() -> None:
