@@ -30,8 +30,9 @@ from typing import Any, cast
 
 import datasets
 import yaml
-from datasets import ClassLabel, Dataset, Features, List, Value
+from datasets import ClassLabel, Dataset
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -42,6 +43,7 @@ from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.files import TRAINING_LOG
 from ani.tasks.finer import HUB_FILE, HUB_NAME
+from ani.tasks.lm_eval.data import MATH
 from ani.training.checkpoints import ADAPTER
 from tests.json_lines import read_lines
 from tests.tiny import tiny
@@ -90,7 +92,8 @@ def make_models() -> None:
 def shortened(tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> PreTrainedTokenizerBase:
     """A family's tokenizer without its rarer words: the whole one takes seconds to load, and is loaded a hundred times.
 
-    It splits texts as before, and has all numbers and special tokens. Without a template, as base models are.
+    It splits texts as before, has all numbers and special tokens, and begins texts with its first token, if it has one.
+    Those of base models have neither a template nor padding.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     added, ids = {token["content"] for token in state["added_tokens"]}, state["model"]["vocab"]
@@ -107,9 +110,12 @@ def shortened(tokenizer: PreTrainedTokenizerBase, template: str | None = None) -
     for token in state["added_tokens"]:
         token["id"] = vocabulary.setdefault(token["content"], len(vocabulary))
     backend = Tokenizer.from_str(json.dumps(state))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, chat_template=template, **cast(Any, tokenizer).special_tokens_map
-    )
+    special = dict(cast(Any, tokenizer).special_tokens_map)
+    if first := special.get("bos_token"):
+        backend.post_processor = TemplateProcessing(single=f"{first} $A", special_tokens=[(first, vocabulary[first])])
+    if template is None:
+        del special["pad_token"]
+    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **special)
 
 
 def cached(kind: str, name: str) -> Path:
@@ -123,71 +129,48 @@ def cached(kind: str, name: str) -> Path:
 
 def make_data() -> None:
     """Every data set of the paper, with the columns that it has on the hub."""
-    text = Value("string")
-    solved = [
-        (f"Ann has {n} figs and buys {n + 2}. How many has she?", f"She has {n} + {n + 2} = {2 * n + 2}.", 2 * n + 2)
-        for n in range(10, 10 + FEW)
-    ]
-    chats = [
-        [
-            {"from": "human", "value": f"Which bus goes from gate {n} to the harbour?"},
-            {"from": "gpt", "value": f"Take bus {n + 3} and ask for Ann in room {n + 500}, please."},
-        ]
-        for n in range(10, 10 + FEW)
-    ]
-    turn = {"from": text, "value": text}
-    store(OPENMATH, "train", {"problem": text, "generated_solution": text, "expected_answer": text},
-          [{"problem": q, "generated_solution": a, "expected_answer": str(n)} for q, a, n in solved])  # fmt: skip
-    store(MAGPIE, "train", {"uuid": text, "conversations": List(turn)},
-          [{"uuid": str(n), "conversations": chat} for n, chat in enumerate(chats)])  # fmt: skip
-    store("openai/gsm8k", "test", {"question": text, "answer": text},
-          [{"question": q, "answer": f"{a.replace(f'{n}.', f'<<{n}>>{n}.')}\n#### {n}"} for q, a, n in solved],
-          "main")  # fmt: skip
-    for subject in ("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory",
-                    "prealgebra", "precalculus"):  # fmt: skip
-        kind = subject.replace("_", " ").title()
-        rows = [{"problem": q, "level": f"Level {n % 5 + 1}", "type": kind, "solution": rf"{a} \boxed{{{n}}}"}
-                for q, a, n in solved[:5]]  # fmt: skip
-        store("EleutherAI/hendrycks_math", "test", dict.fromkeys(("problem", "level", "type", "solution"), text), rows,
-              subject)  # fmt: skip
+    sums = [(f"Ann has {n} figs and buys 12. How many has she?", f"{n} + 12 = {n + 12}", n + 12) for n in range(FEW)]
+    store(OPENMATH, "train", [{"problem": q, "generated_solution": a, "expected_answer": str(n)} for q, a, n in sums])
+    turns = [("human", "Which bus goes from gate {} to Rome?"), ("gpt", "Bus 7, please ask Ann in room {} for a seat.")]
+    chats = [[{"from": who, "value": text.format(n)} for who, text in turns] for n in range(FEW)]
+    store(MAGPIE, "train", [{"uuid": str(n), "conversations": chat} for n, chat in enumerate(chats)])
+    solved = [{"question": q, "answer": f"{a.replace('= ', f'= <<{n}>>')}\n#### {n}"} for q, a, n in sums]
+    store("openai/gsm8k", "test", solved, "main")
+    for name, subject in MATH:
+        levels = [{"level": f"Level {n % 5 + 1}", "type": subject.title()} for n in range(FEW)]
+        answers = [{"problem": q, "solution": rf"{a}, \boxed{{{n}}}"} for q, a, n in sums]
+        store(name, "test", [{**level, **answer} for level, answer in zip(levels, answers, strict=True)], subject)
     asked = [
         {"question": f"What is {n} + 1?", "subject": subject, "choices": [str(n), str(n + 1), "2", "none"], "answer": 1}
         for subject in ("anatomy", "econometrics", "international_law")
         for n in range(5)
     ]
-    letters = ClassLabel(names=["A", "B", "C", "D"])
     for split in ("dev", "test"):
-        store("cais/mmlu", split, {"question": text, "subject": text, "choices": List(text), "answer": letters}, asked,
-              "all")  # fmt: skip
-    store("stanfordnlp/imdb", "test", {"text": text, "label": ClassLabel(names=["neg", "pos"])},
-          [{"text": f"{word} was the slowest film that anybody here had to sit through", "label": 0}
-           for word in ("This", "That", "It", "Hers", "His", "Ours")], "plain_text")  # fmt: skip
-    tagged = [
-        {"id": n, "tokens": ["Notes", "of", "$", f"{n}.5", "million", "are", "due", str(2030 + n)],
-         "ner_tags": ["O", "O", "O", "B-DebtInstrumentFaceAmount", "O", "O", "O", "B-DebtInstrumentMaturityDate"]}
-        for n in range(4)
-    ]  # fmt: skip
+        store("cais/mmlu", split, asked, "all", answer=["A", "B", "C", "D"])
+    films = [f"{whose} film was the slowest that I had to sit through" for whose in ("His", "Her", "My", "Our")]
+    store(
+        "stanfordnlp/imdb", "test", [{"text": film, "label": 0} for film in films], "plain_text", label=["neg", "pos"]
+    )
+    tags = ["O", "B-DebtInstrumentFaceAmount", "O", "B-DebtInstrumentMaturityDate"]
+    notes = [{"id": n, "tokens": ["$", f"{n}.5", "due", str(2030 + n)], "ner_tags": tags} for n in range(FEW)]
     with zipfile.ZipFile(cached("datasets", HUB_NAME) / HUB_FILE, "w") as archive:
-        archive.writestr("test.jsonl", "".join(json.dumps(record) + "\n" for record in tagged))
+        archive.writestr("test.jsonl", "".join(json.dumps(record) + "\n" for record in notes))
 
 
-def store(name: str, split: str, columns: dict[str, Any], rows: list[dict[str, Any]], part: str = "default") -> None:
-    """A split as the hub has it: a parquet file, and the card that tells where it lies."""
+def store(name: str, split: str, rows: list[dict[str, Any]], part: str = "default", **labels: list[str]) -> None:
+    """A split as the hub has it: a parquet file, beside a card that tells where it lies; `labels` stand as numbers."""
     folder = WORK / "data" / name
     (folder / part).mkdir(parents=True, exist_ok=True)
-    Dataset.from_list(rows, features=Features(columns)).to_parquet(folder / part / f"{split}-00000-of-00001.parquet")
-    parts = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    configs = [
-        {
-            "config_name": known,
-            "data_files": [
-                {"split": path.name.split("-")[0], "path": f"{known}/{path.name}"}
-                for path in sorted((folder / known).iterdir())
-            ],
-        }
-        for known in parts
-    ]
-    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
+    made = Dataset.from_list(rows)
+    for column, names in labels.items():
+        made = made.cast_column(column, ClassLabel(names=names))
+    made.to_parquet(folder / part / f"{split}-00000-of-00001.parquet")
+    parts: dict[str, list[dict[str, str]]] = {}
+    for file in sorted(folder.glob("*/*.parquet")):
+        where = {"split": file.name.split("-")[0], "path": f"{file.parent.name}/{file.name}"}
+        parts.setdefault(file.parent.name, []).append(where)
+    card = {"configs": [{"config_name": known, "data_files": files} for known, files in parts.items()]}
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n")
 
 
 def from_data(load: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
