@@ -38,13 +38,6 @@ class ValueProblem(NamedTuple):
     """`first` or `second`, or the remainder."""
 
 
-class _Drawn(NamedTuple):
-    """A problem, and what decides in which split it stands: its numbers alone."""
-
-    numbers: str
-    problem: ValueProblem
-
-
 def comparing_problems(
     count: int, *, forms: Sequence[Form] = ("plain",), split: Split, seed: int = 0
 ) -> list[ValueProblem]:
@@ -72,7 +65,7 @@ def comparing_problems(
         raise InputError(f"forms must be distinct ones of {', '.join(FORMS)}, not {forms!r:.80}")
     random, texts = Random(f"comparing {split} {seed}"), _templates("comparing")
 
-    def draw(form: Form, answer: str) -> _Drawn:
+    def draw(form: Form, answer: str) -> tuple[str, ValueProblem]:
         power = random.randint(3, 8)
         one = other = _number(random, power)
         while other == one:
@@ -82,7 +75,7 @@ def comparing_problems(
         ordered = (large, small) if answer == "first" else (small, large)
         a, b = (_written(value, way) for value, way in zip(ordered, ways, strict=True))
         prompt = random.choice(texts).format(a=a, b=b)
-        return _Drawn(f"{small:f}<{large:f}", ValueProblem("comparing", form, prompt, answer))
+        return f"{small:f}<{large:f}", ValueProblem("comparing", form, prompt, answer)
 
     return _distinct(count, [*product(forms, ("first", "second"))], draw, split)
 
@@ -105,10 +98,10 @@ def modulo_problems(
     check_drawn(count, ["addition"], split, digits=(digits, 1, MOST_DIGITS), moduli=(moduli, 2, MOST_MODULUS))
     random, texts = Random(f"modulo {split} {seed}"), _templates("modulo")
 
-    def draw(modulus: int, length: int) -> _Drawn:
+    def draw(modulus: int, length: int) -> tuple[str, ValueProblem]:
         number = random.randrange(10 ** (length - 1) if length > 1 else 0, 10**length)
         prompt = random.choice(texts).format(a=number, m=modulus)
-        return _Drawn(f"{number} modulo", ValueProblem(f"modulo {modulus}", length, prompt, str(number % modulus)))
+        return f"{number} modulo", ValueProblem(f"modulo {modulus}", length, prompt, str(number % modulus))
 
     return _distinct(count, [*product(moduli, digits)], draw, split)
 
@@ -142,9 +135,11 @@ def _templates(task: str) -> list[str]:
 
 
 def _distinct(
-    count: int, cells: Sequence[tuple[Any, ...]], draw: Callable[..., _Drawn], split: Split
+    count: int, cells: Sequence[tuple[Any, ...]], draw: Callable[..., tuple[str, ValueProblem]], split: Split
 ) -> list[ValueProblem]:
-    """Problems of a split, the cells in turn; none asks the same of the same numbers."""
+    """Problems of a split, the cells in turn; none asks the same of the same numbers.
+
+    Beside a problem of a cell `draw` gives its numbers, which alone decide in which split it stands."""
     found: dict[tuple[str, str], ValueProblem] = {}
     for cell in islice(cycle(cells), count):
         for numbers, problem in (draw(*cell) for _ in range(_ATTEMPTS)):
