@@ -35,7 +35,7 @@ def test_comparing_is_right_in_every_form(seed: int, forms: list[Form]) -> None:
     for problem in problems:
         left, right = asked(problem)
         assert left != right and (problem.answer == "first") == (left > right)
-        assert 1000 <= min(left, right) and max(left, right) < 10**9
+        assert min(left, right) >= 1000 and max(left, right) < 10**9
         texts = [number.text for number in find_numbers(problem.prompt)]
         assert [Fraction(text.replace(",", "")) for text in texts] == [left, right]  # Python reads the same
         written = {form(text) for text in texts}

@@ -13,11 +13,9 @@ from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences
 from ani.results.statistics import difference_facts, share_facts
 from ani.results.tables import Table
 from ani.tasks.answering import Answerer
-from ani.tasks.arithmetic import accuracies, gains
+from ani.tasks.arithmetic import accuracies, answers_to, gains
 from ani.tasks.task import Count, Pairs, Task
 
-_ROOM = 6
-"""Tokens of an answer, and one or more by which a longer number shows."""
 _WORD = re.compile(r"[-\w.,]*\w")
 
 
@@ -49,9 +47,8 @@ class _ValueTask(Task):
 
     def answer(self, answerer: Answerer, questions: Sequence[ValueProblem], count: Count) -> Iterator[ValueAnswer]:
         """Answer greedily; the first word of the output, or number, must be the answer."""
-        method = answerer.method
-        outputs = answerer.greedy_texts([method.write(question.prompt) for question in questions], _ROOM)
-        for question, output in zip(questions, map(method.read, outputs), strict=True):
+        outputs = answers_to(answerer, [each.prompt for each in questions], [each.answer for each in questions])
+        for question, output in zip(questions, outputs, strict=True):
             word = _WORD.search(output)
             said = None if word is None else word[0]
             facts = {**question._asdict(), "output": output, "prediction": said, "correct": said == question.answer}
