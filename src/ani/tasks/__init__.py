@@ -30,6 +30,7 @@ from ani.tasks.language import Language
 from ani.tasks.reading import Reading
 from ani.tasks.routing import Routing
 from ani.tasks.task import Task
+from ani.tasks.value_problems import Comparing, Modulo
 from ani.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ TASKS: dict[str, type[Task]] = {
         Arithmetic,
         Reading,
         Calculations,
+        Comparing,
+        Modulo,
         Gsm8k,
         Math,
         Mmlu,

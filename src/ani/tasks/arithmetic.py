@@ -234,11 +234,11 @@ def first_number(output: str) -> Decimal | None:
 def _columns(
     rows: Sequence[Score] | Sequence[Difference], unit: str = "digit"
 ) -> tuple[list[str], list[list[Estimate | None]]]:
-    """What the columns are called, all parts together and each part, a number of units; and what every row has in
-    them."""
+    """What the columns are called, all parts together and each part, a number of units or a name; and what every row
+    has in them."""
     parts = sorted({part for row in rows for part in row.parts})
-    names = ["All", *(f"{part} {unit}{'' if part == 1 else 's'}" for part in parts)]
-    return names, [[row.overall, *map(row.parts.get, parts)] for row in rows]
+    names = [part if isinstance(part, str) else f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
+    return ["All", *names], [[row.overall, *map(row.parts.get, parts)] for row in rows]
 
 
 def accuracies(rows: Sequence[Score], what: str, tasks: str, unit: str = "digit") -> Table:
