@@ -238,8 +238,8 @@ def evaluate(
         str,
         typer.Option(
             "--tasks",
-            help="Comma-separated: arithmetic, reading, calculations, comparing, modulo, gating, gsm8k, math, mmlu, "
-            "routing, finer.",
+            help="Comma-separated: arithmetic, arithmetic-chat, reading, calculations, comparing, modulo, gating, "
+            "gsm8k, math, mmlu, routing, finer.",
         ),
     ] = "arithmetic",
     data: Annotated[
