@@ -10,11 +10,11 @@ asked. Training takes 2 steps. What only a card can show is listed in docs/repro
 import os
 import tempfile
 
-os.environ |= {"HF_HOME": tempfile.mkdtemp(prefix="ani-rehearsal-"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+if __name__ == "__main__":  # and not in processes that it spawns
+    os.environ |= {"HF_HOME": tempfile.mkdtemp(prefix="ani-rehearsal-"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 
 import argparse
-import functools
 import json
 import multiprocessing
 import re
@@ -23,7 +23,7 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +42,7 @@ from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.files import TRAINING_LOG
+from ani.tasks import arithmetic_chat
 from ani.tasks.finer import HUB_FILE, HUB_NAME
 from ani.tasks.lm_eval.data import MATH
 from ani.training.checkpoints import ADAPTER
@@ -58,6 +59,7 @@ FEW = 40
 """Rows of a data set."""
 SMALLER = {
     "arithmetic": {"count": 1},
+    "arithmetic-chat": {"count": 1},
     "gating": {"count": 4},
     "gsm8k": {"limit": 2, "max_new_tokens": 2},
     "language": {"count": 4},
@@ -158,8 +160,9 @@ def make_data() -> None:
 
 
 def store(name: str, split: str, rows: list[dict[str, Any]], part: str = "default", **labels: list[str]) -> None:
-    """A split as the hub has it: a parquet file, beside a card that tells where it lies; `labels` stand as numbers."""
-    folder = WORK / "data" / name
+    """A split as the hub has it, where `datasets` looks before it asks the hub: a parquet file, and the card that knows
+    it; `labels` stand as numbers."""
+    folder = Path(name)
     (folder / part).mkdir(parents=True, exist_ok=True)
     made = Dataset.from_list(rows)
     for column, names in labels.items():
@@ -171,12 +174,6 @@ def store(name: str, split: str, rows: list[dict[str, Any]], part: str = "defaul
         parts.setdefault(file.parent.name, []).append(where)
     card = {"configs": [{"config_name": known, "data_files": files} for known, files in parts.items()]}
     (folder / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n")
-
-
-def from_data(load: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
-    """`load_dataset`, for which the hub has what `make_data` made."""
-    place = WORK / "data" / name
-    return load(str(place) if place.is_dir() else name, *arguments, **options)
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
@@ -200,8 +197,8 @@ def lines() -> tuple[list[list[str]], ...]:
     """The commands of docs/reproduce.md in two lines, each for a core: those of Qwen3-8B, and the others."""
     train, cells = str(RECIPES / "train.yaml"), "runs/paper/main-results/cells"
     adapter, roles = f"{cells}/ani/seed-0/training/adapter", "runs/paper/roles"
-    few = ["--limit", "3", "--max-new-tokens", "2", "--tasks", "gsm8k,math,mmlu,arithmetic,routing"]
-    merged = ["eval", "--model", "runs/paper/merged", *few, "--out"]
+    served = ["output=runs/paper/served", "backend=vllm", "reference=false", "variants={ani: []}", "baseline=null"]
+    served += ["published={}", f"evaluation={json.dumps({name: SMALLER[name] for name in ('gsm8k', 'mmlu')})}"]
     first = [
         ["train", "--dry-run", train],
         *(command for name in OF_8B for command in comparison(name)),
@@ -212,9 +209,9 @@ def lines() -> tuple[list[list[str]], ...]:
         ["eval", "--tasks", "routing", "--model", "Qwen/Qwen3-8B", "--limit", "3", "--out", f"{roles}-reference"],
         ["report", roles],
         ["merge", adapter, "runs/paper/merged"],
-        [*merged, "runs/paper/vllm", "--backend", "vllm"],
-        [*merged, "runs/paper/transformers"],
-        ["diff", "runs/paper/vllm", "runs/paper/transformers"],
+        # What `backend: auto` is with a card, of which there is none here.
+        ["compare", str(RECIPES / "main-results.yaml"), f"overrides={json.dumps(TRAINING)}", *served],
+        ["diff", "runs/paper/served/cells/ani/seed-0", f"{cells}/ani/seed-0"],
     ]
     auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=contrastive", "probe.sentences=120"]
     second = [["train", train, "output=runs/paper/auto", *auto, *TRAINING]]
@@ -273,13 +270,13 @@ def main() -> None:
     keep = parser.parse_args().keep
     began = time.monotonic()
     try:
-        make_models()
-        make_data()
-        datasets.load_dataset = functools.partial(from_data, datasets.load_dataset)
-        datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
-        datasets.disable_progress_bars()
         (WORK / "work").mkdir()
         os.chdir(WORK / "work")
+        make_models()
+        make_data()
+        arithmetic_chat.ROOM = 2  # random models would fill it
+        datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
+        datasets.disable_progress_bars()
         # Forked, so that what took long to import and make is there.
         with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
             pool.submit(carry_out, [["diagnostic", "runs/paper-set", "--count", str(FEW // 2)]]).result()

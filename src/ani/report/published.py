@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ani.results.scores import Answer, scores
+from ani.results.scores import scores
 from ani.results.sections import Section
 from ani.results.tables import Cell, Table, percent
-from ani.tasks.arithmetic import ArithmeticAnswer
-from ani.tasks.benchmarks import BenchmarkAnswer
+from ani.tasks.arithmetic import Arithmetic, ArithmeticAnswer
+from ani.tasks.benchmarks import BenchmarkAnswer, Gsm8k, Math, Mmlu
 from ani.tasks.task import Task
 
 NOTE = "The published value stands beneath each measured one. Intervals are of the measured ones."
@@ -22,7 +22,7 @@ def published_section(
         results: Of a comparison.
         published: Run: column (a benchmark, or digits of additions such as "12 digits"): percent.
     """
-    answers = [each for records in results.values() for each in records if isinstance(each, Answer)]
+    answers = [answer for task in (Math, Gsm8k, Mmlu, Arithmetic) for answer in results.get(task, ())]
     shares = {(row.run, row.task): row.overall for row in scores(answers, _column, lambda _: None)}
     columns = [
         column
@@ -45,13 +45,10 @@ def published_section(
     return Section("published", "Beside the published values", (NOTE,), tables=(table,))
 
 
-def _column(answer: Answer) -> str | None:
-    match answer:
-        case BenchmarkAnswer():
-            return answer.task
-        case ArithmeticAnswer(operation="+"):
-            return f"{answer.digits} digits"
-    return None
+def _column(answer: BenchmarkAnswer | ArithmeticAnswer) -> str | None:
+    if isinstance(answer, BenchmarkAnswer):
+        return answer.task
+    return f"{answer.digits} digits" if answer.operation == "+" else None
 
 
 def _with_published(cell: Cell, value: float | None) -> Cell:
