@@ -13,6 +13,7 @@ import tempfile
 if __name__ == "__main__":  # and not in processes that it spawns
     os.environ |= {"HF_HOME": tempfile.mkdtemp(prefix="ani-rehearsal-"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 import argparse
 import json
@@ -193,13 +194,11 @@ def smaller(name: str) -> Iterator[str]:
             yield f"evaluation.{task}.{key}={value}"
 
 
-def lines() -> tuple[list[list[str]], ...]:
-    """The commands of docs/reproduce.md in two lines, each for a core: those of Qwen3-8B, and the others."""
+def lines() -> list[list[list[str]]]:
+    """The commands of docs/reproduce.md in lines that need nothing of each other, the longest first."""
     train, cells = str(RECIPES / "train.yaml"), "runs/paper/main-results/cells"
     adapter, roles = f"{cells}/ani/seed-0/training/adapter", "runs/paper/roles"
-    served = ["output=runs/paper/served", "backend=vllm", "reference=false", "variants={ani: []}", "baseline=null"]
-    served += ["published={}", f"evaluation={json.dumps({name: SMALLER[name] for name in ('gsm8k', 'mmlu')})}"]
-    first = [
+    of_8b = [
         ["train", "--dry-run", train],
         *(command for name in OF_8B for command in comparison(name)),
         ["diff", f"{cells}/ani/seed-0", f"{cells}/sft/seed-0"],
@@ -208,14 +207,21 @@ def lines() -> tuple[list[list[str]], ...]:
         ["eval", "--tasks", "finer,routing", "--adapter", adapter, "--limit", "3", "--out", roles],
         ["eval", "--tasks", "routing", "--model", "Qwen/Qwen3-8B", "--limit", "3", "--out", f"{roles}-reference"],
         ["report", roles],
-        ["merge", adapter, "runs/paper/merged"],
-        # What `backend: auto` is with a card, of which there is none here.
-        ["compare", str(RECIPES / "main-results.yaml"), f"overrides={json.dumps(TRAINING)}", *served],
-        ["diff", "runs/paper/served/cells/ani/seed-0", f"{cells}/ani/seed-0"],
+    ]
+    # One model is served: that is what `backend: auto` does with all where there is a card.
+    settings = ["output=runs/paper/served", "reuse=runs/paper", "backend=vllm", "reference=false", "baseline=null"]
+    settings += ["variants={ani: []}", "published={}"]
+    settings += [f"evaluation={json.dumps({name: SMALLER[name] for name in ('gsm8k', 'mmlu')})}"]
+    compared = comparison("scalability-qwen3-4b")
+    served = [
+        *compared,
+        [*compared[1], *settings],
+        ["diff", "runs/paper/served/cells/ani/seed-0", "runs/paper/scalability-qwen3-4b/cells/ani/seed-0"],
     ]
     auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=contrastive", "probe.sentences=120"]
-    second = [["train", train, "output=runs/paper/auto", *auto, *TRAINING]]
-    return first, second + [command for name in COMPARISONS if name not in OF_8B for command in comparison(name)]
+    others = [name for name in COMPARISONS if name not in (*OF_8B, "scalability-qwen3-4b")]
+    probed = ["train", train, "output=runs/paper/auto", *auto, *TRAINING]
+    return [of_8b, served, *map(comparison, others), [probed]]
 
 
 def comparison(name: str) -> list[list[str]]:
@@ -270,13 +276,13 @@ def main() -> None:
     keep = parser.parse_args().keep
     began = time.monotonic()
     try:
+        datasets.disable_progress_bars()
         (WORK / "work").mkdir()
         os.chdir(WORK / "work")
         make_models()
         make_data()
         arithmetic_chat.ROOM = 2  # random models would fill it
         datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
-        datasets.disable_progress_bars()
         # Forked, so that what took long to import and make is there.
         with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
             pool.submit(carry_out, [["diagnostic", "runs/paper-set", "--count", str(FEW // 2)]]).result()
