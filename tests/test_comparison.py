@@ -1,5 +1,7 @@
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from io import StringIO
@@ -353,6 +355,19 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     assert f"| MMLU | STEM | {100 * (share - reference):+.1f} (" in markdown
     assert "mmlu, questions, sft, seed 1: 3 in" in printed.getvalue() and "n = 3 × 2 seeds" in printed.getvalue()
     assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
+
+
+def test_two_processes_ask_what_one_asks(compare: Compare, write: Write, tmp_path: Path) -> None:
+    small: dict[str, Any] = {"seeds": [0], "variants": {"early": ["ani.layer=1"]}, "reference": False, "baseline": None}
+    compare(**small)
+    path = write(**small, output=str(tmp_path / "two"))
+    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "gating, sentences, early, seed 0" in done.stdout
+    for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl"):
+        assert (tmp_path / "two" / name).read_text() == (tmp_path / "results" / name).read_text()
+    assert not list((tmp_path / "two").rglob("*.answers"))
 
 
 def test_benchmarks_are_answered_as_they_would_be_served(

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from rich.console import Console
@@ -21,6 +21,7 @@ from ani.errors import InputError, TrainingFailed
 from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.injection.methods import METHODS, Method
+from ani.launch import ONE_PROCESS, Processes
 from ani.models import load_config, load_model, load_tokenizer
 from ani.progress import training_lines
 from ani.results.files import SELECTION, task_file
@@ -65,8 +66,12 @@ class Cell(NamedTuple):
         gate = self.seed is not None and self.recipe.ani is not None and self.recipe.ani.gate != "open"
         return [each for each in posed if gate or not each.task.needs_gate]
 
+    def missing(self, posed: Sequence[Posed]) -> list[Posed]:
+        """Those of them that it has not answered."""
+        return [each for each in self.asked(posed) if not task_file(self.folder, each.task.name).is_file()]
+
     def is_finished(self, posed: Sequence[Posed]) -> bool:
-        return all(task_file(self.folder, each.task.name).is_file() for each in self.asked(posed))
+        return not self.missing(posed)
 
 
 def reuse_probe(cell: Cell, cells: Sequence[Cell], probed: Path | None) -> None:
@@ -98,48 +103,41 @@ def what_makes(cell: Cell) -> Any:
     return recipe.model_copy(update=changes)
 
 
-def run_cell(
+def train_cell(cell: Cell, console: Console) -> None:
+    """Train the cell's model, or go on with it, if it is trained at all; raises TrainingFailed."""
+    if cell.seed is None:
+        return
+    if not (cell.training / ADAPTER).is_dir():
+        try:
+            train(cell.recipe, resume=True, on_log=training_lines(console), console=console)
+        except TrainingFailed as error:
+            raise TrainingFailed(f"{cell.name}: {error}") from error
+    with only_process_in(cell.training):
+        for checkpoint in cell.training.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def ask_loaded(
     cell: Cell,
     posed: Sequence[Posed],
     tokenizer: PreTrainedTokenizerBase,
     backend: Backend,
-    seed: int,
     console: Console,
+    processes: Processes = ONE_PROCESS,
 ) -> None:
-    """Train the cell's model and ask it what is missing.
-
-    Args:
-        cell: Which.
-        posed: All tasks; it is asked those that it can be.
-        tokenizer: Of the base model.
-        backend: Of the benchmarks; the other tasks are for transformers.
-        seed: Of the questions.
-        console: For progress.
-
-    Raises:
-        TrainingFailed: It can't be trained.
-        ChildProcessError: The process that answers by itself was killed.
-    """
+    """Ask the trained model what is missing and not for `ask_merged`; of several processes all call this."""
+    missing = [each for each in cell.missing(posed) if not asks_merged(each.task, backend)]
+    if not missing:
+        return
+    # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
+    model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
     if cell.seed is not None:
-        if not (cell.training / ADAPTER).is_dir():
-            try:
-                train(cell.recipe, resume=True, on_log=training_lines(console), console=console)
-            except TrainingFailed as error:
-                raise TrainingFailed(f"{cell.name}: {error}") from error
-        with only_process_in(cell.training):
-            for checkpoint in cell.training.glob("checkpoint-*"):
-                shutil.rmtree(checkpoint)
-    missing = [each for each in cell.asked(posed) if not task_file(cell.folder, each.task.name).is_file()]
-    merged = [each.task for each in missing if asks_merged(each.task, backend)]
-    if merged:
-        _ask_merged(cell, merged, seed, console)
-    if here := [each for each in missing if not asks_merged(each.task, backend)]:
-        gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
-        # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
-        model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
-        if cell.seed is not None:
-            load_adapter(model, tokenizer, cell.training / ADAPTER)
-        ask(here, Answerer(model, tokenizer, cell.method), cell.folder, console=console, of=cell.name)
+        load_adapter(model, tokenizer, cell.training / ADAPTER)
+    answerer = Answerer(model, tokenizer, cell.method)
+    ask(missing, answerer, cell.folder, console=console, of=cell.name, processes=processes)
 
 
 def asks_merged(task: Task, backend: Backend) -> bool:
@@ -147,8 +145,21 @@ def asks_merged(task: Task, backend: Backend) -> bool:
     return backend == "vllm" and isinstance(task, Benchmark)
 
 
-def _ask_merged(cell: Cell, tasks: Sequence[Task], seed: int, console: Console) -> None:
-    """Ask the checkpoint that serving would have, in a process of its own: vLLM gives no memory back."""
+def ask_merged(cell: Cell, posed: Sequence[Posed], backend: Backend, console: Console) -> None:
+    """Ask the checkpoint that serving would have what is missing, in a process of its own: vLLM gives no memory back.
+
+    Args:
+        cell: Which.
+        posed: All tasks.
+        backend: Of the comparison.
+        console: For progress.
+
+    Raises:
+        ChildProcessError: That process was killed.
+    """
+    tasks = [each.task for each in cell.missing(posed) if asks_merged(each.task, backend)]
+    if not tasks:
+        return
     model, merged = cell.recipe.model, cell.folder / "merged"
     if cell.seed is not None:
         if not merged.is_dir():  # kept answers know the files by their times
@@ -161,12 +172,9 @@ def _ask_merged(cell: Cell, tasks: Sequence[Task], seed: int, console: Console) 
     except InputError as error:
         console.print(f"{cell.name}: by transformers, not vLLM ({error})", highlight=False, markup=False)
         candidate = candidate._replace(backend="transformers")
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # training's, which vLLM needs
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            pool.submit(_answer, candidate, tasks, seed, cell.folder, cell.name).result()
+            pool.submit(_answer, candidate, tasks, cast(int, cell.recipe.data_seed), cell.folder, cell.name).result()
         except BrokenProcessPool as error:
             raise ChildProcessError(
                 f"the process that answers {cell.name}'s benchmarks was killed; is there memory for it?"

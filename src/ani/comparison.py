@@ -6,20 +6,32 @@ interrupted comparison goes on.
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
-from ani.cells import REFERENCE, Backend, Cell, asks_merged, injection, reuse_probe, run_cell, what_makes
+from ani.cells import (
+    REFERENCE,
+    Backend,
+    Cell,
+    ask_loaded,
+    ask_merged,
+    asks_merged,
+    injection,
+    reuse_probe,
+    train_cell,
+    what_makes,
+)
 from ani.errors import InputError
 from ani.files import only_process_in, replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE
+from ani.launch import Processes
 from ani.models import default_dtype, load_config, load_model, load_tokenizer
 from ani.probing.run import probe
 from ani.provenance import provenance
@@ -109,8 +121,35 @@ class Plan(_Design):
     variants: dict[str, Recipe]
 
 
+class _Prepared(NamedTuple):
+    """All that can be told before the first file is touched."""
+
+    comparison: Comparison
+    plan: Plan
+    folder: Path
+    tokenizer: PreTrainedTokenizerBase
+    posed: list[Posed]
+    cells: list[Cell]
+
+
+def _prepared(path: str | Path, overrides: Sequence[str], recipe_overrides: Sequence[str] = ()) -> _Prepared:
+    comparison = load_settings(path, Comparison, overrides)
+    comparison = comparison.model_copy(update={"overrides": [*comparison.overrides, *recipe_overrides]})
+    tasks = evaluation_tasks(comparison, f"recipe {path}")
+    plan = _plan(comparison, tasks, Path(path).parent)
+    tokenizer, folder = load_tokenizer(plan.base.model), Path(comparison.output)
+    assert plan.base.data_seed is not None  # `_plan` set it
+    posed = pose(tasks, tokenizer, load_config(plan.base.model), plan.base.data_seed)
+    return _Prepared(comparison, plan, folder, tokenizer, posed, _cells(plan, folder))
+
+
 def run_comparison(
-    path: str | Path, console: Console, overrides: Sequence[str] = (), recipe_overrides: Sequence[str] = ()
+    path: str | Path,
+    console: Console,
+    overrides: Sequence[str] = (),
+    recipe_overrides: Sequence[str] = (),
+    *,
+    asked_by: Callable[[str], None] | None = None,
 ) -> Path:
     """Carry out a comparison, or go on with it.
 
@@ -119,6 +158,8 @@ def run_comparison(
         console: Where progress and tables go.
         overrides: Changes to the comparison, `key=value`.
         recipe_overrides: Further changes to the training recipe for all variants.
+        asked_by: Called with a cell's name: has several processes call `ask_cell`, to ask what isn't for vLLM. None:
+            this process asks.
 
     Returns:
         The report, one HTML file. Beside it lie the results of all cells, one JSON-lines file a task, and the tables,
@@ -128,17 +169,8 @@ def run_comparison(
         InputError: If the comparison is not valid, its folder holds another one, or another process is at it.
         TrainingFailed: If a cell can't be trained; what is finished stays.
     """
-    comparison = load_settings(path, Comparison, overrides)
-    comparison = comparison.model_copy(update={"overrides": [*comparison.overrides, *recipe_overrides]})
-    tasks = evaluation_tasks(comparison, f"recipe {path}")
-    plan = _plan(comparison, tasks, Path(path).parent)
-    # All bad input is met before the first file is touched.
-    seed = plan.base.data_seed
-    assert seed is not None  # `_plan` set it
-    tokenizer = load_tokenizer(plan.base.model)
-    posed = pose(tasks, tokenizer, load_config(plan.base.model), seed)
-    folder = Path(comparison.output)
-    cells = _cells(plan, folder)
+    comparison, plan, folder, tokenizer, posed, cells = _prepared(path, overrides, recipe_overrides)
+    tasks = [each.task for each in posed]
     with only_process_in(folder):
         _claim(plan, folder)
         for note in _notes(plan, tasks):
@@ -154,7 +186,12 @@ def run_comparison(
                 console.print("finished already")
             else:
                 reuse_probe(cell, cells, folder if plan.probe else None)
-                run_cell(cell, posed, tokenizer, plan.backend, seed, console)
+                train_cell(cell, console)
+                ask_merged(cell, posed, plan.backend, console)
+                if asked_by is None:
+                    ask_loaded(cell, posed, tokenizer, plan.backend, console)
+                else:
+                    asked_by(cell.name)
             clear_answers(cell.folder, tasks)
             if not finished and number < len(cells):
                 _show(_merge(folder, cells, posed), plan, console)
@@ -179,6 +216,15 @@ def run_comparison(
         }
         write_json(folder / RUN, facts)
         return build_report(folder)
+
+
+def ask_cell(
+    path: str | Path, name: str, processes: Processes, console: Console, overrides: Sequence[str] = ()
+) -> None:
+    """What each of several processes does when a comparison's trained model is to be asked; `name` is the cell's."""
+    _, plan, _, tokenizer, posed, cells = _prepared(path, overrides)
+    cell = next(each for each in cells if each.name == name)
+    ask_loaded(cell, posed, tokenizer, plan.backend, console, processes)
 
 
 def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:

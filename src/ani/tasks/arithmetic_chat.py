@@ -6,7 +6,6 @@ Completing `Calculate 12 + 34 =` is what our recipes teach, so it says little of
 from collections.abc import Sequence
 from decimal import Decimal
 
-from ani.chat import rendered
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, arithmetic_problems
 from ani.numbers import find_numbers
 from ani.tasks.answering import Answerer
@@ -30,6 +29,8 @@ class ArithmeticInChat(Arithmetic):
 
     def written(self, answerer: Answerer, problems: Sequence[ArithmeticProblem]) -> list[str]:
         """What the model writes in answer to each problem."""
+        from ani.chat import rendered
+
         method = answerer.method
         prompts = []
         for problem in problems:
