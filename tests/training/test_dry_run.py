@@ -146,9 +146,9 @@ def test_activations_are_an_upper_bound_of_what_autograd_keeps(tiny_recipe: Writ
     inputs = tokenizer([text] * 4, return_tensors="pt")["input_ids"][:, :128]
     labels = inputs.clone()
     labels[:, :8] = -100
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        with training_autocast(base_model(model)):
-            outputs = model.train()(input_ids=inputs, labels=labels)
+    saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with saving, training_autocast(base_model(model)):
+        outputs = model.train()(input_ids=inputs, labels=labels)
     measured = sum(storage.nbytes() for storage in kept.values())
     assert outputs.loss.requires_grad
     assert measured <= memory.activations + memory.logits <= 3 * measured

@@ -190,7 +190,8 @@ def _probe(
 
     def probed() -> tuple[LayerSelection, ProbeResults]:
         with counting(console, "layers probed", len(states[0].layers)) as count:
-            results = probe_layers(*states, seed=seed, on_layer=count)
+            device = base.device if base.device.type == "cuda" else "cpu"
+            results = probe_layers(*states, seed=seed, device=device, on_layer=count)
         layer_count = len(decoder_layers(base))
         return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
 
