@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import value_split
 from ani.probing import probes as probes_module
 from ani.probing.probes import FOLDS, MIN_TESTED, STRENGTHS, CrossValidation, ProbeResults, probe_layers, probing_plan
-from ani.probing.states import ProbedNumber
+from ani.probing.states import ProbedNumber, number_states
 from tests.probing.planted import ROLES, VALUES, WIDTH, cue, identity, noise, numbers, role, states
 from tests.properties import examples
 from tests.refusals import refused
+from tests.tiny import smollm2
 
 KNOWN = numbers()
 
@@ -89,7 +91,9 @@ def test_the_curve_is_scikit_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     from _by_scikit_learn import probe_layer
 
     asked, converged = numbers(480), {"tol": 1e-7, "max_iter": 20_000}
+    real = number_states(*smollm2(), contrastive_sentences(300), policy="terminal", layers=[8, 20])
     for known, held_out in (
+        (real, None),
         (states(KNOWN, role(1.5), role(3), cue, identity), None),
         (states(KNOWN, role(1.5), uneven), states(asked, role(1.5), uneven, seed=1)),
     ):

@@ -261,7 +261,7 @@ def _best(right: Bools, folds: Ints) -> list[int]:
 
 
 def _at(best: Sequence[int], right: Bools, folds: Ints) -> Bools:
-    return right[np.take(best, folds), np.arange(len(folds))]
+    return cast(Bools, right[np.take(best, folds), np.arange(len(folds))])
 
 
 # --- logistic regressions ---
@@ -272,20 +272,53 @@ class _Probes(NamedTuple):
 
     mean: torch.Tensor  # (d,)
     scale: torch.Tensor  # (d,)
-    weights: torch.Tensor  # (d + 1, P, S), of standardized states and a 1
+    weights: torch.Tensor  # (S, P, d + 1), of standardized states and a 1
 
 
 def _read(probes: _Probes, states: torch.Tensor) -> Bools:
     """(P, S, N): whether each probe takes each number for a quantity."""
-    scores = _times(_standardized(states, probes.mean, probes.scale), probes.weights)
-    return cast(Bools, (scores > 0).permute(1, 2, 0).cpu().numpy())
+    scores = probes.weights @ _standardized(states, probes.mean, probes.scale).T
+    return cast(Bools, (scores > 0).transpose(0, 1).cpu().numpy())
+
+
+class _Regressions(NamedTuple):
+    """P logistic regressions on N states with a 1, and with penalties on their weights."""
+
+    x: torch.Tensor  # (N, d + 1)
+    roles: torch.Tensor  # (P, N), 0 or 1
+    known: torch.Tensor  # (P, N), 0 or 1
+    penalties: torch.Tensor  # (P, d + 1), 1 / C
+
+    def slopes(self, weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """(P, d + 1): of the summed losses, at weights that give these scores."""
+        return (self.known * (scores.sigmoid() - self.roles)) @ self.x + self.penalties * weights
+
+    def step(
+        self, weights: torch.Tensor, scores: torch.Tensor, direction: torch.Tensor, change: torch.Tensor
+    ) -> torch.Tensor:
+        """(P, 1): how far to go in a direction, which changes the scores so, by Newton's method."""
+        slope = _sums(self.penalties * weights * direction)
+        curvature = _sums(self.penalties * direction**2)
+
+        def derivatives(step: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            p = (scores + step * change).sigmoid()
+            first = _sums(self.known * (p - self.roles) * change) + slope + step * curvature
+            return first, _sums(self.known * p * (1 - p) * change**2) + curvature
+
+        greatest = _sums(self.known * change**2) / 4 + curvature
+        safe = -derivatives(torch.zeros_like(slope))[0] / greatest.clamp(min=_TINY)  # never too far
+        step = safe
+        for _ in range(3):
+            first, second = derivatives(step)
+            step = step - first / second.clamp(min=_TINY)
+        return torch.where(derivatives(step)[0].abs() < derivatives(safe)[0].abs(), step, safe)
 
 
 def _fit(states: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> _Probes:
     """All regressions of a layer together: what scikit-learn's `StandardScaler` and `LogisticRegression` come to.
 
     By conjugate gradients (Polak & Ribière) in the metric of a quarter of the states' Gram matrix plus the penalty,
-    which no Hessian exceeds by much (Böhning & Lindsay 1988): some ten steps, each of two products with the states.
+    which no Hessian exceeds by much (Böhning & Lindsay 1988): some twenty steps, each of two products with the states.
 
     Args:
         states: float32 (N, d).
@@ -294,70 +327,42 @@ def _fit(states: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> _Pro
     mean, scale = states.mean(dim=0), states.std(dim=0, correction=0)
     scale[scale == 0] = 1
     x = _standardized(states, mean, scale)
-    roles, known = (
-        torch.from_numpy(np.stack(each, axis=1)).to(x).unsqueeze(2) for each in zip(*questions, strict=True)
-    )
-    penalties = states.shape[1] / torch.tensor(STRENGTHS).to(x)  # 1 / C
-    # Each is on the weights of states that are standardized by what is known; what is constant there stays as it is.
-    counts = known.sum(dim=0)
-    variances = _times(x.square().T, known / counts) - _times(x.T, known / counts).square()
-    ridge = torch.where(variances > _CONSTANT, variances, 1) * penalties
-    ridge[-1] = 0  # the intercept
-    metric = torch.linalg.cholesky(
-        x.T @ x / 4 + torch.diag_embed(nn.functional.pad(penalties[:, None].expand(-1, states.shape[1]), (0, 1)))
-    )
-
-    def scaled(slopes: torch.Tensor) -> torch.Tensor:
-        return torch.cholesky_solve(slopes.permute(2, 0, 1), metric).permute(1, 2, 0)
-
-    weights, scores = torch.zeros_like(ridge), torch.zeros_like(known * penalties)
-    slopes = _times(x.T, known * (scores.sigmoid() - roles))
-    steepest = scaled(slopes)
-    direction = -steepest
-    for _ in range(_STEPS):
-        if bool((slopes.abs().amax(dim=0) <= _TOLERANCE * counts).all()):
-            break
-        change = _times(x, direction)
-        step = _step(known, roles, scores, change, (ridge * weights * direction).sum(0), (ridge * direction**2).sum(0))
-        weights += step * direction
-        scores += step * change
-        last, last_steepest = slopes, steepest
-        slopes = _times(x.T, known * (scores.sigmoid() - roles)) + ridge * weights
-        steepest = scaled(slopes)
-        turn = ((slopes - last) * steepest).sum(0) / (last * last_steepest).sum(0).clamp(min=_TINY)
-        direction = turn.clamp(min=0) * direction - steepest
-        direction = torch.where((slopes * direction).sum(0) < 0, direction, -steepest)
-    return _Probes(mean, scale, weights)
+    roles, known = (torch.from_numpy(np.stack(each)).to(x) for each in zip(*questions, strict=True))
+    shares = known / _sums(known)
+    # Penalties are on the weights of states that are standardized by what is known; what is constant there stays.
+    variances = shares @ x.square() - (shares @ x).square()
+    variances = torch.where(variances > _CONSTANT, variances, 1)
+    gram = x.T @ x / 4
+    weights, scores = torch.zeros_like(variances), torch.zeros_like(known)
+    found = []
+    for strength in STRENGTHS:
+        penalties = torch.full_like(x[0], states.shape[1] / strength)
+        penalties[-1] = 0  # of the intercept
+        metric = torch.linalg.cholesky(gram + penalties.diag())
+        regressions = _Regressions(x, roles, known, penalties * variances)
+        slopes = regressions.slopes(weights, scores)
+        steepest = torch.cholesky_solve(slopes.T, metric).T
+        direction = -steepest
+        for _ in range(_STEPS):
+            if bool((slopes.abs() <= _TOLERANCE * _sums(known)).all()):
+                break
+            change = direction @ x.T
+            step = regressions.step(weights, scores, direction, change)
+            weights, scores = weights + step * direction, scores + step * change
+            last, last_steepest = slopes, steepest
+            slopes = regressions.slopes(weights, scores)
+            steepest = torch.cholesky_solve(slopes.T, metric).T
+            turn = _sums((slopes - last) * steepest) / _sums(last * last_steepest).clamp(min=_TINY)
+            direction = turn.clamp(min=0) * direction - steepest
+            direction = torch.where(_sums(slopes * direction) < 0, direction, -steepest)
+        found.append(weights)  # and the next strength begins there
+    return _Probes(mean, scale, torch.stack(found))
 
 
-def _step(
-    known: torch.Tensor,
-    roles: torch.Tensor,
-    scores: torch.Tensor,
-    change: torch.Tensor,
-    slope: torch.Tensor,
-    curvature: torch.Tensor,
-) -> torch.Tensor:
-    """How far each regression goes in its direction, by Newton's method; `slope` and `curvature` are the penalty's."""
-
-    def derivatives(step: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        p = (scores + step * change).sigmoid()
-        first = (known * (p - roles) * change).sum(0) + slope + step * curvature
-        return first, (known * p * (1 - p) * change**2).sum(0) + curvature
-
-    safe = -derivatives(torch.zeros_like(slope))[0] / ((known * change**2).sum(0) / 4 + curvature).clamp(min=_TINY)
-    step = safe  # never too far
-    for _ in range(3):
-        first, second = derivatives(step)
-        step = step - first / second.clamp(min=_TINY)
-    return torch.where(derivatives(step)[0].abs() < derivatives(safe)[0].abs(), step, safe)
+def _sums(rows: torch.Tensor) -> torch.Tensor:
+    return rows.sum(dim=1, keepdim=True)
 
 
 def _standardized(states: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """(N, d + 1): with a 1 for the intercept."""
     return nn.functional.pad((states - mean) / scale, (0, 1), value=1.0)
-
-
-def _times(matrix: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """A matrix times a tensor of two more dimensions than one."""
-    return (matrix @ columns.flatten(1)).view(-1, *columns.shape[1:])
