@@ -15,7 +15,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from ani.data.arithmetic import arithmetic_problems
+from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
+from ani.data.value_problems import VALUE_PROBLEMS
 from ani.encoders import build_encoder
 from ani.errors import InputError
 from ani.injection.attach import check_layer, decoder_layers
@@ -212,8 +214,15 @@ def _need(source: DataSource) -> SourceNeed:
             calculation_problems(**source.model_dump(exclude={"kind"}), split="train")
             what = f"{', '.join(source.operations)} of {', '.join(map(str, source.operands))} operands"
             return SourceNeed(source.kind, what, source.count, None)
+        case "comparing" | "modulo":
+            settings = source.model_dump(exclude={"kind"})
+            VALUE_PROBLEMS[source.kind](**settings, split="train")
+            del settings["count"]
+            what = "; ".join(f"{key} {', '.join(map(str, value))}" for key, value in settings.items())
+            return SourceNeed(source.kind, what, source.count, None)
         case "calculation-sentences":
-            return SourceNeed(source.kind, "sentences with calculations that are meant or not", source.count, None)
+            rows = len(training_sentences(source.count))
+            return SourceNeed(source.kind, "sentences with calculations that are meant or not", rows, None)
         case "gsm8k":
             exists = Path(source.path).is_file() if source.path.endswith(".jsonl") else None
             return SourceNeed(source.kind, source.path, source.limit, exists)

@@ -8,12 +8,13 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.arithmetic import ArithmeticProblem, arithmetic_problems
-from ani.data.calculation_sentences import calculation_sentences
+from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.collator import TokenizedExample, tokenize
 from ani.data.counterfactual import counterfactual_example
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
+from ani.data.value_problems import VALUE_PROBLEMS
 from ani.errors import InputError
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS
@@ -38,13 +39,12 @@ def load_examples(recipe: Recipe) -> list[Example]:
             case "calculations":
                 settings = source.model_dump(exclude={"kind"})
                 examples += map(problem_example, calculation_problems(**settings, split="train", seed=seed))
+            case "comparing" | "modulo":
+                settings = source.model_dump(exclude={"kind"})
+                examples += map(problem_example, VALUE_PROBLEMS[source.kind](**settings, split="train", seed=seed))
             case "calculation-sentences":
-                found = calculation_sentences(source.count, split="train", seed=seed)
-                # A gate decides anew at each token of a result. That one is being written although something else is
-                # meant is what it seldom sees: so every fourth sentence of this kind is shown like that too.
-                meant_otherwise = [each for each in found if each.role == "nominal"]
-                found += [each.answered() for each in meant_otherwise[::4]]
-                examples += [Example(each.prompt, each.completion, each.roles) for each in found]
+                answered = training_sentences(source.count, seed=seed)
+                examples += [Example(each.prompt, each.completion, each.roles) for each in answered]
             case "gsm8k":
                 examples += load_gsm8k(source.path, source.limit)
             case "diagnostic":
