@@ -32,7 +32,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import _paired
 import torch
-from peft import get_peft_model, prepare_model_for_kbit_training
+from peft import get_peft_model
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -149,8 +149,7 @@ def prepared(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedToke
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = random_nf4(config, device, default_dtype(device.type))
     assert recipe.lora is not None
-    model: Any = prepare_model_for_kbit_training(base.requires_grad_(False), use_gradient_checkpointing=False)
-    model = get_peft_model(model, lora_config(recipe.lora))
+    model: Any = get_peft_model(base.requires_grad_(False), lora_config(recipe.lora))
     if recipe.ani is not None:
         layer = recipe.ani.layer
         layer = paper_layer(recipe.model, config) if isinstance(layer, str) else layer

@@ -130,11 +130,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.support_avx512bf16_for_cpu = cast(Any, True)
 
 
+def training_autocast(model: PreTrainedModel) -> torch.autocast:
+    """The context of a forward pass that trains: LoRA's float32 weights multiply in bfloat16 if the base does.
+
+    In no other dtype: float32 stays float32, and float16 would need its losses scaled.
+    """
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)
+
+
 def default_dtype(device: str | None = None) -> torch.dtype:
     """bfloat16 on GPUs and CPUs that compute in it, else float32; None: on the GPU, if there is one."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda"):
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     fast = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if fast else torch.float32
 

@@ -77,6 +77,7 @@ def unbroken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Unbr
         (4, ["training.log_every=1", "lora=null"]),
         (5, ["training.log_every=1", "training.decay=0.5", "training.warmup_steps=2"]),
         (4, ["training.log_every=1", "training.gradient_checkpointing=true", "ani.policy=running"]),
+        (4, ["training.log_every=1", "training.gradient_checkpointing=true", "dtype=bfloat16"]),
     ],
 )
 def test_a_resumed_run_is_the_unbroken_one(

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
 import ani
 from ani.injection.attach import ani_module, base_model
-from ani.models import load_model, load_tokenizer
+from ani.models import load_model, load_tokenizer, training_autocast
+from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from ani.training.run import prepare, resume_recipe, train
@@ -96,25 +98,51 @@ def test_lora_learns_beside_the_module_and_the_base_stays(tiny_recipe: Write, ti
             assert torch.equal(tensor, original[plain]), name
 
 
-@needs_bitsandbytes
 @pytest.mark.parametrize("checkpointing", ["false", "true"])
-def test_four_bit_weights(tiny_recipe: Write, tmp_path: Path, checkpointing: str) -> None:
-    settings = ["quantization=nf4", "training.steps=2", f"training.gradient_checkpointing={checkpointing}"]
-    model = train(load_recipe(tiny_recipe(), settings))
-    assert "Linear4bit" in {type(module).__name__ for module in model.modules()}
-    assert ani_module(model).projection.weight.dtype == torch.float32
+@pytest.mark.parametrize("quantization", ["none", pytest.param("nf4", marks=needs_bitsandbytes)])
+@pytest.mark.parametrize(("dtype", "lora"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float32")])
+def test_what_is_computed_in_which_precision(
+    tiny_recipe: Write, monkeypatch: pytest.MonkeyPatch, dtype: str, lora: str, quantization: str, checkpointing: str
+) -> None:
+    """LoRA in bfloat16 where the base is; norms, module, loss and what is trained in float32 in any case."""
+    seen: dict[str, set[torch.dtype]] = {}
+
+    class Operations(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function in (torch.ops.aten.rsqrt.default, torch.ops.aten._log_softmax.default):
+                seen.setdefault(function._opname, set()).add(args[0].dtype)
+            return function(*args, **(kwargs or {}))
+
+    def watched(recipe: Any) -> Any:
+        model, tokenizer = prepare(recipe)
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Linear) and ("lora_" in name or ".ani." in name):
+                kind = "lora" if "lora_" in name else "module"
+                module.register_forward_hook(lambda _, __, output, kind=kind: seen[kind].add(output.dtype))
+        model.register_forward_hook(lambda _, __, output: seen["loss"].add(output.loss.dtype))
+        return model, tokenizer
+
+    seen.update(lora=set(), module=set(), loss=set())
+    monkeypatch.setattr(run_module, "prepare", watched)
+    settings = [f"dtype={dtype}", f"quantization={quantization}", "training.steps=2"]
+    with Operations():
+        model = train(load_recipe(tiny_recipe(), [*settings, f"training.gradient_checkpointing={checkpointing}"]))
+    assert seen.pop("lora") == {getattr(torch, lora)}
+    assert seen == {kind: {torch.float32} for kind in ("module", "loss", "rsqrt", "_log_softmax")}
+    assert {parameter.dtype for parameter in model.parameters() if parameter.requires_grad} == {torch.float32}
+    assert ("Linear4bit" in {type(module).__name__ for module in model.modules()}) == (quantization == "nf4")
     assert ani_module(model).projection.weight.abs().max() > 0
-    assert (tmp_path / "run" / ADAPTER / "adapter_model.safetensors").is_file()
 
 
 @needs_bitsandbytes
-def test_gradients_through_four_bit_weights(tiny_recipe: Write) -> None:
-    """They are those of a model that holds the dequantized weights."""
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.06)])
+def test_gradients_through_four_bit_weights(tiny_recipe: Write, dtype: str, tolerance: float) -> None:
+    """They are those of a float32 model that holds the dequantized weights, but for the share `tolerance`."""
     from bitsandbytes.functional import dequantize_4bit
     from bitsandbytes.nn import Linear4bit
 
     path = tiny_recipe(ani={"gate_dropout": 0.0}, lora={"r": 4, "alpha": 8, "dropout": 0.0})
-    quantized, tokenizer = prepare(load_recipe(path, ["quantization=nf4"]))
+    quantized, tokenizer = prepare(load_recipe(path, ["quantization=nf4", f"dtype={dtype}"]))
     reference, _ = prepare(load_recipe(path))
     weights = {
         name: dequantize_4bit(module.weight.data, module.weight.quant_state)
@@ -125,20 +153,29 @@ def test_gradients_through_four_bit_weights(tiny_recipe: Write) -> None:
     with torch.no_grad():
         for name, weight in weights.items():
             reference.get_submodule(name).weight.copy_(weight)
-        trainable = {name: p for name, p in quantized.named_parameters() if p.requires_grad}
+        parameters = dict(quantized.named_parameters())
+        trainable = {name: p for name, p in parameters.items() if p.requires_grad}
         for name, parameter in reference.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(trainable[name].normal_(std=0.1))
+            if name in trainable:
+                trainable[name].normal_(std=0.1)
+            if name.removesuffix(".weight") not in weights:
+                parameter.copy_(parameters[name])
         ani_module(reference).scale = ani_module(quantized).scale
     input_ids = tokenizer("Room 505 holds 10 people", return_tensors="pt")["input_ids"]
     labels = input_ids.clone()
     labels[:, :-6] = -100
     for model in (quantized, reference):
-        model.train()
-        model(input_ids=input_ids, labels=labels).loss.backward()
-    for name, parameter in reference.named_parameters():
-        if parameter.requires_grad:
-            torch.testing.assert_close(trainable[name].grad, parameter.grad, atol=1e-4, rtol=1e-3, msg=name)
+        with training_autocast(base_model(model)):
+            loss = model.train()(input_ids=input_ids, labels=labels).loss
+        loss.backward()
+    expected = {name: p.grad for name, p in reference.named_parameters() if p.requires_grad and p.grad is not None}
+    assert expected.keys() == trainable.keys()
+    for part in ("lora_", ".ani."):
+        found, right = (
+            torch.cat([grads[name].flatten() for name in expected if part in name])
+            for grads in ({name: p.grad for name, p in trainable.items()}, expected)
+        )
+        assert (found - right).norm() <= tolerance * right.norm(), (part, float((found - right).norm() / right.norm()))
 
 
 def test_the_same_seed_gives_the_same_adapter(tiny_recipe: Write, tmp_path: Path) -> None:

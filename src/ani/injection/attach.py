@@ -387,10 +387,10 @@ def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
     device = next(module.parameters()).device
     if device.type == "meta":  # offloaded: accelerate brings the weights when they are needed
         device = hidden_states.device
-    numbers = current.numbers.to(hidden_states.device)
-    at = (numbers.rows, numbers.positions)
     # Where a model lies on several devices, its hidden states arrive from the device of the layer before.
-    injection: Injection = module(hidden_states[at].to(device), numbers.features.to(device), numbers.roles.to(device))
+    numbers = current.numbers.to(device)
+    at = (numbers.rows.to(hidden_states.device), numbers.positions.to(hidden_states.device))
+    injection: Injection = module(hidden_states[at].to(device), numbers.features, numbers.roles)
     current.injection = injection
     decision = Decision(numbers, Injection(*(field.detach() for field in injection)))
     object.__setattr__(current.model, "_ani_last_decision", decision)

@@ -51,15 +51,16 @@ def with_auxiliary_loss(
     of all accumulated batches. If it also counts their numbers (`number_totals`, as `AniModule.auxiliary_loss` wants
     it), the penalty is summed alike; else this batch's share of the tokens is the weight of its mean.
     """
-    auxiliary = module.auxiliary_loss(injection, roles.to(injection.logits.device), totals)
+    # Of a model on several devices the module, the labels and the loss may each be on one of their own.
+    auxiliary = module.auxiliary_loss(injection, roles.to(injection.logits.device), totals).to(labels.device)
     share = 1.0 if totals is not None or num_items is None else (labels[:, 1:] != -100).sum() / num_items
     if isinstance(outputs, tuple):
-        return (outputs[0] + share * auxiliary, *outputs[1:])
+        return (outputs[0] + (share * auxiliary).to(outputs[0].device), *outputs[1:])
     if getattr(outputs, "log_probs", None) is not None:
         # TRL's fused head: the trainer makes the loss from these, so every labelled token carries the penalty.
-        outputs.log_probs = outputs.log_probs - auxiliary * outputs.label_mask
+        outputs.log_probs = outputs.log_probs - auxiliary.to(outputs.log_probs.device) * outputs.label_mask
     if getattr(outputs, "loss", None) is not None:
-        outputs.loss = outputs.loss + share * auxiliary
+        outputs.loss = outputs.loss + (share * auxiliary).to(outputs.loss.device)
     return outputs
 
 

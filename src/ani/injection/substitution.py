@@ -80,7 +80,7 @@ def without_predictions(outputs: Any, rows: Rows, input_ids: torch.Tensor, logit
     logits = outputs[0] if isinstance(outputs, tuple) else outputs.logits
     at = (torch.tensor(rows, device=logits.device) < PADDING)[:, -input_ids.shape[1] :]
     at = at[:, slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep]
-    logits = logits.masked_fill(at.unsqueeze(-1), torch.nan)
+    logits = logits.masked_fill_(at.unsqueeze(-1), torch.nan)  # in place: they are large
     if isinstance(outputs, tuple):
         return (logits, *outputs[1:])
     outputs.logits = logits

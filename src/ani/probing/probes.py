@@ -13,21 +13,16 @@ Every layer is asked three things about the same numbers:
 The strength of the L2 penalty is cross-validated: each fold takes the one that did best on the other folds.
 """
 
-import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
-from joblib import Parallel, delayed
+import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
+from torch import nn
 
 from ani.data.diagnostic import value_split
 from ani.errors import InputError
@@ -38,9 +33,11 @@ STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """Values of scikit-learn's C, times the hidden size: a wider state needs a stronger penalty. Ascending."""
 MIN_TESTED = 30
 """Numbers of each role that the held-out test needs at least."""
-_WORKER_BYTES = 2 << 30  # all layers that are fitted at the same time
+_TOLERANCE = 1e-5  # of the greatest slope of a mean loss; at scikit-learn's 1e-4 single predictions still change
+_STEPS = 1000
+_CONSTANT = 1e-6  # share of the whole variance
+_TINY = 1e-30
 
-Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
@@ -68,6 +65,7 @@ def probe_layers(
     held_out: NumberStates | None = None,
     *,
     seed: int = 0,
+    device: torch.device | str = "cpu",
     on_layer: Callable[[int], None] = lambda amount: None,
 ) -> ProbeResults:
     """Fit and test the probes of every layer.
@@ -77,6 +75,7 @@ def probe_layers(
         held_out: Of the numbers that the held-out test asks about; None: it asks about `states` itself, domain by
             domain. Needed where a domain's numbers all have one role.
         seed: Of folds and shuffled roles.
+        device: Where they are fitted, in float32, a layer at a time with all its regressions.
         on_layer: Called with 1 after each layer.
 
     Raises:
@@ -85,25 +84,12 @@ def probe_layers(
     asked = held_out if held_out is not None else states
     if asked.layers != states.layers:
         raise InputError("the held-out states are of other layers than the states to learn from")
-    plan = _plan(states.numbers, asked.numbers, held_out is not None, seed)
-    width = states.states.shape[2]
-    rows = len(states.numbers) + (len(asked.numbers) if held_out is not None else 0)
-    workers = max(1, min(os.cpu_count() or 1, _WORKER_BYTES // (3 * rows * width * 4)))
-
-    def probe(index: int) -> tuple[Bools, Bools, Bools, float]:
-        known = states.states[index].float().numpy()
-        return _probe_layer(known, known if held_out is None else held_out.states[index].float().numpy(), plan)
-
+    plan = probing_plan(states.numbers, asked.numbers, held_out is not None, seed)
     found = []
-    # Layers are many and their fits small: threads over layers, and one thread a fit.
-    with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
-        # A weak penalty may want more iterations; its predictions have settled long before. (The filter is the
-        # process's: the threads must not set it one by one.)
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        jobs = (delayed(probe)(index) for index in range(len(states.layers)))
-        for result in Parallel(n_jobs=workers, prefer="threads", return_as="generator")(jobs):
-            found.append(result)
-            on_layer(1)
+    for index in range(len(states.layers)):
+        known = states.states[index].to(device).float()
+        found.append(_probe_layer(known, known if held_out is None else asked.states[index].to(device).float(), plan))
+        on_layer(1)
     random_split, control, right, strengths = zip(*found, strict=True)
     return ProbeResults(
         states.layers,
@@ -117,26 +103,45 @@ def probe_layers(
     )
 
 
-class _Test(NamedTuple):
-    """What is learnt and asked, fold by fold."""
+class CrossValidation(NamedTuple):
+    """What is learnt and asked, fold by fold; N numbers to learn from, M to ask about."""
 
-    roles: Bools  # (N,) quantitative, of the numbers to learn from
-    known: list[Bools]  # a fold: (N,) which of them may be learnt from before it is tested on
-    asked_roles: Bools  # (M,) likewise, of the numbers to ask about
-    folds: Ints  # (M,)
-
-
-class _Plan(NamedTuple):
-    """The same for every layer."""
-
-    random_split: _Test
-    control_roles: Bools  # (N,)
-    seen: Bools  # (N,)
-    tested: Ints  # (M,) indices of the numbers that `held_out` asks about
-    held_out: _Test
+    roles: Bools
+    """(N,): quantitative."""
+    known: list[Bools]
+    """For each fold (N,): which of them may be learnt from before it is tested on."""
+    asked_roles: Bools
+    """(M,): likewise, of the numbers to ask about."""
+    folds: Ints
+    """(M,): the fold of each."""
 
 
-def _plan(numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_sets: bool, seed: int) -> _Plan:
+class ProbingPlan(NamedTuple):
+    """What every layer is asked."""
+
+    random_split: CrossValidation
+    control: CrossValidation
+    seen: Bools
+    """As in `ProbeResults`."""
+    tested: Ints
+    """(M,): indices of the numbers that `held_out` asks about."""
+    held_out: CrossValidation
+
+
+def probing_plan(
+    numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_sets: bool, seed: int
+) -> ProbingPlan:
+    """The folds of all tests.
+
+    Args:
+        numbers: To learn from.
+        asked: What the held-out test asks about.
+        two_sets: Whether these are others.
+        seed: Of folds and shuffled roles.
+
+    Raises:
+        InputError: As `probe_layers`.
+    """
     roles = _roles(numbers)
     random = Random(f"probe {seed}")
 
@@ -193,8 +198,13 @@ def _plan(numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_se
             "heart; give more sentences"
         )
     _check_folds(control_roles, random_known, "the control task", "; give sentences with more number values")
-    random_split = _Test(roles, random_known, roles, random_folds)
-    return _Plan(random_split, control_roles, seen, tested, _Test(roles, known, tested_roles, tested_folds))
+    return ProbingPlan(
+        CrossValidation(roles, random_known, roles, random_folds),
+        CrossValidation(control_roles, random_known, control_roles, random_folds),
+        seen,
+        tested,
+        CrossValidation(roles, known, tested_roles, tested_folds),
+    )
 
 
 def _roles(numbers: Sequence[ProbedNumber]) -> Bools:
@@ -223,33 +233,136 @@ def _check_folds(roles: Bools, known: Sequence[Bools], what: str, mend: str = ";
             raise InputError(f"{what} leaves {kind} to learn from{mend}")
 
 
-def _probe_layer(states: Floats, asked: Floats, plan: _Plan) -> tuple[Bools, Bools, Bools, float]:
-    random_split, strengths = _cross_fit(states, states, plan.random_split)
-    control, roles = np.zeros(len(states), dtype=np.bool_), plan.control_roles
-    for known, strength in zip(plan.random_split.known, strengths, strict=True):
-        control[~known] = _fit(states[known], roles[known], states[~known], roles[~known], [strength])[0]
-    held_out, strengths = _cross_fit(states, asked[plan.tested], plan.held_out)
-    return random_split, control, held_out, float(np.median(strengths)) / states.shape[1]
+def _probe_layer(states: torch.Tensor, asked: torch.Tensor, plan: ProbingPlan) -> tuple[Bools, Bools, Bools, float]:
+    tests = (plan.random_split, plan.control, plan.held_out)
+    probes = _fit(states, [(test.roles, known) for test in tests for known in test.known])
+    folds = len(plan.random_split.known)
+    on_states, on_asked = _read(probes, states), _read(probes, asked[plan.tested])
+    read = (on_states[:folds], on_states[folds : 2 * folds], on_asked[2 * folds :])
+    random_split, control, held_out = (_right(each, test) for each, test in zip(read, tests, strict=True))
+    best, best_held_out = _best(random_split, plan.random_split.folds), _best(held_out, plan.held_out.folds)
+    return (
+        _at(best, random_split, plan.random_split.folds),
+        _at(best, control, plan.control.folds),  # the strengths of the roles themselves
+        _at(best_held_out, held_out, plan.held_out.folds),
+        float(np.median(np.take(STRENGTHS, best_held_out))) / states.shape[1],
+    )
 
 
-def _cross_fit(states: Floats, asked: Floats, test: _Test) -> tuple[Bools, list[float]]:
-    """Right or wrong for every number asked, and each fold's strength: the one that did best on the other folds."""
-    right = np.zeros((len(STRENGTHS), len(asked)), dtype=np.bool_)
-    parts = [test.folds == fold for fold in range(len(test.known))]
-    for part, known in zip(parts, test.known, strict=True):
-        right[:, part] = _fit(states[known], test.roles[known], asked[part], test.asked_roles[part], STRENGTHS)
+def _right(read: Bools, test: CrossValidation) -> Bools:
+    """(strengths, asked): right or wrong, each number by its fold's probe; `read` is (folds, strengths, asked)."""
+    return cast(Bools, test.asked_roles == read[test.folds, :, np.arange(len(test.folds))].T)
+
+
+def _best(right: Bools, folds: Ints) -> list[int]:
+    """Each fold's strength: the one that did best on the other folds."""
     # Of equals the strongest penalty; so, too, with one fold, as there are no others.
-    best = [int(right[:, ~part].sum(axis=1).argmax()) for part in parts]
-    return right[np.take(best, test.folds), np.arange(len(asked))], [STRENGTHS[index] for index in best]
+    return [int(right[:, folds != fold].sum(axis=1).argmax()) for fold in range(folds.max() + 1)]
 
 
-def _fit(states: Floats, roles: Bools, asked: Floats, asked_roles: Bools, strengths: Sequence[float]) -> Bools:
-    """(strengths, asked): right or wrong after learning from `states`."""
-    scaler = StandardScaler().fit(states)
-    states, asked = scaler.transform(states), scaler.transform(asked)
-    probe = LogisticRegression(warm_start=True, max_iter=1000)
-    right = []
-    for strength in strengths:
-        probe.set_params(C=strength / states.shape[1]).fit(states, roles)
-        right.append(probe.predict(asked) == asked_roles)
-    return np.stack(right)
+def _at(best: Sequence[int], right: Bools, folds: Ints) -> Bools:
+    return cast(Bools, right[np.take(best, folds), np.arange(len(folds))])
+
+
+# --- logistic regressions ---
+
+
+class _Probes(NamedTuple):
+    """P regressions at S strengths, on states of width d."""
+
+    mean: torch.Tensor  # (d,)
+    scale: torch.Tensor  # (d,)
+    weights: torch.Tensor  # (S, P, d + 1), of standardized states and a 1
+
+
+def _read(probes: _Probes, states: torch.Tensor) -> Bools:
+    """(P, S, N): whether each probe takes each number for a quantity."""
+    scores = probes.weights @ _standardized(states, probes.mean, probes.scale).T
+    return cast(Bools, (scores > 0).transpose(0, 1).cpu().numpy())
+
+
+class _Regressions(NamedTuple):
+    """P logistic regressions on N states with a 1, and with penalties on their weights."""
+
+    x: torch.Tensor  # (N, d + 1)
+    roles: torch.Tensor  # (P, N), 0 or 1
+    known: torch.Tensor  # (P, N), 0 or 1
+    penalties: torch.Tensor  # (P, d + 1), 1 / C
+
+    def slopes(self, weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """(P, d + 1): of the summed losses, at weights that give these scores."""
+        return (self.known * (scores.sigmoid() - self.roles)) @ self.x + self.penalties * weights
+
+    def step(
+        self, weights: torch.Tensor, scores: torch.Tensor, direction: torch.Tensor, change: torch.Tensor
+    ) -> torch.Tensor:
+        """(P, 1): how far to go in a direction, which changes the scores so, by Newton's method."""
+        slope = _sums(self.penalties * weights * direction)
+        curvature = _sums(self.penalties * direction**2)
+
+        def derivatives(step: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            p = (scores + step * change).sigmoid()
+            first = _sums(self.known * (p - self.roles) * change) + slope + step * curvature
+            return first, _sums(self.known * p * (1 - p) * change**2) + curvature
+
+        greatest = _sums(self.known * change**2) / 4 + curvature
+        safe = -derivatives(torch.zeros_like(slope))[0] / greatest.clamp(min=_TINY)  # never too far
+        step = safe
+        for _ in range(3):
+            first, second = derivatives(step)
+            step = step - first / second.clamp(min=_TINY)
+        return torch.where(derivatives(step)[0].abs() < derivatives(safe)[0].abs(), step, safe)
+
+
+def _fit(states: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> _Probes:
+    """All regressions of a layer together: what scikit-learn's `StandardScaler` and `LogisticRegression` come to.
+
+    By conjugate gradients (Polak & Ribière) in the metric of a quarter of the states' Gram matrix plus the penalty,
+    which no Hessian exceeds by much (Böhning & Lindsay 1988): some twenty steps, each of two products with the states.
+
+    Args:
+        states: float32 (N, d).
+        questions: For each of the P regressions the roles, (N,), and which of them are known, (N,).
+    """
+    mean, scale = states.mean(dim=0), states.std(dim=0, correction=0)
+    scale[scale == 0] = 1
+    x = _standardized(states, mean, scale)
+    roles, known = (torch.from_numpy(np.stack(each)).to(x) for each in zip(*questions, strict=True))
+    shares = known / _sums(known)
+    # Penalties are on the weights of states that are standardized by what is known; what is constant there stays.
+    variances = shares @ x.square() - (shares @ x).square()
+    variances = torch.where(variances > _CONSTANT, variances, 1)
+    gram = x.T @ x / 4
+    weights, scores = torch.zeros_like(variances), torch.zeros_like(known)
+    found = []
+    for strength in STRENGTHS:
+        penalties = torch.full_like(x[0], states.shape[1] / strength)
+        penalties[-1] = 0  # of the intercept
+        metric = torch.linalg.cholesky(gram + penalties.diag())
+        regressions = _Regressions(x, roles, known, penalties * variances)
+        slopes = regressions.slopes(weights, scores)
+        steepest = torch.cholesky_solve(slopes.T, metric).T
+        direction = -steepest
+        for _ in range(_STEPS):
+            if bool((slopes.abs() <= _TOLERANCE * _sums(known)).all()):
+                break
+            change = direction @ x.T
+            step = regressions.step(weights, scores, direction, change)
+            weights, scores = weights + step * direction, scores + step * change
+            last, last_steepest = slopes, steepest
+            slopes = regressions.slopes(weights, scores)
+            steepest = torch.cholesky_solve(slopes.T, metric).T
+            turn = _sums((slopes - last) * steepest) / _sums(last * last_steepest).clamp(min=_TINY)
+            direction = turn.clamp(min=0) * direction - steepest
+            direction = torch.where(_sums(slopes * direction) < 0, direction, -steepest)
+        found.append(weights)  # and the next strength begins there
+    return _Probes(mean, scale, torch.stack(found))
+
+
+def _sums(rows: torch.Tensor) -> torch.Tensor:
+    return rows.sum(dim=1, keepdim=True)
+
+
+def _standardized(states: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """(N, d + 1): with a 1 for the intercept."""
+    return nn.functional.pad((states - mean) / scale, (0, 1), value=1.0)

@@ -3,11 +3,13 @@
 Knows nothing about the command line.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -190,7 +192,13 @@ def _probe(
 
     def probed() -> tuple[LayerSelection, ProbeResults]:
         with counting(console, "layers probed", len(states[0].layers)) as count:
-            results = probe_layers(*states, seed=seed, on_layer=count)
+            device = base.device if base.device.type == "cuda" else "cpu"
+            threads = torch.get_num_threads()
+            torch.set_num_threads(min(os.cpu_count() or 1, threads * processes.count))  # the others only wait
+            try:
+                results = probe_layers(*states, seed=seed, device=device, on_layer=count)
+            finally:
+                torch.set_num_threads(threads)
         layer_count = len(decoder_layers(base))
         return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
 

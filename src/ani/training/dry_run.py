@@ -96,14 +96,15 @@ def dry_run(recipe: Recipe) -> DryRun:
     It leaves out the CUDA context, the allocator's reserve and an operation's temporaries. As `prepare` does it:
 
     - weights: with `nf4`, the linear layers but the head have 4 bits a weight, 8 bits for each block of 64 (its scale)
-      and 32 bits for each 256 blocks, 4.127 bits together; all else is float32 then, else everything is in `dtype`.
-      `dtype: auto` on a machine without a GPU is taken as bfloat16, as on most GPUs;
+      and 32 bits for each 256 blocks, 4.127 bits together; all else is in `dtype` (float32 where that is float16 with
+      `nf4`). `dtype: auto` on a machine without a GPU is taken as bfloat16, as on most GPUs;
     - trainable weights, gradients and AdamW's two moments: float32 each, so 4 + 4 + 8 bytes for each trainable weight;
-    - activations, per token, with a bytes for each value (4 with `nf4`): one layer keeps the input and output of its
-      linear layers, a·Σ(in + out), its norms' float32 copies, 16·hidden, and for each linear layer with LoRA 4·r and,
-      where it is cast or dropped out, its input again, 4·in (8·in with dropout). With gradient checkpointing: one
-      layer of that, and a·hidden for every layer. Without LoRA, layers before the module keep nothing. Attention is
-      taken to keep no T×T matrix (`sdpa`);
+    - activations, per token, with a bytes for each value outside of the 4-bit weights: one layer keeps the input and
+      output of its linear layers, a·Σ(in + out), its norms' float32 copies, 16·hidden, and for each linear layer with
+      LoRA, which computes in c bytes (2 if a bfloat16 model is trained, else 4), c·r and, where it is cast or dropped
+      out, its input again, c·in (and 4·in with dropout). With gradient checkpointing: one layer of that, and a·hidden
+      for every layer. Without LoRA, layers before the module keep nothing. Attention is taken to keep no T×T matrix
+      (`sdpa`). In bfloat16 there is a copy of LoRA's weights too;
     - logits: (a + 12)·vocabulary per token: they, their float32 log-softmax and two gradients.
 
     Operations are 2 for each weight of a linear layer and token, in the forward pass, in the backward pass to its
@@ -122,7 +123,8 @@ def dry_run(recipe: Recipe) -> DryRun:
         dtype = getattr(torch, recipe.dtype)
     with torch.device("meta"):
         try:
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if quantized else dtype)
+            kept_in = torch.float32 if quantized and dtype == torch.float16 else dtype
+            model = AutoModelForCausalLM.from_config(config, dtype=kept_in)
         except ValueError as error:
             raise InputError(f"{recipe.model} is no causal language model: {one_line(error)}") from error
         layer: int | None = None
@@ -147,7 +149,8 @@ def dry_run(recipe: Recipe) -> DryRun:
     kept = depth if recipe.lora is not None else depth - (layer or 0)
     tokens = recipe.training.batch_size * recipe.training.max_length
     activations, logits = _activations(model, recipe, kept)
-    memory = (weights, trainable, trainable, 2 * trainable, tokens * activations, tokens * logits)
+    lora_copy = 2 * lora if model.dtype == torch.bfloat16 else 0
+    memory = (weights, trainable, trainable, 2 * trainable, tokens * activations + lora_copy, tokens * logits)
     data = tuple(_need(source) for source in recipe.data)
     steps = _steps(recipe.training, data)
     seen = None if steps is None else steps * recipe.training.gradient_accumulation * tokens
@@ -188,20 +191,20 @@ def _weight_bytes(model: PreTrainedModel, *, quantized: bool) -> int:
         if quantized and isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
             weights = module.weight.numel()
             blocks = math.ceil(weights / 64)
-            size += math.ceil(weights / 2) + blocks + 4 * math.ceil(blocks / 256) - 4 * weights
+            size += math.ceil(weights / 2) + blocks + 4 * math.ceil(blocks / 256) - model.dtype.itemsize * weights
     return size
 
 
 def _activations(model: PreTrainedModel, recipe: Recipe, kept: int) -> tuple[int, int]:
     """Bytes a token of activations, where `kept` layers keep theirs, and of logits; see `dry_run`."""
     config = model.config.get_text_config()
-    size = model.dtype.itemsize
+    size, computed = model.dtype.itemsize, 2 if model.dtype == torch.bfloat16 else 4
     inside = 16 * config.hidden_size
     for name, module in decoder_layers(model)[0].named_modules():
         if isinstance(module, LoraLayer):
             lora = cast(LoraSettings, recipe.lora)
-            copies = int(size < 4 or lora.dropout > 0) + int(lora.dropout > 0)
-            inside += 4 * (lora.r + copies * cast(int, module.in_features))
+            copies = computed * (size < 4 or lora.dropout > 0) + 4 * (lora.dropout > 0)
+            inside += computed * lora.r + copies * cast(int, module.in_features)
         elif isinstance(module, nn.Linear) and "lora_" not in name:
             inside += size * (module.in_features + module.out_features)
     layers = inside + kept * size * config.hidden_size if recipe.training.gradient_checkpointing else kept * inside

@@ -233,7 +233,8 @@ class Recipe(Section):
     data_seed: int | None = Field(default=None, ge=0)
     """Of the generated examples: runs whose `seed` alone differs then learn from the same ones. None: `seed`."""
     dtype: DTypeName = "auto"
-    """Of the base model; `auto`: bfloat16 where the hardware computes in it, else float32."""
+    """Of the base model, and if it is bfloat16 of LoRA's products; `auto`: bfloat16 where the hardware computes in it,
+    else float32. The module, norms and the loss compute in float32."""
     quantization: Quantization = "nf4"
     """`nf4`: 4-bit base weights (QLoRA), by bitsandbytes."""
     attention: Attention = "auto"

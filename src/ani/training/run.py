@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArgu
 from ani.data.collator import NumberCollator
 from ani.errors import InputError
 from ani.files import only_process_in
-from ani.injection.attach import ani_module, attach, is_attached, number_locator
+from ani.injection.attach import ani_module, attach, base_model, is_attached, number_locator
 from ani.models import DTypeName, default_dtype, load_config, load_model, load_tokenizer
 from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
@@ -231,7 +231,8 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     set_seed(recipe.seed)
     model.requires_grad_(False)
     if recipe.lora is not None:
-        if recipe.quantization != "none":
+        if recipe.quantization != "none" and base_model(model).dtype == torch.float16:
+            # Beside the 4-bit layers all is float32 then: gradients would vanish in float16.
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         model = get_peft_model(cast(Any, model), lora_config(recipe.lora))
     if recipe.ani is not None:

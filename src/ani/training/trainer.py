@@ -15,6 +15,7 @@ from ani.data.collator import IGNORED
 from ani.errors import TrainingFailed
 from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision
 from ani.injection.locate import NOMINAL, QUANTITATIVE
+from ani.models import training_autocast
 from ani.training.checkpoints import ResumableTrainer
 from ani.training.examples import Examples, LengthGroupedSampler
 
@@ -99,6 +100,10 @@ class AniTrainer(ResumableTrainer):
         if num_items_in_batch is not None and "numbers" in inputs:
             inputs = {**inputs, "number_totals": self._number_totals}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
+        # Not by accelerate (`bf16=True`), which copies all logits to float32 once more.
+        return training_autocast(base_model(self.model))
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in cast(Examples, self.train_dataset).examples]
