@@ -119,7 +119,7 @@ class Finer(Measured):
         return chosen
 
     def answer(self, answerer: Answerer, questions: Sequence[FinerSentence], count: Count) -> Iterator[TaggedDecision]:
-        """A record for each tagged number. Raises InputError for an adapter that injects results of calculations alone."""
+        """A record for each tagged number. Raises InputError as `Answerer.labelled_decisions`."""
         for text, numbers in questions:
             try:
                 decided = zip(find_numbers(text), answerer.labelled_decisions(text), strict=True)
