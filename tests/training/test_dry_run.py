@@ -197,7 +197,7 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
         {
             "kind": "calculation-sentences",
             "what": "sentences with calculations that are meant or not",
-            "rows": 7,
+            "rows": 8,
             "exists": None,
         },
     ]

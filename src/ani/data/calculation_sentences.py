@@ -82,6 +82,19 @@ def calculation_sentences(count: int, *, split: Split, seed: int = 0) -> list[Ca
     return list(found.values())[:count]
 
 
+def training_sentences(count: int, *, seed: int = 0) -> list[CalculationSentence]:
+    """`calculation_sentences` of the training split, and every fourth nominal one again with its result written.
+
+    A gate decides anew at each token of a result: that one is being written although something else is meant is what it
+    seldom sees.
+
+    Raises:
+        InputError: a negative count.
+    """
+    found = calculation_sentences(count, split="train", seed=seed)
+    return [*found, *(each.answered() for each in [each for each in found if each.role == "nominal"][::4])]
+
+
 @cache
 def _templates(split: Split) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Kind and text of the templates whose last calculation is not meant, and of those where it is."""

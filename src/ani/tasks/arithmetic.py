@@ -1,7 +1,7 @@
 """N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Self, cast
 
@@ -116,7 +116,7 @@ class Arithmetic(Task):
         self, answerer: Answerer, questions: Sequence[ArithmeticProblem], count: Count
     ) -> Iterator[ArithmeticAnswer]:
         """Answer greedily; the first number of the output must equal the right answer exactly."""
-        outputs = answers_to(answerer, [each.prompt for each in questions], [each.answer for each in questions])
+        outputs = answers_to(answerer, [each.prompt for each in questions], [f"{each.answer:,}" for each in questions])
         for problem, output in zip(questions, outputs, strict=True):
             number = first_number(output)
             yield ArithmeticAnswer(
@@ -214,11 +214,13 @@ class Arithmetic(Task):
         return Pairs([gains(rows, f"Exact answers compared to {baseline}", "Operation")], facts)
 
 
-def answers_to(answerer: Answerer, prompts: Sequence[str], expected: Sequence[int]) -> list[str]:
-    """What is written behind each prompt, greedily, with room for the expected answers."""
+def answers_to(answerer: Answerer, prompts: Sequence[str], expected: Iterable[str]) -> list[str]:
+    """What is written behind each prompt, greedily, with room for the expected answers.
+
+    They are best given with thousands separators: a model that writes them must not be cut short.
+    """
     method = answerer.method
-    # Room for thousands separators: a model that writes them must not be cut short.
-    answers = [method.write(f" {answer:,}") for answer in expected]
+    answers = [method.write(f" {answer}") for answer in expected]
     longest = max(len(ids) for ids in cast(Any, answerer.tokenizer)(answers, add_special_tokens=False)["input_ids"])
     return [*map(method.read, answerer.greedy_texts([*map(method.write, prompts)], longest + 2))]
 

@@ -13,7 +13,6 @@ from pydantic import Field
 from ani.data.calculation_sentences import CalculationSentence, calculation_sentences
 from ani.data.calculations import CalculationProblem, calculation_problems
 from ani.data.diagnostic import Role
-from ani.numbers import find_numbers
 from ani.numbers.calculations import number_behind, remainder
 from ani.results.files import Integer, Probability, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, by_seed, differences, grouped, scores
@@ -21,7 +20,7 @@ from ani.results.sections import Curves, Figure, Headline, Section
 from ani.results.statistics import Estimate, difference_facts, grouped_share, mean_of_two, share_facts
 from ani.results.tables import Cell, Table, percent
 from ani.tasks.answering import Answerer, VllmModel
-from ani.tasks.arithmetic import accuracies, gains
+from ani.tasks.arithmetic import accuracies, answers_to, first_number, gains
 from ani.tasks.task import Count, Pairs, Task
 
 FOLLOWED = "follow rate"
@@ -196,17 +195,14 @@ class Calculations(Task):
 
 
 def _outputs(answerer: Answerer, questions: Sequence[CalculationProblem | CalculationSentence]) -> list[str]:
-    """What is written behind each equals sign."""
-    method = answerer.method
-    # Room for a currency sign and thousands separators: a model that writes them must not be cut short.
-    sentences = [question for question in questions if isinstance(question, CalculationSentence)]
-    results = [question.answer for question in questions if isinstance(question, CalculationProblem)]
-    wanted = [f" {Decimal(result):,}" for result in [*results, *(sentence.result for sentence in sentences)]]
-    wanted += [f" {_word(sentence.completion)}" for sentence in sentences]
-    encoded = cast(Any, answerer.tokenizer)([method.write(text) for text in wanted], add_special_tokens=False)
-    longest = max(map(len, encoded["input_ids"]))
-    prompts = [method.write(question.prompt) for question in questions]
-    return [method.read(output) for output in answerer.greedy_texts(prompts, longest + 4)]
+    """What is written behind each equals sign, with room for a currency sign."""
+    results = [each.answer if isinstance(each, CalculationProblem) else each.result for each in questions]
+    words = [_word(each.completion) for each in questions if isinstance(each, CalculationSentence)]
+    return answers_to(
+        answerer,
+        [question.prompt for question in questions],
+        [*(f"${Decimal(result):,}." for result in results), *words],
+    )
 
 
 def _judged(facts: dict[str, Any]) -> CalculationAnswer:
@@ -225,9 +221,7 @@ def _judged(facts: dict[str, Any]) -> CalculationAnswer:
 def _number(output: str) -> Decimal | None:
     """The number that stands behind the sign, or the first one of what does."""
     behind = number_behind(output)
-    if behind is None and (found := find_numbers(output)):
-        return found[0].value
-    return behind
+    return first_number(output) if behind is None else behind
 
 
 def _word(text: str) -> str:

@@ -112,7 +112,8 @@ class Reading(Task):
         """Answer greedily, with the right values, others and none."""
         others = _others(answerer, questions)
         prompts = [question.prompt for question in questions]
-        expected = [question.problem.answer for question in questions] + [other.answer for other in others]
+        expected = [f"{question.problem.answer:,}" for question in questions]
+        expected += [f"{other.answer:,}" for other in others]
         outputs = answers_to(answerer, prompts, expected)
         followed, shut = outputs, outputs
         if others:

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from ani.data.arithmetic import arithmetic_problems
+from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
 from ani.encoders import build_encoder
 from ani.errors import InputError
@@ -210,7 +211,8 @@ def _need(source: DataSource) -> SourceNeed:
             what = f"{', '.join(source.operations)} of {', '.join(map(str, source.operands))} operands"
             return SourceNeed(source.kind, what, source.count, None)
         case "calculation-sentences":
-            return SourceNeed(source.kind, "sentences with calculations that are meant or not", source.count, None)
+            rows = len(training_sentences(source.count))
+            return SourceNeed(source.kind, "sentences with calculations that are meant or not", rows, None)
         case "gsm8k":
             exists = Path(source.path).is_file() if source.path.endswith(".jsonl") else None
             return SourceNeed(source.kind, source.path, source.limit, exists)

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.arithmetic import ArithmeticProblem, arithmetic_problems
-from ani.data.calculation_sentences import calculation_sentences
+from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.collator import TokenizedExample, tokenize
 from ani.data.counterfactual import counterfactual_example
@@ -39,12 +39,8 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 settings = source.model_dump(exclude={"kind"})
                 examples += map(problem_example, calculation_problems(**settings, split="train", seed=seed))
             case "calculation-sentences":
-                found = calculation_sentences(source.count, split="train", seed=seed)
-                # A gate decides anew at each token of a result. That one is being written although something else is
-                # meant is what it seldom sees: so every fourth sentence of this kind is shown like that too.
-                meant_otherwise = [each for each in found if each.role == "nominal"]
-                found += [each.answered() for each in meant_otherwise[::4]]
-                examples += [Example(each.prompt, each.completion, each.roles) for each in found]
+                answered = training_sentences(source.count, seed=seed)
+                examples += [Example(each.prompt, each.completion, each.roles) for each in answered]
             case "gsm8k":
                 examples += load_gsm8k(source.path, source.limit)
             case "diagnostic":
