@@ -76,6 +76,8 @@ def command_sections() -> str:
             if not get_args(hints[key]):
                 continue  # typer's context
             kind, info, *_ = get_args(_without_null(hints[key]))
+            if info.hidden:
+                continue  # for our own processes
             required = parameter.default is parameter.empty
             value = _type_name(_without_null(kind))
             if isinstance(info, OptionInfo):

@@ -368,7 +368,7 @@ def test_an_adapter_knows_its_model(
         (["diff", "one"], ["'baseline'"]),
         (
             ["diff", "[one]", "two"],
-            ["[one] holds none of arithmetic.jsonl, reading.jsonl, calculations.jsonl, gsm8k.jsonl"],
+            ["[one] holds none of arithmetic.jsonl, reading.jsonl, calculations.jsonl, comparing.jsonl"],
         ),
         (["eval", "--out", "out", "--operations", "power"], ["unknown operation 'power'"]),
         (["eval", "--out", "out", "--tasks", "gating"], ["needs --adapter"]),

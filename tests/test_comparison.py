@@ -1,6 +1,9 @@
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,8 @@ from filelock import FileLock
 from rich.console import Console
 
 import ani
-from ani import comparison
+from ani import cells, comparison
+from ani.answerers import Candidate
 from ani.errors import InputError, TrainingFailed
 from ani.results.files import TRAINING_LOG
 from ani.settings import load_settings, save_settings
@@ -25,6 +29,8 @@ from ani.training.recipe import load_recipe
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
 from tests.refusals import refused
+from tests.tiny import tiny
+from tests.tokenizers import qwen
 from tests.training.runs import interrupt_at, interrupted, weights_of
 
 SHIPPED = [
@@ -161,7 +167,7 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
 
     finished = files_of(folder / "cells")
     with monkeypatch.context() as patch:
-        patch.setattr(comparison, "training_lines", lambda console: interrupt_at(3))
+        patch.setattr(cells, "training_lines", lambda console: interrupt_at(3))
         with pytest.raises(KeyboardInterrupt):
             compare()
     assert (folder / "cells" / "early" / "seed-1" / "training" / "checkpoint-2").is_dir()
@@ -176,7 +182,7 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
 
     with monkeypatch.context() as patch:
         for step in ("train", "load_model", "ask"):
-            patch.setattr(comparison, step, interrupted)
+            patch.setattr(cells, step, interrupted)
         compare()
 
 
@@ -222,7 +228,7 @@ def test_another_comparison_in_the_same_folder_is_refused(
     compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, key: str
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(comparison, "train", interrupted)
+        patch.setattr(cells, "train", interrupted)
         with pytest.raises(KeyboardInterrupt):
             compare()
     before = files_of(tmp_path / "results")
@@ -252,7 +258,7 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
     assert cells == {(None, "reference"), (None, "forced"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
     gated = {record["run"] for record in read(folder / "gating.jsonl")}
     assert gated == {"early"}  # the others have no gate
-    monkeypatch.setattr(comparison, "train", interrupted)  # nothing is left to do
+    monkeypatch.setattr(cells, "train", interrupted)  # nothing is left to do
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
     refused(lambda: compare(seeds=[0], variants={"sft": ["ani.layer=1"]}, baseline=None), "other variant sft;")
 
@@ -265,14 +271,14 @@ def test_what_another_comparison_has_is_taken(
     one, two = tmp_path / "results", tmp_path / "again"
     (one / "cells" / "sft" / "seed-0" / "language.jsonl").unlink()
     asked: list[tuple[str, str]] = []
-    ask = comparison.ask
+    ask = cells.ask
 
     def asking(posed: list[Posed], *args: Any, of: str, **options: Any) -> None:
         asked.extend((of, each.task.name) for each in posed)
         ask(posed, *args, of=of, **options)
 
-    monkeypatch.setattr(comparison, "ask", asking)
-    monkeypatch.setattr(comparison, "train", interrupted)
+    monkeypatch.setattr(cells, "ask", asking)
+    monkeypatch.setattr(cells, "train", interrupted)
     changes: dict[str, Any] = {"output": str(two), "reuse": str(tmp_path), "seeds": [0], "baseline": None}
     # A probe's settings say nothing about a cell whose layer is known; only the problems of one task are others.
     changes["overrides"] = ["lora.dropout=0", "probe.sentences=9"]
@@ -351,6 +357,64 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
 
 
+def test_two_processes_ask_what_one_asks(compare: Compare, write: Write, tmp_path: Path) -> None:
+    small: dict[str, Any] = {"seeds": [0], "variants": {"early": ["ani.layer=1"]}, "reference": False, "baseline": None}
+    compare(**small)
+    path = write(**small, output=str(tmp_path / "two"))
+    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "gating, sentences, early, seed 0" in done.stdout
+    for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl"):
+        assert (tmp_path / "two" / name).read_text() == (tmp_path / "results" / name).read_text()
+    assert not list((tmp_path / "two").rglob("*.answers"))
+
+
+def test_benchmarks_are_answered_as_they_would_be_served(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "base"
+    tiny("qwen3", tokenizer=qwen(), head_dim=32, max_position_embeddings=4096).save_pretrained(base)
+    qwen().save_pretrained(base)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+    class Pool(ThreadPoolExecutor):
+        """A thread for what transformers answers: it needs no process of its own."""
+
+        def __init__(self, workers: int, mp_context: Any) -> None:
+            super().__init__(workers)
+            self.process = ProcessPoolExecutor(workers, mp_context=mp_context)
+
+        def submit(self, function: Any, candidate: Candidate, *rest: Any) -> Any:  # type: ignore[override]
+            return (self.process if candidate.backend == "vllm" else super()).submit(function, candidate, *rest)
+
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", Pool)
+    data, folder, printed = tmp_path / "gsm8k.jsonl", tmp_path / "results", StringIO()
+    write_lines(data, *({"question": f"{i} + {i}?", "answer": f"#### {2 * i}"} for i in range(12)))
+    settings: dict[str, Any] = {
+        "overrides": [f"model={base}"],
+        "variants": {"ours": []},
+        "evaluation": {"gsm8k": {"data": str(data), "limit": 3, "max_new_tokens": 4}},
+        "seeds": [0],
+        "reference": False,
+        "baseline": None,
+    }
+    both = {**settings, "variants": {"ours": [], "xval": ["method=xval"]}}
+    compare(backend="vllm", console=Console(file=printed, width=200), **both)
+    served, said = read(folder / "gsm8k.jsonl"), printed.getvalue()
+    assert "; gsm8k by vLLM on merged weights in" in said
+    assert "xval, seed 0: by transformers, not vLLM (" in said and "ours, seed 0: by transformers" not in said
+    assert [record["run"] for record in served] == ["ours"] * 3 + ["xval"] * 3
+    assert not list(folder.rglob("merged")) and not list(folder.rglob("*.answers"))
+    refused(lambda: compare(**both), "with other backend")
+
+    again = tmp_path / "again"
+    compare(output=str(again), reuse=str(tmp_path), **settings)  # trained already, answered otherwise
+    outputs = [record["output"] for record in read(again / "gsm8k.jsonl")]
+    assert outputs == [record["output"] for record in served[:3]]
+
+
 def test_a_folder_of_something_or_somebody_else_is_refused(compare: Compare, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     with FileLock(tmp_path / "results" / ".lock"):
@@ -365,7 +429,7 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
     def fail(*args: Any, **kwargs: Any) -> None:
         raise TrainingFailed("the loss is nan")
 
-    monkeypatch.setattr(comparison, "train", fail)
+    monkeypatch.setattr(cells, "train", fail)
     with pytest.raises(TrainingFailed, match="early, seed 0: the loss is nan"):
         compare(reference=False, baseline=None)
 

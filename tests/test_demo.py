@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ani import comparison
+from ani import cells, comparison
 from ani.tasks.gating import Gating
 from tests import test_cli
 from tests.json_lines import read_lines as read
@@ -88,7 +88,7 @@ def test_a_second_run_reuses_what_is_there(run_demo: RunDemo, tmp_path: Path, mo
     (folder / "report.html").unlink()
 
     for step in ("train", "load_model", "ask"):
-        monkeypatch.setattr(comparison, step, None)  # nothing is done again
+        monkeypatch.setattr(cells, step, None)  # nothing is done again
     assert run_demo().code == 0
     assert [path.stat().st_mtime_ns for path in kept] == times and len(kept) > 8
     assert len((folder / "report.html").read_bytes()) == pytest.approx(len(report), rel=0.01)
@@ -97,8 +97,8 @@ def test_a_second_run_reuses_what_is_there(run_demo: RunDemo, tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("where", "stage", "replacement", "there"),
     [
-        (comparison, "ask", interrupted, set()),
-        (comparison, "training_lines", lambda console: interrupt_at(3), {"reference/arithmetic.jsonl"}),
+        (cells, "ask", interrupted, set()),
+        (cells, "training_lines", lambda console: interrupt_at(3), {"reference/arithmetic.jsonl"}),
         (Gating, "answer", interrupted, {"reference/arithmetic.jsonl", "ani/seed-0/arithmetic.jsonl"}),
     ],
 )

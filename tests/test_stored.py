@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 import ani
 
 # All that these tests know of the package's inside.
-from ani import comparison
+from ani import cells, comparison
 from ani.models import load_model, load_tokenizer
 from ani.probing.curve import layers_table
 from ani.report import build_report
@@ -327,8 +327,8 @@ def test_a_finished_comparison_is_not_begun_anew(tmp_path: Path, monkeypatch: py
     def never(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("done again")
 
-    monkeypatch.setattr(comparison, "train", never)
-    monkeypatch.setattr(comparison, "load_model", never)
+    monkeypatch.setattr(cells, "train", never)
+    monkeypatch.setattr(cells, "load_model", never)
     # Then this was the default; a comparison that was begun so goes on so.
     comparison.run_comparison("comparison-of.yaml", Console(quiet=True), recipe_overrides=["ani.sign=phase"])
     assert {name: lines(folder / name) for name in before} == before

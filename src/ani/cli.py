@@ -212,10 +212,15 @@ def compare(
     recipe: Annotated[Path, typer.Argument(help="Comparison, a YAML file.")],
     overrides: Overrides = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only print what each variant would need.")] = False,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="That share the answering, one a GPU.")] = 1,
+    cell: Annotated[str | None, typer.Option("--cell", hidden=True)] = None,  # what one of those processes is to ask
 ) -> None:
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
-    from ani.comparison import run_comparison, variant_recipes
+    from ani.comparison import ask_cell, run_comparison, variant_recipes
 
+    if cell is not None:
+        ask_cell(recipe, cell, join(), console, overrides or ())
+        return
     need_one_process("compare")
     if dry:
         from ani.training.dry_run import dry_run, dry_run_view
@@ -224,8 +229,13 @@ def compare(
             console.rule(escape(name))
             console.print(*dry_run_view(dry_run(variant)), sep="\n", highlight=False)
         return
+
+    def asked_by(cell: str) -> None:
+        if code := launch(["compare", str(recipe), *(overrides or ()), "--cell", cell], processes=processes):
+            sys.exit(code)  # the processes speak for themselves
+
     with terminal.resumable("continue with the same command"):
-        page = run_comparison(recipe, console, overrides or ())
+        page = run_comparison(recipe, console, overrides or (), asked_by=asked_by if processes > 1 else None)
     console.print(f"The report: [bold]{escape(str(page.resolve()))}[/bold]", soft_wrap=True)
 
 
@@ -238,7 +248,8 @@ def evaluate(
         str,
         typer.Option(
             "--tasks",
-            help="Comma-separated: arithmetic, reading, calculations, gating, gsm8k, math, mmlu, routing, finer.",
+            help="Comma-separated: arithmetic, arithmetic-chat, reading, calculations, comparing, modulo, gating, "
+            "gsm8k, math, mmlu, routing, finer.",
         ),
     ] = "arithmetic",
     data: Annotated[
@@ -250,8 +261,8 @@ def evaluate(
         typer.Option(
             "--limit",
             min=1,
-            help="Problems a digit length, sentences, queries or questions; default: 100 of arithmetic, reading and "
-            "gating, 200 of calculations, else all.",
+            help="Problems a digit length, form or modulus, sentences, queries or questions; default: 100 of "
+            "arithmetic, reading, comparing, modulo and gating, 200 of calculations, else all.",
         ),
     ] = None,
     operations: Annotated[

@@ -4,40 +4,51 @@ Each step of a cell (a variant with a seed) leaves its result when it is done an
 interrupted comparison goes on.
 """
 
-import gc
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
+import torch
 from pydantic import Field, model_validator
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
-from ani.errors import InputError, TrainingFailed
+from ani.cells import (
+    REFERENCE,
+    Backend,
+    Cell,
+    ask_loaded,
+    ask_merged,
+    asks_merged,
+    injection,
+    reuse_probe,
+    train_cell,
+    what_makes,
+)
+from ani.errors import InputError
 from ani.files import only_process_in, replacing_directory, replacing_file
-from ani.injection.adapter import CONFIG_FILE, load_adapter
-from ani.injection.methods import METHODS, Method
-from ani.models import load_config, load_model, load_tokenizer
+from ani.injection.adapter import CONFIG_FILE
+from ani.launch import Processes
+from ani.models import default_dtype, load_config, load_model, load_tokenizer
 from ani.probing.run import probe
-from ani.progress import training_lines
 from ani.provenance import provenance
 from ani.report import build_report
 from ani.results.files import LAYERS, RUN, SELECTION, TRAINING_LOG, read_records, task_file, write_json, write_records
 from ani.results.tables import Table, markdown, rich_table
+from ani.serving.vllm_plugin import need_vllm
 from ani.settings import Section, load_settings, save_settings, validated
-from ani.tasks import Posed, ask, clear_answers, pose, presented, task_class
-from ani.tasks.answering import Answerer
+from ani.tasks import Posed, clear_answers, pose, presented, task_class
 from ani.tasks.task import Task
 from ani.training.checkpoints import ADAPTER
-from ani.training.recipe import ProbeSettings, Recipe, load_recipe
-from ani.training.run import PROBE, paper_layer, train
-from ani.untrusted.text import one_line, read_json_object
+from ani.training.recipe import Recipe, load_recipe
+from ani.training.run import PROBE
+from ani.untrusted.text import one_line
 
 PLAN_FILE = "comparison.yaml"
 DEMO = Path(__file__).parent / "recipes" / "demo-comparison.yaml"
-REFERENCE = "reference"
 COMMON = ("model", "output", "seed", "data_seed")
 """Keys of the training recipe that no variant may set."""
 
@@ -54,6 +65,10 @@ class _Design(Section):
     probe: bool = False
     """Also probe the untrained model's layers, as the training recipe's `probe` says, for the plot of accuracy over
     probe accuracy (paper, Figure "Layer Sensitivity Analysis")."""
+    backend: Literal["auto", "transformers", "vllm"] = "auto"
+    """Of benchmarks: vLLM reads what merging makes of each model, in 16 bits where the hardware computes in them, and
+    what it can't serve is read so by transformers; other tasks are for transformers and the recipe's precision. `auto`:
+    vLLM where it is installed and there is a GPU."""
     evaluation: dict[str, Any]
     """What every model is asked: tasks by name, with their settings; one that is `null` is left out."""
 
@@ -95,42 +110,40 @@ class Comparison(_Design):
 class Plan(_Design):
     """A comparison with every recipe spelled out, `comparison.yaml` in its folder."""
 
+    backend: Backend = "transformers"
     base: Recipe
     variants: dict[str, Recipe]
 
 
-class _Cell(NamedTuple):
-    """One model to evaluate: a variant trained with a seed; or the reference, or a variant that trains nothing (seed
-    None)."""
+class _Prepared(NamedTuple):
+    """All that can be told before the first file is touched."""
 
-    variant: str
-    seed: int | None
-    recipe: Recipe
+    comparison: Comparison
+    plan: Plan
     folder: Path
+    tokenizer: PreTrainedTokenizerBase
+    posed: list[Posed]
+    cells: list[Cell]
 
-    @property
-    def name(self) -> str:
-        return self.variant if self.seed is None else f"{self.variant}, seed {self.seed}"
 
-    @property
-    def method(self) -> Method:
-        return METHODS["ani" if self.variant == REFERENCE else self.recipe.method]
-
-    @property
-    def training(self) -> Path:
-        return self.folder / "training"
-
-    def asked(self, posed: Sequence[Posed]) -> list[Posed]:
-        """The tasks that this model can be asked."""
-        gate = self.seed is not None and self.recipe.ani is not None and self.recipe.ani.gate != "open"
-        return [each for each in posed if gate or not each.task.needs_gate]
-
-    def is_finished(self, posed: Sequence[Posed]) -> bool:
-        return all(task_file(self.folder, each.task.name).is_file() for each in self.asked(posed))
+def _prepared(path: str | Path, overrides: Sequence[str], recipe_overrides: Sequence[str] = ()) -> _Prepared:
+    comparison = load_settings(path, Comparison, overrides)
+    comparison = comparison.model_copy(update={"overrides": [*comparison.overrides, *recipe_overrides]})
+    tasks = evaluation_tasks(comparison, f"recipe {path}")
+    plan = _plan(comparison, tasks, Path(path).parent)
+    tokenizer, folder = load_tokenizer(plan.base.model), Path(comparison.output)
+    assert plan.base.data_seed is not None  # `_plan` set it
+    posed = pose(tasks, tokenizer, load_config(plan.base.model), plan.base.data_seed)
+    return _Prepared(comparison, plan, folder, tokenizer, posed, _cells(plan, folder))
 
 
 def run_comparison(
-    path: str | Path, console: Console, overrides: Sequence[str] = (), recipe_overrides: Sequence[str] = ()
+    path: str | Path,
+    console: Console,
+    overrides: Sequence[str] = (),
+    recipe_overrides: Sequence[str] = (),
+    *,
+    asked_by: Callable[[str], None] | None = None,
 ) -> Path:
     """Carry out a comparison, or go on with it.
 
@@ -139,6 +152,8 @@ def run_comparison(
         console: Where progress and tables go.
         overrides: Changes to the comparison, `key=value`.
         recipe_overrides: Further changes to the training recipe for all variants.
+        asked_by: Called with a cell's name: has several processes call `ask_cell`, to ask what isn't for vLLM. None:
+            this process asks.
 
     Returns:
         The report, one HTML file. Beside it lie the results of all cells, one JSON-lines file a task, and the tables,
@@ -148,20 +163,11 @@ def run_comparison(
         InputError: If the comparison is not valid, its folder holds another one, or another process is at it.
         TrainingFailed: If a cell can't be trained; what is finished stays.
     """
-    comparison = load_settings(path, Comparison, overrides)
-    comparison = comparison.model_copy(update={"overrides": [*comparison.overrides, *recipe_overrides]})
-    tasks = evaluation_tasks(comparison, f"recipe {path}")
-    plan = _plan(comparison, tasks, Path(path).parent)
-    # All bad input is met before the first file is touched.
-    seed = plan.base.data_seed
-    assert seed is not None  # `_plan` set it
-    tokenizer = load_tokenizer(plan.base.model)
-    posed = pose(tasks, tokenizer, load_config(plan.base.model), seed)
-    folder = Path(comparison.output)
-    cells = _cells(plan, folder)
+    comparison, plan, folder, tokenizer, posed, cells = _prepared(path, overrides, recipe_overrides)
+    tasks = [each.task for each in posed]
     with only_process_in(folder):
         _claim(plan, folder)
-        for note in _budget_notes(plan):
+        for note in _notes(plan, tasks):
             console.print(note, highlight=False, markup=False)
         if plan.probe:
             _probe(plan, folder, tokenizer, console)
@@ -173,24 +179,29 @@ def run_comparison(
             if finished := cell.is_finished(posed):
                 console.print("finished already")
             else:
-                _reuse_probe(cell, cells, folder if plan.probe else None)
-                _run_cell(cell, posed, tokenizer, console)
+                reuse_probe(cell, cells, folder if plan.probe else None)
+                train_cell(cell, console)
+                ask_merged(cell, posed, plan.backend, console)
+                if asked_by is None:
+                    ask_loaded(cell, posed, tokenizer, plan.backend, console)
+                else:
+                    asked_by(cell.name)
             clear_answers(cell.folder, tasks)
             if not finished and number < len(cells):
                 _show(_merge(folder, cells, posed), plan, console)
         tables = _show(_merge(folder, cells, posed), plan, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
-            notes = "".join(f"{note}\n\n" for note in _budget_notes(plan))
+            notes = "".join(f"{note}\n\n" for note in _notes(plan, tasks))
             file.write(f"# {title}\n\n{notes}{markdown(tables)}")
         trained = [cell for cell in cells if cell.seed is not None]
         facts: dict[str, Any] = {"title": title, "model": plan.base.model, "baseline": plan.baseline}
         if len(trained) == 1:  # the page shows what was trained, and how
             shutil.copy(trained[0].training / TRAINING_LOG, folder)
-            facts |= {"adapter": str(trained[0].training / ADAPTER), **_injection(trained[0])}
+            facts |= {"adapter": str(trained[0].training / ADAPTER), **injection(trained[0])}
         facts |= {
             "cells": [
-                {"variant": cell.variant, "seed": cell.seed, **({} if cell.seed is None else _injection(cell))}
+                {"variant": cell.variant, "seed": cell.seed, **({} if cell.seed is None else injection(cell))}
                 for cell in cells
             ],
             "settings": comparison.model_dump(mode="json"),
@@ -198,6 +209,15 @@ def run_comparison(
         }
         write_json(folder / RUN, facts)
         return build_report(folder)
+
+
+def ask_cell(
+    path: str | Path, name: str, processes: Processes, console: Console, overrides: Sequence[str] = ()
+) -> None:
+    """What each of several processes does when a comparison's trained model is to be asked; `name` is the cell's."""
+    _, plan, _, tokenizer, posed, cells = _prepared(path, overrides)
+    cell = next(each for each in cells if each.name == name)
+    ask_loaded(cell, posed, tokenizer, plan.backend, console, processes)
 
 
 def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:
@@ -231,10 +251,16 @@ def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:
     return list(tasks.values())
 
 
-def _budget_notes(plan: Plan) -> list[str]:
-    """A line for each variant that learns from other data, or otherwise than the recipe says: its row costs more or
-    less than the others. The module's learning rate costs nothing, and most methods have no module."""
-    notes = []
+def _notes(plan: Plan, tasks: Sequence[Task]) -> list[str]:
+    """The precision of the answers; and a line for each variant that learns from other data, or otherwise than the
+    recipe says: its row costs more or less than the others. The module's learning rate costs nothing, and most methods
+    have no module."""
+    computed = str(default_dtype() if plan.base.dtype == "auto" else plan.base.dtype).removeprefix("torch.")
+    weights = "" if plan.base.quantization == "none" else f" on weights in {plan.base.quantization}"
+    notes = [f"All rows are computed by transformers in {computed}{weights}."]
+    if merged := [task.name for task in tasks if asks_merged(task, plan.backend)]:
+        served = str(default_dtype()).removeprefix("torch.")
+        notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {served}."
     for name, recipe in plan.variants.items():
         budget = ("data", "training", "lora", "quantization", "dtype")
         training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})
@@ -270,11 +296,19 @@ def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Pla
         if not recipe.trains and name in comparison.more_seeds:
             raise InputError(f"more_seeds: variant {name!r} trains nothing, so it is the same with every seed")
         variants[name] = recipe.model_copy(update={**common, "output": f"cells/{name}"})
+    backend = comparison.backend
+    if backend == "auto":
+        backend = "vllm" if torch.cuda.is_available() and find_spec("vllm") else "transformers"
+    elif backend == "vllm":
+        need_vllm()
     return Plan(
         base=base.model_copy(update={**common, "output": f"cells/{REFERENCE}"}),
         variants=variants,
-        **{key: getattr(comparison, key) for key in _Design.model_fields if key != "evaluation"},
-        evaluation=_spelled_out(tasks),
+        **{
+            **{key: getattr(comparison, key) for key in _Design.model_fields},
+            "backend": backend,
+            "evaluation": _spelled_out(tasks),
+        },
     )
 
 
@@ -282,18 +316,18 @@ def _spelled_out(tasks: Sequence[Task]) -> dict[str, Any]:
     return {task.name: task.model_dump(mode="json") for task in tasks}
 
 
-def _cells(plan: Plan, folder: Path) -> list[_Cell]:
+def _cells(plan: Plan, folder: Path) -> list[Cell]:
     """Seed after seed, so that all variants can be compared as early as possible."""
-    cells = [_Cell(REFERENCE, None, plan.base, folder / plan.base.output)] if plan.reference else []
+    cells = [Cell(REFERENCE, None, plan.base, folder / plan.base.output)] if plan.reference else []
     untrained = {name: recipe for name, recipe in plan.variants.items() if not recipe.trains}
-    cells += [_Cell(name, None, recipe, folder / recipe.output) for name, recipe in untrained.items()]
+    cells += [Cell(name, None, recipe, folder / recipe.output) for name, recipe in untrained.items()]
     order = [(name, seed) for seed in plan.seeds for name in plan.variants if name not in untrained]
     order += [(name, seed) for name, more in plan.more_seeds.items() for seed in more]
     for name, seed in order:
         recipe = plan.variants[name]
         place = folder / recipe.output / f"seed-{seed}"
         changes = {"seed": seed, "output": str(place / "training")}
-        cells.append(_Cell(name, seed, recipe.model_copy(update=changes), place))
+        cells.append(Cell(name, seed, recipe.model_copy(update=changes), place))
     return cells
 
 
@@ -341,23 +375,7 @@ def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console
             file.write((folder / PROBE / name).read_text(encoding="utf-8"))
 
 
-def _reuse_probe(cell: _Cell, cells: Sequence[_Cell], probed: Path | None) -> None:
-    """Cells that probe the same model alike find the same layer: give this one what was found in the comparison's
-    folder, if it is `probed`, or by another cell."""
-    ani = cell.recipe.ani
-    if cell.seed is None or ani is None or ani.layer != "auto" or (cell.training / PROBE).exists():
-        return
-    what = ("dtype", "quantization", "probing")
-    alike = [o for o in cells if all(getattr(o.recipe, key) == getattr(cell.recipe, key) for key in what)]
-    places = [other.training / PROBE for other in alike]
-    if probed is not None and any(other.seed is None for other in alike):
-        places.insert(0, probed / PROBE)
-    if found := next((place for place in places if (place / SELECTION).is_file()), None):
-        with replacing_directory(cell.training / PROBE) as copy:
-            shutil.copytree(found, copy, dirs_exist_ok=True)
-
-
-def _others(place: Path, folder: Path) -> list[tuple[Plan, _Cell]]:
+def _others(place: Path, folder: Path) -> list[tuple[Plan, Cell]]:
     """The cells of the comparisons that lie in a place, but for this one's own."""
     files = [file for file in sorted(place.glob(f"*/{PLAN_FILE}")) if not file.parent.samefile(folder)]
     return [
@@ -365,9 +383,10 @@ def _others(place: Path, folder: Path) -> list[tuple[Plan, _Cell]]:
     ]
 
 
-def _take(cell: _Cell, plan: Plan, posed: Sequence[Posed], other: _Cell, of: Plan, console: Console) -> None:
+def _take(cell: Cell, plan: Plan, posed: Sequence[Posed], other: Cell, of: Plan, console: Console) -> None:
     """Copy what another comparison's cell has and this one lacks, if both are the same model."""
-    same = cell.recipe.model == other.recipe.model and _model(cell) == _model(other)  # another's needn't be at hand
+    # The other's model needn't be at hand.
+    same = cell.recipe.model == other.recipe.model and what_makes(cell) == what_makes(other)
     if not same or cell.is_finished(posed):
         return
     taken = []
@@ -383,6 +402,7 @@ def _take(cell: _Cell, plan: Plan, posed: Sequence[Posed], other: _Cell, of: Pla
     for task, _ in cell.asked(posed):
         source, own = (task_file(each.folder, task.name) for each in (other, cell))
         asked_alike = of.evaluation.get(task.name) == plan.evaluation[task.name]
+        asked_alike &= asks_merged(task, of.backend) == asks_merged(task, plan.backend)
         if asked_alike and of.base.data_seed == plan.base.data_seed and source.is_file() and not own.is_file():
             with replacing_file(own) as file:
                 file.write(source.read_text(encoding="utf-8"))
@@ -391,39 +411,7 @@ def _take(cell: _Cell, plan: Plan, posed: Sequence[Posed], other: _Cell, of: Pla
         console.print(f"taken from {other.folder}: {', '.join(taken)}", highlight=False, markup=False)
 
 
-def _model(cell: _Cell) -> Any:
-    """What makes a cell's model: equal for two cells of which one would be trained and loaded just as the other."""
-    recipe = cell.recipe
-    if cell.seed is None:
-        return cell.method, recipe.model, recipe.dtype, recipe.quantization
-    changes: dict[str, Any] = {"output": ""}
-    if recipe.ani is None or recipe.ani.layer != "auto":
-        changes["probe"] = ProbeSettings()
-    if recipe.ani is not None and recipe.ani.layer == "paper":
-        changes["ani"] = recipe.ani.model_copy(update={"layer": paper_layer(recipe.model, load_config(recipe.model))})
-    return recipe.model_copy(update=changes)
-
-
-def _run_cell(cell: _Cell, posed: Sequence[Posed], tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
-    if cell.seed is not None:
-        if not (cell.training / ADAPTER).is_dir():
-            try:
-                train(cell.recipe, resume=True, on_log=training_lines(console), console=console)
-            except TrainingFailed as error:
-                raise TrainingFailed(f"{cell.name}: {error}") from error
-            gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
-        with only_process_in(cell.training):
-            for checkpoint in cell.training.glob("checkpoint-*"):
-                shutil.rmtree(checkpoint)
-    # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
-    model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
-    if cell.seed is not None:
-        load_adapter(model, tokenizer, cell.training / ADAPTER)
-    missing = [each for each in cell.asked(posed) if not task_file(cell.folder, each.task.name).is_file()]
-    ask(missing, Answerer(model, tokenizer, cell.method), cell.folder, console=console, of=cell.name)
-
-
-def _merge(folder: Path, cells: Sequence[_Cell], posed: Sequence[Posed]) -> dict[type[Task], list[Any]]:
+def _merge(folder: Path, cells: Sequence[Cell], posed: Sequence[Posed]) -> dict[type[Task], list[Any]]:
     """Write the results of the finished cells into the folder."""
     finished = [cell for cell in cells if cell.is_finished(posed)]
     results: dict[type[Task], list[Any]] = {}
@@ -449,9 +437,3 @@ def _show(results: Mapping[type[Task], list[Any]], plan: Plan, console: Console)
     for table in tables:
         console.print(rich_table(table))
     return tables
-
-
-def _injection(cell: _Cell) -> dict[str, Any]:
-    """The layer and policy of a trained cell's adapter, if it has a module."""
-    config = read_json_object(cell.training / ADAPTER / CONFIG_FILE)
-    return {key: config[key] for key in ("layer", "policy") if key in config}

@@ -130,8 +130,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.support_avx512bf16_for_cpu = cast(Any, True)
 
 
-def default_dtype(device: str) -> torch.dtype:
-    """bfloat16 on GPUs and CPUs that compute in it, else float32."""
+def default_dtype(device: str | None = None) -> torch.dtype:
+    """bfloat16 on GPUs and CPUs that compute in it, else float32; None: on the GPU, if there is one."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda"):
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     fast = device == "cpu" and torch.cpu._is_avx512_bf16_supported()

@@ -272,7 +272,8 @@ def test_the_reference_is_complete() -> None:
         section = sections.split(f"## ani {name}\n")[1].split("\n## ani")[0]
         for parameter in command.params:
             argument = parameter.param_type_name == "argument"
-            assert f"| `{parameter.name.upper() if argument else parameter.opts[0]}` |" in section
+            shown = f"| `{parameter.name.upper() if argument else parameter.opts[0]}` |" in section
+            assert shown != getattr(parameter, "hidden", False)
 
 
 def test_a_table_tells_types_limits_and_defaults() -> None:

@@ -26,9 +26,12 @@ CHOICES: dict[str, dict[str, Any]] = {
     "residues": {"encoders": ("residues",)},
     "magnitude": {"encoders": ("magnitude",)},
     "bits": {"encoders": ("bits",)},
-    "all": {"encoders": ("bits", "magnitude", "fourier", "residues")},
+    "periodic": {"encoders": ("periodic",)},
+    "shuffled": {"shuffled": True},
+    "all": {"encoders": ("bits", "magnitude", "fourier", "residues", "periodic")},
 }
-WIDTHS = {"fourier": 33, "phase": 32, "residues": 17, "magnitude": 1, "bits": 64, "all": 64 + 1 + 33 + 17}
+WIDTHS = {"fourier": 33, "phase": 32, "residues": 17, "magnitude": 1, "bits": 64, "periodic": 6, "shuffled": 33}
+WIDTHS["all"] = 64 + 1 + 33 + 17 + 6
 EXTREMES = ["0", "-0", "1e999", "-1e999", "1e-999", "9" * 400, f"0.{'0' * 400}1", 10**5000, Decimal("1e-999999999")]
 NO_NUMBERS = [
     *("", ".", "-", "+.", "e5", "1e", "1e5.0", "abc", "12x", "12345678901x", "1.2.3", "--1", "1_000", "0x10"),
@@ -54,7 +57,7 @@ def test_shape_and_type(choice: str) -> None:
         assert features.shape == (len(values), encoder.width)
         assert features.dtype == torch.float32 and features.is_contiguous() and features.isfinite().all()
         assert features.abs().max().item() <= 5 if values else True
-    assert encoder.in_range("505") and not encoder.in_range("-1e999")
+    assert encoder.in_range("505") and encoder.in_range("-1e999") == (choice == "periodic")
 
 
 @choices
@@ -123,7 +126,10 @@ def test_a_number_is_in_range_where_it_is_for_all() -> None:
     [
         ({"encoders": ()}, ["encoders", "at least one"]),
         ({"encoders": ("fourier", "fourier")}, ["encoders", "'fourier' is named more than once"]),
-        ({"encoders": ("furrier",)}, ["encoders", "'furrier'", "fourier, residues, magnitude, bits", "ENCODERS"]),
+        (
+            {"encoders": ("furrier",)},
+            ["encoders", "'furrier'", "fourier, residues, magnitude, bits, periodic", "ENCODERS"],
+        ),
         ({"encoders": "bits"}, ["encoders"]),
         ({"sign": "minus"}, ["sign"]),
         ({"encoders": ("magnitude",), "integer_digits": 400}, ["308", "400"]),

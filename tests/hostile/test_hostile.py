@@ -272,7 +272,7 @@ def test_long_texts_are_cheap() -> None:
     assert [number.text for number in find_numbers("1e999999999")] == ["1", "999999999"]
     assert boxed_answer("\\boxed{" * 50_000) is None
     assert boxed_answer("\\boxed{" * 20_000 + "5" + "}" * 20_000) == "5"
-    for name in ("fourier", "residues", "magnitude", "bits"):
+    for name in ("fourier", "residues", "magnitude", "bits", "periodic"):
         encoder = ani.encoders.build_encoder(ani.AniConfig(layer=0, encoders=(name,)))
         assert encoder.encode([digits, "1e999999999", "1e-999999999"]).isfinite().all()
 

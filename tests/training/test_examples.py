@@ -8,6 +8,7 @@ from torch.utils.data import BatchSampler
 from ani.data.calculation_sentences import calculation_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.sources import Example
+from ani.data.value_problems import comparing_problems, modulo_problems
 from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train
@@ -41,6 +42,15 @@ def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
     assert [each.prompt for each in examples] == [each.prompt for each in (*problems, *sentences)]
     assert [each.completion for each in examples[:6]] == [f" {problem.answer}" for problem in problems]
     assert [(each.completion, each.roles) for each in examples[6:]] == [(s.completion, s.roles) for s in sentences]
+
+
+def test_value_problems_come_from_the_training_split(tiny_recipe: Write) -> None:
+    data = [{"kind": "comparing", "count": 4}, {"kind": "modulo", "count": 4, "digits": [5], "moduli": [7]}]
+    examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
+    problems = comparing_problems(4, forms=["plain"], split="train", seed=4)
+    problems += modulo_problems(4, digits=[5], moduli=[7], split="train", seed=4)
+    assert [(each.prompt, each.completion) for each in examples] == [(p.prompt, f" {p.answer}") for p in problems]
+    assert {each.roles for each in examples} == {("quantitative", "quantitative")}
 
 
 @pytest.mark.parametrize("rows", [11, 12, 13, 24, 3])

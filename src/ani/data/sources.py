@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.calculations import CalculationProblem
 from ani.data.diagnostic import DiagnosticSentence, Role
+from ani.data.value_problems import ValueProblem
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.untrusted.text import json_lines, one_line
@@ -50,7 +51,7 @@ class Example(NamedTuple):
         return Example(prompt, write(self.completion))
 
 
-def problem_example(problem: ArithmeticProblem | CalculationProblem) -> Example:
+def problem_example(problem: ArithmeticProblem | CalculationProblem | ValueProblem) -> Example:
     """`Calculate 12 + 34 =` → ` 46`; every number is a quantity."""
     role: Role = "quantitative"
     return Example(problem.prompt, f" {problem.answer}", (role,) * len(find_numbers(problem.prompt)))

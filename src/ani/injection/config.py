@@ -16,7 +16,9 @@ FORMAT_VERSION = 1
 MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
 
-LATER_SETTINGS = frozenset({"values", "result_characters", "encoders", "gate", "combine", "start"})
+LATER_SETTINGS = frozenset(
+    {"values", "result_characters", "encoders", "gate", "combine", "start", "periods", "shuffled"}
+)
 """Settings that the first adapters were written without; their defaults say what those adapters do."""
 
 REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal": False}

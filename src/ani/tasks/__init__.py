@@ -20,6 +20,7 @@ from ani.results.files import kept_files, read_records, task_file, write_records
 from ani.results.scores import Asked
 from ani.tasks.answering import Answerer
 from ani.tasks.arithmetic import Arithmetic
+from ani.tasks.arithmetic_chat import ArithmeticInChat
 from ani.tasks.benchmarks import Gsm8k, Math, Mmlu
 from ani.tasks.calculations import Calculations
 from ani.tasks.finer import Finer
@@ -30,6 +31,7 @@ from ani.tasks.language import Language
 from ani.tasks.reading import Reading
 from ani.tasks.routing import Routing
 from ani.tasks.task import Task
+from ani.tasks.value_problems import Comparing, Modulo
 from ani.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -39,8 +41,11 @@ TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         Arithmetic,
+        ArithmeticInChat,
         Reading,
         Calculations,
+        Comparing,
+        Modulo,
         Gsm8k,
         Math,
         Mmlu,

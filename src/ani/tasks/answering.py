@@ -57,8 +57,6 @@ class VllmModel:
     """Differs for other files in a directory, another commit of the hub's, or another dtype."""
 
     def __init__(self, name: str) -> None:
-        import torch
-
         from ani.models import default_dtype, load_config, model_source
         from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
@@ -70,7 +68,7 @@ class VllmModel:
         need_vllm()
         self.config, source = load_config(name), model_source(name)
         settings = servable(self.config, name)
-        dtype = str(default_dtype("cuda" if torch.cuda.is_available() else "cpu")).removeprefix("torch.")
+        dtype = str(default_dtype()).removeprefix("torch.")
         self.fingerprint = f"{_fingerprint(source, self.config)} {dtype}"
         from vllm import LLM
 

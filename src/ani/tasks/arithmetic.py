@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -85,6 +85,8 @@ class Arithmetic(Task):
     unit = "problems"
     record = ArithmeticAnswer
     together = 50
+    what: ClassVar[str] = "Exact answers"
+    """Begins the names of tables and figures."""
 
     problems: list[Problems] = Field(default=[Problems()], min_length=1)
 
@@ -115,10 +117,9 @@ class Arithmetic(Task):
     def answer(
         self, answerer: Answerer, questions: Sequence[ArithmeticProblem], count: Count
     ) -> Iterator[ArithmeticAnswer]:
-        """Answer greedily; the first number of the output must equal the right answer exactly."""
-        outputs = answers_to(answerer, [each.prompt for each in questions], [f"{each.answer:,}" for each in questions])
-        for problem, output in zip(questions, outputs, strict=True):
-            number = first_number(output)
+        """Answer greedily; the number that is judged must equal the right answer exactly."""
+        for problem, output in zip(questions, self.written(answerer, questions), strict=True):
+            number = self.judged(output)
             yield ArithmeticAnswer(
                 run=ONE_MODEL,
                 operation=problem.operation,
@@ -131,6 +132,14 @@ class Arithmetic(Task):
                 correct=number == problem.answer,
             )
         count(len(questions))
+
+    def written(self, answerer: Answerer, problems: Sequence[ArithmeticProblem]) -> list[str]:
+        """What the model writes behind each problem."""
+        return answers_to(answerer, [each.prompt for each in problems], [f"{each.answer:,}" for each in problems])
+
+    def judged(self, output: str) -> Decimal | None:
+        """The number of an output that is judged."""
+        return first_number(output)
 
     def facts(self, questions: Sequence[ArithmeticProblem]) -> Mapping[str, Any]:
         return (self.problems[0] if len(self.problems) == 1 else self).model_dump(exclude_none=True)
@@ -166,9 +175,9 @@ class Arithmetic(Task):
 
     @classmethod
     def tables(cls, records: Sequence[ArithmeticAnswer], baseline: str | None = None) -> list[Table]:
-        tables = [accuracies(cls.scores(records), "Exact answers by number of digits", "Operation")]
+        tables = [accuracies(cls.scores(records), f"{cls.what} by number of digits", "Operation")]
         if baseline is not None and (compared := cls.differences(records, baseline)):
-            tables.append(gains(compared, f"Exact answers compared to {baseline}", "Operation"))
+            tables.append(gains(compared, f"{cls.what} compared to {baseline}", "Operation"))
         if chained := cls.chains(records):
             what = "Exact additions by the longest run of places through which a carry must travel"
             tables.append(accuracies(chained, what, "Operation", "place"))
@@ -192,14 +201,14 @@ class Arithmetic(Task):
         for operation in dict.fromkeys(row.task for row in rows):
             runs = {row.run: row.parts for row in rows if row.task == operation}
             curves = Curves("digits", "Share of exact answers by number of digits", runs, run.baseline)
-            figures.append(Figure(f"Exact answers, {operation}", curves))
+            figures.append(Figure(f"{cls.what}, {operation}", curves))
         if chained := {row.run: row.parts for row in cls.chains(records)}:
             curves = Curves("places", "Share of exact additions by carry chain", chained, run.baseline)
             figures.append(Figure("Exact additions by the places through which a carry travels", curves))
         headlines = []
         for row in rows if len(rows) <= HEADLINES else ():
             value, (interval, asked), _ = percent(row.overall._replace(seeds=1))
-            headlines.append(Headline(f"Exact answers, {row.task}, {row.run}", value, f"{interval}, {asked}"))
+            headlines.append(Headline(f"{cls.what}, {row.task}, {row.run}", value, f"{interval}, {asked}"))
         shown = super().section(records, run)
         return shown._replace(notes=tuple(notes), figures=tuple(figures), headlines=tuple(headlines))
 
@@ -211,7 +220,7 @@ class Arithmetic(Task):
         if not rows:
             return None
         facts = {_NAMES.get(row.task, row.task): difference_facts({"all": row.overall, **row.parts}) for row in rows}
-        return Pairs([gains(rows, f"Exact answers compared to {baseline}", "Operation")], facts)
+        return Pairs([gains(rows, f"{cls.what} compared to {baseline}", "Operation")], facts)
 
 
 def answers_to(answerer: Answerer, prompts: Sequence[str], expected: Iterable[str]) -> list[str]:
@@ -234,11 +243,11 @@ def first_number(output: str) -> Decimal | None:
 def _columns(
     rows: Sequence[Score] | Sequence[Difference], unit: str = "digit"
 ) -> tuple[list[str], list[list[Estimate | None]]]:
-    """What the columns are called, all parts together and each part, a number of units; and what every row has in
-    them."""
+    """What the columns are called, all parts together and each part, a number of units or a name; and what every row
+    has in them."""
     parts = sorted({part for row in rows for part in row.parts})
-    names = ["All", *(f"{part} {unit}{'' if part == 1 else 's'}" for part in parts)]
-    return names, [[row.overall, *map(row.parts.get, parts)] for row in rows]
+    names = [part if isinstance(part, str) else f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
+    return ["All", *names], [[row.overall, *map(row.parts.get, parts)] for row in rows]
 
 
 def accuracies(rows: Sequence[Score], what: str, tasks: str, unit: str = "digit") -> Table:

@@ -14,6 +14,7 @@ from ani.data.collator import TokenizedExample, tokenize
 from ani.data.counterfactual import counterfactual_example
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
+from ani.data.value_problems import VALUE_PROBLEMS
 from ani.errors import InputError
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS
@@ -38,6 +39,9 @@ def load_examples(recipe: Recipe) -> list[Example]:
             case "calculations":
                 settings = source.model_dump(exclude={"kind"})
                 examples += map(problem_example, calculation_problems(**settings, split="train", seed=seed))
+            case "comparing" | "modulo":
+                settings = source.model_dump(exclude={"kind"})
+                examples += map(problem_example, VALUE_PROBLEMS[source.kind](**settings, split="train", seed=seed))
             case "calculation-sentences":
                 answered = training_sentences(source.count, seed=seed)
                 examples += [Example(each.prompt, each.completion, each.roles) for each in answered]

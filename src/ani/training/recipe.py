@@ -10,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from ani.data.arithmetic import MOST_DIGITS, Operation
 from ani.data.calculations import MOST_DIGITS as MOST_CALCULATED_DIGITS
 from ani.data.calculations import MOST_OPERANDS
+from ani.data.value_problems import MOST_DIGITS as MOST_DIVIDED_DIGITS
+from ani.data.value_problems import MOST_MODULUS, Form
 from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
@@ -100,6 +102,29 @@ class CalculationData(Section):
     """Whether operands and results may have a fraction."""
 
 
+class ComparingData(Section):
+    """Which of two numbers is larger, the first or the second, from our generator; forms in equal parts."""
+
+    kind: Literal["comparing"]
+    count: int = Field(ge=1)
+    """Examples in all."""
+    forms: list[Form] = Field(default=["plain"])
+    """How the numbers are written. `plain`: 1250.5; `grouped`: 1,250.5; `scientific`: 1.2505e3; `mixed`: each in
+    another of these ways."""
+
+
+class ModuloData(Section):
+    """Remainders of whole numbers from our generator; moduli and lengths in equal parts."""
+
+    kind: Literal["modulo"]
+    count: int = Field(ge=1)
+    """Examples in all."""
+    digits: list[Annotated[int, Field(ge=1, le=MOST_DIVIDED_DIGITS)]] = Field(default=[3, 4, 5, 6])
+    """Lengths of the divided numbers."""
+    moduli: list[Annotated[int, Field(ge=2, le=MOST_MODULUS)]] = Field(default=[7, 11, 13])
+    """What they are divided by."""
+
+
 class CalculationSentenceData(Section):
     """Texts up to a written calculation's equals sign, from our generator: half of them mean its result, half mean
     something else (a binary sum, a misquoted one, a rounded one), with their roles; a quarter of these again with the
@@ -151,7 +176,15 @@ class HubData(Section):
 
 
 DataSource = Annotated[
-    ArithmeticData | CalculationData | CalculationSentenceData | Gsm8kData | DiagnosticData | JsonlData | HubData,
+    ArithmeticData
+    | CalculationData
+    | CalculationSentenceData
+    | ComparingData
+    | ModuloData
+    | Gsm8kData
+    | DiagnosticData
+    | JsonlData
+    | HubData,
     Field(discriminator="kind"),
 ]
 

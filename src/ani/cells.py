@@ -1,0 +1,193 @@
+"""One model of a comparison: how it is trained, and how it answers; knows nothing of the other ones' results.
+
+Each step leaves its result when it is done and is skipped where that exists.
+"""
+
+import gc
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from rich.console import Console
+from transformers import PreTrainedTokenizerBase
+
+from ani.answerers import Candidate
+from ani.errors import InputError, TrainingFailed
+from ani.files import only_process_in, replacing_directory
+from ani.injection.adapter import CONFIG_FILE, load_adapter
+from ani.injection.methods import METHODS, Method
+from ani.launch import ONE_PROCESS, Processes
+from ani.models import load_config, load_model, load_tokenizer
+from ani.progress import training_lines
+from ani.results.files import SELECTION, task_file
+from ani.serving.merge import merge
+from ani.serving.vllm_plugin import servable
+from ani.tasks import Posed, ask, pose
+from ani.tasks.answering import Answerer
+from ani.tasks.benchmarks import Benchmark
+from ani.tasks.task import Task
+from ani.training.checkpoints import ADAPTER
+from ani.training.recipe import ProbeSettings, Recipe
+from ani.training.run import PROBE, paper_layer, train
+from ani.untrusted.text import read_json_object
+
+REFERENCE = "reference"
+Backend = Literal["transformers", "vllm"]
+
+
+class Cell(NamedTuple):
+    """One model to evaluate: a variant trained with a seed; or the reference, or a variant that trains nothing (seed
+    None)."""
+
+    variant: str
+    seed: int | None
+    recipe: Recipe
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.variant if self.seed is None else f"{self.variant}, seed {self.seed}"
+
+    @property
+    def method(self) -> Method:
+        return METHODS["ani" if self.variant == REFERENCE else self.recipe.method]
+
+    @property
+    def training(self) -> Path:
+        return self.folder / "training"
+
+    def asked(self, posed: Sequence[Posed]) -> list[Posed]:
+        """The tasks that this model can be asked."""
+        gate = self.seed is not None and self.recipe.ani is not None and self.recipe.ani.gate != "open"
+        return [each for each in posed if gate or not each.task.needs_gate]
+
+    def missing(self, posed: Sequence[Posed]) -> list[Posed]:
+        """Those of them that it has not answered."""
+        return [each for each in self.asked(posed) if not task_file(self.folder, each.task.name).is_file()]
+
+    def is_finished(self, posed: Sequence[Posed]) -> bool:
+        return not self.missing(posed)
+
+
+def reuse_probe(cell: Cell, cells: Sequence[Cell], probed: Path | None) -> None:
+    """Cells that probe the same model alike find the same layer: give this one what was found in the comparison's
+    folder, if it is `probed`, or by another cell."""
+    ani = cell.recipe.ani
+    if cell.seed is None or ani is None or ani.layer != "auto" or (cell.training / PROBE).exists():
+        return
+    what = ("dtype", "quantization", "probing")
+    alike = [o for o in cells if all(getattr(o.recipe, key) == getattr(cell.recipe, key) for key in what)]
+    places = [other.training / PROBE for other in alike]
+    if probed is not None and any(other.seed is None for other in alike):
+        places.insert(0, probed / PROBE)
+    if found := next((place for place in places if (place / SELECTION).is_file()), None):
+        with replacing_directory(cell.training / PROBE) as copy:
+            shutil.copytree(found, copy, dirs_exist_ok=True)
+
+
+def what_makes(cell: Cell) -> Any:
+    """What makes a cell's model: equal for two cells of which one would be trained and loaded just as the other."""
+    recipe = cell.recipe
+    if cell.seed is None:
+        return cell.method, recipe.model, recipe.dtype, recipe.quantization
+    changes: dict[str, Any] = {"output": ""}
+    if recipe.ani is None or recipe.ani.layer != "auto":
+        changes["probe"] = ProbeSettings()
+    if recipe.ani is not None and recipe.ani.layer == "paper":
+        changes["ani"] = recipe.ani.model_copy(update={"layer": paper_layer(recipe.model, load_config(recipe.model))})
+    return recipe.model_copy(update=changes)
+
+
+def train_cell(cell: Cell, console: Console) -> None:
+    """Train the cell's model, or go on with it, if it is trained at all; raises TrainingFailed."""
+    if cell.seed is None:
+        return
+    if not (cell.training / ADAPTER).is_dir():
+        try:
+            train(cell.recipe, resume=True, on_log=training_lines(console), console=console)
+        except TrainingFailed as error:
+            raise TrainingFailed(f"{cell.name}: {error}") from error
+    with only_process_in(cell.training):
+        for checkpoint in cell.training.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def ask_loaded(
+    cell: Cell,
+    posed: Sequence[Posed],
+    tokenizer: PreTrainedTokenizerBase,
+    backend: Backend,
+    console: Console,
+    processes: Processes = ONE_PROCESS,
+) -> None:
+    """Ask the trained model what is missing and not for `ask_merged`; of several processes all call this."""
+    missing = [each for each in cell.missing(posed) if not asks_merged(each.task, backend)]
+    if not missing:
+        return
+    # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
+    model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
+    if cell.seed is not None:
+        load_adapter(model, tokenizer, cell.training / ADAPTER)
+    answerer = Answerer(model, tokenizer, cell.method)
+    ask(missing, answerer, cell.folder, console=console, of=cell.name, processes=processes)
+
+
+def asks_merged(task: Task, backend: Backend) -> bool:
+    """Whether a task's answers are those of the merged checkpoint, as vLLM serves it."""
+    return backend == "vllm" and isinstance(task, Benchmark)
+
+
+def ask_merged(cell: Cell, posed: Sequence[Posed], backend: Backend, console: Console) -> None:
+    """Ask the checkpoint that serving would have what is missing, in a process of its own: vLLM gives no memory back.
+
+    Args:
+        cell: Which.
+        posed: All tasks.
+        backend: Of the comparison.
+        console: For progress.
+
+    Raises:
+        ChildProcessError: That process was killed.
+    """
+    tasks = [each.task for each in cell.missing(posed) if asks_merged(each.task, backend)]
+    if not tasks:
+        return
+    model, merged = cell.recipe.model, cell.folder / "merged"
+    if cell.seed is not None:
+        if not merged.is_dir():  # kept answers know the files by their times
+            merge(cell.training / ADAPTER, merged, model=model)
+        model = str(merged)
+    candidate = Candidate(model, None, "vllm", None, forced=cell.method.decoding is not None)
+    try:
+        candidate.check(tasks, alone=True)
+        servable(load_config(model), model)
+    except InputError as error:
+        console.print(f"{cell.name}: by transformers, not vLLM ({error})", highlight=False, markup=False)
+        candidate = candidate._replace(backend="transformers")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            pool.submit(_answer, candidate, tasks, cast(int, cell.recipe.data_seed), cell.folder, cell.name).result()
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                f"the process that answers {cell.name}'s benchmarks was killed; is there memory for it?"
+            ) from error
+    shutil.rmtree(merged, ignore_errors=True)
+
+
+def _answer(candidate: Candidate, tasks: Sequence[Task], seed: int, folder: Path, name: str) -> None:
+    posed = pose(tasks, load_tokenizer(candidate.model), load_config(candidate.model), seed)
+    ask(posed, candidate.load(tasks), folder, console=Console(), of=name)
+
+
+def injection(cell: Cell) -> dict[str, Any]:
+    """The layer and policy of a trained cell's adapter, if it has a module."""
+    config = read_json_object(cell.training / ADAPTER / CONFIG_FILE)
+    return {key: config[key] for key in ("layer", "policy") if key in config}

@@ -1,0 +1,129 @@
+"""Questions that a number's value answers and its digits hardly do: larger or smaller in forms that weren't learnt, and
+remainders. Knows nothing about training."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from ani.data.value_problems import FORMS, Form, ValueProblem, comparing_problems, modulo_problems
+from ani.results.files import Integer
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, scores
+from ani.results.statistics import difference_facts, share_facts
+from ani.results.tables import Table
+from ani.tasks.answering import Answerer
+from ani.tasks.arithmetic import accuracies, answers_to, gains
+from ani.tasks.task import Count, Pairs, Task
+
+_WORD = re.compile(r"[-\w.,]*\w")
+
+
+class ValueAnswer(Answer):
+    """An answered question, a line of `comparing.jsonl` or `modulo.jsonl`."""
+
+    task: str
+    """`comparing`, or `modulo 7`."""
+    part: str | Integer
+    """The form of the numbers that are compared, or how many digits the divided number has."""
+    prompt: str
+    answer: str
+    """The right one."""
+    output: str
+    """What the model wrote."""
+
+    @property
+    def identity(self) -> str:
+        """The prompt."""
+        return self.prompt
+
+
+class _ValueTask(Task):
+    """What the two have in common: all but their questions."""
+
+    unit = "questions"
+    record = ValueAnswer
+    together = 50
+
+    def answer(self, answerer: Answerer, questions: Sequence[ValueProblem], count: Count) -> Iterator[ValueAnswer]:
+        """Answer greedily; the first word of the output, or number, must be the answer."""
+        outputs = answers_to(answerer, [each.prompt for each in questions], [each.answer for each in questions])
+        for question, output in zip(questions, outputs, strict=True):
+            word = _WORD.search(output)
+            said = None if word is None else word[0]
+            facts = {**question._asdict(), "output": output, "prediction": said, "correct": said == question.answer}
+            yield ValueAnswer(run=ONE_MODEL, **facts)
+        count(len(questions))
+
+    @classmethod
+    def scores(cls, records: Sequence[ValueAnswer]) -> list[Score]:
+        """By task; the parts are forms or digits."""
+        return scores(records, lambda answer: answer.task, lambda answer: answer.part)
+
+    @classmethod
+    def differences(cls, records: Sequence[ValueAnswer], baseline: str) -> list[Difference]:
+        """By task; the parts are forms or digits."""
+        return differences(records, baseline, lambda answer: answer.task, lambda answer: answer.part)
+
+    @classmethod
+    def summary(cls, records: Sequence[ValueAnswer]) -> dict[str, Any]:
+        return {
+            row.task: {str(part): share_facts(found) for part, found in {"all": row.overall, **row.parts}.items()}
+            for row in cls.scores(records)
+        }
+
+    @classmethod
+    def tables(cls, records: Sequence[ValueAnswer], baseline: str | None = None) -> list[Table]:
+        tables = [accuracies(cls.scores(records), f"{cls.title}: right answers", "Task")]
+        if baseline is not None and (compared := cls.differences(records, baseline)):
+            tables.append(gains(compared, f"{cls.title}: right answers compared to {baseline}", "Task"))
+        return tables
+
+    @classmethod
+    def pairs(cls, records: Sequence[ValueAnswer], baseline: str) -> Pairs | None:
+        rows = cls.differences(records, baseline)
+        facts = {row.task: difference_facts({"all": row.overall, **row.parts}) for row in rows}
+        return Pairs([gains(rows, f"{cls.title}: right answers compared to {baseline}", "Task")], facts)
+
+
+class Comparing(_ValueTask):
+    """Which of two numbers is larger, in each form of writing them."""
+
+    name = "comparing"
+    title = "Comparing numbers"
+    note = (
+        "Which of two numbers is larger, the first or the second? Guessing is right half of the time. Mixed: the two "
+        "are written in different forms. Wilson 95% intervals."
+    )
+
+    count: int = Field(default=100, ge=1)
+    """Pairs of each form."""
+    forms: list[Form] = Field(default=list(FORMS), min_length=1)
+    """How the numbers are written: `plain`, `grouped`, `scientific` or `mixed`, as in training data."""
+
+    def questions(self, seed: int) -> list[ValueProblem]:
+        """None has the two values of a question in training data, in whatever form."""
+        return comparing_problems(self.count * len(self.forms), forms=self.forms, split="test", seed=seed)
+
+
+class Modulo(_ValueTask):
+    """Remainders of whole numbers."""
+
+    name = "modulo"
+    title = "Remainders"
+    note = (
+        "What a whole number is modulo another; guessing is right once in so many times. With matching periods in the "
+        "encoder the features all but say it: a positive control. Wilson 95% intervals."
+    )
+
+    count: int = Field(default=100, ge=1)
+    """Numbers for each modulus; each length has its share."""
+    digits: list[int] = Field(default=[3, 4, 5, 6])
+    """Lengths of the divided numbers."""
+    moduli: list[int] = Field(default=[7, 11, 13])
+    """What they are divided by."""
+
+    def questions(self, seed: int) -> list[ValueProblem]:
+        """None of the divided numbers is divided in training data."""
+        count = self.count * len(self.moduli)
+        return modulo_problems(count, digits=self.digits, moduli=self.moduli, split="test", seed=seed)
