@@ -85,7 +85,9 @@ def resumable(how: str | Callable[[], str]) -> Iterator[None]:
         _fail(f"{error.filename} can't be written: {error.strerror}; make room, then {next_step}", 1)
 
 
-def _note(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
+def _note(
+    message: Warning | str, category: object, filename: str, lineno: int, file: object = None, line: object = None
+) -> None:
     """Say our own warnings; others' are for developers (`ANI_TRACEBACK=1` prints them)."""
     if Path(filename).is_relative_to(Path(__file__).parent):
         _say("[yellow]note:[/yellow]", str(message))
