@@ -1,10 +1,10 @@
-# One command for everything: make demo | test | check | docs | bench | stress | wheel. The environment is made on first use.
+# One command for everything: make demo | test | check | docs | rehearsal | bench | stress | wheel. The environment is made on first use.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs bench stress wheel
+.PHONY: demo test check docs rehearsal bench stress wheel
 
 demo: $(READY)
 	$(BIN)/ani demo
@@ -22,6 +22,10 @@ check: $(READY)
 # Into site/; a warning, such as a link that leads nowhere, is an error. Needs no network.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# Every command of docs/reproduce.md in miniature, in minutes.
+rehearsal: $(READY)
+	$(BIN)/python stress/rehearsal.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/all.py

@@ -15,13 +15,7 @@ from ani.tasks.answering import Answerer
 from ani.tasks.lm_eval.kept import KeptAnswers
 from ani.tasks.lm_eval.model import ChatModel
 from tests.tiny import pair
-from tests.tokenizers import llama3, mistral, qwen
-
-THINKING = """\
-{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}
-{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"""
-"""Qwen3 thinks unless it is told not to."""
+from tests.tokenizers import QWEN3, llama3, mistral, qwen
 
 DATED = """\
 {%- if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}{{ bos_token }}
@@ -37,7 +31,7 @@ ALTERNATING = """\
 """Mistral's knows no system."""
 
 TEMPLATES = {
-    "thinking": (qwen, THINKING),
+    "thinking": (qwen, QWEN3),
     "dated": (llama3, DATED),
     "alternating": (mistral, ALTERNATING),
     "none": (llama3, None),

@@ -462,6 +462,7 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
         ("seeds=[1, 1]", "seeds must be distinct"),
         ("more_seeds={early: [1]}", "seeds must be distinct"),
         ("more_seeds={sft: [0]}", "there is no variant 'sft'"),
+        ("published={sft: {math: 50}}", "published: there is no variant 'sft'"),
         ("baseline=later", "baseline 'later' must be one of"),
         ("variants={}", "variants"),
         ("variants={a/b: []}", "variant 'a/b' needs another name"),

@@ -88,6 +88,10 @@ class Comparison(_Design):
     """Folder of comparisons: what one of them has trained by the same recipe with the same seed is copied, and so are
     its answers to the same questions."""
 
+    published: dict[str, dict[str, float]] = Field(default={})
+    """Variant (or `reference`): what a paper gives for it, in percent: `math`, `gsm8k`, `mmlu`, or additions by length,
+    such as `12 digits`; the report shows it beside what was measured."""
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for name in self.variants:
@@ -102,6 +106,8 @@ class Comparison(_Design):
             if len({*self.seeds, *more}) < len(self.seeds) + len(more):
                 raise ValueError(f"seeds must be distinct, not {[*self.seeds, *more]}")
         known = [*([REFERENCE] if self.reference else []), *self.variants]
+        if unknown := [name for name in self.published if name not in known]:
+            raise ValueError(f"published: there is no variant {unknown[0]!r}")
         if self.baseline is not None and self.baseline not in known:
             raise ValueError(f"baseline {self.baseline!r} must be one of {known}")
         return self
@@ -204,7 +210,8 @@ def run_comparison(
                 {"variant": cell.variant, "seed": cell.seed, **({} if cell.seed is None else injection(cell))}
                 for cell in cells
             ],
-            "settings": comparison.model_dump(mode="json"),
+            "published": comparison.published,
+            "settings": comparison.model_dump(mode="json", exclude={"published"}),
             **provenance(),
         }
         write_json(folder / RUN, facts)

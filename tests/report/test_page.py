@@ -442,6 +442,20 @@ def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
     assert "Exact answers, addition, ours" not in page.text  # five runs are too many for headlines
 
 
+def test_published_values_stand_beside_the_measured(tmp_path: Path) -> None:
+    write(tmp_path, "arithmetic.jsonl", [answer("ours", 12, i < 3, operation="+", prompt=str(i)) for i in range(4)])
+    answers = [benchmark_answer(run, "math", i, run == "ours") for run in ("base", "ours") for i in range(2)]
+    write(tmp_path, "math.jsonl", answers)
+    published = {"base": {"math": 49.28, "gsm8k": 90}, "ours": {"12 digits": 82}}
+    (tmp_path / "run.json").write_text(json.dumps({"published": published}))
+    page = build(tmp_path)
+    assert ["Run", "MATH", "12 digits"] in page.rows
+    assert ["base", "0.0% 0.0–65.8 published 49.3%", "–"] in page.rows
+    assert ["ours", "100.0% 34.2–100.0", "75.0% 30.1–95.4 published 82.0%"] in page.rows
+    write(tmp_path, "run.json", [{"published": {"base": {"gsm8k": 90}}}])
+    assert "Beside the published values" not in build(tmp_path).text
+
+
 @pytest.mark.parametrize("count", [6, 7])
 def test_many_runs_have_a_panel_each(tmp_path: Path, count: int) -> None:
     runs = [f"run-{index}" for index in range(count - 1)] + ["$base$"]

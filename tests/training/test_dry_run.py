@@ -2,11 +2,12 @@ import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import yaml
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig
 
 import ani
@@ -149,6 +150,25 @@ def test_activations_are_an_upper_bound_of_what_autograd_keeps(tiny_recipe: Writ
     measured = sum(storage.nbytes() for storage in kept.values())
     assert outputs.loss.requires_grad
     assert measured <= memory.activations + memory.logits <= 3 * measured
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_operations_are_those_that_torch_counts(tiny_recipe: Write, checkpointing: bool) -> None:
+    recipe = load_recipe(tiny_recipe(training={"gradient_checkpointing": checkpointing}), ["method=sft"])
+    plan = dry_run(recipe)
+    model, tokenizer = prepare(recipe)
+    cast(Any, model).enable_input_require_grads()  # else the first layer's backward pass is shorter
+    if checkpointing:
+        cast(Any, model).gradient_checkpointing_enable()
+    inputs = tokenizer("Room 505 holds 10 people", return_tensors="pt")["input_ids"]
+    with FlopCounterMode(display=False) as counter:
+        model.train()(input_ids=inputs, labels=inputs).loss.backward()
+    counts = counter.get_flop_counts()["Global"]
+    linear = sum(count for operation, count in counts.items() if "mm" in str(operation) and "bmm" not in str(operation))
+    assert plan.tokens is not None and plan.flops is not None
+    # What isn't computed again: the head, which counts in a tiny model, and a layer's last step, which hardly does.
+    head = model.get_output_embeddings().weight.numel() * 2 * inputs.numel() * int(checkpointing)
+    assert plan.flops / plan.tokens * inputs.numel() == pytest.approx(linear + head, rel=0.005 * checkpointing)
 
 
 def test_checkpointing_keeps_one_layer_and_the_hidden_states(tiny_recipe: Write) -> None:

@@ -15,6 +15,7 @@ from ani.errors import InputError
 from ani.files import replacing_file
 from ani.report.figures import draw
 from ani.report.layers import effects_section, layers_section, read_curve, read_selection
+from ani.report.published import published_section
 from ani.report.training import TrainingStep, training_section
 from ani.results.files import LAYERS, REPORT, RUN, TRAINING_LOG, Run, read_records, read_run
 from ani.results.sections import Section
@@ -55,6 +56,8 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
 def _sections(folder: Path, run: Run) -> list[Section]:
     results = read_results(folder)
     sections = [task.section(records, run) for task, records in presented(results)]
+    if beside := published_section(results, run.published):
+        sections.insert(0, beside)
     if curve := read_curve(folder):
         sections.append(layers_section(curve, read_selection(folder, curve)))
         if effects := effects_section(results, run, curve):

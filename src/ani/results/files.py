@@ -62,6 +62,8 @@ class Run(Record):
     """The run that a comparison's other runs are compared to."""
     cells: tuple[TrainedCell, ...] = ()
     """Of a comparison."""
+    published: dict[str, dict[str, float]] = {}
+    """Of a comparison: run, and what a paper gives for it, in percent by column of the tables."""
     packages: dict[str, str] = {}
     settings: dict[str, Any] = {}
 
