@@ -19,7 +19,7 @@ from ani.answerers import default_adapter
 from ani.injection.adapter import load_adapter
 from ani.injection.gate_view import gate_view
 from ani.injection.inspection import forced_gates
-from ani.playground import answer, build, decisions, launch, without_adapter
+from ani.playground import answer, build, decisions, forced, launch, without_adapter
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
 
@@ -100,16 +100,24 @@ def test_page(visit: Callable[..., Page]) -> None:
     assert base == answer(*bare, TEXT, 8)
     assert learnt == answer(model, tokenizer, TEXT, 8) != base
 
-    for choice, state in (("all open", "open, forced"), ("all shut", "shut, forced")):
-        page.get_by_label(choice).check()
+    for choice, state in (("open", "open, forced"), ("shut", "shut, forced")):
+        page.get_by_label(choice, exact=True).check()
         expect(marks).to_contain_text([state] * len(numbers))
         if state.startswith("open"):
             _, opened = answers(page)
             assert opened not in (base, learnt)
     assert answers(page) == (base, base)
+    page.get_by_label("4. 1,234").check()  # an open one that changes the answer
+    told[3] = told[3].replace("open", "shut, forced")
+    expect(marks).to_have_text(told)
+    _, one_shut = answers(page)
+    with forced(model, tokenizer, TEXT, False, ["4. 1,234"]):
+        assert one_shut == answer(model, tokenizer, TEXT, 8) not in (base, learnt)
 
     page.get_by_label("Text").fill(MARKUP)
     expect(marks).to_have_count(4)
+    expect(page.get_by_role("checkbox")).to_have_count(4)
+    expect(page.get_by_role("checkbox", checked=True)).to_have_count(0)
     assert page.locator("#evil").count() == 0
     without_notes = (
         "view => { view = view.cloneNode(true); view.querySelectorAll('small').forEach(note => note.remove()); "
@@ -169,7 +177,7 @@ def test_numbers_are_placed_in_the_text_and_decided_in_the_chat() -> None:
 def test_numbers_without_decision() -> None:
     model, tokenizer = attached("gemma", gate="open", overflow="skip", integer_digits=4)
     text = "from 12 to 123456"
-    view = gate_view(text, decisions(model, tokenizer, text), False, None)
+    view = gate_view(text, decisions(model, tokenizer, text), False)
     assert "= 12 · open, no gate" in view
     assert "= 123456 · left alone" in view
     assert "α" not in view

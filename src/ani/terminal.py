@@ -1,13 +1,16 @@
 """What every command has in common on a terminal: its console, how errors are said, how it ends; knows no command."""
 
 import errno
+import logging
 import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -32,6 +35,9 @@ def run(app: typer.Typer) -> NoReturn:
         signal.signal(signal.SIGTERM, _terminated)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' bars too
+    if not os.environ.get("ANI_TRACEBACK"):
+        logging.getLogger().addHandler(logging.NullHandler())  # or Python prints what others log
+        warnings.showwarning = _note
     try:
         code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
         if code == 130:
@@ -77,6 +83,14 @@ def resumable(how: str | Callable[[], str]) -> Iterator[None]:
             raise
         next_step = how if isinstance(how, str) else how()
         _fail(f"{error.filename} can't be written: {error.strerror}; make room, then {next_step}", 1)
+
+
+def _note(
+    message: Warning | str, category: object, filename: str, lineno: int, file: object = None, line: object = None
+) -> None:
+    """Say our own warnings; others' are for developers (`ANI_TRACEBACK=1` prints them)."""
+    if Path(filename).is_relative_to(Path(__file__).parent):
+        _say("[yellow]note:[/yellow]", str(message))
 
 
 def _terminated(*_: object) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
+import torch
 import typer.main
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -24,6 +25,7 @@ from ani.comparison import Comparison, evaluation_tasks, variant_recipes
 from ani.data.labelled import read_labelled
 from ani.data.sources import read_jsonl
 from ani.errors import how_to_install
+from ani.injection.attach import ani_module
 from ani.injection.config import REMOVED_SETTINGS
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
@@ -32,6 +34,7 @@ from ani.tasks import TASKS
 from ani.tasks.folders import evaluated_tasks
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
+from tests.tiny import pair
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -187,6 +190,23 @@ def test_the_readme_is_short_and_its_python_runs(
     printed = capsys.readouterr().out
     promised = re.findall(r"# … (= .*?)(?: …)?$", code, re.MULTILINE)
     assert len(promised) == 2 and all(answer in printed for answer in promised), printed
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a tiny model, and two steps."""
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(blocks(ROOT / "docs" / "notebook.md", "python"))
+    for shown, small in (("layer=24", "layer=2"), ("max_steps=60", "max_steps=2")):
+        assert shown in code
+        code = code.replace(shown, small)
+    monkeypatch.setattr("ani.models.load_model", lambda name, dtype: pair("llama")[0])
+    monkeypatch.setattr("ani.models.load_tokenizer", lambda name: pair("llama")[1])
+    cells: dict[str, Any] = {}
+    exec(code, cells)
+    assert "Calculate 48213 + 9954 =" in capsys.readouterr().out
+    trained, fresh = (ani_module(cells[name]).projection.weight for name in ("model", "fresh"))
+    assert trained.any() and torch.equal(trained, fresh)
+    assert "58167" in ani.inspect(cells["fresh"], cells["tokenizer"], "Calculate 48213 + 9954 =")._repr_html_()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

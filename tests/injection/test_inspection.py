@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 import torch
 
 from ani import inspect
-from ani.injection.attach import ani_module, number_locator
-from ani.injection.inspection import forced_gates, replaced_numbers
+from ani.injection.attach import ani_module, last_decision, number_locator
+from ani.injection.inspection import forced_gates, forced_numbers, replaced_numbers
 from ani.injection.locate import PADDING, text_ids
 from tests.refusals import refused
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
@@ -133,6 +134,50 @@ def test_open_gates_have_alpha_one() -> None:
     with pytest.raises(KeyError), forced_gates(model, True):
         raise KeyError
     assert ani_module(model).forced is None
+
+
+@pytest.mark.parametrize("opened", [True, False])
+@pytest.mark.parametrize("policy", ["terminal", "placewise", "running", "after"])
+def test_gates_of_single_numbers_are_forced_wherever_they_stand(policy: str, opened: bool) -> None:
+    """In a padded batch, and generating from a cache: as if those that are open were all there are."""
+    model, tokenizer = attached("llama", policy=policy)
+    locator, texts = number_locator(model), ["345 + 6781 =", "Is it 345? It is 6781 more"]
+    encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
+    prompt = text_ids(encoded["input_ids"], encoded["attention_mask"])[0]
+    prompt = prompt[prompt.count(PADDING) :]
+    number = locator.scanner.scan(prompt)[1]
+    tokens = dict.fromkeys(range(number.first_token, number.last_token + 1), opened)
+
+    def by_hand(ids: torch.Tensor) -> torch.Tensor:
+        length = encoded["input_ids"].shape[1]
+        mask = torch.nn.functional.pad(encoded["attention_mask"], (0, ids.shape[1] - length), value=1)
+        rows = text_ids(ids, mask)
+        response = [[place >= length for place in range(len(row))] for row in rows]
+        numbers = locator.batch(rows, response=response)
+        model(input_ids=ids, attention_mask=mask, numbers=numbers)
+        decision = last_decision(model)
+        assert decision is not None
+        padding = rows[0].count(PADDING)
+        carriers = {token + padding for token in tokens}
+        if policy == "after":
+            carriers = {max(carriers) + 1}
+        chosen = (numbers.rows == 0) & torch.isin(numbers.positions, torch.tensor(sorted(carriers)))
+        assert chosen.any()
+        kept = torch.where(chosen, opened, decision.injection.alpha > 0)
+        numbers = type(numbers)(*(getattr(numbers, field.name)[kept] for field in fields(numbers)))
+        with forced_gates(model, True):
+            logits: torch.Tensor = model(input_ids=ids, attention_mask=mask, numbers=numbers).logits
+        return logits
+
+    with torch.inference_mode():
+        learnt = model(**encoded).logits
+        with forced_numbers(model, {tuple(prompt): tokens}):
+            logits = model(**encoded).logits
+            written = model.generate(**encoded, max_new_tokens=6, do_sample=False)
+        torch.testing.assert_close(logits, by_hand(encoded["input_ids"]))
+        for length in range(encoded["input_ids"].shape[1], written.shape[1]):
+            assert torch.equal(by_hand(written[:, :length])[:, -1].argmax(dim=-1), written[:, length])
+        assert torch.equal(logits[1], learnt[1]) and torch.equal(model(**encoded).logits, learnt)
 
 
 @pytest.mark.parametrize("policy", ["terminal", "placewise", "running", "after"])

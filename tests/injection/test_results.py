@@ -16,7 +16,7 @@ from ani import AniConfig, InputError
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.injection.attach import last_decision, number_locator
-from ani.injection.inspection import another_value, forced_gates, replaced_results
+from ani.injection.inspection import another_value, forced_gates, forced_numbers, replaced_results
 from ani.injection.locate import NumberLocator
 from ani.numbers.calculations import Calculation
 from tests.properties import examples
@@ -161,6 +161,28 @@ def test_replaced_results_are_injected() -> None:
             assert not torch.equal(logits_of(model, ids), plain)
             raise KeyError
         assert torch.equal(logits_of(model, ids), plain)
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_the_gate_of_one_calculation_is_forced(opened: bool) -> None:
+    """At its equals sign and all that is written of its result, also in what follows a prompt."""
+    model, tokenizer = model_of("llama", "results")
+    prompt = "So 48 / 2 = 24, and 48 / 2 ="
+    learnt = ani.inspect(model, tokenizer, prompt)
+    sign = learnt[1].last_token
+    with forced_numbers(model, {tuple(tokenizer(prompt)["input_ids"]): {sign: opened}}):
+        assert ani.inspect(model, tokenizer, prompt) == [learnt[0], learnt[1]._replace(injected=opened)]
+        logits_of(model, ids_of(tokenizer, prompt + " 24, or 48 / 2 = 24"))
+    decision = last_decision(model)
+    assert decision is not None
+    applied = (decision.injection.alpha > 0).tolist()
+    as_learnt = (decision.injection.logits > 0).tolist()
+    at = number_locator(model).results(ids_of(tokenizer, prompt + " 24, or 48 / 2 = 24")[0].tolist())
+    places = decision.numbers.positions.tolist()
+    assert places == list(at) and sum(place >= sign for place in places) > 3
+    ends = max(place for place in places if place < sign + 4)
+    for place, now, before in zip(places, applied, as_learnt, strict=True):
+        assert now == (opened if sign <= place <= ends else before)
 
 
 @given(st.decimals(-1000, 1000, places=2), st.text(max_size=5))

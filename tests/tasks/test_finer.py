@@ -1,3 +1,4 @@
+import copy
 import json
 import zipfile
 from pathlib import Path
@@ -5,6 +6,7 @@ from typing import Any, Literal
 
 import huggingface_hub
 import pytest
+from tokenizers import normalizers
 
 import ani
 from ani.tasks.answering import Answerer
@@ -43,6 +45,18 @@ def test_a_model_without_ani_is_refused() -> None:
     refused(lambda: list(Finer().answer(Answerer(*pair("qwen3")), SENTENCES, print)), "no ANI module")
 
 
+def test_a_sentence_whose_numbers_the_tokenizer_changes_is_left_out_and_counted() -> None:
+    model, tokenizer = attached("mistral")
+    rewritten = FinerSentence("It is 10² m in 2024", (TaggedNumber(6, 8, "Area"), TaggedNumber(15, 19, "Year")))
+    answerer = Answerer(model, copy.deepcopy(tokenizer))
+    answerer.tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    alone, records = (list(Finer().answer(answerer, asked, id)) for asked in (SENTENCES, [rewritten, *SENTENCES]))
+    assert [(r.value, r.rewritten) for r in records[:2]] == [(None, True)] * 2 and records[2:] == alone
+    assert Finer.summary(records) == {**Finer.summary(alone), "sentences_left_out": 1}
+    (table,), (of_others,) = Finer.tables(records), Finer.tables(alone)
+    assert table.rows[:-1] == of_others.rows and table.rows[-1][1].text == "1"
+
+
 def test_summary() -> None:
     def record(text: str, role: Literal["nominal", "quantitative"], injected: bool) -> TaggedDecision:
         return TaggedDecision(text=text, tag="T", role=role, alpha=0.1, injected=injected)
@@ -52,6 +66,7 @@ def test_summary() -> None:
         *(record(text, "quantitative", injected) for text, injected in [("a", True), ("c", False)]),
     ]
     summary = Finer.summary(records)
+    assert summary.pop("sentences_left_out") == 0
     counts = {name: (share["right"], share["total"]) for name, share in summary.items()}
     assert counts == {"nominal_bypassed": (2, 3), "quantitative_injected": (1, 2), "precision": (2, 3)}
     assert summary["nominal_bypassed"]["share"] == pytest.approx(2 / 3)

@@ -75,10 +75,12 @@ def test_a_resumed_run_does_not_probe_again(
     assert SELECTION in before
 
     monkeypatch.setattr(run_module, "probe", None)  # not again
-    train(resume_recipe(run), resume=True, console=Console(file=StringIO()))
+    shown = StringIO()
+    train(resume_recipe(run), resume=True, console=Console(file=shown, width=9999))
     assert contents(run / PROBE) == before
-    layer = json.loads((run / PROBE / SELECTION).read_text())["layer"]
-    assert json.loads((run / ADAPTER / "ani_config.json").read_text())["layer"] == layer
+    found = json.loads((run / PROBE / SELECTION).read_text())
+    assert json.loads((run / ADAPTER / "ani_config.json").read_text())["layer"] == found["layer"]
+    assert found["reason"] in shown.getvalue()
 
 
 def test_a_run_killed_or_failed_while_it_probes_can_be_resumed(
@@ -101,8 +103,11 @@ def test_results_that_are_there_are_read(auto_recipe: Write, tmp_path: Path) -> 
     recipe = load_recipe(auto_recipe())
     folder = tmp_path / "run" / PROBE
     folder.mkdir(parents=True)
-    (folder / SELECTION).write_text('{"layer": 2}')
-    assert with_layer(recipe).ani.layer == 2
+    selection = {"layer": 2, "best": 2, "argmax": 1, "early_peak": None, "reason": "It was the best."}
+    (folder / SELECTION).write_text(json.dumps(selection))
+    shown = StringIO()
+    assert with_layer(recipe, Console(file=shown)).ani.layer == 2
+    assert shown.getvalue() == ""  # the comparison whose model this is has said it
     assert recipe.ani.layer == "auto"
     number = load_recipe(auto_recipe(), ["ani.layer=1"])
     assert with_layer(number) == number

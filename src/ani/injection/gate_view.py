@@ -1,6 +1,6 @@
 """The gate's decisions about a text as HTML, for notebooks and the playground; knows nothing about models."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,15 @@ _OPEN_STYLE = f"{_BASE_STYLE} background:#0b6b3a; color:#fff; border:2px solid #
 _SHUT_STYLE = f"{_BASE_STYLE} background:#e4e4e4; color:#222; border:2px dashed #777;"
 
 
-def gate_view(text: str, numbers: "Sequence[NumberDecision]", gated: bool, forced: bool | None) -> str:
-    """`text` as HTML, escaped, with every number marked by its gate: value, α as learnt, open or shut."""
+def gate_view(text: str, numbers: "Sequence[NumberDecision]", gated: bool, forced: Container[int] = ()) -> str:
+    """`text` as HTML, escaped, with every number marked by its gate: value, α as learnt, open or shut, and whether it
+    is one of those (by their place in `numbers`) that are `forced`."""
     parts, end = [], 0
-    for number in numbers:
+    for place, number in enumerate(numbers):
         undecided = number.alpha != number.alpha
         learnt = f"α {number.alpha:.3f} · " if gated and not undecided else ""
         state = "open" if number.injected else "left alone" if undecided else "shut"
-        why = "" if undecided else ", forced" if forced is not None else "" if gated else ", no gate"
+        why = "" if undecided else ", forced" if place in forced else "" if gated else ", no gate"
         parts += [
             escape(text[end : number.start]),
             f'<mark class="{"open" if number.injected else "shut"}" '

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -12,9 +12,11 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
 from ani.injection.gate_view import gate_view
-from ani.injection.locate import PADDING, OtherValue
+from ani.injection.locate import PADDING, OtherValue, equals_signs
 from ani.models import evaluating
 from ani.numbers.calculations import Calculation
+
+Fact = TypeVar("Fact")
 
 
 class NumberDecision(NamedTuple):
@@ -33,7 +35,7 @@ class NumberDecision(NamedTuple):
     """σ(z), before the threshold; NaN where the number got nothing: the config's overflow rule leaves it alone, or
     under `after` one token shows it and a later number to be over."""
     injected: bool
-    """α as applied: 1[σ(z) > 0.5], unless `forced_gates` says otherwise."""
+    """α as applied: 1[σ(z) > 0.5], unless `forced_gates` or `forced_numbers` says otherwise."""
 
 
 class Decisions(list[NumberDecision]):
@@ -46,7 +48,7 @@ class Decisions(list[NumberDecision]):
         """Whether there is a gate to decide."""
 
     def _repr_html_(self) -> str:
-        return gate_view(self.text, self, self.gated, None)
+        return gate_view(self.text, self, self.gated)
 
 
 @torch.inference_mode()
@@ -96,12 +98,10 @@ def inspect(
         for number in numbers
         for alpha, applied_alpha in [decided.get(carrier.get(number.last_token, -1), untouched)]
     ]
-    for token, result in results.items():
-        if token - 1 in results and results[token - 1].calculation is result.calculation:
-            continue  # it goes on with what the equals sign began
+    for token in sorted({*equals_signs(results).values()}):
         sign = locator.scanner.text(token_ids[: token + 1]).rfind("=") - shift
         alpha, applied_alpha = decided.get(token, untouched)
-        value = result.calculation.value
+        value = results[token].calculation.value
         found.append(NumberDecision("=", value, sign, sign + 1, token, token, alpha, applied_alpha > 0))
     return Decisions(text, gated, sorted(found, key=lambda decision: decision.start))
 
@@ -123,6 +123,24 @@ def forced_gates(model: nn.Module, opened: bool | None) -> AbstractContextManage
     open is α = 1. The model is shared: threads that use it meanwhile are forced too.
     """
     return _with(ani_module(model), "forced", opened)
+
+
+@contextmanager
+def forced_numbers(model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping[int, bool]]) -> Iterator[None]:
+    """Within the block, open or shut the gates of some numbers of prompts, in forward as in generation.
+
+    All others decide as learnt. The model is shared, as by `forced_gates`.
+
+    Args:
+        model: Attached.
+        prompts: Token ids that a text begins with, and which of its gates are open (True) or shut, by each token of
+            their number (`NumberDecision.first_token` to `last_token`).
+    """
+    with (
+        _with(number_locator(model), "forced_of", _by_prompt(prompts)),
+        _with(ani_module(model), "forced", "by role"),
+    ):
+        yield
 
 
 def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal]) -> AbstractContextManager[None]:
@@ -150,16 +168,22 @@ def replaced_numbers(
         prompts: Token ids that a text begins with, and what each number among them is taken to be, by each of its
             tokens (`ani.data.collator.tokenize`).
     """
+    return _with(number_locator(model), "others_of", _by_prompt(prompts))
 
+
+def _by_prompt(
+    prompts: Mapping[tuple[int, ...], Mapping[int, Fact]],
+) -> Callable[[Sequence[int]], Mapping[int, Fact]]:
+    """What is said of a row's tokens, by the prompt that it begins with."""
     lengths = sorted({len(prompt) for prompt in prompts}, reverse=True)
 
-    def others_of(token_ids: Sequence[int]) -> Mapping[int, OtherValue]:
+    def facts(token_ids: Sequence[int]) -> Mapping[int, Fact]:
         padding = next((place for place, token in enumerate(token_ids) if token != PADDING), 0)
         starts = (tuple(token_ids[padding : padding + length]) for length in lengths)
-        others = next((prompts[start] for start in starts if start in prompts), {})
-        return {token + padding: other for token, other in others.items()}
+        found = next((prompts[start] for start in starts if start in prompts), {})
+        return {token + padding: fact for token, fact in found.items()}
 
-    return _with(number_locator(model), "others_of", others_of)
+    return facts
 
 
 def another_value(calculation: Calculation) -> Decimal:

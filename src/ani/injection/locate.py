@@ -22,6 +22,7 @@ from ani.numbers.calculations import Calculation, Remainder
 
 UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
 """Values of `NumberBatch.roles`."""
+_ROLE_OF_FORCED = {None: UNKNOWN_ROLE, False: NOMINAL, True: QUANTITATIVE}
 
 _DIGIT = re.compile("[0-9]")
 
@@ -98,6 +99,15 @@ def in_units_of_place(number: str, end: int) -> str:
     return f"{mantissa}e{-shift}"
 
 
+def equals_signs(results: Mapping[int, Remainder]) -> dict[int, int]:
+    """The token of the equals sign at which each result of a row begins to be written."""
+    signs: dict[int, int] = {}
+    for token, result in results.items():
+        goes_on = token - 1 in results and results[token - 1].calculation is result.calculation
+        signs[token] = signs[token - 1] if goes_on else token
+    return signs
+
+
 class NumberLocator:
     """Finds and encodes the numbers of token rows by a config's policy, encoders and overflow rule."""
 
@@ -121,6 +131,9 @@ class NumberLocator:
         self.others_of: Callable[[Sequence[int]], Mapping[int, OtherValue]] | None = None
         """Of a row's numbers those that are taken to be others, by token (`ani.injection.inspection.replaced_numbers`);
         None: none is."""
+        self.forced_of: Callable[[Sequence[int]], Mapping[int, bool]] | None = None
+        """Of a row's numbers and calculations those whose gate is forced open or shut, by each token of a number and
+        that of a calculation's equals sign (`ani.injection.inspection.forced_numbers`); None: none is."""
         self.overflow = config.overflow
         self.substitutes = config.combine == "substitute"
         """Whether a number's sub-tokens but the last are hidden (`NumberBatch.absorbed`)."""
@@ -176,7 +189,8 @@ class NumberLocator:
                 one per row. Positions count from it.
             response: True for tokens of the response, per row. They are left alone if `hides_response`: during
                 generation nobody knows that a number has ended.
-            roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere.
+            roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. None:
+                `QUANTITATIVE` and `NOMINAL` are those that are forced open and shut.
             values: What the number that a token belongs to is taken to be, per row and by token; None: as `others_of`
                 says.
         """
@@ -190,6 +204,8 @@ class NumberLocator:
             ]
         for row, (token_ids, first) in enumerate(zip(rows, starts, strict=True)):
             known = roles[row] if roles is not None else ()
+            forced = self.forced_of(token_ids) if self.forced_of is not None and roles is None else {}
+            signs = equals_signs(self.results(token_ids)) if forced else {}
             results = self.results(token_ids, start=first)
             others: Mapping[int, OtherValue] = {}
             if values is not None:
@@ -197,8 +213,9 @@ class NumberLocator:
             elif self.others_of is not None:
                 others = self.others_of(token_ids)
             for number, at in self.find(token_ids, start=first):
-                role = known[number.last_token] if roles is not None else UNKNOWN_ROLE
-                absorbed = number.last_token - number.first_token if self.substitutes else 0
+                opened = forced.get(number.last_token)
+                role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]
+                absorbed = number.last_token - number.first_token if self.substitutes and opened is not False else 0
                 for token, text in self._tokens(number, at, token_ids, others.get(number.last_token)):
                     if token >= first:
                         result = results.pop(token, None)
@@ -206,8 +223,9 @@ class NumberLocator:
                         found.append((row, token - first, role, absorbed))
             for token, result in results.items():  # it has the role of the last number before it whose role is known
                 before = (role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE)
+                role = next(before, _ROLE_OF_FORCED[forced.get(signs.get(token, PADDING))])
                 carried.append(Carried(upcoming=result.upcoming))
-                found.append((row, token - first, next(before, UNKNOWN_ROLE), 0))
+                found.append((row, token - first, role, 0))
         if isinstance(self.encoder, CarriedEncoder):
             features = self.encoder.encode(carried)
         else:

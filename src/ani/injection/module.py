@@ -1,6 +1,6 @@
 """Project, gate, add: the trainable part of ANI; knows nothing about tokens, text or where its rows come from."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -69,8 +69,9 @@ class AniModule(nn.Module):
         assert config.hidden_size is not None and config.embedding_scale is not None
         self.config = config
         self.scale = config.embedding_scale
-        self.forced: bool | None = None
-        """Every gate open or shut, whatever it has learnt (`ani.injection.inspection.forced_gates`)."""
+        self.forced: bool | Literal["by role"] | None = None
+        """Every gate open or shut, whatever it has learnt (`ani.injection.inspection.forced_gates`); "by role": those
+        of numbers whose role is known (`forced_numbers`)."""
         self.projection = nn.Linear(feature_size, config.hidden_size, bias=False)
         start = config.start if config.combine == "add" else 1.0
         if start:
@@ -90,7 +91,8 @@ class AniModule(nn.Module):
         Args:
             hidden_states: Shape (N, d_model), any floating dtype; computed in the module's own dtype.
             features: φ, shape (N, d_fourier), float32.
-            roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown; for `gate="supervised"` in training.
+            roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown; for `gate="supervised"` in training, and
+                gates that are forced by role.
         """
         dtype = self.projection.weight.dtype
         hidden = hidden_states.to(dtype)
@@ -112,7 +114,11 @@ class AniModule(nn.Module):
             updated = hidden + alpha.unsqueeze(-1) * change
         else:
             # z > 0 is σ(z) > 0.5.
-            opened = logits > 0 if self.forced is None else torch.full_like(logits, self.forced, dtype=torch.bool)
+            opened = logits > 0
+            if isinstance(self.forced, bool):
+                opened = torch.full_like(opened, self.forced)
+            elif self.forced == "by role" and roles is not None:
+                opened = torch.where(roles < 0, opened, roles > 0)
             alpha = opened.to(dtype)
             # A closed gate returns h itself: bit for bit, also where h + 0·e would not be (−0, overflowing e).
             updated = torch.where(opened.unsqueeze(-1), hidden + change, hidden)

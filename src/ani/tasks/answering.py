@@ -25,6 +25,11 @@ if TYPE_CHECKING:
         PreTrainedTokenizerBase,
     )
 
+
+class RewrittenNumbers(InputError):
+    """The tokenizer changes the numbers of a text, so that the model reads others."""
+
+
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
 
@@ -213,8 +218,9 @@ class Answerer(NamedTuple):
         """The same for each of `find_numbers(text)`, in order.
 
         Raises:
-            InputError: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model reads
-                other numbers than the labelled ones; or the adapter injects results of calculations alone.
+            RewrittenNumbers: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model
+                reads other numbers than the labelled ones.
+            InputError: The adapter injects results of calculations alone.
         """
         from ani.injection.attach import number_locator
 
@@ -225,7 +231,7 @@ class Answerer(NamedTuple):
             )
         found, written = [each for each in self.decisions(text) if each.text != "="], find_numbers(text)
         if [decision.value for decision in found] != [str(number.value) for number in written]:
-            raise InputError(
+            raise RewrittenNumbers(
                 f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
                 f"{[decision.text for decision in found]}, so their roles aren't known; use one that keeps the text"
             )

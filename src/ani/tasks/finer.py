@@ -18,7 +18,8 @@ from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.results.scores import ONE_MODEL
 from ani.results.statistics import Estimate, grouped_share
-from ani.tasks.answering import Answerer
+from ani.results.tables import Cell, Table
+from ani.tasks.answering import Answerer, RewrittenNumbers
 from ani.tasks.gating import GateDecision
 from ani.tasks.task import Count, Measured
 from ani.untrusted.text import json_lines, zipped_json_lines
@@ -45,6 +46,8 @@ class TaggedDecision(GateDecision):
     text: str
     """The sentence."""
     tag: str
+    rewritten: bool = False
+    """Whether the tokenizer changes the numbers of the sentence, which is then left out: `injected` says nothing."""
 
 
 class TaggedNumber(NamedTuple):
@@ -118,10 +121,15 @@ class Finer(Measured):
     def answer(self, answerer: Answerer, questions: Sequence[FinerSentence], count: Count) -> Iterator[TaggedDecision]:
         """A record for each tagged number. Raises InputError as `Answerer.labelled_decisions`."""
         for text, numbers in questions:
-            decided = zip(find_numbers(text), answerer.labelled_decisions(text), strict=True)
-            by_start = {number.start: found for number, found in decided}
+            try:
+                decided = zip(find_numbers(text), answerer.labelled_decisions(text), strict=True)
+                by_start = {number.start: found for number, found in decided}
+            except RewrittenNumbers:
+                by_start = {}
             for number in numbers:
-                facts = by_start[number.start].model_dump(include={"value", "alpha", "injected"})
+                facts: dict[str, Any] = {"injected": False, "rewritten": True}
+                if by_start:
+                    facts = by_start[number.start].model_dump(include={"value", "alpha", "injected"})
                 yield TaggedDecision(run=ONE_MODEL, text=text, role=number.role, **number._asdict(), **facts)
             count(1)
 
@@ -138,7 +146,7 @@ class Finer(Measured):
         """
 
         def share(chosen: Callable[[TaggedDecision], bool], right: Callable[[TaggedDecision], bool]) -> Estimate | None:
-            listed = [record for record in records if chosen(record)]
+            listed = [record for record in records if chosen(record) and not record.rewritten]
             return grouped_share([right(record) for record in listed], [record.text for record in listed])
 
         nominal, shut = (lambda r: r.role == "nominal"), (lambda r: not r.injected)
@@ -150,6 +158,22 @@ class Finer(Measured):
             ),
             "precision": ("Nominal ones among the numbers left alone", share(shut, nominal)),
         }
+
+    @classmethod
+    def summary(cls, records: Sequence[TaggedDecision]) -> dict[str, Any]:
+        return {**super().summary(records), "sentences_left_out": _left_out(records)}
+
+    @classmethod
+    def tables(cls, records: Sequence[TaggedDecision], baseline: str | None = None) -> list[Table]:
+        (table,) = super().tables(records, baseline)
+        if count := _left_out(records):
+            row = (Cell("Sentences left out, as the tokenizer changes their numbers"), Cell(str(count)))
+            table = table._replace(rows=(*table.rows, row))
+        return [table]
+
+
+def _left_out(records: Sequence[TaggedDecision]) -> int:
+    return len({record.text for record in records if record.rewritten})
 
 
 def _records(source: str) -> Iterator[tuple[str, Any]]:

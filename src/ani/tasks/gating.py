@@ -1,5 +1,6 @@
 """Does the gate tell names from quantities? Knows nothing about how it learnt to."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -130,14 +131,12 @@ def separation(*seeds: Sequence[GateDecision]) -> Separation:
 
 
 def _auc(records: Sequence[GateDecision]) -> float | None:
-    from scipy.stats import rankdata
-
     quantitative, nominal = ([r.alpha for r in records if r.role == role] for role in ROLES)
-    if not quantitative or not nominal or None in (*quantitative, *nominal):
+    alphas = sorted(alpha for alpha in nominal if alpha is not None)
+    if not quantitative or not nominal or None in quantitative or len(alphas) < len(nominal):
         return None
-    ranks = rankdata([*quantitative, *nominal])[: len(quantitative)]
-    pairs = len(nominal) * len(quantitative)
-    return (float(ranks.sum()) - len(quantitative) * (len(quantitative) + 1) / 2) / pairs
+    below = sum(bisect_left(alphas, alpha) + bisect_right(alphas, alpha) for alpha in quantitative if alpha is not None)
+    return below / (2 * len(nominal) * len(quantitative))
 
 
 def separations(records: Sequence[GateDecision]) -> dict[str, Separation]:

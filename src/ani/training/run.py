@@ -22,15 +22,15 @@ from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.attach import ani_module, attach, base_model, is_attached, number_locator
 from ani.models import DTypeName, default_dtype, load_config, load_model, load_tokenizer
+from ani.probing.curve import SelectedLayer
 from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
-from ani.results.files import SELECTION
+from ani.results.files import SELECTION, read_object
 from ani.settings import save_settings
 from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, load_examples, tokenized_examples
 from ani.training.recipe import LoraSettings, Recipe, load_recipe
 from ani.training.trainer import AniTrainer
-from ani.untrusted.text import read_json_object
 
 PROBE = "probe"
 RECIPE_FILE = "recipe.yaml"
@@ -172,18 +172,17 @@ def paper_layer(name: str, config: PreTrainedConfig) -> int:
 
 
 def _probed_layer(recipe: Recipe, console: Console | None) -> int:
-    """The layer that probing chooses, or chose when this run began."""
+    """The layer that probing chooses, or chose when this run, or another model of a comparison, began."""
     output = Path(recipe.output)
-    selected = output / PROBE / SELECTION
+    selected, file = output / PROBE / SELECTION, output / RECIPE_FILE
+    new = not file.exists()
     if selected.is_file():
-        layer = read_json_object(selected).get("layer")
-        if type(layer) is not int:
-            raise InputError(f"{selected} is damaged: it names no layer; remove {selected.parent} to probe again")
-        return layer
+        found = read_object(selected, SelectedLayer)
+        if console is not None and not new:
+            console.print(found.reason, highlight=False)
+        return found.layer
     model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
     # First, so that a run that is killed while it probes, or right after, can be resumed.
-    file = output / RECIPE_FILE
-    new = not file.exists()
     if new:
         save_settings(recipe, file)
     try:
