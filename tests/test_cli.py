@@ -84,6 +84,8 @@ def test_help_names_every_argument(run: Run, command: str) -> None:
     done = run(command, "--help", code=0)
     assert "Usage: " in done.out and f"ani {command}" in done.out and done.err == ""
     for parameter in COMMANDS[command].params:
+        if getattr(parameter, "hidden", False):
+            continue
         names = parameter.opts if parameter.param_type_name == "option" else [parameter.name]
         assert all(name in done.out for name in names), names
 
@@ -368,7 +370,7 @@ def test_an_adapter_knows_its_model(
         (["diff", "one"], ["'baseline'"]),
         (
             ["diff", "[one]", "two"],
-            ["[one] holds none of arithmetic.jsonl, reading.jsonl, calculations.jsonl, comparing.jsonl"],
+            ["[one] holds none of arithmetic.jsonl, arithmetic-chat.jsonl, reading.jsonl, calculations.jsonl"],
         ),
         (["eval", "--out", "out", "--operations", "power"], ["unknown operation 'power'"]),
         (["eval", "--out", "out", "--tasks", "gating"], ["needs --adapter"]),

@@ -306,14 +306,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, tokenizer
 
 
-@pytest.mark.parametrize("policy", ["after", "terminal"])
-def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(("policy", "prompted"), [("after", 200), ("terminal", 50)])
+def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path, policy: str, prompted: int) -> None:
     folder, tokenizer = trained
     adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
     config = adapter / CONFIG_FILE
     config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
     decisions = {DECISIONS: str(tmp_path / "decisions.jsonl")}
-    check_parity(*merged(tmp_path, "smollm2"), tokenizer, 200, additional_config=decisions)
+    check_parity(*merged(tmp_path, "smollm2"), tokenizer, prompted, additional_config=decisions)
 
 
 def test_states_come_from_a_store(tmp_path: Path) -> None:

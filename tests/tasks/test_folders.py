@@ -139,7 +139,7 @@ def test_what_has_no_pairs_is_refused(
 def test_folders_that_can_not_be_compared_are_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
     ours, base = folders
     refused(lambda: compare_folders(ours, base / ".." / "ours"), "would be compared to itself")
-    gone = "gone holds none of arithmetic.jsonl, reading.jsonl, … `ani eval --out`"
+    gone = "gone holds none of arithmetic.jsonl, arithmetic-chat.jsonl, … `ani eval --out`"
     refused(lambda: compare_folders(ours, tmp_path / "gone"), gone)
     one = save(tmp_path / "one", {"gsm8k.jsonl": records(OURS)["gsm8k.jsonl"], "routing.jsonl": []})
     two = save(tmp_path / "two", {"math.jsonl": records(BASE)["math.jsonl"], "routing.jsonl": []})
