@@ -306,7 +306,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, tokenizer
 
 
-@pytest.mark.parametrize(("policy", "prompted"), [("after", 200), ("terminal", 50)])
+@pytest.mark.parametrize(("policy", "prompted"), [("after", 100), ("terminal", 50)])
 def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path, policy: str, prompted: int) -> None:
     folder, tokenizer = trained
     adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
