@@ -196,7 +196,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     """With a tiny model, and two steps."""
     monkeypatch.chdir(tmp_path)
     code = "\n".join(blocks(ROOT / "docs" / "notebook.md", "python"))
-    for shown, small in (("layer=24", "layer=2"), ("max_steps=60", "max_steps=2")):
+    for shown, small in (("layer=18", "layer=2"), ("max_steps=120", "max_steps=2")):
         assert shown in code
         code = code.replace(shown, small)
     monkeypatch.setattr("ani.models.load_model", lambda name, dtype: pair("llama")[0])
