@@ -1,9 +1,13 @@
 import json
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,6 @@ from rich.console import Console
 
 import ani
 from ani import cells, comparison
-from ani.answerers import Candidate
 from ani.errors import InputError, TrainingFailed
 from ani.results.files import TRAINING_LOG
 from ani.settings import load_settings, save_settings
@@ -387,8 +390,8 @@ def test_benchmarks_are_answered_as_they_would_be_served(
             super().__init__(workers)
             self.process = ProcessPoolExecutor(workers, mp_context=mp_context)
 
-        def submit(self, function: Any, candidate: Candidate, *rest: Any) -> Any:  # type: ignore[override]
-            return (self.process if candidate.backend == "vllm" else super()).submit(function, candidate, *rest)
+        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Any:
+            return (self.process if arguments[0].backend == "vllm" else super()).submit(function, *arguments)
 
     monkeypatch.setattr(cells, "ProcessPoolExecutor", Pool)
     data, folder, printed = tmp_path / "gsm8k.jsonl", tmp_path / "results", StringIO()
@@ -414,6 +417,18 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     compare(output=str(again), reuse=str(tmp_path), **settings)  # trained already, answered otherwise
     outputs = [record["output"] for record in read(again / "gsm8k.jsonl")]
     assert outputs == [record["output"] for record in served[:3]]
+
+
+def test_what_is_interrupted_takes_its_process_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cells.by_itself(time.sleep, 10**6)
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_is_killed_is_told() -> None:
+    with pytest.raises(BrokenProcessPool):
+        cells.by_itself(os._exit, 1)
 
 
 def test_a_folder_of_something_or_somebody_else_is_refused(compare: Compare, tmp_path: Path) -> None:

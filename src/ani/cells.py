@@ -5,10 +5,10 @@ Each step leaves its result when it is done and is skipped where that exists.
 
 import gc
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -172,14 +172,25 @@ def ask_merged(cell: Cell, posed: Sequence[Posed], backend: Backend, console: Co
     except InputError as error:
         console.print(f"{cell.name}: by transformers, not vLLM ({error})", highlight=False, markup=False)
         candidate = candidate._replace(backend="transformers")
+    try:
+        by_itself(_answer, candidate, tasks, cast(int, cell.recipe.data_seed), cell.folder, cell.name)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            f"the process that answers {cell.name}'s benchmarks was killed; is there memory for it?"
+        ) from error
+    shutil.rmtree(merged, ignore_errors=True)
+
+
+def by_itself(work: Callable[..., None], *arguments: Any) -> None:
+    """Do `work` in a process of its own, which ends with this one; raises what it raises, BrokenProcessPool if it is
+    killed."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            pool.submit(_answer, candidate, tasks, cast(int, cell.recipe.data_seed), cell.folder, cell.name).result()
-        except BrokenProcessPool as error:
-            raise ChildProcessError(
-                f"the process that answers {cell.name}'s benchmarks was killed; is there memory for it?"
-            ) from error
-    shutil.rmtree(merged, ignore_errors=True)
+            pool.submit(work, *arguments).result()
+        except (KeyboardInterrupt, SystemExit):  # SIGTERM reaches this process alone
+            for process in active_children():
+                process.terminate()
+            raise
 
 
 def _answer(candidate: Candidate, tasks: Sequence[Task], seed: int, folder: Path, name: str) -> None:

@@ -79,7 +79,9 @@ def test_splits_share_no_numbers(draw: Any, arguments: dict[str, Any]) -> None:
 
 
 def test_what_can_not_be_drawn_is_refused() -> None:
-    refused(lambda: comparing_problems(1, forms=[], split="train"), "forms must be distinct ones of plain, grouped")
+    refused(
+        lambda: comparing_problems(1, forms=[], split="train"), "forms must be distinct names among ['plain', 'grouped'"
+    )
     refused(lambda: comparing_problems(1, forms=["plain"] * 2, split="train"), "forms must be distinct")
     refused(lambda: comparing_problems(-1, split="train"), "count must not be negative")
     refused(lambda: modulo_problems(1, digits=[16], split="train"), "digits must be distinct numbers of 1 to 15")

@@ -5,7 +5,7 @@ Knows nothing about tokenizers, models or how an answer is scored.
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 from itertools import cycle, product
 from math import lcm
@@ -97,7 +97,8 @@ def arithmetic_problems(
     Raises:
         InputError: an argument is out of its domain, or a length has fewer problems than asked for.
     """
-    check_drawn(count, operations, split, digits=(digits, 1, MOST_DIGITS))
+    check_drawn(count, split, digits=(digits, 1, MOST_DIGITS))
+    check_names("operations", operations, SYMBOLS)
     # Walking the grid diagonally keeps both margins even at any count, not only at whole grids.
     turn = lcm(len(digits), len(operations))
     wanted = Counter(
@@ -127,9 +128,7 @@ def chained_sums(
     Raises:
         InputError: an argument is out of its domain (a chain needs a longer operand), or there are too few problems.
     """
-    check_drawn(
-        count, ["addition"], split, digits=(digits, 1, MOST_DIGITS), chains=(chains, 0, min(digits, default=1) - 1)
-    )
+    check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), chains=(chains, 0, min(digits, default=1) - 1))
     random = Random(seed)
     found: dict[ArithmeticProblem, None] = {}
     for _, (length, chain) in zip(range(count), cycle(product(digits, chains)), strict=False):
@@ -168,18 +167,20 @@ def _chained(length: int, chain: int, random: Random) -> tuple[int, int]:
     return left, right
 
 
-def check_drawn(
-    count: int, operations: Sequence[Operation], split: Split, **numbers: tuple[Sequence[int], int, int]
-) -> None:
+def check_drawn(count: int, split: Split, **numbers: tuple[Sequence[int], int, int]) -> None:
     """Raises InputError unless problems can be drawn so; `numbers` are distinct ones of a range each, by name."""
     if count < 0:
         raise InputError(f"count must not be negative, but is {count}")
     for name, (given, low, high) in numbers.items():
         if not given or len(set(given)) < len(given) or min(given) < low or max(given) > high:
             raise InputError(f"{name} must be distinct numbers of {low} to {high}, not {given!r:.80}")
-    if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(SYMBOLS):
-        raise InputError(f"operations must be distinct names among {list(SYMBOLS)}, not {operations!r:.80}")
     check_split(split)
+
+
+def check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
+    """Raises InputError unless these are distinct and known ones, and there is one."""
+    if not given or len(set(given)) < len(given) or not set(given) <= set(known):
+        raise InputError(f"{what} must be distinct names among {list(known)}, not {given!r:.80}")
 
 
 def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random) -> list[ArithmeticProblem]:

@@ -14,7 +14,7 @@ from itertools import count as counted
 from itertools import cycle, islice, product
 from typing import NamedTuple, get_args
 
-from ani.data.arithmetic import SYMBOLS, Operation, check_drawn, split_of
+from ani.data.arithmetic import SYMBOLS, Operation, check_drawn, check_names, split_of
 from ani.data.split import Split
 from ani.errors import InputError
 from ani.numbers.calculations import remainder
@@ -94,7 +94,8 @@ def calculation_problems(
     Raises:
         InputError: an argument is out of its domain, or there are too few problems of one kind.
     """
-    check_drawn(count, operations, split, digits=(digits, 1, MOST_DIGITS), operands=(operands, 2, MOST_OPERANDS))
+    check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), operands=(operands, 2, MOST_OPERANDS))
+    check_names("operations", operations, SYMBOLS)
     rng = random.Random(f"calculations {split} {seed}")
     symbols = [SYMBOLS[operation] for operation in operations]
     found: dict[str, CalculationProblem] = {}

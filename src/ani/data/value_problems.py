@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import yaml
 
-from ani.data.arithmetic import check_drawn, split_of
+from ani.data.arithmetic import check_drawn, check_names, split_of
 from ani.data.split import Split
 from ani.errors import InputError
 
@@ -60,9 +60,8 @@ def comparing_problems(
     Raises:
         InputError: an argument is out of its domain.
     """
-    check_drawn(count, ["addition"], split)
-    if not forms or len(set(forms)) < len(forms) or not set(forms) <= set(FORMS):
-        raise InputError(f"forms must be distinct ones of {', '.join(FORMS)}, not {forms!r:.80}")
+    check_drawn(count, split)
+    check_names("forms", forms, FORMS)
     random, texts = Random(f"comparing {split} {seed}"), _templates("comparing")
 
     def draw(form: Form, answer: str) -> tuple[str, ValueProblem]:
@@ -95,7 +94,7 @@ def modulo_problems(
     Raises:
         InputError: an argument is out of its domain, or there are too few numbers of a length.
     """
-    check_drawn(count, ["addition"], split, digits=(digits, 1, MOST_DIGITS), moduli=(moduli, 2, MOST_MODULUS))
+    check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), moduli=(moduli, 2, MOST_MODULUS))
     random, texts = Random(f"modulo {split} {seed}"), _templates("modulo")
 
     def draw(modulus: int, length: int) -> tuple[str, ValueProblem]:
