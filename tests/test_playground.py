@@ -15,8 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 import ani.cli
-from ani.answerers import default_adapter
-from ani.injection.adapter import load_adapter
+from ani.injection.adapter import SHIPPED, load_adapter
 from ani.injection.gate_view import gate_view
 from ani.injection.inspection import forced_gates
 from ani.playground import answer, build, decisions, forced, launch, without_adapter
@@ -133,7 +132,7 @@ def test_page(visit: Callable[..., Page]) -> None:
 def test_shipped_adapter(visit: Callable[..., Page]) -> None:
     """With ANI_SCREENSHOT=FILE it also writes the picture of docs/serve.md."""
     model, tokenizer = pair("smollm2")
-    load_adapter(model, tokenizer, default_adapter("smollm2") or "")
+    load_adapter(model, tokenizer, SHIPPED[0])
     page = visit(model, tokenizer)
     marks = page.locator("#gates mark")
     expect(marks).to_contain_text(["505", "10"])

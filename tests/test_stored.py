@@ -103,6 +103,7 @@ JSON: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_tables_are_the_same_byte_for_byte(name: str) -> None:
+    """But for `diff.txt`, stored anew: what is too wide was cut off with "…" then, and stands in blocks now."""
     assert PRINTED[name]() == Path("printed", name).read_text(encoding="utf-8")
 
 

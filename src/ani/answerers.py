@@ -1,12 +1,12 @@
 """Who answers, by the names that a command line has for models and adapters; knows nothing about what is asked."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.injection.adapter import adapter_base, adapter_method, load_adapter
+from ani.injection.adapter import SHIPPED, adapter_base, adapter_method, load_adapter
 from ani.injection.attach import has_gate
 from ani.injection.methods import METHODS, Method
 from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
@@ -59,6 +59,16 @@ class Candidate(NamedTuple):
             need_gate(model, self.adapter or self.model, gated)
         return Answerer(model, tokenizer, method, self.batch_size)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `run.json` says of it."""
+        return {
+            "model": self.model,
+            "adapter": self.adapter,
+            "backend": self.backend,
+            **({"forced": True} if self.forced else {}),
+        }
+
     def _method(self) -> Method | None:
         return adapter_method(self.adapter) if self.adapter is not None else _merged_method(self.model)
 
@@ -78,13 +88,15 @@ def adapted_model(model: str, adapter: str | None) -> tuple[PreTrainedModel, Pre
     return loaded, tokenizer
 
 
-def default_adapter(model: str) -> str | None:
-    """The adapter that ships for a model; None: the model is a merged checkpoint, which has its own."""
-    if model == EMBEDDED:
-        return "smollm2-adapter"
-    if _merged_method(model) is None:
+def injecting(model: str | None, adapter: str | None) -> tuple[str, str | None]:
+    """The model to load (`model_for`) and its adapter: the one that is named, else the one that ships for the model;
+    None: the model is a merged checkpoint, which has its own."""
+    model = model_for(model, adapter)
+    if adapter is None and model == EMBEDDED:
+        return model, SHIPPED[0]
+    if adapter is None and _merged_method(model) is None:
         raise InputError(f"--adapter is missing: an adapter ships for smollm2 only, not for {model!r}")
-    return None
+    return model, adapter
 
 
 def need_gate(model: PreTrainedModel, name: str, what: str) -> None:

@@ -17,7 +17,7 @@ from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import end_with_launcher, join, launch, launched, need_one_process
-from ani.terminal import chosen, console
+from ani.terminal import assigned, chosen, console, heard, integers, made
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,7 +55,8 @@ def demo(
     changes += [] if out is None else [f"output={json.dumps(str(out))}"]
     with terminal.resumable("continue with the same command"):
         report = run_comparison(DEMO, console, changes, overrides or ())
-    console.print(f"\nThe report: [bold]{escape(str(report.resolve()))}[/bold] (open it in a browser)", soft_wrap=True)
+    console.print()
+    made("report", report.resolve(), " (open it in a browser)")
 
 
 @app.command()
@@ -66,13 +67,12 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
-    from ani.answerers import adapted_model, default_adapter, model_for
+    from ani.answerers import adapted_model, injecting
     from ani.results.decisions import DecidedText
     from ani.tasks.answering import Answerer
     from ani.tasks.inspected import Inspected, inspection_table, marked_text
 
-    model = model_for(model, adapter)
-    answerer = Answerer(*adapted_model(model, adapter or default_adapter(model)))
+    answerer = Answerer(*adapted_model(*injecting(model, adapter)))
     decided = DecidedText(text=text, numbers=answerer.decisions(text))
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
@@ -89,13 +89,12 @@ def playground(
     port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 7860,
 ) -> None:
     """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
-    from ani.answerers import adapted_model, default_adapter, model_for
+    from ani.answerers import adapted_model, injecting
     from ani.playground import build, launch
 
-    model = model_for(model, adapter)
-    page = build(*adapted_model(model, adapter or default_adapter(model)))
+    page = build(*adapted_model(*injecting(model, adapter)))
     url = launch(page, host, port)
-    console.print(f"The playground: [bold]{escape(url)}[/bold] (Ctrl-C ends it)", soft_wrap=True)
+    made("playground", url, " (Ctrl-C ends it)")
     page.block_thread()
 
 
@@ -128,7 +127,7 @@ def probe(
     from ani.results.files import SELECTION, read_object
     from ani.results.tables import rich_table
 
-    wanted = _layers(layers) if layers is not None else None
+    wanted = None if layers is None else integers("--layers", layers)
     team = join(processes)
     with terminal.resumable("start the same command again"), only_process_in(out):
         selection = run(
@@ -141,7 +140,7 @@ def probe(
             policy=policy,
             layers=wanted,
             seed=seed,
-            console=Console(quiet=True) if as_json else console,
+            console=heard(not as_json),
             facts={"model": model},
             processes=team,
         )
@@ -203,7 +202,7 @@ def train(
     end_with_launcher()
     with terminal.resumable(how):
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
-    console.print(f"The adapter: [bold]{escape(str(Path(plan.output) / ADAPTER))}[/bold]", soft_wrap=True)
+    made("adapter", Path(plan.output) / ADAPTER)
     PartialState().destroy_process_group()
 
 
@@ -236,7 +235,7 @@ def compare(
 
     with terminal.resumable("continue with the same command"):
         page = run_comparison(recipe, console, overrides or (), asked_by=asked_by if processes > 1 else None)
-    console.print(f"The report: [bold]{escape(str(page.resolve()))}[/bold]", soft_wrap=True)
+    made("report", page.resolve())
 
 
 @app.command("eval")
@@ -293,7 +292,7 @@ def evaluate(
 
     asked = with_options(
         chosen("task", tasks, evaluated_tasks()),
-        data=dict(_task_data(entry) for entry in data or ()),
+        data=dict(assigned("--data", entry) for entry in data or ()),
         operations=chosen("operation", operations, SYMBOLS),
         limit=limit,
         max_new_tokens=max_new_tokens,
@@ -304,22 +303,11 @@ def evaluate(
     team = join(processes)
     how = "start the same command again: benchmarks go on, other tasks begin anew"
     with terminal.resumable(how), only_process_in(out):
-        results = run(
-            asked,
-            candidate.load(asked),
-            out,
-            seed=seed,
-            console=Console(quiet=True) if as_json else console,
-            facts={
-                "model": candidate.model,
-                "adapter": adapter,
-                "backend": backend,
-                **({"forced": True} if forced else {}),
-            },
-            processes=team,
-        )
+        answerer = candidate.load(asked)
+        shown = heard(not as_json)
+        results = run(asked, answerer, out, seed=seed, console=shown, facts=candidate.facts, processes=team)
     if as_json and team.main:
-        print(json.dumps(results))
+        print(json.dumps(results, ensure_ascii=False))
 
 
 @app.command("gate-shares")
@@ -339,25 +327,25 @@ def gate_shares(
     as_json: JsonOption = False,
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
-    from ani.answerers import adapted_model, default_adapter, model_for, need_gate
+    from ani.answerers import adapted_model, injecting, need_gate
     from ani.tasks.answering import Answerer
     from ani.tasks.folders import evaluate as run
     from ani.tasks.gate_shares import GateShares
 
     team = join(processes)
-    model = model_for(model, adapter)
-    adapter = adapter or default_adapter(model)
+    model, adapter = injecting(model, adapter)
     task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
     with terminal.resumable("start the same command again"), only_process_in(out):
         attached, tokenizer = adapted_model(model, adapter)
         need_gate(attached, adapter or model, "ani gate-shares")
+        facts = {"model": model, "adapter": adapter}
         results = run(
             [task],
             Answerer(attached, tokenizer),
             out,
             seed=seed,
-            console=Console(quiet=True) if as_json else console,
-            facts={"model": model, "adapter": adapter},
+            console=heard(not as_json),
+            facts=facts,
             processes=team,
         )
     if as_json and team.main:
@@ -389,7 +377,7 @@ def report(folder: Annotated[Path, typer.Argument(help="Directory with result fi
     """Write one self-contained HTML page from the result files of a directory."""
     from ani.report import build_report
 
-    console.print(f"The report: [bold]{escape(str(build_report(folder).resolve()))}[/bold]", soft_wrap=True)
+    made("report", build_report(folder).resolve())
 
 
 @app.command()
@@ -410,7 +398,7 @@ def diagnostic(
 
     with terminal.resumable("start the same command again"), counting(console, "texts", 2 * count) as kept:
         build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)
-    console.print(f"The diagnostic set: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
+    made("diagnostic set", out)
 
 
 @app.command()
@@ -429,7 +417,7 @@ def merge(
     need_one_process("merge")
     with terminal.resumable("start the same command again"):
         run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
-    console.print(f"The merged checkpoint: [bold]{escape(str(out))}[/bold]", soft_wrap=True)
+    made("merged checkpoint", out)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -454,18 +442,9 @@ def serve(
 @app.command()
 def env(as_json: JsonOption = False) -> None:
     """Print versions and hardware, for bug reports."""
-    import torch
+    from ani.provenance import environment
 
-    from ani.provenance import provenance
-
-    found: dict[str, Any] = provenance()
-    facts = {
-        "python": sys.version.split()[0],
-        **found["packages"],
-        "commit": found["commit"],
-        "cpu_cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
+    facts = environment()
     if as_json:
         print(json.dumps(facts))
         return
@@ -476,20 +455,6 @@ def env(as_json: JsonOption = False) -> None:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 ended by SIGTERM."""
     terminal.run(app)
-
-
-def _task_data(entry: str) -> tuple[str, str]:
-    name, sign, value = entry.partition("=")
-    if not (name and sign and value):
-        raise InputError(f"--data must be like gsm8k=PATH, not {entry!r}")
-    return name.strip(), value
-
-
-def _layers(text: str) -> list[int]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(name.isdecimal() for name in names):
-        raise InputError(f"--layers must be numbers such as 4,9,14, not {text!r}")
-    return [int(name) for name in names]
 
 
 if __name__ == "__main__":

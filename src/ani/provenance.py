@@ -1,6 +1,7 @@
 """Where a result comes from: command, commit, package versions, date; knows nothing about results."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -30,6 +31,20 @@ def provenance() -> dict[str, Any]:
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "packages": {name: _version(name) for name in PACKAGES if _version(name) is not None},
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What a bug report tells: Python, packages, commit and hardware; None where there is none."""
+    import torch
+
+    found = provenance()
+    return {
+        "python": sys.version.split()[0],
+        **found["packages"],
+        "commit": found["commit"],
+        "cpu_cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
 

@@ -24,6 +24,17 @@ from ani.launch import fail
 console = Console() if sys.stdout.isatty() else Console(width=120)
 console.quiet = not is_main()  # of several processes one speaks
 
+
+def heard(wanted: bool) -> Console:
+    """Where progress and tables go: nowhere if a script wants JSON alone."""
+    return console if wanted else Console(quiet=True)
+
+
+def made(what: str, where: Path | str, how: str = "") -> None:
+    """Say where something is that a command has made."""
+    console.print(f"The {what}: [bold]{escape(str(where))}[/bold]{how}", soft_wrap=True)
+
+
 # typer is built on click or on its own copy of it, by version; this is the base of either's usage errors.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
@@ -120,3 +131,19 @@ def chosen(what: str, text: str, known: Collection[str]) -> list[str]:
         hint = f"did you mean {', '.join(near)}? " if near else ""
         raise InputError(f"unknown {what} {', '.join(unknown) or text!r}; {hint}known are {', '.join(known)}")
     return names
+
+
+def integers(option: str, text: str) -> list[int]:
+    """Comma-separated; raises InputError for what is none."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(name.isdecimal() for name in names):
+        raise InputError(f"{option} must be numbers such as 4,9,14, not {text!r}")
+    return [int(name) for name in names]
+
+
+def assigned(option: str, entry: str) -> tuple[str, str]:
+    """The two sides of TASK=PATH; raises InputError for what is none."""
+    name, sign, value = entry.partition("=")
+    if not (name and sign and value):
+        raise InputError(f"{option} must be like gsm8k=PATH, not {entry!r}")
+    return name.strip(), value

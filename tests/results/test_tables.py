@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from io import StringIO
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from ani.results.statistics import Estimate
@@ -149,3 +150,20 @@ def test_a_comparison_on_the_terminal_and_in_markdown() -> None:
     assert "compared to base" in terminal
     assert "compared to" not in markdown(Arithmetic.tables(additions()))
     assert len([cell for cell in text.split("|") if "**" in cell]) == 3
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_a_wide_table_is_cut_into_blocks_and_loses_no_word(width: int) -> None:
+    header = ("Operation", "Run", "All", *(f"{digits} digits" for digits in range(2, 13)))
+    share = percent(Estimate(0.24, 0.143, 0.374, cases=50))
+    rows = tuple((Cell("addition"), Cell(name), *[share] * 12) for name in ("reference", "runs/a/folder/of/long/name"))
+    table = Table("Exact answers", header, rows, label_columns=2)
+    stream = StringIO()
+    Console(width=width, file=stream).print(rich_table(table))
+    shown = stream.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    assert shown.count("24.0%") == shown.count("14.3–37.4") == 24  # no share twice, none broken
+    assert shown.count("Exact answers") == 1
+    assert all(shown.count(f" {name} ┃") == 1 for name in header[2:])
+    assert (shown.count("addition") == 2) == (width == 300)

@@ -1,16 +1,20 @@
 """Tables as plain text cells, and from those for the terminal and for Markdown; knows nothing about what they show."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from ani.results.statistics import Estimate
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table as RichTable
     from rich.text import Text
 
 MISSING = "–"
+WIDEST, NARROW = 10_000, 24
+"""Characters: more than any terminal has, and of a row's name where the columns don't fit beside each other."""
 
 
 class Cell(NamedTuple):
@@ -69,19 +73,47 @@ def measures(caption: str, rows: Iterable[tuple[str, Cell]]) -> Table:
     return Table(caption, ("Measure", "Value"), tuple((Cell(name), value) for name, value in rows), label_columns=1)
 
 
-def rich_table(table: Table) -> "RichTable":
+def rich_table(table: Table) -> "Fitted":
     """For the terminal."""
+    return Fitted(table)
+
+
+class Fitted(NamedTuple):
+    """A table as rich shows it: one that is too wide stands in blocks of columns, one beneath the other."""
+
+    table: Table
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> Iterator["RichTable"]:
+        from rich.measure import Measurement
+
+        labels, columns = self.table.label_columns, len(self.table.header)
+        for narrow, count in ((False, 1), *((True, count) for count in range(1, columns - labels + 1))):
+            most = ceil((columns - labels) / count)
+            starts = range(labels, columns, most)
+            blocks = [_rich_table(self.table, range(start, min(start + most, columns)), narrow) for start in starts]
+            needed = (Measurement.get(console, options.update(width=WIDEST), block).maximum for block in blocks)
+            if max(needed) <= options.max_width:
+                break
+        yield from blocks
+
+
+def _rich_table(table: Table, columns: range, narrow: bool) -> "RichTable":
+    """Some of its columns behind those that name the rows, `narrow` or as wide as they are; nothing is cut off."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    labels = range(table.label_columns)
     # Rules between rows that have small print.
     tall = len(table.rows) > 1 and any(cell.details for row in table.rows for cell in row)
-    rich = RichTable(title=table.caption, title_justify="left", show_lines=tall)
-    for index, name in enumerate(table.header):
-        rich.add_column(Text(name), justify="left" if index < table.label_columns else "right")
+    first = columns.start == table.label_columns
+    rich = RichTable(title=table.caption if first else None, title_justify="left", show_lines=tall)
+    for index in labels:
+        rich.add_column(Text(table.header[index]), overflow="fold", max_width=NARROW if narrow else None)
+    for index in columns:
+        rich.add_column(Text(table.header[index]), overflow="fold", justify="right")
     for row in table.rows:
         # Text, not str: a run's name may look like rich's markup.
-        rich.add_row(*(_rich_cell(cell) for cell in row))
+        rich.add_row(*(_rich_cell(row[index]) for index in (*labels, *columns)))
     return rich
 
 
