@@ -120,7 +120,7 @@ def test_tables_of_a_comparison() -> None:
     ]
     followed = both("model", None, [True] * 4, [True, False] * 2, replaced="77", followed=True)
     summary = Calculations.summary(followed)
-    assert summary["exact"]["follow rate"]["right"] == 4 and summary["sentences"]["mean of both"]["share"] == 1
+    assert summary["exact"]["follow rate"]["all"]["right"] == 4 and summary["sentences"]["mean of both"]["share"] == 1
     section = Calculations.section(followed, Run())
     assert [each.name for each in section.headlines] == [
         "Calculations, all",
@@ -128,4 +128,4 @@ def test_tables_of_a_comparison() -> None:
         "Calculations told apart",
     ]
     pairs = Calculations.pairs([*base, *ours], "base")
-    assert pairs is not None and pairs.facts["calculations"]["all"]["value"] == 0.5
+    assert pairs is not None and pairs.facts["calculations"]["all"]["all"]["value"] == 0.5

@@ -57,7 +57,7 @@ def shares(answerer: Answerer) -> dict[str, float]:
     records = list(TASK.run(answerer, questions, counted.append))
     assert [record.prompt for record in records] == [question.prompt for question in questions]
     assert sum(counted) == len(records) == 24
-    return {name: facts["share"] for name, facts in Reading.summary(records).items()}
+    return {name: facts["all"]["share"] for name, facts in Reading.summary(records).items()}
 
 
 POLICIES = ["terminal", "digitwise", "placewise", "running", "after"]
@@ -92,7 +92,7 @@ def test_models_without_values_to_replace_are_asked_once(left_out: str) -> None:
     answerer = Ignorant(asked, tokenizer)
     assert shares(answerer) == {"sums, right values": 1, "word problems, right values": 1}
     (table,) = Reading.tables(list(TASK.run(answerer, TASK.questions(seed=0), lambda _: None)))
-    assert "left out of model" in table.caption and len(table.rows) == 2
+    assert "(model asked once: " in table.caption and len(table.rows) == 2
 
 
 def record(run: str, seed: int | None, prompt: str, right: bool, followed: bool | None) -> ReadingAnswer:
@@ -108,7 +108,7 @@ def test_a_comparison_has_a_row_a_run_and_the_page_the_follow_rate() -> None:
     table, gained = Reading.tables([*base, *ours], "sft")
     assert [[cell.text for cell in row] for row in gained.rows] == [["sums", "ani", "-100.0", "-100.0"]]
     pairs = Reading.pairs([*base, *ours], "sft")
-    assert pairs is not None and pairs.facts["reading"]["sums"]["value"] == -1
+    assert pairs is not None and pairs.facts["reading"]["sums"]["all"]["value"] == -1
     rows = {tuple(cell.text for cell in row[:2]): row[2] for row in table.rows}
     assert {names: cell.text for names, cell in rows.items()} == {
         ("sums, right values", "sft"): "100.0%",

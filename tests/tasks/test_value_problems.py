@@ -58,5 +58,5 @@ def test_tables_have_a_column_a_part(task: Task, names: list[str], parts: list[s
     ]
     pairs = task.pairs(records, "sft")
     assert pairs is not None and pairs.tables == [gained]
-    assert {name: facts["all"]["value"] for name, facts in pairs.facts.items()} == dict.fromkeys(names, 1)
+    assert {name: facts["all"]["value"] for name, facts in pairs.facts[task.name].items()} == dict.fromkeys(names, 1)
     assert task.section(records, Run()).notes == (task.note,)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ani.results.decisions import DecidedText
 from ani.results.statistics import Estimate
-from ani.results.tables import Table
+from ani.results.tables import Table, percent
 
 
 class Headline(NamedTuple):
@@ -14,6 +14,12 @@ class Headline(NamedTuple):
     name: str
     value: str
     detail: str
+
+
+def headline(name: str, found: Estimate, *, counted: bool = False) -> Headline:
+    """Of a share; `counted`: with the number of cases."""
+    value, details, _ = percent(found, counted=counted)
+    return Headline(name, value, ", ".join(details))
 
 
 class Curves(NamedTuple):

@@ -1,30 +1,28 @@
 """N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
 from ani.errors import InputError
-from ani.numbers import find_numbers
 from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
-from ani.results.sections import Curves, Figure, Headline, Section
-from ani.results.statistics import Estimate, difference_facts, share, share_facts
-from ani.results.tables import Cell, Table, leader, percent, points
+from ani.results.sections import Curves, Figure, Section, headline
+from ani.results.tables import Cell, Table
 from ani.settings import Section as Settings
 from ani.settings import validated
 from ani.tasks.answering import Answerer
-from ani.tasks.task import Count, Pairs, Task
+from ani.tasks.scored import Scored, accuracies, answers_to, first_number
+from ani.tasks.task import Count, Pairs
 
 PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
 """Digit lengths of the paper's Table 2; it poses 100 problems of each."""
 HEADLINES = 4
 """More accuracies than these are left to the table."""
-_NAMES: dict[str, str] = {symbol: name for name, symbol in SYMBOLS.items()}
 
 
 class ArithmeticAnswer(Answer):
@@ -76,7 +74,7 @@ class Problems(Settings):
         return arithmetic_problems(count, digits=self.digits, operations=self.operations, split="test", seed=seed)
 
 
-class Arithmetic(Task):
+class Arithmetic(Scored):
     """N-digit arithmetic, answered by generation: `Problems`, or a list of them where operations differ in those."""
 
     name = "arithmetic"
@@ -84,9 +82,9 @@ class Arithmetic(Task):
     note = "An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals."
     unit = "problems"
     record = ArithmeticAnswer
-    together = 50
     what: ClassVar[str] = "Exact answers"
-    """Begins the names of tables and figures."""
+    kinds = "Operation"
+    names: ClassVar[Mapping[str, str]] = {symbol: name for name, symbol in SYMBOLS.items()}
 
     problems: list[Problems] = Field(default=[Problems()], min_length=1)
 
@@ -145,16 +143,6 @@ class Arithmetic(Task):
         return (self.problems[0] if len(self.problems) == 1 else self).model_dump(exclude_none=True)
 
     @classmethod
-    def summary(cls, records: Sequence[ArithmeticAnswer]) -> dict[str, Any]:
-        return {
-            _NAMES.get(operation, operation): {
-                str(digits): share_facts(share(answer.correct for answer in answers))
-                for digits, answers in sorted(grouped(found, lambda answer: answer.digits).items())
-            }
-            for operation, found in grouped(records, lambda answer: answer.operation).items()
-        }
-
-    @classmethod
     def scores(cls, records: Sequence[ArithmeticAnswer]) -> list[Score]:
         """By operation; the parts are digits."""
         return scores(records, lambda answer: answer.operation, lambda answer: answer.digits)
@@ -175,9 +163,7 @@ class Arithmetic(Task):
 
     @classmethod
     def tables(cls, records: Sequence[ArithmeticAnswer], baseline: str | None = None) -> list[Table]:
-        tables = [accuracies(cls.scores(records), f"{cls.what} by number of digits", "Operation")]
-        if baseline is not None and (compared := cls.differences(records, baseline)):
-            tables.append(gains(compared, f"{cls.what} compared to {baseline}", "Operation"))
+        tables = super().tables(records, baseline)
         if chained := cls.chains(records):
             what = "Exact additions by the longest run of places through which a carry must travel"
             tables.append(accuracies(chained, what, "Operation", "place"))
@@ -207,8 +193,8 @@ class Arithmetic(Task):
             figures.append(Figure("Exact additions by the places through which a carry travels", curves))
         headlines = []
         for row in rows if len(rows) <= HEADLINES else ():
-            value, (interval, asked), _ = percent(row.overall._replace(seeds=1))
-            headlines.append(Headline(f"{cls.what}, {row.task}, {row.run}", value, f"{interval}, {asked}"))
+            name = f"{cls.what}, {row.task}, {row.run}"
+            headlines.append(headline(name, row.overall._replace(seeds=1), counted=True))
         shown = super().section(records, run)
         return shown._replace(notes=tuple(notes), figures=tuple(figures), headlines=tuple(headlines))
 
@@ -216,76 +202,7 @@ class Arithmetic(Task):
     def pairs(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> Pairs | None:
         runs = grouped(records, lambda answer: answer.run).values()
         common = set.intersection(*({answer.operation for answer in found} for found in runs))
-        rows = cls.differences([answer for answer in records if answer.operation in common], baseline)
-        if not rows:
-            return None
-        facts = {_NAMES.get(row.task, row.task): difference_facts({"all": row.overall, **row.parts}) for row in rows}
-        return Pairs([gains(rows, f"{cls.what} compared to {baseline}", "Operation")], facts)
-
-
-def answers_to(answerer: Answerer, prompts: Sequence[str], expected: Iterable[str]) -> list[str]:
-    """What is written behind each prompt, greedily, with room for the expected answers.
-
-    They are best given with thousands separators: a model that writes them must not be cut short.
-    """
-    method = answerer.method
-    answers = [method.write(f" {answer}") for answer in expected]
-    longest = max(len(ids) for ids in cast(Any, answerer.tokenizer)(answers, add_special_tokens=False)["input_ids"])
-    return [*map(method.read, answerer.greedy_texts([*map(method.write, prompts)], longest + 2))]
-
-
-def first_number(output: str) -> Decimal | None:
-    """The one that is judged."""
-    found = find_numbers(output)
-    return found[0].value if found else None
-
-
-def _columns(
-    rows: Sequence[Score] | Sequence[Difference], unit: str = "digit"
-) -> tuple[list[str], list[list[Estimate | None]]]:
-    """What the columns are called, all parts together and each part, a number of units or a name; and what every row
-    has in them."""
-    parts = sorted({part for row in rows for part in row.parts})
-    names = [part if isinstance(part, str) else f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
-    return ["All", *names], [[row.overall, *map(row.parts.get, parts)] for row in rows]
-
-
-def accuracies(rows: Sequence[Score], what: str, tasks: str, unit: str = "digit") -> Table:
-    """One row a task (such as an operation; `tasks` is their column's name) and run, all together and a column a number
-    of units; a task's best is bold."""
-    names, shares = _columns(rows, unit)
-    lines: list[tuple[Cell, ...]] = []
-    for row, own in zip(rows, shares, strict=True):
-        rivals = [found for each, found in zip(rows, shares, strict=True) if each.task == row.task]
-        overall, *cells = (
-            percent(one, leader=leader(column)) for one, column in zip(own, zip(*rivals, strict=True), strict=True)
-        )
-        lines.append((Cell(row.task), Cell(row.run), _with_seeds(overall, row), *cells))
-    return Table(
-        f"{what}, with Wilson 95% intervals",
-        (tasks, "Run", *names),
-        tuple(lines),
-        label_columns=2,
-    )
-
-
-def _with_seeds(cell: Cell, row: Score) -> Cell:
-    if len(row.by_seed) == 1:
-        return cell
-    found = [100 * each.value for each in row.by_seed]
-    return cell._replace(details=(*cell.details, f"seeds {min(found):.1f}–{max(found):.1f}"))
-
-
-def gains(rows: Sequence[Difference], what: str, tasks: str) -> Table:
-    """One row a task and run: its accuracy minus the baseline's, in all and by digit count."""
-    names, found = _columns(rows)
-    return Table(
-        f"{what}, in percentage points: the same problems in pairs, with 95% bootstrap intervals and the one-sided p "
-        "of no gain",
-        (tasks, "Run", *names),
-        tuple((Cell(row.task), Cell(row.run), *map(points, columns)) for row, columns in zip(rows, found, strict=True)),
-        label_columns=2,
-    )
+        return super().pairs([answer for answer in records if answer.operation in common], baseline)
 
 
 def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:

@@ -15,30 +15,25 @@ from ani.data.calculations import CalculationProblem, calculation_problems
 from ani.data.diagnostic import Role
 from ani.numbers.calculations import number_behind, remainder
 from ani.results.files import Integer, Probability, Run
-from ani.results.scores import ONE_MODEL, Answer, Difference, Score, by_seed, differences, grouped, scores
-from ani.results.sections import Curves, Figure, Headline, Section
-from ani.results.statistics import Estimate, difference_facts, grouped_share, mean_of_two, share_facts
+from ani.results.scores import ONE_MODEL, Difference, Score, by_seed, differences, grouped, scores
+from ani.results.sections import Curves, Figure, Section, headline
+from ani.results.statistics import Estimate, grouped_share, mean_of_two, share_facts
 from ani.results.tables import Cell, Table, percent
 from ani.tasks.answering import Answerer, VllmModel
-from ani.tasks.arithmetic import accuracies, answers_to, first_number, gains
-from ani.tasks.task import Count, Pairs, Task
+from ani.tasks.scored import PromptAnswer, Scored, answers_to, first_number
+from ani.tasks.task import Count
 
 FOLLOWED = "follow rate"
 
 
-class CalculationAnswer(Answer):
+class CalculationAnswer(PromptAnswer):
     """What is written behind the equals sign of a problem, or of a sentence (which has a `kind`), a line of
     `calculations.jsonl`. Of a nominal one `prediction` is the first word."""
 
-    prompt: str
     role: Role = "quantitative"
     """Nominal: something else is meant than the calculation's result."""
     result: str
     """The exact one."""
-    answer: str
-    """What should be written."""
-    output: str
-    """What the model wrote."""
     calculated: bool
     """Whether it begins with the result."""
     operations: list[str] = Field(default=[])
@@ -61,17 +56,12 @@ class CalculationAnswer(Answer):
     """Whether the gate was open there."""
 
     @property
-    def identity(self) -> str:
-        """The prompt."""
-        return self.prompt
-
-    @property
     def told_apart(self) -> bool:
         """Whether a calculation that is meant is answered by its result, and another one is not."""
         return self.correct if self.role == "quantitative" else not self.calculated
 
 
-class Calculations(Task):
+class Calculations(Scored):
     """Problems by themselves, and sentences whose calculation is meant, or not."""
 
     name = "calculations"
@@ -84,7 +74,8 @@ class Calculations(Task):
     )
     unit = "questions"
     record = CalculationAnswer
-    together = 50
+    what = "Exact results"
+    kinds = "Calculations"
 
     count: int = Field(default=200, ge=1)
     """Problems, and as many sentences."""
@@ -152,19 +143,12 @@ class Calculations(Task):
 
     @classmethod
     def summary(cls, records: Sequence[CalculationAnswer]) -> dict[str, Any]:
-        exact = {row.task: share_facts(row.overall) for row in cls.scores(records)}
-        return {"exact": exact, "sentences": {name: share_facts(of(records)) for name, of in _MEASURES.items()}}
+        sentences = {name: share_facts(of(records)) for name, of in _MEASURES.items()}
+        return {"exact": super().summary(records), "sentences": sentences}
 
     @classmethod
     def tables(cls, records: Sequence[CalculationAnswer], baseline: str | None = None) -> list[Table]:
-        rows = cls.scores(records)
-        compared = [] if baseline is None else cls.differences(records, baseline)
-        tables = [
-            accuracies(rows, "Exact results of calculations by number of digits", "Calculations"),
-            gains(compared, f"Calculations compared to {baseline}", "Calculations"),
-            _by_run(records),
-        ]
-        return [table for table in tables if table.rows]
+        return [*super().tables(records, baseline), *(table for table in [_by_run(records)] if table.rows)]
 
     @classmethod
     def section(cls, records: Sequence[CalculationAnswer], run: Run) -> Section:
@@ -176,8 +160,7 @@ class Calculations(Task):
             shares = {f"Calculations, {row.task}": row.overall for row in rows if row.task in (_ALL, FOLLOWED)}
             for name, found in {**shares, "Calculations told apart": _told_apart(records)}.items():
                 if found:
-                    value, (interval,), _ = percent(found, counted=False)
-                    headlines.append(Headline(name, value, interval))
+                    headlines.append(headline(name, found))
         curves = Curves(
             "digits", "Share of exact results", {name: row.parts for name, row in everything.items()}, run.baseline
         )
@@ -186,12 +169,6 @@ class Calculations(Task):
             folded=(_by_kind(records),),
             headlines=tuple(headlines),
         )
-
-    @classmethod
-    def pairs(cls, records: Sequence[CalculationAnswer], baseline: str) -> Pairs | None:
-        rows = cls.differences(records, baseline)
-        tables = [gains(rows, f"Calculations compared to {baseline}", "Calculations")]
-        return Pairs(tables, {cls.name: difference_facts({row.task: row.overall for row in rows})})
 
 
 def _outputs(answerer: Answerer, questions: Sequence[CalculationProblem | CalculationSentence]) -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences
 from ani.results.files import Integer, Probability, Run
 from ani.results.scores import ONE_MODEL, Asked, by_seed, grouped
-from ani.results.sections import Figure, Headline, Histogram, Section
+from ani.results.sections import Figure, Histogram, Section, headline
 from ani.results.statistics import Estimate, mean_of_two, mean_share, share_facts
 from ani.results.tables import MISSING, Cell, Table, measures, percent
 from ani.tasks.answering import Answerer
@@ -106,8 +106,7 @@ class Gating(Task):
         domains = grouped(records, lambda record: record.domain)
         headlines = []
         if (balanced := summary.balanced_accuracy) is not None:
-            value, (interval,), _ = percent(balanced, counted=False)
-            headlines.append(Headline("Roles told apart, balanced accuracy", value, interval))
+            headlines.append(headline("Roles told apart, balanced accuracy", balanced))
         return shown._replace(
             figures=(Figure("α by role", Histogram(alphas)),) if any(alphas.values()) else (),
             folded=(_by_domain(domains),) if domains else (),

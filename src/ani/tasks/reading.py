@@ -14,13 +14,12 @@ from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmeti
 from ani.data.counterfactual import Counterfactual, counterfactual
 from ani.data.sources import Example
 from ani.results.files import Integer, Run
-from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, scores
-from ani.results.sections import Bars, Figure, Headline, Section
-from ani.results.statistics import difference_facts, share_facts
-from ani.results.tables import Table, percent
+from ani.results.scores import ONE_MODEL, Difference, Score, differences, scores
+from ani.results.sections import Bars, Figure, Section, headline
+from ani.results.tables import Table
 from ani.tasks.answering import MAX_LENGTH, Answerer, VllmModel
-from ani.tasks.arithmetic import accuracies, answers_to, first_number, gains
-from ani.tasks.task import Count, Pairs, Task
+from ani.tasks.scored import PromptAnswer, Scored, answers_to, first_number
+from ani.tasks.task import Count
 
 Kind = Literal["sums", "word problems"]
 FOLLOWED = "follow rate"
@@ -28,18 +27,13 @@ _MEASURES = {"right values": "correct", "other values": "kept", "no values": "sh
 """What was injected, and the record's key that says whether the answer was exact."""
 
 
-class ReadingAnswer(Answer):
+class ReadingAnswer(PromptAnswer):
     """A problem, answered up to three times, a line of `reading.jsonl`. The second and third time are missing where
     nothing can be injected otherwise: the model has no module or one for results alone, or vLLM answered."""
 
     kind: Kind
-    prompt: str
     digits: Integer
     """Of each of its two numbers."""
-    answer: str
-    """The right one."""
-    output: str
-    """What the model wrote."""
     by_others: str | None = None
     """The right answer by the other values; missing where it is the same."""
     others_output: str | None = None
@@ -53,11 +47,6 @@ class ReadingAnswer(Answer):
     shut: bool | None = None
     """Whether that was right."""
 
-    @property
-    def identity(self) -> str:
-        """The prompt."""
-        return self.prompt
-
 
 class ReadingProblem(NamedTuple):
     """A sum, or a word problem with the same numbers and answer."""
@@ -67,7 +56,7 @@ class ReadingProblem(NamedTuple):
     problem: ArithmeticProblem
 
 
-class Reading(Task):
+class Reading(Scored):
     """Sums and word problems, with the right values injected, with others, and with none."""
 
     name = "reading"
@@ -80,7 +69,8 @@ class Reading(Task):
     )
     unit = "problems"
     record = ReadingAnswer
-    together = 50
+    what = "Exact answers to sums and word problems"
+    kinds = "Problems"
 
     count: int = Field(default=100, ge=1)
     """Sums, and as many word problems; each length has its share."""
@@ -167,19 +157,12 @@ class Reading(Task):
         return differences(records, baseline, lambda record: record.kind, lambda record: record.digits)
 
     @classmethod
-    def summary(cls, records: Sequence[ReadingAnswer]) -> dict[str, Any]:
-        return {row.task: share_facts(row.overall) for row in cls.scores(records)}
-
-    @classmethod
     def tables(cls, records: Sequence[ReadingAnswer], baseline: str | None = None) -> list[Table]:
-        what = "Exact answers with the right values injected, with others, and with none; and answers by the others"
+        exact, *others = super().tables(records, baseline)
         if left_out := list(dict.fromkeys(record.run for record in records if record.shut is None)):
             why = "without a module for numbers, or in vLLM, nothing else can be injected"
-            what += f" (left out of {', '.join(left_out)}: {why})"
-        tables = [accuracies(cls.scores(records), what, "Problems")]
-        if baseline is not None and (compared := cls.differences(records, baseline)):
-            tables.append(gains(compared, f"Reading: right values compared to {baseline}", "Problems"))
-        return tables
+            exact = exact._replace(caption=f"{exact.caption} ({', '.join(left_out)} asked once: {why})")
+        return [exact, *others]
 
     @classmethod
     def section(cls, records: Sequence[ReadingAnswer], run: Run) -> Section:
@@ -187,16 +170,10 @@ class Reading(Task):
         bars = Bars("Answers that follow other values", {f"{row.task}, {row.run}": row.overall for row in followed})
         headlines = []
         for row in followed if len({row.run for row in followed}) == 1 else ():
-            value, (interval,), _ = percent(row.overall, counted=False)
-            headlines.append(Headline(f"Reading, {row.task}", value, interval))
+            headlines.append(headline(f"Reading, {row.task}", row.overall))
         figures = (Figure("Does it read?", bars),) if followed else ()
-        return super().section(records, run)._replace(figures=figures, headlines=tuple(headlines))
-
-    @classmethod
-    def pairs(cls, records: Sequence[ReadingAnswer], baseline: str) -> Pairs | None:
-        rows = cls.differences(records, baseline)
-        tables = [gains(rows, f"Reading: right values compared to {baseline}", "Problems")]
-        return Pairs(tables, {cls.name: difference_facts({row.task: row.overall for row in rows})})
+        shown = super().section(records, run)
+        return shown._replace(figures=figures, headlines=tuple(headlines))
 
 
 def _others(answerer: Answerer, questions: Sequence[ReadingProblem]) -> list[Counterfactual]:

@@ -3,47 +3,35 @@ remainders. Knows nothing about training."""
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from pydantic import Field
 
 from ani.data.value_problems import FORMS, Form, ValueProblem, comparing_problems, modulo_problems
 from ani.results.files import Integer
-from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, scores
-from ani.results.statistics import difference_facts, share_facts
-from ani.results.tables import Table
+from ani.results.scores import ONE_MODEL, Difference, Score, differences, scores
 from ani.tasks.answering import Answerer
-from ani.tasks.arithmetic import accuracies, answers_to, gains
-from ani.tasks.task import Count, Pairs, Task
+from ani.tasks.scored import PromptAnswer, Scored, answers_to
+from ani.tasks.task import Count
 
 _WORD = re.compile(r"[-\w.,]*\w")
 
 
-class ValueAnswer(Answer):
+class ValueAnswer(PromptAnswer):
     """An answered question, a line of `comparing.jsonl` or `modulo.jsonl`."""
 
     task: str
     """`comparing`, or `modulo 7`."""
     part: str | Integer
     """The form of the numbers that are compared, or how many digits the divided number has."""
-    prompt: str
-    answer: str
-    """The right one."""
-    output: str
-    """What the model wrote."""
-
-    @property
-    def identity(self) -> str:
-        """The prompt."""
-        return self.prompt
 
 
-class _ValueTask(Task):
+class _ValueTask(Scored):
     """What the two have in common: all but their questions."""
 
     unit = "questions"
     record = ValueAnswer
-    together = 50
+    what = "Right answers"
+    kinds = "Task"
 
     def answer(self, answerer: Answerer, questions: Sequence[ValueProblem], count: Count) -> Iterator[ValueAnswer]:
         """Answer greedily; the first word of the output, or number, must be the answer."""
@@ -65,31 +53,12 @@ class _ValueTask(Task):
         """By task; the parts are forms or digits."""
         return differences(records, baseline, lambda answer: answer.task, lambda answer: answer.part)
 
-    @classmethod
-    def summary(cls, records: Sequence[ValueAnswer]) -> dict[str, Any]:
-        return {
-            row.task: {str(part): share_facts(found) for part, found in {"all": row.overall, **row.parts}.items()}
-            for row in cls.scores(records)
-        }
-
-    @classmethod
-    def tables(cls, records: Sequence[ValueAnswer], baseline: str | None = None) -> list[Table]:
-        tables = [accuracies(cls.scores(records), f"{cls.title}: right answers", "Task")]
-        if baseline is not None and (compared := cls.differences(records, baseline)):
-            tables.append(gains(compared, f"{cls.title}: right answers compared to {baseline}", "Task"))
-        return tables
-
-    @classmethod
-    def pairs(cls, records: Sequence[ValueAnswer], baseline: str) -> Pairs | None:
-        rows = cls.differences(records, baseline)
-        facts = {row.task: difference_facts({"all": row.overall, **row.parts}) for row in rows}
-        return Pairs([gains(rows, f"{cls.title}: right answers compared to {baseline}", "Task")], facts)
-
 
 class Comparing(_ValueTask):
     """Which of two numbers is larger, in each form of writing them."""
 
     name = "comparing"
+    parts = "form"
     title = "Comparing numbers"
     note = (
         "Which of two numbers is larger, the first or the second? Guessing is right half of the time. Mixed: the two "
