@@ -374,7 +374,7 @@ def test_two_processes_ask_what_one_asks(compare: Compare, write: Write, tmp_pat
 
 
 def test_benchmarks_are_answered_as_they_would_be_served(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     base = tmp_path / "base"
     tiny("qwen3", tokenizer=qwen(), head_dim=32, max_position_embeddings=4096).save_pretrained(base)
@@ -382,6 +382,8 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # it takes longer than all else
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line sets it
+    monkeypatch.setenv("TORCH_LOGS", "-all")
 
     class Pool(ThreadPoolExecutor):
         """A thread for what transformers answers: it needs no process of its own."""
@@ -390,8 +392,11 @@ def test_benchmarks_are_answered_as_they_would_be_served(
             super().__init__(workers)
             self.process = ProcessPoolExecutor(workers, mp_context=mp_context)
 
-        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Any:
-            return (self.process if arguments[0].backend == "vllm" else super()).submit(function, *arguments)
+        def submit(self, quietly: Any, /, *arguments: Any, **options: Any) -> Any:
+            work, candidate, *more = arguments
+            if candidate.backend == "vllm":
+                return self.process.submit(quietly, *arguments)
+            return super().submit(work, candidate, *more)
 
     monkeypatch.setattr(cells, "ProcessPoolExecutor", Pool)
     data, folder, printed = tmp_path / "gsm8k.jsonl", tmp_path / "results", StringIO()
@@ -406,6 +411,7 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     }
     both = {**settings, "variants": {"ours": [], "xval": ["method=xval"]}}
     compare(backend="vllm", console=Console(file=printed, width=200), **both)
+    assert capfd.readouterr().err == ""
     served, said = read(folder / "gsm8k.jsonl"), printed.getvalue()
     assert "; gsm8k by vLLM on merged weights in" in said
     assert "xval, seed 0: by transformers, not vLLM (" in said and "ours, seed 0: by transformers" not in said

@@ -31,6 +31,7 @@ from ani.tasks import Posed, ask, pose
 from ani.tasks.answering import Answerer
 from ani.tasks.benchmarks import Benchmark
 from ani.tasks.task import Task
+from ani.terminal import only_ours
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import ProbeSettings, Recipe
 from ani.training.run import PROBE, paper_layer, train
@@ -186,11 +187,16 @@ def by_itself(work: Callable[..., None], *arguments: Any) -> None:
     killed."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            pool.submit(work, *arguments).result()
+            pool.submit(_quietly, work, *arguments).result()
         except (KeyboardInterrupt, SystemExit):  # SIGTERM reaches this process alone
             for process in active_children():
                 process.terminate()
             raise
+
+
+def _quietly(work: Callable[..., None], *arguments: Any) -> None:
+    only_ours()
+    work(*arguments)
 
 
 def _answer(candidate: Candidate, tasks: Sequence[Task], seed: int, folder: Path, name: str) -> None:

@@ -193,7 +193,6 @@ def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> i
     given = [f"--{name}={value}" for name, value in options.items()]
     command = ["--use_fsdp" if fsdp else "--multi_gpu", *given, "-m", "ani.cli", *arguments]
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Told to end, a process finishes its step and writes a checkpoint.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "300")
     try:

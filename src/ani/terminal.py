@@ -46,9 +46,7 @@ def run(app: typer.Typer) -> NoReturn:
         signal.signal(signal.SIGTERM, _terminated)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' bars too
-    if not os.environ.get("ANI_TRACEBACK"):
-        logging.getLogger().addHandler(logging.NullHandler())  # or Python prints what others log
-        warnings.showwarning = _note
+    only_ours()
     try:
         code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
         if code == 130:
@@ -80,6 +78,15 @@ def run(app: typer.Typer) -> NoReturn:
         _unexpected(error)
 
 
+def only_ours() -> None:
+    """Let this process say our own warnings alone; others' warnings and logs are for developers (`ANI_TRACEBACK=1`)."""
+    if not os.environ.get("ANI_TRACEBACK"):
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported, as the next
+        os.environ.setdefault("TORCH_LOGS", "-all")
+        logging.getLogger().addHandler(logging.NullHandler())  # or Python prints what others log
+        warnings.showwarning = _note
+
+
 @contextmanager
 def resumable(how: str | Callable[[], str]) -> Iterator[None]:
     """Say `how` to go on after Ctrl-C, SIGTERM or a full disk."""
@@ -99,7 +106,6 @@ def resumable(how: str | Callable[[], str]) -> Iterator[None]:
 def _note(
     message: Warning | str, category: object, filename: str, lineno: int, file: object = None, line: object = None
 ) -> None:
-    """Say our own warnings; others' are for developers (`ANI_TRACEBACK=1` prints them)."""
     if Path(filename).is_relative_to(Path(__file__).parent):
         _say("[yellow]note:[/yellow]", str(message))
 

@@ -81,6 +81,7 @@ class VllmModel:
             enable_prefix_caching=caches_prefixes(settings),
             # In bfloat16 logits have three digits: letters would tie.
             hf_overrides={"head_dtype": "float32"},
+            use_tqdm_on_load=False,
         )
         self._engine: Any = llm.llm_engine
         self._penalty: float = llm.get_default_sampling_params().repetition_penalty
