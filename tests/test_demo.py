@@ -16,7 +16,8 @@ from tests.training.runs import interrupt_at, interrupted
 
 run = test_cli.run
 DEMO = yaml.safe_load(comparison.DEMO.read_text())
-RESULTS = {"arithmetic.jsonl", "gating.jsonl", "inspected.jsonl", "training_log.jsonl", "run.json", "cells"}
+RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "calculations", "reading", "gating", "inspected")}
+RESULTS |= {"training_log.jsonl", "run.json", "cells"}
 RESULTS |= {"comparison.md", "comparison.yaml", "report.html"}
 SETTINGS = ["ani.gate_hidden_size=8", "lora.r=2", "dtype=float32", "data.0.count=8", "data.1.count=8"]
 SETTINGS += ["training.batch_size=4", "training.steps=4", "training.log_every=1", "training.save_every=2"]
@@ -31,6 +32,7 @@ def run_demo(
     """With fewer problems and sentences, in `tmp_path/demo`, at layer 1 unless told otherwise."""
     recipe = comparison.DEMO.parent / DEMO["recipe"]
     evaluation = {**DEMO["evaluation"], "arithmetic": {"count": 2}, "gating": {"count": 12}}
+    evaluation |= {"calculations": {"count": 8}, "reading": {"count": 6}}
     small = tmp_path / "demo-comparison.yaml"
     small.write_text(yaml.safe_dump({**DEMO, "recipe": str(recipe), "evaluation": evaluation}))
     monkeypatch.setattr(comparison, "DEMO", small)
@@ -63,7 +65,13 @@ def test_the_demo_leaves_every_result_and_a_report(run_demo: RunDemo, tmp_path: 
     plan = yaml.safe_load((folder / "comparison.yaml").read_text())
     assert plan["variants"]["ani"]["training"]["steps"] == 4
     page = (folder / "report.html").read_text(encoding="utf-8")
-    for part in ("Comparison demo", "compared to reference", "Training loss", inspected[0].split("505")[0]):
+    for part in (
+        "Comparison demo",
+        "compared to reference",
+        "Does it read?",
+        "Training loss",
+        inspected[0].split("505")[0],
+    ):
         assert part in page
 
 
