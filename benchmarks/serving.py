@@ -1,4 +1,5 @@
 """Tokens a second of the served ANI model over the served base model, in vLLM, every gate open; the scanner's cost.
+`--only calculator`: of the calculator that ships, as its gate has it.
 
 Some 10 minutes on two cores, and some more where vLLM compiles the models, which it does unless told otherwise.
 """
@@ -18,7 +19,7 @@ from generation import attached
 import ani
 from ani.data.arithmetic import arithmetic_problems
 from ani.injection.attach import number_locator
-from ani.models import load_tokenizer, model_source
+from ani.models import load_model, load_tokenizer, model_source
 from ani.serving.scheduling import Scheduled, StepLocator
 
 
@@ -62,6 +63,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument(
+        "--only", nargs="+", choices=["terminal", "running", "calculator"], default=["terminal", "running"]
+    )
     parser.add_argument("--eager", action="store_true", help="Without vLLM's compilation.")
     arguments = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -89,8 +93,12 @@ def main() -> None:
     costs = []
     with tempfile.TemporaryDirectory() as folder:
         base = engine(model_source("smollm2"), arguments.eager)
-        for policy in ("terminal", "running"):
-            model = attached(tokenizer, policy)
+        for policy in arguments.only:
+            if policy == "calculator":  # the one that ships
+                model = load_model("smollm2")
+                ani.load_adapter(model, tokenizer, "smollm2-calculator")
+            else:
+                model = attached(tokenizer, policy)
             costs.append((policy, *cost(number_locator(model), prompts(24), 20)))
             ani.save_adapter(model, Path(folder) / "adapter")
             ani.merge(Path(folder) / "adapter", Path(folder) / policy, model="smollm2")
