@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -430,6 +431,33 @@ def test_what_is_interrupted_takes_its_process_along(monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         cells.by_itself(time.sleep, 10**6)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
+def test_a_killed_process_takes_its_own_along(tmp_path: Path) -> None:
+    script, begun = tmp_path / "script.py", tmp_path / "begun"
+    script.write_text(
+        f"""
+import os, time
+from ani import cells
+
+def work():
+    with open({str(begun) + "."!r}, "w") as file:
+        file.write(str(os.getpid()))
+    os.rename({str(begun) + "."!r}, {str(begun)!r})
+    time.sleep(10**6)
+
+if __name__ == "__main__":
+    cells.by_itself(work)
+"""
+    )
+    with subprocess.Popen([sys.executable, script]) as parent:
+        while not begun.exists():
+            assert parent.poll() is None
+            time.sleep(0.1)
+        own = psutil.Process(int(begun.read_text()))
+        parent.kill()
+    own.wait(60)
 
 
 def test_a_process_that_is_killed_is_told() -> None:

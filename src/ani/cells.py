@@ -3,6 +3,7 @@
 Each step leaves its result when it is done and is skipped where that exists.
 """
 
+import ctypes
 import gc
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from ani.errors import InputError, TrainingFailed
 from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE, load_adapter
 from ani.injection.methods import METHODS, Method
-from ani.launch import ONE_PROCESS, Processes
+from ani.launch import ONE_PROCESS, Processes, end_with_parent
 from ani.models import load_config, load_model, load_tokenizer
 from ani.progress import training_lines
 from ani.results.files import SELECTION, task_file
@@ -117,6 +118,8 @@ def train_cell(cell: Cell, console: Console) -> None:
         for checkpoint in cell.training.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
     gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)  # and glibc gigabytes of freed activations
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
@@ -195,6 +198,7 @@ def by_itself(work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _quietly(work: Callable[..., None], *arguments: Any) -> None:
+    end_with_parent()
     only_ours()
     work(*arguments)
 

@@ -102,7 +102,13 @@ def need_one_process(command: str) -> None:
 
 def end_with_launcher() -> None:
     """Nobody is left behind by a launcher that is killed (on Linux)."""
-    if launched() and sys.platform == "linux":
+    if launched():
+        end_with_parent()
+
+
+def end_with_parent() -> None:
+    """This process ends with the one that started it, even if that is killed (on Linux)."""
+    if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
