@@ -338,16 +338,9 @@ def gate_shares(
     with terminal.resumable("start the same command again"), only_process_in(out):
         attached, tokenizer = adapted_model(model, adapter)
         need_gate(attached, adapter or model, "ani gate-shares")
-        facts = {"model": model, "adapter": adapter}
-        results = run(
-            [task],
-            Answerer(attached, tokenizer),
-            out,
-            seed=seed,
-            console=heard(not as_json),
-            facts=facts,
-            processes=team,
-        )
+        answerer, facts = Answerer(attached, tokenizer), {"model": model, "adapter": adapter}
+        shown = heard(not as_json)
+        results = run([task], answerer, out, seed=seed, console=shown, facts=facts, processes=team)
     if as_json and team.main:
         print(json.dumps(results[task.name], ensure_ascii=False))
 
