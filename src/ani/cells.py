@@ -162,9 +162,10 @@ def ask_merged(cell: Cell, posed: Sequence[Posed], backend: Backend, console: Co
         ChildProcessError: That process was killed.
     """
     tasks = [each.task for each in cell.missing(posed) if asks_merged(each.task, backend)]
-    if not tasks:
-        return
     model, merged = cell.recipe.model, cell.folder / "merged"
+    if not tasks:
+        shutil.rmtree(merged, ignore_errors=True)  # of a process that was killed when it had answered
+        return
     if cell.seed is not None:
         if not merged.is_dir():  # kept answers know the files by their times
             merge(cell.training / ADAPTER, merged, model=model)
