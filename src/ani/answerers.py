@@ -88,7 +88,7 @@ def adapted_model(model: str, adapter: str | None) -> tuple[PreTrainedModel, Pre
     return loaded, tokenizer
 
 
-def injecting(model: str | None, adapter: str | None) -> tuple[str, str | None]:
+def model_and_adapter(model: str | None, adapter: str | None) -> tuple[str, str | None]:
     """The model to load (`model_for`) and its adapter: the one that is named, else the one that ships for the model;
     None: the model is a merged checkpoint, which has its own."""
     model = model_for(model, adapter)

@@ -6,6 +6,7 @@ Each step leaves its result when it is done and is skipped where that exists.
 import ctypes
 import gc
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -118,7 +119,7 @@ def train_cell(cell: Cell, console: Console) -> None:
         for checkpoint in cell.training.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
     gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
-    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)  # and glibc gigabytes of freed activations
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -17,7 +17,7 @@ from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import end_with_launcher, join, launch, launched, need_one_process
-from ani.terminal import assigned, chosen, console, heard, integers, made
+from ani.terminal import chosen, console, console_for, integers, name_and_value, say_where
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,7 +56,7 @@ def demo(
     with terminal.resumable("continue with the same command"):
         report = run_comparison(DEMO, console, changes, overrides or ())
     console.print()
-    made("report", report.resolve(), " (open it in a browser)")
+    say_where("report", report.resolve(), " (open it in a browser)")
 
 
 @app.command()
@@ -67,12 +67,12 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
-    from ani.answerers import adapted_model, injecting
+    from ani.answerers import adapted_model, model_and_adapter
     from ani.results.decisions import DecidedText
     from ani.tasks.answering import Answerer
     from ani.tasks.inspected import Inspected, inspection_table, marked_text
 
-    answerer = Answerer(*adapted_model(*injecting(model, adapter)))
+    answerer = Answerer(*adapted_model(*model_and_adapter(model, adapter)))
     decided = DecidedText(text=text, numbers=answerer.decisions(text))
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
@@ -89,12 +89,12 @@ def playground(
     port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 7860,
 ) -> None:
     """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
-    from ani.answerers import adapted_model, injecting
+    from ani.answerers import adapted_model, model_and_adapter
     from ani.playground import build, launch
 
-    page = build(*adapted_model(*injecting(model, adapter)))
+    page = build(*adapted_model(*model_and_adapter(model, adapter)))
     url = launch(page, host, port)
-    made("playground", url, " (Ctrl-C ends it)")
+    say_where("playground", url, " (Ctrl-C ends it)")
     page.block_thread()
 
 
@@ -140,7 +140,7 @@ def probe(
             policy=policy,
             layers=wanted,
             seed=seed,
-            console=heard(not as_json),
+            console=console_for(as_json),
             facts={"model": model},
             processes=team,
         )
@@ -202,7 +202,7 @@ def train(
     end_with_launcher()
     with terminal.resumable(how):
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
-    made("adapter", Path(plan.output) / ADAPTER)
+    say_where("adapter", Path(plan.output) / ADAPTER)
     PartialState().destroy_process_group()
 
 
@@ -235,7 +235,7 @@ def compare(
 
     with terminal.resumable("continue with the same command"):
         page = run_comparison(recipe, console, overrides or (), asked_by=asked_by if processes > 1 else None)
-    made("report", page.resolve())
+    say_where("report", page.resolve())
 
 
 @app.command("eval")
@@ -292,7 +292,7 @@ def evaluate(
 
     asked = with_options(
         chosen("task", tasks, evaluated_tasks()),
-        data=dict(assigned("--data", entry) for entry in data or ()),
+        data=dict(name_and_value("--data", entry) for entry in data or ()),
         operations=chosen("operation", operations, SYMBOLS),
         limit=limit,
         max_new_tokens=max_new_tokens,
@@ -304,7 +304,7 @@ def evaluate(
     how = "start the same command again: benchmarks go on, other tasks begin anew"
     with terminal.resumable(how), only_process_in(out):
         answerer = candidate.load(asked)
-        shown = heard(not as_json)
+        shown = console_for(as_json)
         results = run(asked, answerer, out, seed=seed, console=shown, facts=candidate.facts, processes=team)
     if as_json and team.main:
         print(json.dumps(results, ensure_ascii=False))
@@ -327,19 +327,19 @@ def gate_shares(
     as_json: JsonOption = False,
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
-    from ani.answerers import adapted_model, injecting, need_gate
+    from ani.answerers import adapted_model, model_and_adapter, need_gate
     from ani.tasks.answering import Answerer
     from ani.tasks.folders import evaluate as run
     from ani.tasks.gate_shares import GateShares
 
     team = join(processes)
-    model, adapter = injecting(model, adapter)
+    model, adapter = model_and_adapter(model, adapter)
     task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
     with terminal.resumable("start the same command again"), only_process_in(out):
         attached, tokenizer = adapted_model(model, adapter)
         need_gate(attached, adapter or model, "ani gate-shares")
         answerer, facts = Answerer(attached, tokenizer), {"model": model, "adapter": adapter}
-        shown = heard(not as_json)
+        shown = console_for(as_json)
         results = run([task], answerer, out, seed=seed, console=shown, facts=facts, processes=team)
     if as_json and team.main:
         print(json.dumps(results[task.name], ensure_ascii=False))
@@ -370,7 +370,7 @@ def report(folder: Annotated[Path, typer.Argument(help="Directory with result fi
     """Write one self-contained HTML page from the result files of a directory."""
     from ani.report import build_report
 
-    made("report", build_report(folder).resolve())
+    say_where("report", build_report(folder).resolve())
 
 
 @app.command()
@@ -391,7 +391,7 @@ def diagnostic(
 
     with terminal.resumable("start the same command again"), counting(console, "texts", 2 * count) as kept:
         build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)
-    made("diagnostic set", out)
+    say_where("diagnostic set", out)
 
 
 @app.command()
@@ -410,7 +410,7 @@ def merge(
     need_one_process("merge")
     with terminal.resumable("start the same command again"):
         run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
-    made("merged checkpoint", out)
+    say_where("merged checkpoint", out)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -25,12 +25,12 @@ console = Console() if sys.stdout.isatty() else Console(width=120)
 console.quiet = not is_main()  # of several processes one speaks
 
 
-def heard(wanted: bool) -> Console:
+def console_for(as_json: bool) -> Console:
     """Where progress and tables go: nowhere if a script wants JSON alone."""
-    return console if wanted else Console(quiet=True)
+    return Console(quiet=True) if as_json else console
 
 
-def made(what: str, where: Path | str, how: str = "") -> None:
+def say_where(what: str, where: Path | str, how: str = "") -> None:
     """Say where something is that a command has made."""
     console.print(f"The {what}: [bold]{escape(str(where))}[/bold]{how}", soft_wrap=True)
 
@@ -147,7 +147,7 @@ def integers(option: str, text: str) -> list[int]:
     return [int(name) for name in names]
 
 
-def assigned(option: str, entry: str) -> tuple[str, str]:
+def name_and_value(option: str, entry: str) -> tuple[str, str]:
     """The two sides of TASK=PATH; raises InputError for what is none."""
     name, sign, value = entry.partition("=")
     if not (name and sign and value):
