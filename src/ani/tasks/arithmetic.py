@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
 from ani.errors import InputError
 from ani.results.files import Integer, Run
-from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, grouped, scores
 from ani.results.sections import Curves, Figure, Section, headline
 from ani.results.tables import Cell, Table
 from ani.settings import Section as Settings
@@ -83,7 +83,7 @@ class Arithmetic(Scored):
     unit = "problems"
     record = ArithmeticAnswer
     what: ClassVar[str] = "Exact answers"
-    kinds = "Operation"
+    heading, kind_key = "Operation", "operation"
     names: ClassVar[Mapping[str, str]] = {symbol: name for name, symbol in SYMBOLS.items()}
 
     problems: list[Problems] = Field(default=[Problems()], min_length=1)
@@ -143,11 +143,6 @@ class Arithmetic(Scored):
         return (self.problems[0] if len(self.problems) == 1 else self).model_dump(exclude_none=True)
 
     @classmethod
-    def scores(cls, records: Sequence[ArithmeticAnswer]) -> list[Score]:
-        """By operation; the parts are digits."""
-        return scores(records, lambda answer: answer.operation, lambda answer: answer.digits)
-
-    @classmethod
     def chains(cls, records: Sequence[ArithmeticAnswer]) -> list[Score]:
         """Of additions; the parts are carry chains."""
         known = [answer for answer in records if answer.chain is not None]
@@ -159,7 +154,7 @@ class Arithmetic(Scored):
         for answer in records:
             if answer.prompt is None:
                 raise InputError(f"run {answer.run!r}: an answer lacks its prompt, so runs can't be compared in pairs")
-        return differences(records, baseline, lambda answer: answer.operation, lambda answer: answer.digits)
+        return super().differences(records, baseline)
 
     @classmethod
     def tables(cls, records: Sequence[ArithmeticAnswer], baseline: str | None = None) -> list[Table]:

@@ -75,7 +75,7 @@ class Calculations(Scored):
     unit = "questions"
     record = CalculationAnswer
     what = "Exact results"
-    kinds = "Calculations"
+    heading = "Calculations"
 
     count: int = Field(default=200, ge=1)
     """Problems, and as many sentences."""

@@ -14,7 +14,7 @@ from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmeti
 from ani.data.counterfactual import Counterfactual, counterfactual
 from ani.data.sources import Example
 from ani.results.files import Integer, Run
-from ani.results.scores import ONE_MODEL, Difference, Score, differences, scores
+from ani.results.scores import ONE_MODEL, Score, scores
 from ani.results.sections import Bars, Figure, Section, headline
 from ani.results.tables import Table
 from ani.tasks.answering import MAX_LENGTH, Answerer, VllmModel
@@ -70,7 +70,7 @@ class Reading(Scored):
     unit = "problems"
     record = ReadingAnswer
     what = "Exact answers to sums and word problems"
-    kinds = "Problems"
+    heading, kind_key = "Problems", "kind"
 
     count: int = Field(default=100, ge=1)
     """Sums, and as many word problems; each length has its share."""
@@ -150,11 +150,6 @@ class Reading(Scored):
 
         kinds = dict.fromkeys(record.kind for record in records)
         return [row for kind in kinds for name, key in _MEASURES.items() for row in of(kind, name, key)]
-
-    @classmethod
-    def differences(cls, records: Sequence[ReadingAnswer], baseline: str) -> list[Difference]:
-        """In answers with the right values, by kind of problem; the parts are digits."""
-        return differences(records, baseline, lambda record: record.kind, lambda record: record.digits)
 
     @classmethod
     def tables(cls, records: Sequence[ReadingAnswer], baseline: str | None = None) -> list[Table]:

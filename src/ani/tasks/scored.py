@@ -1,12 +1,12 @@
 """Tasks whose short answers are right or wrong: shares by kind and part, of runs and in pairs; knows no task."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, ClassVar, cast
 
 from ani.numbers import find_numbers
-from ani.results.scores import Answer, Difference, Score
+from ani.results.scores import Answer, Difference, Score, differences, scores
 from ani.results.statistics import Estimate, difference_facts, share_facts
 from ani.results.tables import Cell, Table, leader, percent, points
 from ani.tasks.answering import Answerer
@@ -33,23 +33,28 @@ class Scored(Task):
 
     what: ClassVar[str]
     """Begins the captions of tables, such as "Exact answers"."""
-    parts: ClassVar[str] = "number of digits"
+    by: ClassVar[str] = "number of digits"
     """What the columns are."""
-    kinds: ClassVar[str]
+    heading: ClassVar[str]
     """What the first column names, such as "Operation"."""
     names: ClassVar[Mapping[str, str]] = {}
     """What scripts call a kind, where that is another word."""
     together = 50
 
-    @classmethod
-    @abstractmethod
-    def scores(cls, records: Sequence[Any]) -> list[Score]:
-        """Right answers by kind of question and run."""
+    kind_key: ClassVar[str]
+    """The record's key that names the kind of question."""
+    part_key: ClassVar[str] = "digits"
+    """The record's key that names the part."""
 
     @classmethod
-    @abstractmethod
+    def scores(cls, records: Sequence[Any]) -> list[Score]:
+        """Right answers by kind of question and run."""
+        return scores(records, attrgetter(cls.kind_key), attrgetter(cls.part_key))
+
+    @classmethod
     def differences(cls, records: Sequence[Any], baseline: str) -> list[Difference]:
         """Gains in right answers likewise; raises InputError if runs were asked different questions."""
+        return differences(records, baseline, attrgetter(cls.kind_key), attrgetter(cls.part_key))
 
     @classmethod
     def summary(cls, records: Sequence[Any]) -> dict[str, Any]:
@@ -63,7 +68,7 @@ class Scored(Task):
     @classmethod
     def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
         rows = cls.scores(records)
-        tables = [accuracies(rows, f"{cls.what} by {cls.parts}", cls.kinds)] if rows else []
+        tables = [accuracies(rows, f"{cls.what} by {cls.by}", cls.heading)] if rows else []
         if baseline is not None and (compared := cls.differences(records, baseline)):
             tables.append(cls._gains(compared, baseline))
         return tables
@@ -81,7 +86,7 @@ class Scored(Task):
         return Table(
             f"{cls.what} compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
             "intervals and the one-sided p of no gain",
-            (cls.kinds, "Run", *names),
+            (cls.heading, "Run", *names),
             tuple(
                 (Cell(row.task), Cell(row.run), *map(points, columns)) for row, columns in zip(rows, found, strict=True)
             ),

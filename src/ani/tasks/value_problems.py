@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ani.data.value_problems import FORMS, Form, ValueProblem, comparing_problems, modulo_problems
 from ani.results.files import Integer
-from ani.results.scores import ONE_MODEL, Difference, Score, differences, scores
+from ani.results.scores import ONE_MODEL
 from ani.tasks.answering import Answerer
 from ani.tasks.scored import PromptAnswer, Scored, answers_to
 from ani.tasks.task import Count
@@ -31,7 +31,7 @@ class _ValueTask(Scored):
     unit = "questions"
     record = ValueAnswer
     what = "Right answers"
-    kinds = "Task"
+    heading, kind_key, part_key = "Task", "task", "part"
 
     def answer(self, answerer: Answerer, questions: Sequence[ValueProblem], count: Count) -> Iterator[ValueAnswer]:
         """Answer greedily; the first word of the output, or number, must be the answer."""
@@ -43,22 +43,12 @@ class _ValueTask(Scored):
             yield ValueAnswer(run=ONE_MODEL, **facts)
         count(len(questions))
 
-    @classmethod
-    def scores(cls, records: Sequence[ValueAnswer]) -> list[Score]:
-        """By task; the parts are forms or digits."""
-        return scores(records, lambda answer: answer.task, lambda answer: answer.part)
-
-    @classmethod
-    def differences(cls, records: Sequence[ValueAnswer], baseline: str) -> list[Difference]:
-        """By task; the parts are forms or digits."""
-        return differences(records, baseline, lambda answer: answer.task, lambda answer: answer.part)
-
 
 class Comparing(_ValueTask):
     """Which of two numbers is larger, in each form of writing them."""
 
     name = "comparing"
-    parts = "form"
+    by = "form"
     title = "Comparing numbers"
     note = (
         "Which of two numbers is larger, the first or the second? Guessing is right half of the time. Mixed: the two "
