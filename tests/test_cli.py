@@ -128,6 +128,8 @@ def test_train_evaluate_report(run: Run, tiny_recipe: Write, tiny_model: Path, t
     asked = ("--tasks", "arithmetic,gating", "--operations", "addition,subtraction", "--json")
     scores = json.loads(run(*arguments, *asked, code=0).out)
     assert set(scores["arithmetic"]) == {"addition", "subtraction"}
+    every = [lengths.pop("all") for lengths in scores["arithmetic"].values()]
+    assert all(score["total"] == 12 for score in every)
     by_length = [score for lengths in scores["arithmetic"].values() for score in lengths.values()]
     assert all(set(lengths) == {"2", "4", "6", "8", "10", "12"} for lengths in scores["arithmetic"].values())
     assert all(score["total"] == 2 and 0 <= score["low"] <= score["high"] <= 1 for score in by_length)

@@ -174,7 +174,8 @@ def test_bad_input_is_told_once(
     monkeypatch.setattr(sys, "argv", ["ani", *map(str, command), "--out", str(tmp_path / "out")])
     assert together(2, lambda _: cli.main()) == [2, 2]
     assert capfd.readouterr().err == "error: a sentence that won't do\n"
-    assert [path.name for path in (tmp_path / "out").glob("*")] == ["run.json"]
+    # Whether the main one had come to write it when another one's sentence ended it.
+    assert {path.name for path in (tmp_path / "out").glob("*")} <= {"run.json"}
 
 
 def test_an_output_that_cannot_be_written_is_met_before_the_work(
