@@ -22,7 +22,7 @@ from ani.models import load_model, load_tokenizer
 from ani.probing.curve import layers_table
 from ani.report import build_report
 from ani.report.layers import read_curve, read_selection
-from ani.results.tables import Table, markdown, rich_table
+from ani.results.tables import Fitted, Table, markdown
 from ani.tasks import TASKS, presented, read_results
 from ani.tasks.folders import compare_folders
 from ani.training.recipe import load_recipe
@@ -50,7 +50,7 @@ def shown(tables: Iterable[Table]) -> str:
     out = io.StringIO()
     console = Console(width=120, file=out)
     for table in tables:
-        console.print(rich_table(table))
+        console.print(Fitted(table))
     return out.getvalue()
 
 

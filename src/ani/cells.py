@@ -118,11 +118,7 @@ def train_cell(cell: Cell, console: Console) -> None:
     with only_process_in(cell.training):
         for checkpoint in cell.training.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-    gc.collect()  # the trainer's cycles would keep the model in memory beside the next one
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)  # and glibc gigabytes of freed activations
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    _give_memory_back()
 
 
 def ask_loaded(
@@ -141,8 +137,25 @@ def ask_loaded(
     model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
     if cell.seed is not None:
         load_adapter(model, tokenizer, cell.training / ADAPTER)
-    answerer = Answerer(model, tokenizer, cell.method)
-    ask(missing, answerer, cell.folder, console=console, of=cell.name, processes=processes)
+    ask(
+        missing,
+        Answerer(model, tokenizer, cell.method),
+        cell.folder,
+        console=console,
+        of=cell.name,
+        processes=processes,
+    )
+    del model
+    _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """What a model's training or answers took, before the next one needs as much."""
+    gc.collect()  # a trainer's cycles keep its model
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)  # glibc keeps gigabytes of freed activations
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def asks_merged(task: Task, backend: Backend) -> bool:

@@ -125,7 +125,7 @@ def probe(
     from ani.probing.curve import SelectedLayer, layers_table
     from ani.probing.run import probe as run
     from ani.results.files import SELECTION, read_object
-    from ani.results.tables import rich_table
+    from ani.results.tables import Fitted
 
     wanted = None if layers is None else integers("--layers", layers)
     team = join(processes)
@@ -149,7 +149,7 @@ def probe(
     if as_json:
         print((out / SELECTION).read_text(encoding="utf-8"), end="")
         return
-    console.print(rich_table(layers_table(selection.curve, read_object(out / SELECTION, SelectedLayer))))
+    console.print(Fitted(layers_table(selection.curve, read_object(out / SELECTION, SelectedLayer))))
     console.print(selection.reason, highlight=False)
 
 
@@ -352,7 +352,7 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p."""
-    from ani.results.tables import rich_table
+    from ani.results.tables import Fitted
     from ani.tasks.folders import backends_differ, compare_folders
 
     tables, results = compare_folders(run, baseline)
@@ -362,7 +362,7 @@ def diff(
         print(json.dumps(results, ensure_ascii=False))
         return
     for table in tables:
-        console.print(rich_table(table))
+        console.print(Fitted(table))
 
 
 @app.command()

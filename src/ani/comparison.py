@@ -37,7 +37,7 @@ from ani.probing.run import probe
 from ani.provenance import provenance
 from ani.report import build_report
 from ani.results.files import LAYERS, RUN, SELECTION, TRAINING_LOG, read_records, task_file, write_json, write_records
-from ani.results.tables import Table, markdown, rich_table
+from ani.results.tables import Fitted, Table, markdown
 from ani.serving.vllm_plugin import need_vllm
 from ani.settings import Section, load_settings, save_settings, validated
 from ani.tasks import Posed, clear_answers, pose, presented, task_class
@@ -442,5 +442,5 @@ def _show(results: Mapping[type[Task], list[Any]], plan: Plan, console: Console)
         runs = {record.run for record in records}
         tables += task.tables(records, plan.baseline if plan.baseline in runs else None)
     for table in tables:
-        console.print(rich_table(table))
+        console.print(Fitted(table))
     return tables

@@ -17,7 +17,7 @@ from scipy.stats import norm, spearmanr
 from ani.probing.curve import LayerPoint, layers_table
 from ani.report.layers import exact_shares, layer_effects, read_selection
 from ani.results.statistics import correlation, wilson_interval
-from ani.results.tables import rich_table
+from ani.results.tables import Fitted
 from ani.tasks.arithmetic import ArithmeticAnswer
 from tests.refusals import refused
 from tests.report.test_page import HOSTILE, Page, answer, build, write
@@ -187,7 +187,7 @@ def test_a_damaged_selection_is_named(tmp_path: Path, changes: dict[str, Any], w
 def test_the_terminal_shows_the_same_table(tmp_path: Path) -> None:
     probed(tmp_path, layer=14)
     stream = StringIO()
-    Console(width=140, file=stream).print(rich_table(layers_table(CURVE, read_selection(tmp_path, CURVE))))
+    Console(width=140, file=stream).print(Fitted(layers_table(CURVE, read_selection(tmp_path, CURVE))))
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in stream.getvalue().splitlines()]
     shown = {line[0]: line for line in lines if len(line) == 6}
     for row in build(tmp_path).rows[1:]:

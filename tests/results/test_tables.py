@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from ani.results.statistics import Estimate
-from ani.results.tables import Cell, Table, inline, leader, markdown, percent, points, rich_table
+from ani.results.tables import Cell, Fitted, Table, inline, leader, markdown, percent, points
 from ani.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.tasks.benchmarks import Benchmark, BenchmarkAnswer
 from ani.tasks.gating import GateDecision, Gating
@@ -21,7 +21,7 @@ from tests.tasks.test_summaries import LOSSES
 def shown(tables: Iterable[Table]) -> str:
     stream = StringIO()
     for table in tables:
-        Console(width=200, file=stream).print(rich_table(table))
+        Console(width=200, file=stream).print(Fitted(table))
     return stream.getvalue()
 
 
@@ -159,7 +159,7 @@ def test_a_wide_table_is_cut_into_blocks_and_loses_no_word(width: int) -> None:
     rows = tuple((Cell("addition"), Cell(name), *[share] * 12) for name in ("reference", "runs/a/folder/of/long/name"))
     table = Table("Exact answers", header, rows, label_columns=2)
     stream = StringIO()
-    Console(width=width, file=stream).print(rich_table(table))
+    Console(width=width, file=stream).print(Fitted(table))
     shown = stream.getvalue()
     assert max(map(len, shown.splitlines())) <= width
     assert "…" not in shown

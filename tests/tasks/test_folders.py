@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ani.results.statistics import paired_difference
-from ani.results.tables import rich_table
+from ani.results.tables import Fitted
 from ani.tasks.folders import compare_folders
 from tests.json_lines import read_lines, write_lines
 from tests.refusals import refused
@@ -105,7 +105,7 @@ def test_tables(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> 
     arithmetic, benchmarks, subjects = compare_folders(Path("ours"), Path("base"))[0]
     for table in (arithmetic, benchmarks, subjects):
         assert "compared to base, in percentage points" in table.caption
-        Console(width=200, file=stream).print(rich_table(table))
+        Console(width=200, file=stream).print(Fitted(table))
     text = stream.getvalue()
     # Of the four problems of two digits three were solved, and one by the baseline.
     assert re.search(r"\+ +│ ours +│ +\+25\.0 │ +\+50\.0 │ +\+0\.0 │", text)

@@ -73,13 +73,8 @@ def measures(caption: str, rows: Iterable[tuple[str, Cell]]) -> Table:
     return Table(caption, ("Measure", "Value"), tuple((Cell(name), value) for name, value in rows), label_columns=1)
 
 
-def rich_table(table: Table) -> "Fitted":
-    """For the terminal."""
-    return Fitted(table)
-
-
 class Fitted(NamedTuple):
-    """A table as rich shows it: one that is too wide stands in blocks of columns, one beneath the other."""
+    """A table for the terminal, by rich: one that is too wide stands in blocks of columns, one beneath the other."""
 
     table: Table
 
@@ -90,14 +85,14 @@ class Fitted(NamedTuple):
         for narrow, count in ((False, 1), *((True, count) for count in range(1, columns - labels + 1))):
             most = ceil((columns - labels) / count)
             starts = range(labels, columns, most)
-            blocks = [_rich_table(self.table, range(start, min(start + most, columns)), narrow) for start in starts]
+            blocks = [_block(self.table, range(start, min(start + most, columns)), narrow) for start in starts]
             needed = (Measurement.get(console, options.update(width=WIDEST), block).maximum for block in blocks)
             if max(needed) <= options.max_width:
                 break
         yield from blocks
 
 
-def _rich_table(table: Table, columns: range, narrow: bool) -> "RichTable":
+def _block(table: Table, columns: range, narrow: bool) -> "RichTable":
     """Some of its columns behind those that name the rows, `narrow` or as wide as they are; nothing is cut off."""
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -12,7 +12,7 @@ from ani.launch import ONE_PROCESS, Processes
 from ani.provenance import provenance
 from ani.results.files import RUN, Run, read_run, task_file, write_json
 from ani.results.scores import Answer
-from ani.results.tables import Table, rich_table
+from ani.results.tables import Fitted, Table
 from ani.tasks import TASKS, ask, clear_answers, pose, presented, read_results
 from ani.tasks.answering import Answerer
 from ani.tasks.task import Task
@@ -84,7 +84,7 @@ def evaluate(
 
     def show(task: type[Task], records: list[Any]) -> None:
         for table in task.tables(records):
-            console.print(rich_table(table))
+            console.print(Fitted(table))
         results[task.name] = task.summary(records)
 
     ask(posed, answerer, out, console=console, processes=processes, done=show)
