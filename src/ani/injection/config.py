@@ -17,7 +17,7 @@ MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
 
 LATER_SETTINGS = frozenset(
-    {"values", "result_characters", "encoders", "gate", "quantity_weight", "combine", "start", "periods", "shuffled"}
+    {"values", "result_characters", "encoders", "gate", "combine", "start", "periods", "shuffled"}
 )
 """Settings that the first adapters were written without; their defaults say what those adapters do."""
 
@@ -57,9 +57,6 @@ class InjectionSettings(EncoderSettings):
     role_weight: float = Field(default=0.0, ge=0)
     """Weight of the gate's cross-entropy on numbers whose role the data tells. 0 is the paper: only the language
     model's loss and the penalty teach the gate."""
-    quantity_weight: float = Field(default=1.0, gt=0)
-    """In that cross-entropy, how many names one quantity counts for. Above 1 the gate is open where it is in doubt, as
-    suits texts in which nearly all numbers are quantities."""
     embedding_scale: float | None = Field(default=None, gt=0)
     """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach. 1: no
     unit (the paper)."""

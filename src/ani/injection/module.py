@@ -133,8 +133,7 @@ class AniModule(nn.Module):
 
         The first term is the binarization penalty, a mean over numbers, not tokens (paper Eq. 4). r = min(1, RMS(e) /
         `penalty_ramp`) phases it in: while W_P is close to zero the loss says nothing about the gate, and a constant
-        penalty would drive it to an arbitrary end from which it can't return. The second is `role_weight`'s; quantities
-        count `quantity_weight` times in its sum.
+        penalty would drive it to an arbitrary end from which it can't return. The second is `role_weight`'s.
 
         Args:
             injection: What `forward` returned, in training mode.
@@ -153,8 +152,6 @@ class AniModule(nn.Module):
         loss = self.config.penalty * penalties.sum() / max(1, numbers)
         if self.config.role_weight > 0:
             logits, targets = injection.logits[known].float(), roles[known].float()
-            surprise = nn.functional.binary_cross_entropy_with_logits(
-                logits, targets, pos_weight=logits.new_tensor(self.config.quantity_weight), reduction="sum"
-            )
+            surprise = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
             loss = loss + self.config.role_weight * surprise / max(1, with_role)
         return loss
