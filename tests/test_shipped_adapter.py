@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 from ani import inspect, load_adapter
 from ani.data.calculation_sentences import calculation_sentences
 from ani.injection.adapter import _read_config
+from ani.injection.attach import ani_module
 from ani.tasks.answering import Answerer
 from ani.tasks.calculations import Calculations
 from ani.tasks.gating import Gating
@@ -16,12 +18,16 @@ from tests.tiny import pair
 
 PACKAGE = Path(ani.__file__).parent
 ADAPTER = PACKAGE / "assets" / "smollm2-adapter"
+CALCULATOR = PACKAGE / "assets" / "smollm2-calculator"
 
 
-def test_it_is_small_and_made_by_the_recipe() -> None:
-    assert sum(file.stat().st_size for file in ADAPTER.iterdir()) <= 2 * 1024 * 1024
-    recipe = load_recipe(PACKAGE / "recipes" / "smollm2-adapter.yaml")
-    saved = _read_config(ADAPTER)
+@pytest.mark.parametrize(
+    ("adapter", "recipe_file"), [(ADAPTER, "smollm2-adapter.yaml"), (CALCULATOR, "small/calculator.yaml")]
+)
+def test_it_is_small_and_made_by_the_recipe(adapter: Path, recipe_file: str) -> None:
+    assert sum(file.stat().st_size for file in adapter.iterdir()) <= 2 * 1024 * 1024
+    recipe = load_recipe(PACKAGE / "recipes" / recipe_file)
+    saved = _read_config(adapter)
     assert saved.config is not None and recipe.ani is not None
     assert saved.method == recipe.method == "ani"
     config = saved.config.model_dump()  # as read: the file is older than some settings
@@ -31,7 +37,7 @@ def test_it_is_small_and_made_by_the_recipe() -> None:
         key: value for key, value in wanted.items() if key not in measured
     }
     assert recipe.lora is None
-    assert "smollm2-adapter.yaml" in (ADAPTER / "README.md").read_text()
+    assert recipe_file in (adapter / "README.md").read_text()
 
 
 def test_it_tells_names_from_quantities() -> None:
@@ -78,8 +84,15 @@ def test_the_calculator_tells_which_calculations_are_meant() -> None:
     """In sentences of templates that it was not trained on; its card says what a larger sample measured."""
     model, tokenizer = pair("smollm2")
     load_adapter(model, tokenizer, "smollm2-calculator")
+    module = ani_module(model)
     sentences = calculation_sentences(80, split="test", seed=1)
-    for role, opened in (("nominal", False), ("quantitative", True)):
-        prompts = [sentence.prompt for sentence in sentences if sentence.role == role]
-        decisions = [inspect(model, tokenizer, prompt)[-1].injected for prompt in prompts]
-        assert sum(decision == opened for decision in decisions) / len(decisions) > 0.6  # chance is a half
+    # As it ships, doubts open the gate; without the bias chance is a half.
+    for config, meant, others in (
+        (module.config, 0.8, 0.3),
+        (module.config.model_copy(update={"gate_bias": 0.0}), 0.6, 0.6),
+    ):
+        module.config = config
+        for role, opened, share in (("nominal", False, others), ("quantitative", True, meant)):
+            prompts = [sentence.prompt for sentence in sentences if sentence.role == role]
+            decisions = [inspect(model, tokenizer, prompt)[-1].injected for prompt in prompts]
+            assert sum(decision == opened for decision in decisions) / len(decisions) > share

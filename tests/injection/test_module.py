@@ -47,15 +47,17 @@ def unknown(count: int) -> torch.Tensor:
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bias", [0.0, 1.5])
 @pytest.mark.parametrize("training", [True, False])
-def test_equations(training: bool) -> None:
-    module = trained_module(gate_dropout=0.0).train(training)
+def test_equations(training: bool, bias: float) -> None:
+    module = trained_module(gate_dropout=0.0, gate_bias=bias).train(training)
     hidden, features = rows()
     injection = module(hidden, features)
     embeddings = features @ module.projection.weight.T  # in units of the scale
     normed = hidden / hidden.square().mean(dim=1, keepdim=True).sqrt()
     inner = torch.cat([normed, embeddings], dim=1) @ module.gate.inner.weight.T + module.gate.inner.bias
     logits = (nn.functional.gelu(inner) @ module.gate.outer.weight.T + module.gate.outer.bias)[:, 0]
+    logits = logits if training else logits + bias
     alpha = logits.sigmoid() if training else (logits.sigmoid() > 0.5).float()
     torch.testing.assert_close(injection.logits, logits, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(injection.alpha, alpha, rtol=1e-4, atol=1e-4)

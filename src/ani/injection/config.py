@@ -17,7 +17,7 @@ MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
 
 LATER_SETTINGS = frozenset(
-    {"values", "result_characters", "encoders", "gate", "combine", "start", "periods", "shuffled"}
+    {"values", "result_characters", "encoders", "gate", "gate_bias", "combine", "start", "periods", "shuffled"}
 )
 """Settings that the first adapters were written without; their defaults say what those adapters do."""
 
@@ -49,6 +49,9 @@ class InjectionSettings(EncoderSettings):
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
     """On that layer."""
+    gate_bias: float = Field(default=0.0, ge=-100, le=100)
+    """Added to the gate's logit z at inference: which way a doubt goes. log(k) is for users whom an injection that is
+    missed costs k times what one too many does, if roles were equally frequent in training. 0 is the paper."""
     penalty: float = Field(default=0.1, ge=0)
     """λ of the binarization penalty λ·mean(α(1−α)) (paper Eq. 4)."""
     penalty_ramp: float = Field(default=0.1, ge=0)

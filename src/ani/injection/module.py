@@ -15,7 +15,7 @@ class Injection(NamedTuple):
     hidden_states: torch.Tensor
     """h + α·e, shape (N, d_model), in the dtype of the input."""
     logits: torch.Tensor
-    """Gate logits z, shape (N,); infinite without a gate."""
+    """Gate logits z, shape (N,), at inference with `gate_bias`; infinite without a gate."""
     alpha: torch.Tensor
     """α as applied: σ(z) while training, or the role (`gate="supervised"`); 1[σ(z) > 0.5] at inference, 0 or 1 where it
     is forced; shape (N,)."""
@@ -46,7 +46,7 @@ def _rms(vectors: torch.Tensor) -> torch.Tensor:
 class AniModule(nn.Module):
     """Adaptive numerical injection (paper Eq. 1, 2, 3, 5 and 6)::
 
-        e = s · W_P φ(x)            z = MLP([RMSNorm(h); e / s])
+        e = s · W_P φ(x)            z = MLP([RMSNorm(h); e / s]), at inference + `gate_bias` (the paper: 0)
         α = σ(z) while training,  1[σ(z) > 0.5] at inference
         h ← h + α · e
 
@@ -100,7 +100,7 @@ class AniModule(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             embeddings = self.projection(features.to(dtype))
             if self.gate is not None:
-                logits = self.gate(hidden, embeddings)
+                logits = self.gate(hidden, embeddings) + (0.0 if self.training else self.config.gate_bias)
             else:
                 logits = hidden.new_full(hidden.shape[:1], torch.inf)
         scaled = self.scale * embeddings
