@@ -1,6 +1,8 @@
 """What every command has in common on a terminal: its console, how errors are said, how it ends; knows no command."""
 
+import atexit
 import errno
+import gc
 import logging
 import os
 import signal
@@ -47,6 +49,7 @@ def run(app: typer.Typer) -> NoReturn:
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' bars too
     only_ours()
+    atexit.register(gc.freeze)  # or Python looks through all modules for garbage as it ends: a fifth of a short command
     try:
         code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
         if code == 130:
