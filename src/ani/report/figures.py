@@ -48,8 +48,6 @@ STYLE: dict[Any, Any] = {
     "axes.titlecolor": INK,
     "axes.titlesize": 9,
     "figure.facecolor": "none",
-    "figure.constrained_layout.hspace": 0.08,
-    "figure.constrained_layout.use": True,
     "font.size": 9,
     "grid.color": RULE,
     "grid.linewidth": 0.6,
@@ -153,13 +151,32 @@ def _as_svg(figure: Figure, name: str) -> Markup:
     return Markup(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))
 
 
+TITLE = 0.34
+"""A panel's title takes so many inches, with the power of ten that may stand beside it."""
+
+
 def new_figure(
-    panels: int = 1, columns: int = 1, width: float = 5.6, height: float = 2.6, **settings: Any
+    panels: int = 1,
+    columns: int = 1,
+    size: tuple[float, float] = (5.6, 2.6),
+    left: float = 0.7,
+    top: float = 0.12,
+    **settings: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """An empty one, and the axes of its panels row by row; width and height are a panel's, in inches."""
-    rows = -(-panels // columns)
+    """An empty one, and the axes of its panels row by row; a panel's width and height, and what its labels and title
+    have of that, in inches. Measuring them takes Matplotlib as long as drawing."""
+    rows, (width, height) = -(-panels // columns), size
     figure = Figure(figsize=(width * columns, height * rows))
-    grid = list(figure.subplots(rows, columns, squeeze=False, **settings).flat)
+    right, bottom = 0.12, 0.45
+    within = {
+        "left": left / figure.get_figwidth(),
+        "right": 1 - right / figure.get_figwidth(),
+        "bottom": bottom / figure.get_figheight(),
+        "top": 1 - top / figure.get_figheight(),
+        "wspace": (left + right) / (width - left - right),
+        "hspace": (bottom + top) / (height - bottom - top),
+    }
+    grid = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=within, **settings).flat)
     for axes in grid[panels:]:
         axes.set_axis_off()
     return figure, grid[:panels]
@@ -203,7 +220,7 @@ def _curves(what: Curves) -> Drawing:
         panels[0].set(xlabel=what.label)
         legend = [legend_key(index, run) for index, run in enumerate(runs)]
     else:
-        figure, panels = new_figure(len(runs), PANEL_COLUMNS, 3.0, 1.8, sharey=True)
+        figure, panels = new_figure(len(runs), PANEL_COLUMNS, (3.0, 1.8), 0.5, TITLE, sharey=True)
         for axes, (title, run) in zip(panels, runs.items(), strict=True):
             for other, points in runs.items():
                 values = [estimate.value for estimate in points.values()]
@@ -246,7 +263,8 @@ def _short(name: str) -> str:
 def _bar_chart(what: Bars) -> Drawing:
     """From the top down."""
     bars = what.bars
-    figure, (axes,) = new_figure(height=0.7 + 0.24 * len(bars))
+    longest = max((len(_short(bar)) for bar in bars), default=0)
+    figure, (axes,) = new_figure(size=(5.6, 0.7 + 0.24 * len(bars)), left=0.2 + 0.07 * longest)
     estimates = list(bars.values())
     axes.barh(
         range(len(bars)),
@@ -295,8 +313,7 @@ def _line_chart(what: Lines) -> Drawing:
 @drawing.register
 def _panels(what: Panels) -> Drawing:
     columns = min(3, len(what.panels))
-    width, height = (5.6, 2.6) if columns == 1 else (3.0, 2.3)
-    figure, grid = new_figure(len(what.panels), columns, width, height)
+    figure, grid = new_figure(len(what.panels), columns, (5.6, 2.6) if columns == 1 else (3.0, 2.3), top=TITLE)
     said: list[str] = []
     keys: dict[str, int] = {}
     for axes, (title, lines) in zip(grid, what.panels.items(), strict=True):
