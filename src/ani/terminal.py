@@ -49,7 +49,9 @@ def run(app: typer.Typer) -> NoReturn:
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' bars too
     only_ours()
-    atexit.register(gc.freeze)  # or Python looks through all modules for garbage as it ends: a fifth of a short command
+    # Python looks through all modules for garbage, again and again as it imports them and once more as it ends.
+    gc.set_threshold(10_000)
+    atexit.register(gc.freeze)
     try:
         code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
         if code == 130:

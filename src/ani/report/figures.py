@@ -319,6 +319,7 @@ def _panels(what: Panels) -> Drawing:
     for axes, (title, lines) in zip(grid, what.panels.items(), strict=True):
         _draw_lines(axes, lines)
         axes.set_title(title, loc="left", parse_math=False)
+        axes.locator_params(nbins=4)
         said += [_course(line, f"{title} {line.name}".strip()) for line in lines]
         keys |= {line.name: line.style for line in lines if line.name}
     legend = [legend_key(style, key) for key, style in keys.items()]
