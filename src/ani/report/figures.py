@@ -166,17 +166,11 @@ def new_figure(
     """An empty one, and the axes of its panels row by row; a panel's width and height, and what its labels and title
     have of that, in inches. Measuring them takes Matplotlib as long as drawing."""
     rows, (width, height) = -(-panels // columns), size
-    figure = Figure(figsize=(width * columns, height * rows))
-    right, bottom = 0.12, 0.45
-    within = {
-        "left": left / figure.get_figwidth(),
-        "right": 1 - right / figure.get_figwidth(),
-        "bottom": bottom / figure.get_figheight(),
-        "top": 1 - top / figure.get_figheight(),
-        "wspace": (left + right) / (width - left - right),
-        "hspace": (bottom + top) / (height - bottom - top),
-    }
-    grid = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=within, **settings).flat)
+    right, bottom, wide, high = 0.12, 0.45, width * columns, height * rows
+    figure = Figure(figsize=(wide, high))
+    figure.subplots_adjust(left / wide, bottom / high, 1 - right / wide, 1 - top / high)
+    between = {"wspace": (left + right) / (width - left - right), "hspace": (bottom + top) / (height - bottom - top)}
+    grid = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=between, **settings).flat)
     for axes in grid[panels:]:
         axes.set_axis_off()
     return figure, grid[:panels]
