@@ -10,6 +10,9 @@ from typing import Any
 # Before the first import of huggingface_hub: a missing model is refused at once, not after retries; and there are no
 # progress bars, as the command line has it where stderr is no terminal (too late where that is imported already).
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+# Processes that meet ask a name server for the name of 127.0.0.1, to log it (pytorch/pytorch#159007): minutes, where
+# none answers, so none is asked. And only what is ours is said, as every command has it.
+os.environ |= {"RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 import pytest
 import torch
