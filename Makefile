@@ -9,9 +9,8 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/ani demo
 
-# Two workers of one thread each: with more, torch's threads fight for the two cores of a CI machine.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -36,7 +35,7 @@ wheel: $(READY)
 
 # Minutes of what `make test` has no time for; each script prints what it counted and fails if anything did.
 stress: $(READY)
-	HYPOTHESIS_PROFILE=deep OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/invariants tests/encoders tests/numbers
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/invariants tests/encoders tests/numbers
 	@set -e; for script in $(sort $(wildcard stress/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
 $(READY): pyproject.toml constraints.txt requirements-assets.txt requirements-vllm.txt

@@ -13,6 +13,9 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 # Processes that meet ask a name server for the name of 127.0.0.1, to log it (pytorch/pytorch#159007): minutes, where
 # none answers, so none is asked. And only what is ours is said, as every command has it.
 os.environ |= {"RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+# One thread, in every process that a test starts: those of two would fight for two cores, and a process that is
+# forked off one with several waits for them.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch

@@ -1,4 +1,3 @@
-import os
 import signal
 import subprocess
 import sys
@@ -98,8 +97,7 @@ def test_a_killed_run_resumes_to_the_same_end(tiny_recipe: Write, tmp_path: Path
     settings = ["training.steps=60", "training.save_every=5", "training.log_every=5"]
     run = tmp_path / "run"
     command = [sys.executable, "-m", "ani.cli", "train", str(tiny_recipe()), *settings]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         while not (run / "checkpoint-10" / COMPLETE).exists():
             assert process.poll() is None, process.communicate()[0].decode()

@@ -1,7 +1,6 @@
 """Two gloo processes on the CPU train as one process does."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -105,9 +104,9 @@ def pair(recipe: Path) -> Pair:
     (folder / "jobs.json").write_text(json.dumps(jobs))
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    command, environment = [*launcher, str(WORKER), str(folder / "jobs.json")], {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*launcher, str(WORKER), str(folder / "jobs.json")]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(command, env=environment, **pipes)
+    process = subprocess.Popen(command, **pipes)
     try:
         train(load_recipe(recipe, [f"output={folder / 'one'}"]))
         train(load_recipe(recipe, [*TWO_A_PROCESS, f"output={folder / 'one-4'}"]))
@@ -221,7 +220,6 @@ def test_the_command_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_launched(monkeypatch: pytest.MonkeyPatch, fsdp: bool) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(accelerate.commands.launch, "multi_gpu_launcher", seen.append)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert launch(["train", "recipe.yaml", "--resume"], processes=2, fsdp=fsdp) == 0
     (arguments,) = seen
