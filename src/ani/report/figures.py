@@ -47,6 +47,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.titlecolor": INK,
     "axes.titlesize": 9,
+    "axes.titley": 1.0,  # or every label is measured, to keep a title off it
     "figure.facecolor": "none",
     "font.size": 9,
     "grid.color": RULE,
@@ -151,8 +152,8 @@ def _as_svg(figure: Figure, name: str) -> Markup:
     return Markup(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))
 
 
-TITLE = 0.34
-"""A panel's title takes so many inches, with the power of ten that may stand beside it."""
+TITLE = 0.26
+"""A panel's title takes so many inches."""
 
 
 def new_figure(
@@ -285,6 +286,7 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
         drawn = [value if isfinite(value) else nan for value in values]
         axes.plot(steps, drawn, markevery=max(1, len(steps) // 8), **look(line.style))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.yaxis.set_major_formatter("{x:g}")  # not a power of ten above the axis, where a title stands
 
 
 def _course(line: Line, name: str) -> str:
