@@ -1,6 +1,7 @@
 """Estimates with their 95% intervals: shares, means, paired differences; knows nothing about tasks or result files."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import ceil, floor, hypot, sqrt
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -165,14 +166,17 @@ def bootstrap_means(
         sizes = np.bincount(index).astype(np.float64)
         sums = np.zeros((len(sizes), rows.shape[1]))
         np.add.at(sums, index, rows)
-    generator = np.random.default_rng(seed)
-    shares = np.full(len(sizes), 1 / len(sizes))
-    means = np.empty((resamples, rows.shape[1]))
-    block = max(1, _COUNTS_AT_ONCE // len(sizes))
-    for first in range(0, resamples, block):
-        counts = generator.multinomial(len(sizes), shares, size=min(block, resamples - first)).astype(np.float64)
-        means[first : first + len(counts)] = (counts @ sums) / (counts @ sizes)[:, None]
-    return means
+    draws = (counts.astype(np.float64) for counts in _draws(len(sizes), resamples, seed))
+    return np.concatenate([(counts @ sums) / (counts @ sizes)[:, None] for counts in draws])
+
+
+@lru_cache(maxsize=16)  # a report asks for the same ones again and again
+def _draws(groups: int, resamples: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
+    """How often each of so many groups is drawn, a row a resample, in blocks."""
+    generator, block = np.random.default_rng(seed), max(1, _COUNTS_AT_ONCE // groups)
+    blocks = (min(block, resamples - first) for first in range(0, resamples, block))
+    shares = np.full(groups, 1 / groups)
+    return tuple(generator.multinomial(groups, shares, size=rows).astype(np.uint8) for rows in blocks)
 
 
 def percentiles(value: float, resamples: NDArray[np.float64], count: int, seeds: int = 1) -> Estimate:

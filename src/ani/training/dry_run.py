@@ -104,7 +104,8 @@ def dry_run(recipe: Recipe) -> DryRun:
       LoRA, which computes in c bytes (2 if a bfloat16 model is trained, else 4), c·r and, where it is cast or dropped
       out, its input again, c·in (and 4·in with dropout). With gradient checkpointing: one layer of that, and a·hidden
       for every layer. Without LoRA, layers before the module keep nothing. Attention is taken to keep no T×T matrix
-      (`sdpa`). In bfloat16 there is a copy of LoRA's weights too;
+      (`sdpa`; `eager`, a CPU's default, keeps (a + 4)·heads·T more in each). In bfloat16 there is a copy of LoRA's
+      weights too;
     - logits: (a + 12)·vocabulary per token: they, their float32 log-softmax and two gradients.
 
     Operations are 2 for each weight of a linear layer and token, in the forward pass, in the backward pass to its
