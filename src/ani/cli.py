@@ -1,6 +1,5 @@
 """The command line: parses, calls one function, prints; knows nothing else."""
 
-import gc
 import json
 import os
 import sys
@@ -369,7 +368,6 @@ def diff(
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="Directory with result files.")]) -> None:
     """Write one self-contained HTML page from the result files of a directory."""
-    gc.disable()  # half a hundred times it would look for what ends with the process
     from ani.report import build_report
 
     say_where("report", build_report(folder).resolve())
