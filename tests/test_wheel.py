@@ -32,7 +32,7 @@ def run(*command: str, folder: Path, python: str | Path = sys.executable, **envi
     done = subprocess.run(
         [python, *command],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, "RES_OPTIONS": "", **environment},  # pip asks a name server
         capture_output=True,
         text=True,
         timeout=300,
