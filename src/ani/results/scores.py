@@ -77,7 +77,7 @@ def grouped(records: Iterable[A], key: Callable[[A], Any]) -> dict[Any, list[A]]
 def by_seed(run: str, records: Iterable[A]) -> list[list[A]]:
     """The records of each seed of a run. Raises InputError if seeds were asked different questions."""
     seeds = grouped(records, lambda record: (record.seed,))
-    asked = [Counter(record.identity for record in group) for group in seeds.values()] if len(seeds) > 1 else []
+    asked = [Counter(record.identity for record in group) for group in seeds.values()]
     if any(questions != asked[0] for questions in asked):
         names = ", ".join(str(seed) for (seed,) in seeds)
         raise InputError(f"run {run!r}: its seeds {names} were not asked the same problems")

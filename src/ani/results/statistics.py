@@ -175,8 +175,7 @@ def _draws(groups: int, resamples: int, seed: int) -> tuple[NDArray[np.uint8], .
     """How often each of so many groups is drawn, a row a resample, in blocks."""
     generator, block = np.random.default_rng(seed), max(1, _COUNTS_AT_ONCE // groups)
     blocks = (min(block, resamples - first) for first in range(0, resamples, block))
-    shares = np.full(groups, 1 / groups)
-    return tuple(generator.multinomial(groups, shares, size=rows).astype(np.uint8) for rows in blocks)
+    return tuple(generator.multinomial(groups, [1 / groups] * groups, size=rows).astype(np.uint8) for rows in blocks)
 
 
 def percentiles(value: float, resamples: NDArray[np.float64], count: int, seeds: int = 1) -> Estimate:
