@@ -122,6 +122,7 @@ class ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
         self.set_cache_hook(kept)
         self.ani_prefix: list[int] = []
         self.ani_cache: DynamicCache | None = None
+        self.ani_letters = 0
 
     def share(self, prompts: list[str]) -> None:
         """Compute the keys and values of what all prompts begin with, up to the end of a line, once."""
@@ -155,6 +156,16 @@ class ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
         cache = copy.deepcopy(self.ani_cache)
         cache.batch_repeat_interleave(len(context))
         return cast(torch.Tensor, super()._model_generate(context, max_length, stop, past_key_values=cache, **settings))
+
+    def _loglikelihood_tokens(self, requests: list[Any], *args: Any, **settings: Any) -> list[tuple[float, bool]]:
+        self.ani_letters = max((len(letter) for *_, letter in requests), default=0)
+        return cast(list[tuple[float, bool]], super()._loglikelihood_tokens(requests, *args, **settings))
+
+    def _model_call(self, inps: torch.Tensor) -> torch.Tensor:
+        """Logits where letters may stand, at the ends of rows: the harness reads no others."""
+        padding = (inps != 0).flip(1).int().argmax(dim=1).max()  # rows end in zeros
+        with torch.inference_mode():
+            return cast(torch.Tensor, self.model(inps, logits_to_keep=int(padding) + self.ani_letters).logits)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         # As the model would write it: no token holds the template's last character and the letter.
