@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ani import terminal
-from ani.data.openmath_magpie import MAGPIE, OPENMATH
+from ani.data import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy

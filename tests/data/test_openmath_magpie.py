@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ani import InputError
-from ani.data import openmath_magpie
+from ani.data import MAGPIE, OPENMATH, openmath_magpie
 from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled import LABELLED_FILE, read_labelled
-from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, MAGPIE, OPENMATH, TRAINING_FILE, build_openmath_magpie
+from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, TRAINING_FILE, build_openmath_magpie
 from ani.data.sources import read_jsonl
 from ani.numbers import find_numbers
 from tests.json_lines import write_lines

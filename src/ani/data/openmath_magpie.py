@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from ani.data import MAGPIE, OPENMATH
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
 from ani.data.labelled import LABELLED_FILE, write_labelled
 from ani.data.sources import hub_errors, record_examples, text_of
@@ -36,8 +37,6 @@ from ani.files import replacing_directory
 from ani.numbers import find_numbers
 from ani.untrusted.text import json_lines, one_line
 
-OPENMATH = "nvidia/OpenMathInstruct-2"
-MAGPIE = "Magpie-Align/Magpie-Pro-MT-300K-v0.1"
 DIAGNOSTIC = "diagnostic"
 """The nominal source that stands for our own generator: training sentences that hold nominal numbers only."""
 CARD_FILE = "README.md"
