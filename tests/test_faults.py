@@ -172,6 +172,26 @@ def test_signals_end_training(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+TERMINATED_TWICE = """
+import os, signal, typer
+from ani.terminal import run
+app = typer.Typer()
+@app.command()
+def work() -> None:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("tidy")
+run(app)
+"""
+
+
+def test_a_second_sigterm_lets_tidying_end() -> None:
+    done = subprocess.run([sys.executable, "-c", TERMINATED_TWICE], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "tidy\n", "")
+
+
 def test_ctrl_c_at_the_last_step_finishes(tiny_recipe: Write, tmp_path: Path) -> None:
     def interrupt(line: dict[str, Any]) -> None:
         if line["step"] == line["steps"]:

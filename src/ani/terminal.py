@@ -116,6 +116,7 @@ def _note(
 
 
 def _terminated(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one doesn't cut the tidying short
     sys.exit(143)  # by way of all that tidies up files and locks
 
 
