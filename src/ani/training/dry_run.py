@@ -103,9 +103,9 @@ def dry_run(recipe: Recipe) -> DryRun:
       output of its linear layers, a·Σ(in + out), its norms' float32 copies, 16·hidden, and for each linear layer with
       LoRA, which computes in c bytes (2 if a bfloat16 model is trained, else 4), c·r and, where it is cast or dropped
       out, its input again, c·in (and 4·in with dropout). With gradient checkpointing: one layer of that, and a·hidden
-      for every layer. Without LoRA, layers before the module keep nothing. Attention is taken to keep no T×T matrix
-      (`sdpa`; `eager`, a CPU's default, keeps (a + 4)·heads·T more in each). In bfloat16 there is a copy of LoRA's
-      weights too;
+      for every layer. Without LoRA, layers before the module keep nothing. `attention: eager` keeps (a + 4)·heads·T
+      more in each; `auto` is taken as what transformers chooses on a GPU, which keeps no T×T matrix. In bfloat16 there
+      is a copy of LoRA's weights too;
     - logits: (a + 12)·vocabulary per token: they, their float32 log-softmax and two gradients.
 
     Operations are 2 for each weight of a linear layer and token, in the forward pass, in the backward pass to its
@@ -201,6 +201,8 @@ def _activations(model: PreTrainedModel, recipe: Recipe, kept: int) -> tuple[int
     config = model.config.get_text_config()
     size, computed = model.dtype.itemsize, 2 if model.dtype == torch.bfloat16 else 4
     inside = 16 * config.hidden_size
+    if recipe.attention == "eager":
+        inside += (size + 4) * config.num_attention_heads * recipe.training.max_length
     for name, module in decoder_layers(model)[0].named_modules():
         if isinstance(module, LoraLayer):
             lora = cast(LoraSettings, recipe.lora)
