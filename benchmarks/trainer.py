@@ -1,4 +1,4 @@
-"""Training: the demo's recipe as `ani train` carries it out, over transformers' plain Trainer on the same examples.
+"""Training: LoRA with ANI as `ani train` carries it out, over transformers' plain Trainer on the same examples.
 
 Ours sorts rows of similar length into a batch and computes the head where there are labels only. The plain Trainer
 draws rows at random and computes every logit. Both do one epoch, so a ratio of times is the inverse ratio of the
@@ -22,26 +22,26 @@ from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import prepare, training_arguments
 from ani.training.trainer import AniTrainer
 
-DEMO = Path(__file__).parents[1] / "recipes" / "demo.yaml"
+RECIPE = Path(__file__).parents[1] / "recipes" / "small" / "train.yaml"
 
 
 def main() -> None:
     """Print the ratio of tokens a second, against the plain Trainer with ANI and without."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=128, help="of the demo's 7,200, half of each kind")
+    parser.add_argument("--rows", type=int, default=128, help="half of them additions, half diagnostic sentences")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         half = arguments.rows // 2
-        overrides = [f"output={folder}/run", f"data.0.count={half}", f"data.1.count={half}", "ani.layer=10"]
-        overrides += ["training.steps=null", "training.epochs=1"]
-        recipe, sft = (load_recipe(DEMO, [*overrides, f"method={method}"]) for method in ("ani", "sft"))
+        data = f"data=[{{kind: arithmetic, count: {half}}}, {{kind: diagnostic, count: {half}}}]"
+        overrides = [f"output={folder}/run", data, "training.steps=null", "training.epochs=1"]
+        recipe, sft = (load_recipe(RECIPE, [*overrides, f"method={method}"]) for method in ("ani", "sft"))
         ani_run = trainer(recipe, plain=False)
         peers = {
             "the plain Trainer, LoRA with ANI": trainer(recipe, plain=True),
             "the plain Trainer, LoRA alone": trainer(sft, plain=True),
         }
-        rows = _paired.table(f"Training on {arguments.rows} of the demo's examples: tokens/s of ani train / a peer's")
+        rows = _paired.table(f"Training on {arguments.rows} examples: tokens/s of ani train / a peer's")
         for name, run in peers.items():
             # The ratio of tokens/s is the inverse of that of times.
             _paired.add(rows, name, _paired.ratios(run, ani_run, arguments.repeats, warmup=0), "> 1.2")

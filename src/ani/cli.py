@@ -209,7 +209,10 @@ def train(
 @app.command()
 def compare(
     recipe: Annotated[Path, typer.Argument(help="Comparison, a YAML file.")],
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
+    ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only print what each variant would need.")] = False,
     processes: Annotated[int, typer.Option("--processes", min=1, help="That share the answering, one a GPU.")] = 1,
     cell: Annotated[str | None, typer.Option("--cell", hidden=True)] = None,  # what one of those processes is to ask
