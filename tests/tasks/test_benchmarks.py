@@ -112,7 +112,7 @@ def test_log_probabilities_of_the_letters(config: dict[str, Any], tmp_path: Path
     with head.register_forward_pre_hook(lambda _, given: computed.append(given[0].shape[1])):
         records = benchmark.answers(answerer, counted)
     assert sum(counted) == len(records) == 16 - 2 * 5
-    assert 1 < max(computed) < 50  # of a thousand; rows of a batch differ in length
+    assert 1 < max(computed) <= 4  # of a thousand; rows of a batch end at different tokens
     for record in records:
         system, user = benchmark.messages(record)
         prompt = f"<system>{system}\n<user>{user}\n<assistant>"

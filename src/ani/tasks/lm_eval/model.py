@@ -158,14 +158,23 @@ class ChatModel(_Chat, HFLM):  # type: ignore[misc]  # lm-eval has no types
         return cast(torch.Tensor, super()._model_generate(context, max_length, stop, past_key_values=cache, **settings))
 
     def _loglikelihood_tokens(self, requests: list[Any], *args: Any, **settings: Any) -> list[tuple[float, bool]]:
-        self.ani_letters = max((len(letter) for *_, letter in requests), default=0)
+        if any((context + letter)[-2] == 0 for _, context, letter in requests):
+            raise InputError("a prompt ends in the token 0, with which the harness pads: use the backend vllm")
+        self.ani_letters = max((len(letter) for *_, letter in requests), default=1)
         return cast(list[tuple[float, bool]], super()._loglikelihood_tokens(requests, *args, **settings))
 
     def _model_call(self, inps: torch.Tensor) -> torch.Tensor:
-        """Logits where letters may stand, at the ends of rows: the harness reads no others."""
-        padding = (inps != 0).flip(1).int().argmax(dim=1).max()  # rows end in zeros
+        """Logits where letters may stand, at the ends of rows, which zeros pad: (rows, the longest letter's tokens,
+        vocabulary). To find a batch for written answers: of the last token, with a cache, as `generate` has."""
+        ends = inps.shape[1] - (inps != 0).flip(1).int().argmax(dim=1)
+        at = ends[:, None] - torch.arange(self.ani_letters or 1, 0, -1, device=inps.device)
+        columns, where = at.clamp(min=0).unique(return_inverse=True)
         with torch.inference_mode():
-            return cast(torch.Tensor, self.model(inps, logits_to_keep=int(padding) + self.ani_letters).logits)
+            logits = self.model(inps, logits_to_keep=columns, use_cache=not self.ani_letters).logits
+        return cast(torch.Tensor, logits[torch.arange(len(inps), device=inps.device)[:, None], where])
+
+    def _select_cont_toks(self, logits: torch.Tensor, contlen: int, inplen: int) -> torch.Tensor:
+        return logits[-contlen:]  # of what `_model_call` returns
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         # As the model would write it: no token holds the template's last character and the letter.
