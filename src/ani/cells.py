@@ -66,7 +66,8 @@ class Cell(NamedTuple):
 
     def asked(self, posed: Sequence[Posed]) -> list[Posed]:
         """The tasks that this model can be asked."""
-        gate = self.seed is not None and self.recipe.ani is not None and self.recipe.ani.gate != "open"
+        ani = self.recipe.ani
+        gate = self.seed is not None and ani is not None and ani.gate != "open" and ani.values != "results"
         return [each for each in posed if gate or not each.task.needs_gate]
 
     def missing(self, posed: Sequence[Posed]) -> list[Posed]:

@@ -55,6 +55,9 @@ def test_a_sentence_whose_numbers_the_tokenizer_changes_is_left_out_and_counted(
     assert Finer.summary(records) == {**Finer.summary(alone), "sentences_left_out": 1}
     (table,), (of_others,) = Finer.tables(records), Finer.tables(alone)
     assert table.rows[:-1] == of_others.rows and table.rows[-1][1].text == "1"
+    runs = [record.model_copy(update={"run": run}) for run, of in (("a", alone), ("b", records)) for record in of]
+    (table,) = Finer.tables(runs)
+    assert table.header == ("Measure", "a", "b") and [cell.text for cell in table.rows[-1][1:]] == ["0", "1"]
 
 
 def test_summary() -> None:

@@ -171,6 +171,23 @@ def test_malformed_calls_are_no_successes() -> None:
     }
 
 
+def test_a_comparison_has_a_column_a_run_and_seeds_share_their_queries() -> None:
+    right, wrong = 'calculator(["5000", "0.10"])', "I can't."
+
+    def run(name: str, *outputs: tuple[int, str]) -> list[RoutedQuery]:
+        return [judged(BONUS, output).model_copy(update={"run": name, "seed": seed}) for seed, output in outputs]
+
+    a, b = run("a", (0, right), (1, right)), run("b", (0, right), (1, wrong))
+    (table,) = Routing.tables([*a, *b])
+    assert table.header == ("Measure", "a", "b")
+    called = next(row for row in table.rows if row[0].text == "Queries with a readable call")
+    assert [cell.text for cell in called[1:]] == ["100.0%", "50.0%"]
+    for each, column in ((a, 1), (b, 2)):
+        (alone,) = Routing.tables(each)
+        assert [row[1] for row in alone.rows] == [row[column] for row in table.rows]
+    assert {cell.details[0] for cell in called[1:]} == {"20.7–100.0", "0.0–100.0"}  # Wilson's for one query, not two
+
+
 @pytest.mark.parametrize(
     ("together", "batches", "policy"), [(1, [1] * 4, "terminal"), (3, [3, 1], "terminal"), (3, [3, 1], "after")]
 )
@@ -206,7 +223,8 @@ def test_gate_and_calls_of_a_tiny_model(
 
 def test_models_without_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 1)
-    for model, tokenizer in (pair("qwen3"), attached("qwen3", gate="open")):
+    results_alone = {"values": "results", "policy": "after"}
+    for model, tokenizer in (pair("qwen3"), attached("qwen3", gate="open"), attached("qwen3", **results_alone)):
         (record,) = routed(model, tokenizer, BONUS)
         assert {(number.alpha, number.injected) for number in record.numbers} == {(None, None)}
 

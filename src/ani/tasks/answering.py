@@ -168,6 +168,13 @@ class Answerer(NamedTuple):
 
         return not isinstance(self.model, VllmModel) and has_gate(self.model)
 
+    @property
+    def gates_numbers(self) -> bool:
+        """Whether it decides about numbers of the text, and not about results of calculations alone."""
+        from ani.injection.attach import number_locator
+
+        return self.has_gate and number_locator(cast(Any, self.model)).values != "results"
+
     def greedy_texts(
         self, prompts: Sequence[str], max_new_tokens: int, *, add_special_tokens: bool = True
     ) -> list[str]:

@@ -16,7 +16,7 @@ from ani.data.diagnostic import Role
 from ani.data.sources import hub_errors
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.results.scores import ONE_MODEL
+from ani.results.scores import ONE_MODEL, grouped
 from ani.results.statistics import Estimate, grouped_share
 from ani.results.tables import Cell, Table
 from ani.tasks.answering import Answerer, RewrittenNumbers
@@ -166,8 +166,9 @@ class Finer(Measured):
     @classmethod
     def tables(cls, records: Sequence[TaggedDecision], baseline: str | None = None) -> list[Table]:
         (table,) = super().tables(records, baseline)
-        if count := _left_out(records):
-            row = (Cell("Sentences left out, as the tokenizer changes their numbers"), Cell(str(count)))
+        if _left_out(records):
+            counts = [_left_out(of_run) for of_run in grouped(records, lambda record: record.run).values()]
+            row = tuple(map(Cell, ("Sentences left out, as the tokenizer changes their numbers", *map(str, counts))))
             table = table._replace(rows=(*table.rows, row))
         return [table]
 

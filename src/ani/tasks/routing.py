@@ -148,7 +148,7 @@ class Routing(Measured):
         outputs = answerer.greedy_texts(prompts, MAX_NEW_TOKENS, add_special_tokens=False)
         for query, output in zip(questions, outputs, strict=True):
             record = judged(query, answerer.method.read(output))
-            if answerer.has_gate:
+            if answerer.gates_numbers:
                 decided = zip(record.numbers, answerer.labelled_decisions(query.text), strict=True)
                 numbers = [n.model_copy(update={"alpha": d.alpha, "injected": d.injected}) for n, d in decided]
                 record = record.model_copy(update={"numbers": numbers})
@@ -162,18 +162,18 @@ class Routing(Measured):
         def share(role: Role, right: Callable[[RoutedNumber], bool | None]) -> Estimate | None:
             """Of the numbers that it is known of."""
             known = [
-                (index, found)
-                for index, query in enumerate(records)
+                (query.query, found)
+                for query in records
                 for number in query.numbers
                 if number.role == role and (found := right(number)) is not None
             ]
-            return grouped_share([found for _, found in known], [index for index, _ in known])
+            return grouped_share([found for _, found in known], [query for query, _ in known])
 
         def opposite(known: bool | None) -> bool | None:
             return None if known is None else not known
 
         def queries(right: Callable[[RoutedQuery], bool]) -> Estimate | None:
-            return grouped_share([right(record) for record in records], range(len(records)))
+            return grouped_share([right(record) for record in records], [record.query for record in records])
 
         return {
             "traps_closed": ("Gate: traps closed", share("nominal", lambda n: opposite(n.injected))),

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ani.launch import ONE_PROCESS, Processes
 from ani.results.files import Run
-from ani.results.scores import Asked
+from ani.results.scores import ONE_MODEL, Asked, grouped
 from ani.results.sections import Section
 from ani.results.statistics import Estimate, share_facts
-from ani.results.tables import Table, measures, percent
+from ani.results.tables import Cell, Table, percent
 from ani.settings import Section as Settings
 from ani.settings import validated
 from ani.tasks.answering import Answerer
@@ -122,7 +122,7 @@ class Task(Settings, ABC):
 
 
 class Measured(Task):
-    """Base of tasks whose records make a few shares, of one model."""
+    """Base of tasks whose records make a few shares."""
 
     caption: ClassVar[str]
     """Of its table."""
@@ -130,7 +130,7 @@ class Measured(Task):
     @classmethod
     @abstractmethod
     def measures(cls, records: Sequence[Any]) -> dict[str, tuple[str, Estimate | None]]:
-        """Measure: what it is called, and its share."""
+        """Of one model, trained with one seed or several; measure: what it is called, and its share."""
 
     @classmethod
     def summary(cls, records: Sequence[Any]) -> dict[str, Any]:
@@ -138,4 +138,8 @@ class Measured(Task):
 
     @classmethod
     def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
-        return [measures(cls.caption, ((name, percent(found)) for name, found in cls.measures(records).values()))]
+        runs = grouped(records, lambda record: record.run)
+        columns = [cls.measures(of_run).values() for of_run in runs.values()]
+        rows = ((Cell(row[0][0]), *(percent(found) for _, found in row)) for row in zip(*columns, strict=True))
+        header = ("Measure", *("Value" if run == ONE_MODEL else run for run in runs))
+        return [Table(cls.caption, header, tuple(rows), label_columns=1)]
