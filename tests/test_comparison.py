@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from io import StringIO
 from pathlib import Path
@@ -21,6 +21,7 @@ from rich.console import Console
 
 import ani
 from ani import cells, comparison
+from ani.cells import Cell
 from ani.errors import InputError, TrainingFailed
 from ani.results.files import TRAINING_LOG
 from ani.settings import load_settings, save_settings
@@ -29,7 +30,7 @@ from ani.tasks.gating import Gating
 from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
-from ani.training.recipe import load_recipe
+from ani.training.recipe import Recipe, load_recipe
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -211,6 +212,24 @@ def test_cells_that_find_their_layer_probe_once(
     assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
 
 
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_a_probe_for_another_policy_is_not_reused(
+    tiny_recipe: Callable[..., Path], tmp_path: Path, policy: str
+) -> None:
+    def recipe(*overrides: str) -> Recipe:
+        return load_recipe(tiny_recipe(), overrides)
+
+    base = recipe("ani.layer=auto", "ani.policy=terminal")
+    untrained = Cell("forced", None, recipe("method=forced"), tmp_path / "forced")
+    found = {"output": str(tmp_path / "own" / "training")}
+    own = recipe("ani.layer=auto", f"ani.policy={policy}").model_copy(update=found)
+    (tmp_path / "probe").mkdir()
+    (tmp_path / "probe" / "selection.json").touch()
+    cell = Cell("own", 0, own, tmp_path / "own")
+    cells.reuse_probe(cell, [untrained, cell], base, tmp_path)
+    assert (cell.training / "probe" / "selection.json").exists() == (policy == "terminal")
+
+
 def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:
     variants = {f"layer-{layer}": [f"ani.layer={layer}"] for layer in range(3)}
     page = compare(seeds=[0], probe=True, overrides=["lora.dropout=0", "probe.sentences=240"], variants=variants)
@@ -246,6 +265,7 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
     folder = tmp_path / "results"
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
     before = files_of(folder / "cells")
+    assert (folder / TRAINING_LOG).exists()
     methods = {
         **{name: [f"method={name}"] for name in ("sft", "numerologic", "forced")},
         "early": ["ani.layer=1"],
@@ -256,7 +276,7 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
         "variant 'forced' trains nothing, so it is the same with every seed",
     )
     compare(seeds=[0], variants=methods, more_seeds={"sft": [3]}, baseline="sft")
-    assert not (folder / "cells" / "forced" / "training").exists()
+    assert not (folder / "cells" / "forced" / "training").exists() and not (folder / TRAINING_LOG).exists()
     assert {path: file for path, file in files_of(folder / "cells").items() if path in before} == before
     found = {(record["seed"], record["run"]) for record in read(folder / "arithmetic.jsonl")}
     assert found == {(None, "reference"), (None, "forced"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
@@ -386,20 +406,6 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line sets it
     monkeypatch.setenv("TORCH_LOGS", "-all")
 
-    class Pool(ThreadPoolExecutor):
-        """A thread for what transformers answers: it needs no process of its own."""
-
-        def __init__(self, workers: int, mp_context: Any) -> None:
-            super().__init__(workers)
-            self.process = ProcessPoolExecutor(workers, mp_context=mp_context)
-
-        def submit(self, quietly: Any, /, *arguments: Any, **options: Any) -> Any:
-            work, candidate, *more = arguments
-            if candidate.backend == "vllm":
-                return self.process.submit(quietly, *arguments)
-            return super().submit(work, candidate, *more)
-
-    monkeypatch.setattr(cells, "ProcessPoolExecutor", Pool)
     data, folder, printed = tmp_path / "gsm8k.jsonl", tmp_path / "results", StringIO()
     write_lines(data, *({"question": f"{i} + {i}?", "answer": f"#### {2 * i}"} for i in range(12)))
     settings: dict[str, Any] = {
@@ -414,7 +420,7 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     compare(backend="vllm", console=Console(file=printed, width=200), **both)
     assert capfd.readouterr().err == ""
     served, said = read(folder / "gsm8k.jsonl"), printed.getvalue()
-    assert "; gsm8k by vLLM on merged weights in" in said
+    assert "; gsm8k by vLLM on merged weights in" in said and ", of xval by transformers on the same." in said
     assert "xval, seed 0: by transformers, not vLLM (" in said and "ours, seed 0: by transformers" not in said
     assert [record["run"] for record in served] == ["ours"] * 3 + ["xval"] * 3
     assert not list(folder.rglob("merged")) and not list(folder.rglob("*.answers"))
@@ -525,6 +531,9 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
             "method 'xval' has ani.layer=0 of its own, not 2: leave ani.layer",
         ),
         ("variants.late=[method=sft, ani.layer=2]", "method 'sft' has no module to set; leave it out"),
+        ("variants.late=[ani.layer=4]", "variant 'late': layer=4 does not exist: llama has 3 decoder layers"),
+        ("variants.late=[ani.layer=paper]", "variant 'late': ani.layer: paper is for the models of the paper"),
+        ("variants.late=[quantization=nf4, lora=null]", "variant 'late': a 4-bit model is trained through LoRA only"),
         ("variants.late=[seed=7]", "variant 'late' must not set seed"),
         ("variants.late=[data_seed=7]", "variant 'late' must not set data_seed"),
         ("variants.late=[model=smollm2]", "variant 'late' must not set model"),

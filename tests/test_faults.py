@@ -225,6 +225,15 @@ def test_an_interrupted_command_says_how_to_go_on(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("code", "said"), [(1, ""), (2, ""), (143, "interrupted: continue with the same command")])
+def test_processes_that_failed_speak_for_themselves(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, said: str
+) -> None:
+    monkeypatch.setattr("ani.cli.launch", lambda *_, **__: code)
+    monkeypatch.setattr("ani.comparison.run_comparison", lambda *_, asked_by, **__: asked_by("cell"))
+    assert run("compare", tmp_path / "comparison.yaml", "--processes", "2", code=code).err.strip() == said
+
+
 def test_a_killed_run_is_told_from_another(tiny_recipe: Write, tmp_path: Path) -> None:
     recipe, out = load_recipe(tiny_recipe()), tmp_path / "run"
     out.mkdir()

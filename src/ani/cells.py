@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from rich.console import Console
-from transformers import PreTrainedTokenizerBase
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.answerers import Candidate
 from ani.errors import InputError, TrainingFailed
@@ -28,7 +28,7 @@ from ani.models import load_config, load_model, load_tokenizer
 from ani.progress import training_lines
 from ani.results.files import SELECTION, task_file
 from ani.serving.merge import merge
-from ani.serving.vllm_plugin import servable
+from ani.serving.vllm_plugin import check_servable
 from ani.tasks import Posed, ask, pose
 from ani.tasks.answering import Answerer
 from ani.tasks.benchmarks import Benchmark
@@ -40,6 +40,7 @@ from ani.training.run import PROBE, paper_layer, train
 from ani.untrusted.text import read_json_object
 
 REFERENCE = "reference"
+MERGED = "merged"
 Backend = Literal["transformers", "vllm"]
 
 
@@ -78,17 +79,17 @@ class Cell(NamedTuple):
         return not self.missing(posed)
 
 
-def reuse_probe(cell: Cell, cells: Sequence[Cell], probed: Path | None) -> None:
-    """Cells that probe the same model alike find the same layer: give this one what was found in the comparison's
-    folder, if it is `probed`, or by another cell."""
+def reuse_probe(cell: Cell, cells: Sequence[Cell], base: Recipe | None, folder: Path) -> None:
+    """Recipes that probe the same model alike find the same layer: give this one what another cell has found, or what
+    was found in the comparison's folder by its recipe (None: it isn't probed)."""
     ani = cell.recipe.ani
     if cell.seed is None or ani is None or ani.layer != "auto" or (cell.training / PROBE).exists():
         return
     what = ("dtype", "quantization", "probing")
-    alike = [o for o in cells if all(getattr(o.recipe, key) == getattr(cell.recipe, key) for key in what)]
-    places = [other.training / PROBE for other in alike]
-    if probed is not None and any(other.seed is None for other in alike):
-        places.insert(0, probed / PROBE)
+    probed = [(other.recipe, other.training / PROBE) for other in cells]
+    if base is not None:
+        probed.insert(0, (base, folder / PROBE))
+    places = [place for by, place in probed if all(getattr(by, key) == getattr(cell.recipe, key) for key in what)]
     if found := next((place for place in places if (place / SELECTION).is_file()), None):
         with replacing_directory(cell.training / PROBE) as copy:
             shutil.copytree(found, copy, dirs_exist_ok=True)
@@ -119,7 +120,7 @@ def train_cell(cell: Cell, console: Console) -> None:
     with only_process_in(cell.training):
         for checkpoint in cell.training.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-    _give_memory_back()
+    give_memory_back()
 
 
 def ask_loaded(
@@ -130,27 +131,27 @@ def ask_loaded(
     console: Console,
     processes: Processes = ONE_PROCESS,
 ) -> None:
-    """Ask the trained model what is missing and not for `ask_merged`; of several processes all call this."""
-    missing = [each for each in cell.missing(posed) if not asks_merged(each.task, backend)]
-    if not missing:
-        return
-    # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
-    model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
-    if cell.seed is not None:
-        load_adapter(model, tokenizer, cell.training / ADAPTER)
-    ask(
-        missing,
-        Answerer(model, tokenizer, cell.method),
-        cell.folder,
-        console=console,
-        of=cell.name,
-        processes=processes,
-    )
-    del model
-    _give_memory_back()
+    """Ask the trained model what is missing after `ask_merged`; of several processes all call this."""
+    missing = cell.missing(posed)
+    if own := [each for each in missing if not asks_merged(each.task, backend)]:
+        # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
+        model = load_model(cell.recipe.model, dtype=cell.recipe.dtype, quantization=cell.recipe.quantization)
+        if cell.seed is not None:
+            load_adapter(model, tokenizer, cell.training / ADAPTER)
+        answerer = Answerer(model, tokenizer, cell.method)
+        ask(own, answerer, cell.folder, console=console, of=cell.name, processes=processes)
+        del model, answerer
+        give_memory_back()
+    if others := [each for each in missing if asks_merged(each.task, backend)]:  # what vLLM can't serve
+        answerer = _merged(cell, "transformers").load([each.task for each in others])
+        ask(others, answerer, cell.folder, console=console, of=cell.name, processes=processes)
+        del answerer
+        give_memory_back()
+        if processes.main:
+            shutil.rmtree(cell.folder / MERGED, ignore_errors=True)
 
 
-def _give_memory_back() -> None:
+def give_memory_back() -> None:
     """What a model's training or answers took, before the next one needs as much."""
     gc.collect()  # a trainer's cycles keep its model
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
@@ -164,8 +165,30 @@ def asks_merged(task: Task, backend: Backend) -> bool:
     return backend == "vllm" and isinstance(task, Benchmark)
 
 
+def not_served(cell: Cell) -> str | None:
+    """Why vLLM can't serve what merging makes of the cell's model; None: it can."""
+    recipe = cell.recipe
+    if cell.method.decoding is not None:
+        return "it isn't made to write results"
+    if cell.seed is None or recipe.ani is None:
+        return None
+    family = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(load_config(recipe.model))])
+    try:
+        check_servable(f"Ani{family.__name__}", recipe.ani.combine, cell.variant)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _merged(cell: Cell, backend: Backend) -> Candidate:
+    """What merging makes of the cell's model."""
+    model = cell.recipe.model if cell.seed is None else str(cell.folder / MERGED)
+    return Candidate(model, None, backend, None, forced=cell.method.decoding is not None)
+
+
 def ask_merged(cell: Cell, posed: Sequence[Posed], backend: Backend, console: Console) -> None:
     """Ask the checkpoint that serving would have what is missing, in a process of its own: vLLM gives no memory back.
+    What it can't serve is merged, and left to `ask_loaded`.
 
     Args:
         cell: Which.
@@ -177,23 +200,17 @@ def ask_merged(cell: Cell, posed: Sequence[Posed], backend: Backend, console: Co
         ChildProcessError: That process was killed.
     """
     tasks = [each.task for each in cell.missing(posed) if asks_merged(each.task, backend)]
-    model, merged = cell.recipe.model, cell.folder / "merged"
+    merged = cell.folder / MERGED
     if not tasks:
         shutil.rmtree(merged, ignore_errors=True)  # of a process that was killed when it had answered
         return
-    if cell.seed is not None:
-        if not merged.is_dir():  # kept answers know the files by their times
-            merge(cell.training / ADAPTER, merged, model=model)
-        model = str(merged)
-    candidate = Candidate(model, None, "vllm", None, forced=cell.method.decoding is not None)
+    if cell.seed is not None and not merged.is_dir():  # kept answers know the files by their times
+        merge(cell.training / ADAPTER, merged, model=cell.recipe.model)
+    if (reason := not_served(cell)) is not None:
+        console.print(f"{cell.name}: by transformers, not vLLM ({reason})", highlight=False, markup=False)
+        return
     try:
-        candidate.check(tasks, alone=True)
-        servable(load_config(model), model)
-    except InputError as error:
-        console.print(f"{cell.name}: by transformers, not vLLM ({error})", highlight=False, markup=False)
-        candidate = candidate._replace(backend="transformers")
-    try:
-        by_itself(_answer, candidate, tasks, cast(int, cell.recipe.data_seed), cell.folder, cell.name)
+        by_itself(_answer, _merged(cell, "vllm"), tasks, cast(int, cell.recipe.data_seed), cell.folder, cell.name)
     except BrokenProcessPool as error:
         raise ChildProcessError(
             f"the process that answers {cell.name}'s benchmarks was killed; is there memory for it?"

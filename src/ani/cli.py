@@ -234,7 +234,8 @@ def compare(
 
     def asked_by(cell: str) -> None:
         if code := launch(["compare", str(recipe), *(overrides or ()), "--cell", cell], processes=processes):
-            sys.exit(code)  # the processes speak for themselves
+            # The processes say what failed; how to go on is said of an interrupted comparison alone.
+            raise SystemExit(code) if code >= 128 else typer.Exit(code)
 
     with terminal.resumable("continue with the same command"):
         page = run_comparison(recipe, console, overrides or (), asked_by=asked_by if processes > 1 else None)

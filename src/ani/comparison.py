@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import torch
 from pydantic import Field, model_validator
 from rich.console import Console
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.cells import (
     REFERENCE,
@@ -23,7 +23,9 @@ from ani.cells import (
     ask_loaded,
     ask_merged,
     asks_merged,
+    give_memory_back,
     injection,
+    not_served,
     reuse_probe,
     train_cell,
     what_makes,
@@ -31,6 +33,7 @@ from ani.cells import (
 from ani.errors import InputError
 from ani.files import only_process_in, replacing_directory, replacing_file
 from ani.injection.adapter import CONFIG_FILE
+from ani.injection.attach import check_layer
 from ani.launch import Processes
 from ani.models import default_dtype, load_config, load_model, load_tokenizer
 from ani.probing.run import probe
@@ -44,7 +47,7 @@ from ani.tasks import Posed, clear_answers, pose, presented, task_class
 from ani.tasks.task import Task
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import Recipe, load_recipe
-from ani.training.run import PROBE
+from ani.training.run import PROBE, check, paper_layer
 from ani.untrusted.text import one_line
 
 PLAN_FILE = "comparison.yaml"
@@ -138,9 +141,26 @@ def _prepared(path: str | Path, overrides: Sequence[str], recipe_overrides: Sequ
     tasks = evaluation_tasks(comparison, f"recipe {path}")
     plan = _plan(comparison, tasks, Path(path).parent)
     tokenizer, folder = load_tokenizer(plan.base.model), Path(comparison.output)
+    config = load_config(plan.base.model)
+    _check_variants(plan, config)
     assert plan.base.data_seed is not None  # `_plan` set it
-    posed = pose(tasks, tokenizer, load_config(plan.base.model), plan.base.data_seed)
+    posed = pose(tasks, tokenizer, config, plan.base.data_seed)
     return _Prepared(comparison, plan, folder, tokenizer, posed, _cells(plan, folder))
+
+
+def _check_variants(plan: Plan, config: PreTrainedConfig) -> None:
+    """Raises InputError for what training would refuse when a variant's turn comes, perhaps after a day of others."""
+    depth = config.get_text_config().num_hidden_layers
+    for name, recipe in plan.variants.items():
+        if not recipe.trains:
+            continue
+        try:
+            check(recipe, resume=True, processes=1)
+            if recipe.ani is not None and recipe.ani.layer != "auto":
+                layer = paper_layer(recipe.model, config) if recipe.ani.layer == "paper" else recipe.ani.layer
+                check_layer(layer, depth, config.model_type)
+        except InputError as error:
+            raise InputError(f"variant {name!r}: {error}") from error
 
 
 def run_comparison(
@@ -173,7 +193,7 @@ def run_comparison(
     tasks = [each.task for each in posed]
     with only_process_in(folder):
         _claim(plan, folder)
-        for note in _notes(plan, tasks):
+        for note in _notes(plan, tasks, cells):
             console.print(note, highlight=False, markup=False)
         if plan.probe:
             _probe(plan, folder, tokenizer, console)
@@ -185,12 +205,12 @@ def run_comparison(
             if finished := cell.is_finished(posed):
                 console.print("finished already")
             else:
-                reuse_probe(cell, cells, folder if plan.probe else None)
+                reuse_probe(cell, cells, plan.base if plan.probe else None, folder)
                 train_cell(cell, console)
                 ask_merged(cell, posed, plan.backend, console)
                 if asked_by is None:
                     ask_loaded(cell, posed, tokenizer, plan.backend, console)
-                else:
+                elif cell.missing(posed):
                     asked_by(cell.name)
             clear_answers(cell.folder, tasks)
             if not finished and number < len(cells):
@@ -198,10 +218,11 @@ def run_comparison(
         tables = _show(_merge(folder, cells, posed), plan, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
-            notes = "".join(f"{note}\n\n" for note in _notes(plan, tasks))
+            notes = "".join(f"{note}\n\n" for note in _notes(plan, tasks, cells))
             file.write(f"# {title}\n\n{notes}{markdown(tables)}")
         trained = [cell for cell in cells if cell.seed is not None]
         facts: dict[str, Any] = {"title": title, "model": plan.base.model, "baseline": plan.baseline}
+        (folder / TRAINING_LOG).unlink(missing_ok=True)
         if len(trained) == 1:  # the page shows what was trained, and how
             shutil.copy(trained[0].training / TRAINING_LOG, folder)
             facts |= {"adapter": str(trained[0].training / ADAPTER), **injection(trained[0])}
@@ -258,7 +279,7 @@ def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:
     return list(tasks.values())
 
 
-def _notes(plan: Plan, tasks: Sequence[Task]) -> list[str]:
+def _notes(plan: Plan, tasks: Sequence[Task], cells: Sequence[Cell]) -> list[str]:
     """The precision of the answers; and a line for each variant that learns from other data, or otherwise than the
     recipe says: its row costs more or less than the others. The module's learning rate costs nothing, and most methods
     have no module."""
@@ -267,7 +288,9 @@ def _notes(plan: Plan, tasks: Sequence[Task]) -> list[str]:
     notes = [f"All rows are computed by transformers in {computed}{weights}."]
     if merged := [task.name for task in tasks if asks_merged(task, plan.backend)]:
         served = str(default_dtype()).removeprefix("torch.")
-        notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {served}."
+        others = " and ".join(dict.fromkeys(cell.variant for cell in cells if not_served(cell)))
+        but = f", of {others} by transformers on the same" if others else ""
+        notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {served}{but}."
     for name, recipe in plan.variants.items():
         budget = ("data", "training", "lora", "quantization", "dtype")
         training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})
@@ -306,8 +329,11 @@ def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Pla
     backend = comparison.backend
     if backend == "auto":
         backend = "vllm" if torch.cuda.is_available() and find_spec("vllm") else "transformers"
-    elif backend == "vllm":
-        need_vllm()
+    if backend == "vllm":
+        try:
+            need_vllm()
+        except InputError as error:
+            raise InputError(f"{error}; or set backend: transformers") from error
     return Plan(
         base=base.model_copy(update={**common, "output": f"cells/{REFERENCE}"}),
         variants=variants,
@@ -380,6 +406,8 @@ def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console
     for name in (SELECTION, LAYERS):  # the report looks for them beside the answers
         with replacing_file(folder / name) as file:
             file.write((folder / PROBE / name).read_text(encoding="utf-8"))
+    del model
+    give_memory_back()  # to vLLM, which another process starts
 
 
 def _others(place: Path, folder: Path) -> list[tuple[Plan, Cell]]:

@@ -225,7 +225,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
         if wanted is not None and wanted != actual:
             raise InputError(f"this ANI config was made for {key}={wanted!r:.80}, the model has {key}={actual!r}")
     config = config.model_copy(update=facts)
-    check_layer(config.layer, base)
+    check_layer(config.layer, len(decoder_layers(base)), base.config.model_type)
     if config.combine == "substitute":
         substitution.check_masks_hide(base)
     locator = NumberLocator(tokenizer, config)
@@ -257,12 +257,11 @@ def set_locator(model: PreTrainedModel, locator: NumberLocator) -> None:
     object.__setattr__(model, "_ani_locator", locator)
 
 
-def check_layer(layer: int, model: PreTrainedModel) -> None:
-    """Raise InputError unless the model has a decoder layer of this index."""
-    depth = len(decoder_layers(model))
+def check_layer(layer: int, depth: int, model_type: str) -> None:
+    """Raise InputError unless a model of so many decoder layers has one of this index."""
     if layer >= depth:
         raise InputError(
-            f"layer={layer} does not exist: {model.config.model_type} has {depth} decoder layers, so layer must be 0 "
+            f"layer={layer} does not exist: {model_type} has {depth} decoder layers, so layer must be 0 "
             f"to {depth - 1} (what is added after the last one reaches no other token)"
         )
 

@@ -19,7 +19,15 @@ from transformers import (
 
 from ani.encoders import build_encoder
 from ani.errors import InputError
-from ani.injection.attach import AttachedModel, add_module, ani_module, check_layer, is_attached, set_locator
+from ani.injection.attach import (
+    AttachedModel,
+    add_module,
+    ani_module,
+    check_layer,
+    decoder_layers,
+    is_attached,
+    set_locator,
+)
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, Method, MethodName
@@ -84,7 +92,7 @@ class MergedModel(AttachedModel):
             raise InputError(
                 f"{config.name_or_path}: its method has no module, so its model_type can't be {MODEL_TYPE!r}"
             )
-        check_layer(settings.layer, self)
+        check_layer(settings.layer, len(decoder_layers(self)), config.model_type)
         add_module(self, settings, build_encoder(settings).width)
         # As `attach` has it: in float32 whatever the model's dtype, never quantized, on one device.
         loading = cast(Any, self)

@@ -134,12 +134,17 @@ def servable(config: PreTrainedConfig, name: str) -> AniConfig | None:
         InputError: It is of a family or method that the plugin doesn't serve.
     """
     settings = merged_settings(config)
-    architecture = (config.architectures or ["?"])[0]
-    if settings is not None and architecture not in ARCHITECTURES:
-        raise InputError(f"{name} is a {architecture}; vLLM serves {', '.join(ARCHITECTURES)}; use transformers")
-    if settings is not None and settings.combine == "substitute":
-        raise InputError(f"{name}: {_SUBSTITUTES}")
+    if settings is not None:
+        check_servable((config.architectures or ["?"])[0], settings.combine, name)
     return settings
+
+
+def check_servable(architecture: str, combine: str, name: str) -> None:
+    """Raises InputError if the plugin doesn't serve merged checkpoints of a family, or of a way to inject."""
+    if architecture not in ARCHITECTURES:
+        raise InputError(f"{name} is a {architecture}; vLLM serves {', '.join(ARCHITECTURES)}; use transformers")
+    if combine == "substitute":
+        raise InputError(f"{name}: {_SUBSTITUTES}")
 
 
 class _Check:

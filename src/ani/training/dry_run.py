@@ -133,7 +133,7 @@ def dry_run(recipe: Recipe) -> DryRun:
         if recipe.ani is not None:
             if recipe.ani.layer != "auto":
                 layer = paper_layer(recipe.model, config) if recipe.ani.layer == "paper" else recipe.ani.layer
-                check_layer(layer, model)
+                check_layer(layer, len(decoder_layers(model)), config.model_type)
             facts = {"layer": layer or 0, "hidden_size": config.get_text_config().hidden_size, "embedding_scale": 1.0}
             settings = recipe.ani.model_copy(update=facts).config()
             module = sum(p.numel() for p in AniModule(settings, build_encoder(settings).width).parameters())
