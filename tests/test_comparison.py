@@ -213,7 +213,7 @@ def test_cells_that_find_their_layer_probe_once(
 
 
 @pytest.mark.parametrize("policy", ["terminal", "after"])
-def test_a_probe_for_another_policy_is_not_reused(
+def test_only_a_probe_for_the_same_policy_is_reused(
     tiny_recipe: Callable[..., Path], tmp_path: Path, policy: str
 ) -> None:
     def recipe(*overrides: str) -> Recipe:

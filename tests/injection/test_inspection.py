@@ -2,12 +2,14 @@
 
 import copy
 import math
+import unicodedata
 from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import normalizers
 
 from ani import inspect
 from ani.injection.attach import ani_module, last_decision, number_locator
@@ -218,3 +220,20 @@ def test_numbers_of_a_prompt_are_replaced_wherever_it_stands(family: str, policy
             assert torch.equal(following, written[:, length])
     assert not torch.equal(logits[0, -1], plain[0][0, -1]) and torch.equal(logits[1], plain[0][1])
     assert torch.equal(run()[0], plain[0])
+
+
+@pytest.mark.parametrize("policy", ["running", "after"])
+def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it(policy: str) -> None:
+    model, tokenizer = attached("qwen3", policy=policy, values="both")
+    tokenizer = copy.deepcopy(tokenizer)
+    text = "Cafe\u0301 Nr. 505: 12 + 30 = 42"
+    composed = inspect(model, tokenizer, unicodedata.normalize("NFC", text))
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    found = inspect(model, tokenizer, text)
+    assert [each.text for each in found] == ["505", "12", "30", "=", "42"]
+    for each, other in zip(found, composed, strict=True):
+        assert text[each.start : each.end] == each.text and each.start == other.start + 1  # an accent of its own
+        assert (each.value, each.alpha, each.injected) == (other.value, other.alpha, other.injected)
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    (number,) = inspect(model, tokenizer, "10² m")
+    assert (number.text, number.value, number.start) == ("10²", 102, 0)

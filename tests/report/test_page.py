@@ -47,7 +47,8 @@ def benchmark_answer(run: str, task: str, number: int, correct: bool, **more: An
 def routed(call: str, exact: bool, numbers: list[tuple[str, bool | None, bool | None]]) -> dict[str, Any]:
     """Each number with its role, whether it was injected, and whether it was passed."""
     keys = ("role", "injected", "passed")
-    return {"query": "?", "call": call, "exact": exact, "numbers": [dict(zip(keys, n, strict=True)) for n in numbers]}
+    listed = [dict(zip(keys, n, strict=True)) for n in numbers]
+    return {"query": f"What of the {call}?", "call": call, "exact": exact, "numbers": listed}
 
 
 def gated(source: str, group: str | None, *injected: bool) -> dict[str, Any]:

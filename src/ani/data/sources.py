@@ -92,6 +92,11 @@ def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
 
 
+def names_file(source: str) -> bool:
+    """Whether a source is a file, and not a dataset's name on the hub."""
+    return source.endswith(".jsonl") or Path(source).is_file()
+
+
 def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
     """GSM8K's training problems (`question`, `answer`): `Q: …\\nA:` and the solution, without the annotations
     (`48/2 = <<48/2=24>>24` is `48/2 = 24`). A question's numbers are quantities, so that the solution's calculations
@@ -104,7 +109,7 @@ def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
     Raises:
         InputError: If it can't be read, or a record is malformed.
     """
-    if path.endswith(".jsonl") or Path(path).is_file():
+    if names_file(path):
         records: Iterable[tuple[str, Any]] = islice(json_lines(path), limit)
     else:
         records = hub_records(path, "train", limit, "a local JSONL file as path", "main")

@@ -66,7 +66,8 @@ def inspect(
     gated = ani_module(model).gate is not None
     base = base_model(model)
     locator = number_locator(model)
-    token_ids = locator.whole_text(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+    encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
+    token_ids = locator.whole_text(encoded["input_ids"])
     numbers = locator.scanner.scan(token_ids) if locator.values != "results" else []
     results = locator.results(token_ids)
     if not numbers and not results:
@@ -80,29 +81,40 @@ def inspect(
         positions = decision.numbers.positions.tolist()
         decided = dict(zip(positions, zip(learnt.tolist(), applied.tolist(), strict=True), strict=True))
     carrier = {number.last_token: token for number, token in locator.find(token_ids)}
-    # Offsets count the characters of the decoded ids, which may begin with special tokens that `text` doesn't have.
-    decoded = locator.scanner.text(token_ids)
-    shift = max(decoded.find(text), 0)
+    # Numbers' offsets count the characters of the decoded ids, which may begin with special tokens that `text` doesn't
+    # have, and which are another text if the tokenizer normalizes it, as Qwen's composes accents.
+    shift = locator.scanner.text(token_ids).find(text)
+
+    def place(written: str, start: int, first_token: int, last_token: int) -> tuple[str, int, int]:
+        """What stands for it in `text`, and where."""
+        if shift >= 0:
+            return written, start - shift, start - shift + len(written)
+        offsets = encoded["offset_mapping"]
+        first, end = offsets[first_token][0], offsets[last_token][1]
+        at = text.find(written, first, end)
+        return (written, at, at + len(written)) if at >= 0 else (text[first:end], first, end)
+
     untouched = (float("nan"), 0.0)
     found = [
         NumberDecision(
-            number.text,
+            written,
             number.value,
-            number.start - shift,
-            number.end - shift,
+            start,
+            end,
             number.first_token,
             number.last_token,
             alpha,
             applied_alpha > 0,
         )
         for number in numbers
+        for written, start, end in [place(number.text, number.start, number.first_token, number.last_token)]
         for alpha, applied_alpha in [decided.get(carrier.get(number.last_token, -1), untouched)]
     ]
     for token in sorted({*equals_signs(results).values()}):
-        sign = locator.scanner.text(token_ids[: token + 1]).rfind("=") - shift
+        _, sign, end = place("=", locator.scanner.text(token_ids[: token + 1]).rfind("="), token, token)
         alpha, applied_alpha = decided.get(token, untouched)
         value = results[token].calculation.value
-        found.append(NumberDecision("=", value, sign, sign + 1, token, token, alpha, applied_alpha > 0))
+        found.append(NumberDecision("=", value, sign, end, token, token, alpha, applied_alpha > 0))
     return Decisions(text, gated, sorted(found, key=lambda decision: decision.start))
 
 

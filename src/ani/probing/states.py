@@ -28,7 +28,7 @@ from ani.launch import ONE_PROCESS, Processes
 from ani.models import evaluating
 
 MAX_NUMBERS = 20_000
-"""Numbers probed at most: with an 8B model of 36 layers their hidden states fill 6 GB on disk, 330 MB a layer."""
+"""Numbers probed at most: with an 8B model of 36 layers their hidden states fill 6 GB on disk, 164 MB a layer."""
 MAX_TOKENS = 4096
 """Tokens of a sentence that are read; numbers after them are left out."""
 BATCH_TOKENS = 2048

@@ -11,7 +11,7 @@ from ani.results.sections import Figure, Section
 
 LEFT_OUT = frozenset({"epoch"})
 """Of the log, not drawn: it is the step in another unit."""
-_LOSS = {"loss": ("loss", 2), "cross_entropy": ("cross-entropy", 3)}
+_LOSS = {"loss": ("loss", 2)}
 _GATES = {
     "gate_open": ("all numbers", 2),
     "gate_open_quantitative": ("quantitative", 0),
@@ -52,7 +52,6 @@ class TrainingStep(Record):
 
 def training_section(log: Sequence[TrainingStep]) -> Section:
     """Every logged quantity is drawn; those that nobody here knows have a panel of their own."""
-    # A resumed run logs the steps since its checkpoint again: the later record counts.
     steps = {record.step: record.quantities() for record in log}
     logged = {key: None for quantities in steps.values() for key in quantities}
 

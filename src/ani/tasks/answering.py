@@ -241,6 +241,6 @@ class Answerer(NamedTuple):
         if [decision.value for decision in found] != [str(number.value) for number in written]:
             raise RewrittenNumbers(
                 f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
-                f"{[decision.text for decision in found]}, so their roles aren't known; use one that keeps the text"
+                f"{[decision.value for decision in found]}, so their roles aren't known; use one that keeps the text"
             )
         return tuple(found)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from pydantic import Field, FiniteFloat
 
 from ani.data.diagnostic import diagnostic_sentences, sentence_limit
-from ani.data.sources import hub_records
+from ani.data.sources import hub_records, names_file
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.results.files import Integer
@@ -106,9 +105,8 @@ class Language(Task):
         Raises:
             InputError: The source can't be read, a record lacks the text, or there are fewer texts than `count`.
         """
-        file = Path(self.texts)
-        if file.suffix == ".jsonl" or file.is_file():
-            records = json_lines(file)
+        if names_file(self.texts):
+            records = json_lines(self.texts)
         else:
             records = iter(hub_records(self.texts, HUB_SPLIT, HUB_RECORDS, instead="a local JSONL file"))
         found = (_text(record, self.field, where) for where, record in records)

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
+from ani.data.sources import names_file
 from ani.data.value_problems import VALUE_PROBLEMS
 from ani.encoders import build_encoder
 from ani.errors import InputError
@@ -242,7 +243,7 @@ def _need(source: DataSource) -> SourceNeed:
             rows = len(training_sentences(source.count))
             return SourceNeed(source.kind, "sentences with calculations that are meant or not", rows, None)
         case "gsm8k":
-            exists = Path(source.path).is_file() if source.path.endswith(".jsonl") else None
+            exists = Path(source.path).is_file() if names_file(source.path) else None
             return SourceNeed(source.kind, source.path, source.limit, exists)
         case "diagnostic":
             return SourceNeed(source.kind, "sentences with names and quantities", source.count, None)

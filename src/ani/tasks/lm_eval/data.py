@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from ani.data.sources import hub_errors, hub_records
+from ani.data.sources import hub_errors, hub_records, names_file
 from ani.errors import InputError
 from ani.tasks.lm_eval.judging import MARKER, boxed_answer, marked_answer
 from ani.untrusted.text import json_lines
@@ -116,7 +116,7 @@ def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[t
     if path.is_dir():
         path = path / f"{split}.jsonl"
         return [] if split == "dev" and not path.exists() else list(json_lines(path))
-    if path.suffix == ".jsonl" or path.is_file():
+    if names_file(data):
         return [] if split == "dev" else list(json_lines(path))
     with hub_errors(data, split, instead):
         from datasets import get_dataset_config_names
