@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from rich.console import Console
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedTokenizerBase
 
 from ani.answerers import Candidate
 from ani.errors import InputError, TrainingFailed
@@ -172,9 +172,9 @@ def not_served(cell: Cell) -> str | None:
         return "it isn't made to write results"
     if cell.seed is None or recipe.ani is None:
         return None
-    family = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(load_config(recipe.model))])
+    family = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(load_config(recipe.model)), None)
     try:
-        check_servable(f"Ani{family.__name__}", recipe.ani.combine, cell.variant)
+        check_servable(f"Ani{getattr(family, '__name__', '?')}", recipe.ani.combine, cell.variant)
     except InputError as error:
         return str(error)
     return None
