@@ -26,7 +26,9 @@ from ani.errors import InputError, TrainingFailed
 from ani.results.files import TRAINING_LOG
 from ani.settings import load_settings, save_settings
 from ani.tasks import Posed
+from ani.tasks.gate_shares import GateShares
 from ani.tasks.gating import Gating
+from ani.tasks.inspected import Inspected
 from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
@@ -228,6 +230,17 @@ def test_only_a_probe_for_the_same_policy_is_reused(
     cell = Cell("own", 0, own, tmp_path / "own")
     cells.reuse_probe(cell, [untrained, cell], base, tmp_path)
     assert (cell.training / "probe" / "selection.json").exists() == (policy == "terminal")
+
+
+@pytest.mark.parametrize(("values", "asked"), [("literals", 3), ("results", 2), ("both", 3)])
+def test_a_gate_for_results_alone_is_not_asked_about_roles(
+    tiny_recipe: Callable[..., Path], tmp_path: Path, values: str, asked: int
+) -> None:
+    recipe = load_recipe(tiny_recipe(), ["ani.policy=after", f"ani.values={values}"])
+    tasks = Gating(count=1), GateShares(texts=["gsm8k"]), Inspected(texts=["12 + 30 ="])
+    posed = [Posed(task, []) for task in tasks]
+    assert len(Cell("own", 0, recipe, tmp_path).asked(posed)) == asked
+    assert Cell("reference", None, recipe, tmp_path).asked(posed) == []
 
 
 def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:

@@ -68,8 +68,10 @@ class Cell(NamedTuple):
     def asked(self, posed: Sequence[Posed]) -> list[Posed]:
         """The tasks that this model can be asked."""
         ani = self.recipe.ani
-        gate = self.seed is not None and ani is not None and ani.gate != "open" and ani.values != "results"
-        return [each for each in posed if gate or not each.task.needs_gate]
+        gate = self.seed is not None and ani is not None and ani.gate != "open"
+        numbers = ani is not None and ani.values != "results"
+        wanted = [each for each in posed if gate or not each.task.needs_gate]
+        return [each for each in wanted if numbers or not each.task.gates_numbers]
 
     def missing(self, posed: Sequence[Posed]) -> list[Posed]:
         """Those of them that it has not answered."""

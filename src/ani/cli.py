@@ -374,7 +374,8 @@ def report(folder: Annotated[Path, typer.Argument(help="Directory with result fi
     """Write one self-contained HTML page from the result files of a directory."""
     import matplotlib.artist
 
-    matplotlib.artist.kwdoc = lambda artist: ""  # docstrings, written at import: a quarter of the time that it takes
+    # Docstrings, written at import, a quarter of the time that it takes: this process ends without a reader of them.
+    matplotlib.artist.kwdoc = lambda artist: ""
 
     from ani.report import build_report
 

@@ -49,7 +49,7 @@ with patch.dict(METHODS):
     MIRRORED = METHODS["mirrored"]
 
 
-def test_it_reverses_digits_and_is_as_short_as_the_page_says() -> None:
+def test_it_mirrors_digits_and_is_as_short_as_the_page_says() -> None:
     assert len(FILE.read_text().splitlines()) <= 45
     assert MIRRORED.write("Calculate 47 + 1,085 =") == "Calculate 74 + 1,580 ="
     assert [piece for piece in MIRRORED.pieces("a 12") if piece[0]] == [("a ", False), ("21", True)]

@@ -87,7 +87,7 @@ class Finer(Measured):
     caption = "FiNER-139, with 95% intervals (sentences resampled as wholes)"
     unit = "sentences"
     record = TaggedDecision
-    needs_gate = True
+    needs_gate = gates_numbers = True
 
     data: str = HUB_NAME
     """The set's name on the hub, its zip, or a JSON-lines file in its format."""

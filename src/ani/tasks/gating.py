@@ -69,7 +69,7 @@ class Gating(Task):
     )
     unit = "sentences"
     record = GateDecision
-    needs_gate = True
+    needs_gate = gates_numbers = True
 
     count: int = Field(default=100, ge=1)
     """Sentences."""

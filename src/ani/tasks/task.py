@@ -50,6 +50,8 @@ class Task(Settings, ABC):
     """A line of its file."""
     needs_gate: ClassVar[bool] = False
     """Only asked of models with a gate."""
+    gates_numbers: ClassVar[bool] = False
+    """Only asked where that decides about numbers, and not about results of calculations alone."""
     together: ClassVar[int] = 1
     """Questions that are answered as one batch."""
 

@@ -51,7 +51,6 @@ def test_a_batch_for_writing_is_found_with_a_cache_and_the_last_logits(monkeypat
 
     monkeypatch.setattr(benchmark.model, "forward", recording)
     monkeypatch.setattr(benchmark, "max_batch_size", 2)
-    written = benchmark.generate_until(
-        [Instance("generate_until", {}, ("a b", {"until": ["\n"], "max_gen_toks": 2}), 0)]  # type: ignore[arg-type]
-    )
+    request: Any = Instance("generate_until", {}, ("a b", {"until": ["\n"], "max_gen_toks": 2}), 0)
+    written = benchmark.generate_until([request])
     assert len(written) == 1 and tried[0] == (torch.Size([2, 1]), True)
