@@ -408,7 +408,7 @@ def test_two_processes_ask_what_one_asks(compare: Compare, write: Write, tmp_pat
 
 
 def test_benchmarks_are_answered_as_they_would_be_served(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    compare: Compare, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     base = tmp_path / "base"
     tiny("qwen3", tokenizer=qwen(), head_dim=32, max_position_embeddings=4096).save_pretrained(base)
@@ -443,6 +443,18 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     compare(output=str(again), reuse=str(tmp_path), **settings)  # trained already, answered otherwise
     outputs = [record["output"] for record in read(again / "gsm8k.jsonl")]
     assert outputs == [record["output"] for record in served[:3]]
+
+    # What vLLM can't serve, several processes share; they answer alike.
+    (folder / "cells" / "xval" / "seed-0" / "gsm8k.jsonl").unlink()  # else its answers would be taken
+    alone = {**settings, "variants": {"xval": both["variants"]["xval"]}, "backend": "vllm"}
+    path = write(output=str(tmp_path / "shared"), reuse=str(tmp_path), **alone)
+    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "by transformers, not vLLM" in done.stdout and "gsm8k, questions, xval, seed 0: 3 in" in done.stdout
+    outputs = [record["output"] for record in read(tmp_path / "shared" / "gsm8k.jsonl")]
+    assert outputs == [record["output"] for record in served[3:]]
+    assert not list((tmp_path / "shared").rglob("merged"))
 
 
 def test_what_is_interrupted_takes_its_process_along(monkeypatch: pytest.MonkeyPatch) -> None:
