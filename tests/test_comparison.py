@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from importlib.machinery import ModuleSpec
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -455,6 +457,17 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     outputs = [record["output"] for record in read(tmp_path / "shared" / "gsm8k.jsonl")]
     assert outputs == [record["output"] for record in served[3:]]
     assert not list((tmp_path / "shared").rglob("merged"))
+
+
+def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm: Any = ModuleType("vllm")
+    vllm.__spec__, vllm.__version__ = ModuleSpec("vllm", None), "0.31.1"
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    refused(compare, "ANI works with vLLM", "and 0.31.1 is installed", "or set backend: transformers")
+    assert not (tmp_path / "results").exists()
 
 
 def test_what_is_interrupted_takes_its_process_along(monkeypatch: pytest.MonkeyPatch) -> None:
