@@ -470,6 +470,43 @@ def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
     assert not (tmp_path / "results").exists()
 
 
+def test_other_data_or_another_program_is_not_taken(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, printed = tmp_path / "sums.jsonl", StringIO()
+
+    def write_sums(first: int) -> None:
+        write_lines(data, *({"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(first, first + 20)))
+
+    settings: dict[str, Any] = {
+        "overrides": ["lora.dropout=0", f"data=[{{kind: jsonl, path: {data}}}]"],
+        "variants": {"early": ["ani.layer=1"]},
+        "seeds": [0],
+        "reference": False,
+        "baseline": None,
+    }
+
+    def again(name: str) -> None:
+        compare(output=str(tmp_path / name), reuse=str(tmp_path), console=Console(file=printed, width=200), **settings)
+
+    write_sums(10)
+    compare(**settings)
+    monkeypatch.setattr(cells, "train", interrupted)
+    again("same")
+    assert f"taken from {tmp_path / 'results'}" in printed.getvalue()
+    write_sums(11)
+    refused(lambda: compare(**settings), f"{data} has changed since the comparison in", "name another output")
+    with pytest.raises(KeyboardInterrupt):
+        again("other-data")
+    write_sums(10)
+    monkeypatch.setattr(comparison, "code_version", lambda: "0.0 of tomorrow")
+    with pytest.raises(KeyboardInterrupt):
+        again("other-code")
+    assert f"nothing is taken from {tmp_path / 'same'}: ANI's code was another" in printed.getvalue()
+    compare(**settings)  # what is there stays, and is told
+    assert re.search(r"ANI's code changed .*, 0\.0 of tomorrow\.", (tmp_path / "results/comparison.md").read_text())
+
+
 def test_what_is_interrupted_takes_its_process_along(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -4,6 +4,7 @@ Each step of a cell (a variant with a seed) leaves its result when it is done an
 interrupted comparison goes on.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,7 @@ from ani.injection.attach import check_layer
 from ani.launch import Processes
 from ani.models import default_dtype, load_config, load_model, load_tokenizer
 from ani.probing.run import probe
-from ani.provenance import provenance
+from ani.provenance import code_version, data_names, digests, provenance
 from ani.report import build_report
 from ani.results.files import LAYERS, RUN, SELECTION, TRAINING_LOG, read_records, task_file, write_json, write_records
 from ani.results.tables import Fitted, Table, markdown
@@ -83,13 +84,15 @@ class Comparison(_Design):
     """Directory for everything it makes."""
     recipe: str
     """The training recipe; relative to the comparison's file."""
+    model: str | None = None
+    """The base model of all, a hub name or a directory; null: the recipe's."""
     overrides: list[str] = Field(default=[])
     """Changes to the recipe for all variants, `key=value`."""
     variants: dict[str, list[str]] = Field(min_length=1)
     """Name: its further changes."""
     reuse: str | None = None
-    """Folder of comparisons: what one of them has trained by the same recipe with the same seed is copied, and so are
-    its answers to the same questions."""
+    """Folder of comparisons: what one of them has trained by the same recipe and code, on the same data with the same
+    seed, is copied, and so are its answers to the same questions."""
 
     published: dict[str, dict[str, float]] = Field(default={})
     """Variant (or `reference`): what a paper gives for it, in percent: `math`, `gsm8k`, `mmlu`, or additions by length,
@@ -122,6 +125,10 @@ class Plan(_Design):
     backend: Backend = "transformers"
     base: Recipe
     variants: dict[str, Recipe]
+    files: dict[str, str] = Field(default={})
+    """Of the data: `digests`."""
+    code: list[str] = Field(default=[])
+    """The programs that have worked at it, one after another: `code_version`."""
 
 
 class _Prepared(NamedTuple):
@@ -192,12 +199,12 @@ def run_comparison(
     comparison, plan, folder, tokenizer, posed, cells = _prepared(path, overrides, recipe_overrides)
     tasks = [each.task for each in posed]
     with only_process_in(folder):
-        _claim(plan, folder)
+        plan = _claim(plan, folder)
         for note in _notes(plan, tasks, cells):
             console.print(note, highlight=False, markup=False)
         if plan.probe:
             _probe(plan, folder, tokenizer, console)
-        others = [] if comparison.reuse is None else _others(Path(comparison.reuse), folder)
+        others = [] if comparison.reuse is None else _others(Path(comparison.reuse), folder, console)
         for number, cell in enumerate(cells, start=1):
             console.rule(f"{number}/{len(cells)} {cell.name}")
             for other_plan, other in others:
@@ -291,6 +298,8 @@ def _notes(plan: Plan, tasks: Sequence[Task], cells: Sequence[Cell]) -> list[str
         others = " and ".join(dict.fromkeys(cell.variant for cell in cells if not_served(cell)))
         but = f", of {others} by transformers on the same" if others else ""
         notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {served}{but}."
+    if len(plan.code) > 1:
+        notes.append(f"ANI's code changed while this was made; the programs, in turn: {', '.join(plan.code)}.")
     for name, recipe in plan.variants.items():
         budget = ("data", "training", "lora", "quantization", "dtype")
         training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})
@@ -310,12 +319,13 @@ def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
 
 def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Plan:
     file = directory / comparison.recipe
-    base = load_recipe(file, comparison.overrides)
+    changes = [*comparison.overrides, *([f"model={json.dumps(comparison.model)}"] if comparison.model else [])]
+    base = load_recipe(file, changes)
     common = {"data_seed": base.seed if base.data_seed is None else base.data_seed}
     variants: dict[str, Recipe] = {}
     for name, overrides in comparison.variants.items():
         try:
-            recipe = load_recipe(file, comparison.overrides, overrides)
+            recipe = load_recipe(file, changes, overrides)
         except InputError as error:
             raise InputError(f"variant {name!r}: {error}") from error
         for key in COMMON:
@@ -327,6 +337,8 @@ def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Pla
             raise InputError(f"more_seeds: variant {name!r} trains nothing, so it is the same with every seed")
         variants[name] = recipe.model_copy(update={**common, "output": f"cells/{name}"})
     backend = comparison.backend
+    if backend == "auto" and (begun := Path(comparison.output) / PLAN_FILE).is_file():
+        backend = load_settings(begun, Plan).backend
     if backend == "auto":
         backend = "vllm" if torch.cuda.is_available() and find_spec("vllm") else "transformers"
     if backend == "vllm":
@@ -341,8 +353,15 @@ def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Pla
             **{key: getattr(comparison, key) for key in _Design.model_fields},
             "backend": backend,
             "evaluation": _spelled_out(tasks),
+            "files": digests(data_names([*map(_data, (base, *variants.values())), _spelled_out(tasks)])),
+            "code": [code_version()],
         },
     )
+
+
+def _data(recipe: Recipe) -> dict[str, Any]:
+    """The settings that name what a recipe learns from, and what its layer is found by."""
+    return recipe.model_dump(mode="json", include={"data", "probe"})
 
 
 def _spelled_out(tasks: Sequence[Task]) -> dict[str, Any]:
@@ -364,20 +383,22 @@ def _cells(plan: Plan, folder: Path) -> list[Cell]:
     return cells
 
 
-_MAY_GROW = ("variants", "seeds", "more_seeds", "baseline")
+_UNKNOWN = "one that didn't say so"
+_MAY_GROW = ("variants", "seeds", "more_seeds", "baseline", "files", "code")
 
 
-def _claim(plan: Plan, folder: Path) -> None:
+def _claim(plan: Plan, folder: Path) -> Plan:
     """Write the plan before anything else is made, so that nothing of another comparison is ever reused.
 
-    A comparison may be given further variants and seeds, or less of them; what is the same keeps its cells.
+    A comparison may be given further variants and seeds, or less of them; what is the same keeps its cells. Returns the
+    plan with all programs that have worked at it.
     """
     file = folder / PLAN_FILE
     if not file.is_file():
         if any(not entry.name.startswith(".") for entry in folder.iterdir()):
             raise InputError(f"{folder} is not empty and holds no {PLAN_FILE}; name another output")
         save_settings(plan, file)
-        return
+        return plan
     found = load_settings(file, Plan)
     found = found.model_copy(update={"evaluation": _spelled_out(evaluation_tasks(found, str(file)))})
     changed = [key for key in Plan.model_fields if key not in _MAY_GROW and getattr(found, key) != getattr(plan, key)]
@@ -390,10 +411,18 @@ def _claim(plan: Plan, folder: Path) -> None:
         raise InputError(
             f"{folder} holds another comparison, with other {' and '.join(changed)}; remove it, or name another output"
         )
+    if other := [path for path, digest in plan.files.items() if found.files.get(path, digest) != digest]:
+        raise InputError(
+            f"{' and '.join(other)} has changed since the comparison in {folder} was begun; put it back as it was, or "
+            "name another output"
+        )
+    plan = plan.model_copy(update={"code": [*dict.fromkeys([*(found.code or [_UNKNOWN]), *plan.code])]})
     # Left out variants stay in the plan: should they come back, their cells must be theirs.
-    grown = plan.model_copy(update={"variants": {**found.variants, **plan.variants}})
+    kept = {"variants": {**found.variants, **plan.variants}, "files": {**found.files, **plan.files}}
+    grown = plan.model_copy(update=kept)
     if grown != found:
         save_settings(grown, file)
+    return plan
 
 
 def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console: Console) -> None:
@@ -410,18 +439,29 @@ def _probe(plan: Plan, folder: Path, tokenizer: PreTrainedTokenizerBase, console
     give_memory_back()  # to vLLM, which another process starts
 
 
-def _others(place: Path, folder: Path) -> list[tuple[Plan, Cell]]:
-    """The cells of the comparisons that lie in a place, but for this one's own."""
-    files = [file for file in sorted(place.glob(f"*/{PLAN_FILE}")) if not file.parent.samefile(folder)]
-    return [
-        (plan, cell) for file in files for plan in [load_settings(file, Plan)] for cell in _cells(plan, file.parent)
-    ]
+def _others(place: Path, folder: Path, console: Console) -> list[tuple[Plan, Cell]]:
+    """The cells of the comparisons that lie in a place, but for this one's own and those that another program made."""
+    found = []
+    for file in sorted(place.glob(f"*/{PLAN_FILE}")):
+        if file.parent.samefile(folder):
+            continue
+        plan = load_settings(file, Plan)
+        if plan.code == [code_version()]:
+            found += [(plan, cell) for cell in _cells(plan, file.parent)]
+        else:
+            console.print(f"nothing is taken from {file.parent}: ANI's code was another", highlight=False, markup=False)
+    return found
 
 
 def _take(cell: Cell, plan: Plan, posed: Sequence[Posed], other: Cell, of: Plan, console: Console) -> None:
     """Copy what another comparison's cell has and this one lacks, if both are the same model."""
+
+    def unchanged(settings: Any) -> bool:
+        return all(of.files.get(name) == plan.files.get(name) for name in data_names(settings))
+
     # The other's model needn't be at hand.
     same = cell.recipe.model == other.recipe.model and what_makes(cell) == what_makes(other)
+    same = same and (cell.seed is None or unchanged(_data(what_makes(cell))))
     if not same or cell.is_finished(posed):
         return
     taken = []
@@ -436,7 +476,8 @@ def _take(cell: Cell, plan: Plan, posed: Sequence[Posed], other: Cell, of: Plan,
             return
     for task, _ in cell.asked(posed):
         source, own = (task_file(each.folder, task.name) for each in (other, cell))
-        asked_alike = of.evaluation.get(task.name) == plan.evaluation[task.name]
+        settings = plan.evaluation[task.name]
+        asked_alike = of.evaluation.get(task.name) == settings and unchanged(settings)
         asked_alike &= asks_merged(task, of.backend) == asks_merged(task, plan.backend)
         if asked_alike and of.base.data_seed == plan.base.data_seed and source.is_file() and not own.is_file():
             with replacing_file(own) as file:

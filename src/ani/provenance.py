@@ -1,10 +1,13 @@
 """Where a result comes from: command, commit, package versions, date; knows nothing about results."""
 
+import hashlib
 import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,40 @@ def provenance() -> dict[str, Any]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "packages": {name: _version(name) for name in PACKAGES if _version(name) is not None},
     }
+
+
+@cache
+def code_version() -> str:
+    """The package's version, and a digest of its modules and of what it makes data of: the same for the same program,
+    in a checkout or installed."""
+    package, digest = Path(__file__).parent, hashlib.sha256()
+    for file in sorted([*package.rglob("*.py"), *package.glob("data/*.yaml")]):
+        digest.update(f"{file.relative_to(package)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return f"{_version('ani')} {digest.hexdigest()[:12]}"
+
+
+def data_names(settings: Any) -> list[str]:
+    """What settings name as data: files, directories and hub names."""
+    if isinstance(settings, list):
+        return [name for each in settings for name in data_names(each)]
+    if not isinstance(settings, dict):
+        return []
+    values = [settings.get(key) for key in ("path", "name", "data", "texts")]
+    named = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    return [*(name for name in named if isinstance(name, str)), *data_names([*settings.values()])]
+
+
+def digests(names: Iterable[str]) -> dict[str, str]:
+    """Name → SHA-256 of a file's content, or of a directory's files; hub names have none."""
+    return {name: _digest(path) for name in sorted({*names}) if (path := Path(name)).exists()}
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file()):
+        with file.open("rb") as data:
+            digest.update(hashlib.file_digest(data, "sha256").digest())
+    return digest.hexdigest()
 
 
 def environment() -> dict[str, Any]:
