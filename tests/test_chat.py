@@ -1,16 +1,19 @@
 """One rendering: what a model reads before an answer is the same in training and in evaluation."""
 
 import copy
+import json
+from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from ani.chat import rendered
+from ani.chat import around_message, rendered
 from ani.data.collator import tokenize
 from ani.data.sources import Example, Message
 from ani.errors import InputError
 from ani.injection.methods import METHODS
 from ani.launch import ONE_PROCESS
+from ani.tasks import lm_eval
 from ani.tasks.answering import Answerer
 from ani.tasks.lm_eval.kept import KeptAnswers
 from ani.tasks.lm_eval.model import ChatModel
@@ -68,6 +71,8 @@ def test_training_and_evaluation_read_the_same_tokens(name: str, chat: str) -> N
     model.generate = lambda input_ids, **_: seen.extend(input_ids.tolist()) or input_ids  # type: ignore[assignment,func-returns-value]
     Answerer(model, tokenizer).greedy_texts([rendered(tokenizer, CHATS[chat])], 1, add_special_tokens=False)
     assert seen == [asked]
+    before, after = around_message(tokenizer, CHATS[chat][:-1])
+    assert tokenizer("What is 12 + 30?".join((before, after)), add_special_tokens=False)["input_ids"] == asked
     text = tokenizer.decode(asked)
     assert "12 + 30" in text and (chat == "question" or "Answer with a number" in text)
 
@@ -86,6 +91,17 @@ def test_the_plain_form() -> None:
         f"{tokenizer.bos_token}System:\nAnswer with a number.\n\nUser:\n1 + 1?\n\n"
         f"Assistant:\n2{tokenizer.eos_token}\n\nUser:\nWhat is 12 + 30?\n\nAssistant:\n"
     )
+
+
+def test_an_answer_in_the_plain_form_ends_where_the_next_question_would_begin() -> None:
+    tokenizer = tokenizer_of("none")
+    asked, answered = CHATS["question"], {"role": "assistant", "content": "It is 42."}
+    both = rendered(tokenizer, [*asked, answered, *asked])
+    goes_on = both.removeprefix(rendered(tokenizer, asked)).replace(str(tokenizer.eos_token), "")
+    for name in ("gsm8k", "math"):
+        text = (Path(lm_eval.__file__).parent / f"{name}.yaml").read_text(encoding="utf-8")
+        stops = json.loads(text.partition("  until: ")[2].partition("  #")[0])
+        assert min(goes_on.split(stop)[0] for stop in stops) == "It is 42."
 
 
 def test_a_system_that_the_template_refuses_goes_to_the_user() -> None:

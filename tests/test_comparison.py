@@ -25,7 +25,7 @@ import ani
 from ani import cells, comparison
 from ani.cells import Cell
 from ani.errors import InputError, TrainingFailed
-from ani.results.files import TRAINING_LOG
+from ani.results.files import TRAINING_LOG, read_run
 from ani.settings import load_settings, save_settings
 from ani.tasks import Posed
 from ani.tasks.gate_shares import GateShares
@@ -439,7 +439,12 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     assert "xval, seed 0: by transformers, not vLLM (" in said and "ours, seed 0: by transformers" not in said
     assert [record["run"] for record in served] == ["ours"] * 3 + ["xval"] * 3
     assert not list(folder.rglob("merged")) and not list(folder.rglob("*.answers"))
-    refused(lambda: compare(**both), "with other backend")
+    runs = [read_run(folder / "cells" / name / "seed-0") for name in ("ours", "xval")]
+    assert [run and run.backend for run in runs] == ["vllm", "transformers"]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "gsm8k by vLLM on merged weights in" in page and "Backend" not in page
+    compare(**both)  # `auto` goes on as it was begun
+    refused(lambda: compare(backend="transformers", **both), "with other backend")
 
     again = tmp_path / "again"
     compare(output=str(again), reuse=str(tmp_path), **settings)  # trained already, answered otherwise

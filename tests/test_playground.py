@@ -169,7 +169,7 @@ def test_numbers_are_placed_in_the_text_and_decided_in_the_chat() -> None:
     assert [text[number.start : number.end] for number in decisions(model, tokenizer, text)] == ["12", "7"]
     asked = [{"role": "user", "content": text}]
     chat = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-    in_chat = ani.inspect(model, tokenizer, str(chat), add_special_tokens=False)
+    in_chat = ani.inspect(model, tokenizer, str(chat), around=("", ""))
     assert [number.alpha for number in decisions(model, tokenizer, text)] == [number.alpha for number in in_chat]
 
 

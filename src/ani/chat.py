@@ -51,6 +51,16 @@ def rendered(
         ) from error
 
 
+_MARK = "THE-TEXT-OF-THE-USER"
+
+
+def around_message(tokenizer: PreTrainedTokenizerBase, before: Sequence[Mapping[str, Any]] = ()) -> tuple[str, str]:
+    """What a model reads before and after the text of a user's message that follows the messages `before`."""
+    # Rendered around a mark: the text itself may stand in the template too, as "assistant" does.
+    start, _, end = rendered(tokenizer, [*before, {"role": "user", "content": _MARK}]).rpartition(_MARK)
+    return start, end
+
+
 def _rendered(tokenizer: PreTrainedTokenizerBase, chat: list[dict[str, Any]], add_generation_prompt: bool) -> str:
     return str(
         tokenizer.apply_chat_template(

@@ -36,6 +36,9 @@ BaseOption = Annotated[
 ]
 AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
 ProcessesOption = Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")]
+ChatOption = Annotated[
+    bool, typer.Option("--chat", help="Read texts as a user's messages, as a model that learnt from chats is asked.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as training.steps=100.")]
 
@@ -64,6 +67,7 @@ def inspect(
     text: Annotated[str, typer.Argument(help='For example "Room 505 has a capacity of 10".')],
     model: BaseOption = None,
     adapter: AdapterOption = None,
+    chat: ChatOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
@@ -73,7 +77,7 @@ def inspect(
     from ani.tasks.inspected import Inspected, inspection_table, marked_text
 
     answerer = Answerer(*adapted_model(*model_and_adapter(model, adapter)))
-    decided = DecidedText(text=text, numbers=answerer.decisions(text))
+    decided = DecidedText(text=text, numbers=answerer.decisions(text, [] if chat else None))
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
         return
@@ -116,6 +120,7 @@ def probe(
         Policy, typer.Option("--policy", help="Numbers are read where it injects: at their end, or right after it.")
     ] = DEFAULT_POLICY,
     layers: Annotated[str | None, typer.Option("--layers", help="Comma-separated; default: all.")] = None,
+    chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     processes: ProcessesOption = 1,
     as_json: JsonOption = False,
@@ -138,6 +143,7 @@ def probe(
             held_out=held_out,
             sentences=sentences,
             policy=policy,
+            chat=chat,
             layers=wanted,
             seed=seed,
             console=console_for(as_json),
@@ -280,6 +286,7 @@ def evaluate(
     forced: Annotated[
         bool, typer.Option("--forced", help="Have decoding write exact results after written calculations.")
     ] = False,
+    chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     backend: Annotated[
         Literal["transformers", "vllm"],
@@ -300,6 +307,7 @@ def evaluate(
         operations=chosen("operation", operations, SYMBOLS),
         limit=limit,
         max_new_tokens=max_new_tokens,
+        chat=chat,
     )
     candidate = Candidate(model_for(model, None), adapter, backend, batch_size, forced)
     candidate.check(asked, alone=processes == 1 and not launched())  # asks about the adapter, not about its base
@@ -326,6 +334,7 @@ def gate_shares(
     field: Annotated[list[str] | None, typer.Option("--field", help="Of a JSONL file's texts; default: text.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="Key that groups a JSONL file's texts.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Texts of each, drawn at random.")] = None,
+    chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     processes: ProcessesOption = 1,
     as_json: JsonOption = False,
@@ -338,7 +347,7 @@ def gate_shares(
 
     team = join(processes)
     model, adapter = model_and_adapter(model, adapter)
-    task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit)
+    task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit, chat=chat)
     with terminal.resumable("start the same command again"), only_process_in(out):
         attached, tokenizer = adapted_model(model, adapter)
         need_gate(attached, adapter or model, "ani gate-shares")

@@ -220,6 +220,8 @@ def run_comparison(
                 elif cell.missing(posed):
                     asked_by(cell.name)
             clear_answers(cell.folder, tasks)
+            if not (cell.folder / RUN).is_file():
+                write_json(cell.folder / RUN, _cell_facts(cell, plan, posed))
             if not finished and number < len(cells):
                 _show(_merge(folder, cells, posed), plan, console)
         tables = _show(_merge(folder, cells, posed), plan, console)
@@ -239,6 +241,7 @@ def run_comparison(
                 for cell in cells
             ],
             "published": comparison.published,
+            "notes": _notes(plan, tasks, cells),
             "settings": comparison.model_dump(mode="json", exclude={"published"}),
             **provenance(),
         }
@@ -485,6 +488,17 @@ def _take(cell: Cell, plan: Plan, posed: Sequence[Posed], other: Cell, of: Plan,
             taken.append(task.name)
     if taken:
         console.print(f"taken from {other.folder}: {', '.join(taken)}", highlight=False, markup=False)
+
+
+def _cell_facts(cell: Cell, plan: Plan, posed: Sequence[Posed]) -> dict[str, Any]:
+    """What a folder of one model's answers says of them, for `ani diff` and `ani report`."""
+    return {
+        "title": cell.name,
+        "model": plan.base.model,
+        "backend": "transformers" if not_served(cell) else plan.backend,
+        "settings": {task.name: {**task.facts(questions), "seed": plan.base.data_seed} for task, questions in posed},
+        **provenance(),
+    }
 
 
 def _merge(folder: Path, cells: Sequence[Cell], posed: Sequence[Posed]) -> dict[type[Task], list[Any]]:

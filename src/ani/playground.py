@@ -6,12 +6,12 @@ One user at a time is enough, so every event waits for the one before it: the ga
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from html import escape
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import gradio as gr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.chat import rendered
+from ani.chat import around_message
 from ani.errors import InputError
 from ani.injection.attach import ani_module
 from ani.injection.gate_view import gate_view
@@ -22,18 +22,6 @@ from ani.tasks.answering import Answerer
 GATES = {"as learnt": None, "open": True, "shut": False}
 EXAMPLE = "Room 505 has a capacity of 10. How many people can be in it?"
 MOST_NEW_TOKENS = 512
-_MARK = "THE-TEXT-OF-THE-USER"
-
-
-class _Prompt(NamedTuple):
-    """What the model reads."""
-
-    text: str
-    start: int
-    """First character of the user's text."""
-    is_chat: bool
-    """Whether it has its special tokens already."""
-    token_ids: list[int]
 
 
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
@@ -132,8 +120,7 @@ def forced(
     }
     if not tokens:
         return forced_gates(model, opened)
-    prompt = _prompt(model, tokenizer, text)
-    return forced_numbers(model, {tuple(prompt.token_ids): tokens})
+    return forced_numbers(model, {tuple(_prompt(model, tokenizer, text)[1]): tokens})
 
 
 def _names(numbers: list[NumberDecision]) -> list[str]:
@@ -145,46 +132,31 @@ def _names(numbers: list[NumberDecision]) -> list[str]:
 
 
 def decisions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> list[NumberDecision]:
-    """The decision about each number of `text` in the prompt that `answer` makes of it, placed in `text` itself.
-
-    Numbers of the chat template's own are left out, though the gate decides about them too.
-    """
-    prompt = _prompt(model, tokenizer, text)
-    found = inspect(model, tokenizer, prompt.text, add_special_tokens=not prompt.is_chat)
-    shift = prompt.start
-    return [
-        number._replace(start=number.start - shift, end=number.end - shift)
-        for number in found
-        if shift <= number.start and number.end <= shift + len(text)
-    ]
+    """The decision about each number of `text` in the prompt that `answer` makes of it."""
+    _prompt(model, tokenizer, text)
+    return inspect(model, tokenizer, text, around=around_message(tokenizer))
 
 
 def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, max_new_tokens: int) -> str:
-    """What the model as it is answers to `text`, greedily, in its chat template if it has one.
+    """What the model as it is answers to `text` as a user's message, greedily.
 
     Raises:
         InputError: If the text is blank, or too long for the model.
     """
     if not text.strip():
         raise InputError("there is no text to answer; type one")
-    prompt = _prompt(model, tokenizer, text)
-    return Answerer(model, tokenizer).greedy_texts(
-        [prompt.text], max_new_tokens, add_special_tokens=not prompt.is_chat
-    )[0]
+    prompt, _ = _prompt(model, tokenizer, text)
+    return Answerer(model, tokenizer).greedy_texts([prompt], max_new_tokens, add_special_tokens=False)[0]
 
 
-def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> _Prompt:
-    is_chat = tokenizer.chat_template is not None
-    before, after = "", ""
-    if is_chat:
-        # Rendered around a mark: the text itself may stand in the template too, as "assistant" does.
-        before, _, after = rendered(tokenizer, [{"role": "user", "content": _MARK}]).partition(_MARK)
-    prompt = before + text + after
+def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[str, list[int]]:
+    """What the model reads, and its tokens."""
+    prompt = text.join(around_message(tokenizer))
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    token_ids = cast(list[int], tokenizer(prompt, add_special_tokens=not is_chat)["input_ids"])
+    token_ids = cast(list[int], tokenizer(prompt, add_special_tokens=False)["input_ids"])
     if most is not None and (length := len(token_ids)) >= most:
         raise InputError(f"the text has {length:,} tokens with its chat template, the model reads {most:,}: shorten it")
-    return _Prompt(prompt, len(before), is_chat, token_ids)
+    return prompt, token_ids
 
 
 @contextmanager

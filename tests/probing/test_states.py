@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani import AniConfig, InputError, attach
+from ani.chat import rendered
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.injection.attach import decoder_layers
 from ani.injection.methods import Policy
@@ -20,7 +21,7 @@ from ani.probing import states as states_module
 from ani.probing.states import NumberStates
 from tests.probing.planted import sentence
 from tests.tiny import FAMILIES, LAYERS, pair, tiny
-from tests.tokenizers import llama3
+from tests.tokenizers import QWEN3, llama3
 
 number_states = partial(states_module.number_states, policy="terminal")  # unless a test says otherwise
 
@@ -100,6 +101,24 @@ def test_after_reads_the_token_that_shows_a_number_to_be_over(family: str) -> No
     assert [text.split()[0] for text in read] == behind.split()
     expected = one_by_one(model, tokenizer, MIXED, found, behind=(end,))
     torch.testing.assert_close(found.states, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("template", [QWEN3, None])
+def test_a_sentence_may_be_a_users_message(template: str | None) -> None:
+    tokenizer = copy.deepcopy(llama3())
+    tokenizer.chat_template = template and "{{ '3 messages:' }}" + template  # a number of the template's own
+    model, _ = pair("llama", tokenizer)
+    found = number_states(model, tokenizer, MIXED, chat=True)
+    assert {number.sentence for number in found.numbers} == {0, 1, 2, 3}
+    chats = [rendered(tokenizer, [{"role": "user", "content": each.text}]) for each in MIXED]
+    ids = [tokenizer(chat, add_special_tokens=False)["input_ids"] for chat in chats]
+    for column, number in enumerate(found.numbers):
+        with torch.inference_mode():
+            hidden = model(input_ids=torch.tensor([ids[number.sentence]]), output_hidden_states=True).hidden_states
+        expected = torch.stack([each[0, number.position] for each in hidden])
+        torch.testing.assert_close(found.states[:, column], expected, atol=1e-4, rtol=1e-4)
+        read = tokenizer.decode(ids[number.sentence][: number.position + 1])
+        assert read.replace(",", "").endswith(str(number.value))
 
 
 def test_numbers_that_after_cannot_read_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

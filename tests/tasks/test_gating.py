@@ -1,10 +1,12 @@
 import copy
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tokenizers import normalizers
 
 import ani
+from ani.chat import rendered
 from ani.models import load_model, load_tokenizer
 from ani.tasks.answering import Answerer
 from ani.tasks.gating import Gating
@@ -32,6 +34,23 @@ def test_the_decision_is_the_one_where_the_policy_injects(policy: str) -> None:
     # Only `after` has read a token behind the number, the end of the text included.
     same = [alpha("Room 505 holds") == pytest.approx(alpha(text), abs=1e-5) for text in ("Room 505 people", "Room 505")]
     assert same == [policy == "terminal"] * 2
+
+
+def test_texts_may_be_a_users_messages(attached: Answerer) -> None:
+    before = [{"role": "user", "content": "Room 7?"}, {"role": "assistant", "content": "8"}]
+    for messages in ([], before):
+        chat = rendered(attached.tokenizer, [*messages, {"role": "user", "content": TEXT}])
+        first = chat.rindex(TEXT)
+        whole = ani.inspect(cast(Any, attached.model), attached.tokenizer, chat, around=("", ""))
+        expected = [(each.start - first, each.alpha) for each in whole if first <= each.start < first + len(TEXT)]
+        found = attached.labelled_decisions(TEXT, messages)
+        assert [(each.start, each.alpha) for each in found] == expected and len(expected) == 2
+        assert found != attached.labelled_decisions(TEXT)
+    task = Gating(count=25, chat=True)
+    sentences = task.questions(seed=0)
+    alphas = [record.alpha for record in task.answer(attached, sentences, lambda _: None)]
+    assert alphas == [number.alpha for each in sentences for number in attached.labelled_decisions(each.text, [])]
+    assert alphas != [number.alpha for each in sentences for number in attached.labelled_decisions(each.text)]
 
 
 @pytest.mark.parametrize("policy", ["terminal", "after"])

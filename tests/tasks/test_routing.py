@@ -210,9 +210,15 @@ def test_gate_and_calls_of_a_tiny_model(
     for query, record, prompt in zip(queries, records, prompts, strict=True):
         answer = model.generate(**prompt, max_new_tokens=6, do_sample=False)[0, prompt["input_ids"].shape[1] :]
         assert record.output == tokenizer.decode(answer, skip_special_tokens=True)
-        decisions = ani.inspect(model, tokenizer, query.text)
+        chat = tokenizer.decode(prompt["input_ids"][0])
+        first = chat.rindex(query.text)
+        decisions = [
+            decision
+            for decision in ani.inspect(model, tokenizer, chat, around=("", ""))
+            if first <= decision.start < first + len(query.text)
+        ]
         assert [number.injected for number in record.numbers] == [d.injected for d in decisions]
-        assert [number.start for number in record.numbers] == [d.start for d in decisions]
+        assert [number.start for number in record.numbers] == [d.start - first for d in decisions]
         assert [number.alpha for number in record.numbers] == [d.alpha for d in decisions]
     numbers = [number for record in records for number in record.numbers]
     gate = Routing.summary(records)

@@ -53,7 +53,7 @@ class Decisions(list[NumberDecision]):
 
 @torch.inference_mode()
 def inspect(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool = True
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, around: tuple[str, str] | None = None
 ) -> Decisions:
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
@@ -61,17 +61,22 @@ def inspect(
     returned; under `after` a number at the very end is decided as if the text ended there
     (`NumberLocator.whole_text`). With `values="results"` or `"both"` there is also one for the equals sign of each
     calculation.
-    `add_special_tokens=False` is for a text that has them already, as a rendered chat.
+
+    `around` is what stands before and after the text in the prompt, special tokens included, such as
+    `ani.chat.around_message(tokenizer)`: numbers there are left out, and places are those in `text`, but tokens those
+    of the prompt. None: nothing but the special tokens that the tokenizer adds.
     """
+    shown, (before, after) = text, around or ("", "")
+    text = before + text + after
     gated = ani_module(model).gate is not None
     base = base_model(model)
     locator = number_locator(model)
-    encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
+    encoded = tokenizer(text, add_special_tokens=around is None, return_offsets_mapping=True)
     token_ids = locator.whole_text(encoded["input_ids"])
     numbers = locator.scanner.scan(token_ids) if locator.values != "results" else []
     results = locator.results(token_ids)
     if not numbers and not results:
-        return Decisions(text, gated)
+        return Decisions(shown, gated)
     with evaluating(base):
         base(input_ids=torch.tensor([token_ids], device=base.device), logits_to_keep=1)
     decision = last_decision(model)
@@ -115,7 +120,13 @@ def inspect(
         alpha, applied_alpha = decided.get(token, untouched)
         value = results[token].calculation.value
         found.append(NumberDecision("=", value, sign, end, token, token, alpha, applied_alpha > 0))
-    return Decisions(text, gated, sorted(found, key=lambda decision: decision.start))
+    start, end = len(before), len(before) + len(shown)
+    inside = [
+        each._replace(start=each.start - start, end=each.end - start)
+        for each in sorted(found, key=lambda decision: decision.start)
+        if start <= each.start and each.end <= end
+    ]
+    return Decisions(shown, gated, inside)
 
 
 @contextmanager

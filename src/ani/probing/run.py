@@ -56,6 +56,7 @@ def select_layer(
     *,
     held_out: Sequence[DiagnosticSentence] | None = None,
     policy: Policy = DEFAULT_POLICY,
+    chat: bool = False,
     layers: Sequence[int] | None = None,
     seed: int = 0,
     directory: Path | None = None,
@@ -71,6 +72,8 @@ def select_layer(
             all have one role.
         policy: Of the adapter to be trained: probes read a number where it injects it. `after`: at the token that
             shows the number to be over; else at its last one.
+        chat: Whether each sentence is read as a user's message, by the model's chat template, as an adapter that learns
+            from chats will read numbers; else as a prompt by itself.
         layers: Layers to probe, 0 (the embedding output) to the number of decoder layers; None: all.
         seed: Of sentences, folds, shuffled roles and bootstrap.
         directory: On its disk the hidden states lie meanwhile, unnamed (2 bytes × numbers × hidden size × layers for
@@ -84,7 +87,7 @@ def select_layer(
     sets = [_sentences(own_set(policy), None, seed) if diagnostic is None else diagnostic]
     if held_out is not None:
         sets.append(held_out)
-    return _probe(model, tokenizer, sets, policy, layers, seed, directory, console)[0]
+    return _probe(model, tokenizer, sets, policy, chat, layers, seed, directory, console)[0]
 
 
 def probe(
@@ -96,6 +99,7 @@ def probe(
     held_out: str | None = None,
     sentences: int | None = None,
     policy: Policy = DEFAULT_POLICY,
+    chat: bool = False,
     layers: Sequence[int] | None = None,
     seed: int = 0,
     console: Console | None = None,
@@ -105,7 +109,7 @@ def probe(
     """`select_layer` with data from files, and with its results in files.
 
     Args:
-        model: As for `select_layer`; so are `tokenizer`, `policy`, `layers`, `seed` and `console`.
+        model: As for `select_layer`; so are `tokenizer`, `policy`, `chat`, `layers`, `seed` and `console`.
         out: Directory for the curve (`layers.jsonl`), one record a number (`probe_random_split.jsonl`,
             `probe_held_out.jsonl`), the choice (`selection.json`) and `run.json`; files of an earlier run are replaced.
         data: A file or directory of labelled sentences, or the name of an own set; None: `own_set(policy)`.
@@ -119,7 +123,7 @@ def probe(
     """
     data = data or own_set(policy)
     sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
-    selection, results = _probe(model, tokenizer, sets, policy, layers, seed, out, console, processes)
+    selection, results = _probe(model, tokenizer, sets, policy, chat, layers, seed, out, console, processes)
     if not processes.main:
         return selection
     # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
@@ -130,6 +134,7 @@ def probe(
     write_records(out / RANDOM_SPLIT, _records(results.numbers, shares, results.seen))
     write_records(out / HELD_OUT, _records(results.held_out_numbers, (("held_out", results.held_out),)))
     settings = {"data": data, "held_out": held_out, "sentences": len(sets[0]), "policy": policy, "seed": seed}
+    settings |= {"chat": True} if chat else {}
     write_json(out / RUN, {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
     write_json(  # the last one: training goes on from it
         out / SELECTION,
@@ -165,6 +170,7 @@ def _probe(
     tokenizer: PreTrainedTokenizerBase,
     sets: Sequence[Sequence[DiagnosticSentence]],
     policy: Policy,
+    chat: bool,
     layers: Sequence[int] | None,
     seed: int,
     directory: Path | None,
@@ -181,6 +187,7 @@ def _probe(
                 tokenizer,
                 sentences,
                 policy=policy,
+                chat=chat,
                 layers=layers,
                 seed=seed,
                 directory=directory,

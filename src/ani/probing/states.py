@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from ani.chat import around_message
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.errors import InputError
 from ani.files import naming_full_disk
@@ -26,6 +27,7 @@ from ani.injection.locate import NumberLocator
 from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.launch import ONE_PROCESS, Processes
 from ani.models import evaluating
+from ani.numbers.grammar import find_numbers
 
 MAX_NUMBERS = 20_000
 """Numbers probed at most: with an 8B model of 36 layers their hidden states fill 6 GB on disk, 164 MB a layer."""
@@ -66,6 +68,7 @@ def number_states(
     sentences: Sequence[DiagnosticSentence],
     *,
     policy: Policy = DEFAULT_POLICY,
+    chat: bool = False,
     layers: Sequence[int] | None = None,
     max_numbers: int = MAX_NUMBERS,
     seed: int = 0,
@@ -80,6 +83,7 @@ def number_states(
         tokenizer: The model's.
         sentences: With the roles of their numbers.
         policy: Says at which token a number is read; each sentence is a `NumberLocator.whole_text`.
+        chat: Whether a sentence is read as a user's message, by the model's chat template.
         layers: Indices of transformers' `hidden_states`, in any order; all if None.
         max_numbers: Numbers of the more frequent role, and numbers above this count, are left out by chance.
         seed: Of that chance.
@@ -104,8 +108,11 @@ def number_states(
     if not sentences:
         raise InputError("there are no sentences to probe; give some with numbers of both roles")
     locator = NumberLocator(tokenizer, AniConfig(layer=0, policy=policy))
-    token_ids = [locator.whole_text(ids)[:MAX_TOKENS] for ids in tokenizer([s.text for s in sentences])["input_ids"]]
-    numbers = _balanced(list(_numbers(locator, sentences, token_ids)), max_numbers, seed)
+    around = around_message(tokenizer) if chat else ("", "")
+    encoded = tokenizer([s.text.join(around) for s in sentences], add_special_tokens=not chat)["input_ids"]
+    token_ids = [locator.whole_text(ids)[:MAX_TOKENS] for ids in encoded]
+    others = len(find_numbers(around[0]))
+    numbers = _balanced(list(_numbers(locator, sentences, token_ids, others)), max_numbers, seed)
     width = int(base.config.get_text_config().hidden_size)
     if processes.main:
         states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
@@ -126,16 +133,17 @@ def number_states(
 
 
 def _numbers(
-    locator: NumberLocator, sentences: Sequence[DiagnosticSentence], token_ids: list[list[int]]
+    locator: NumberLocator, sentences: Sequence[DiagnosticSentence], token_ids: list[list[int]], others: int
 ) -> Iterator[ProbedNumber]:
-    """The numbers of the sentences that are injected at one of the tokens.
+    """The numbers of the sentences that are injected at one of the tokens, of which `others` stand before the sentence.
 
     A tokenizer that rewrites the text (or a cut) may change what its numbers are: those are left out. So is a number
     whose token carries a later one (`NumberScanner.scan_ended`).
     """
     for index, (sentence, ids) in enumerate(zip(sentences, token_ids, strict=True)):
         carrier = {number.last_token: token for number, token in locator.find(ids)}
-        for number, role, (start, end) in zip(locator.scanner.scan(ids), sentence.roles, sentence.spans, strict=False):
+        found = locator.scanner.scan(ids)[others:]
+        for number, role, (start, end) in zip(found, sentence.roles, sentence.spans, strict=False):
             if number.text != sentence.text[start:end]:
                 break
             if (token := carrier.get(number.last_token)) is not None:

@@ -39,7 +39,7 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
         "Layer": run.layer,
         "Policy": run.policy,
         "Adapter": run.adapter,
-        "Backend": run.backend if run.model is not None else None,  # a folder of several models names neither
+        "Backend": None if run.model is None or run.cells else run.backend,  # a comparison's notes say it
         "Decoding": "writes exact results after written calculations" if run.forced else None,
         "Commit": run.commit,
         "Command": run.command,

@@ -58,6 +58,8 @@ class Run(Record):
     commit: str | None = None
     command: str | None = None
     date: str | None = None
+    notes: tuple[str, ...] = ()
+    """What is to be known of a comparison's rows: their precision and backend, and what isn't alike."""
     baseline: str | None = None
     """The run that a comparison's other runs are compared to."""
     cells: tuple[TrainedCell, ...] = ()

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -207,10 +207,13 @@ class Answerer(NamedTuple):
             )
         return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
 
-    def decisions(self, text: str) -> tuple[DecidedNumber, ...]:
-        """The gate's decision about each number of a text, which is read as a prompt by itself."""
+    def decisions(self, text: str, after: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
+        """The gate's decision about each number of a text, which is read as a user's message after those of a chat; or,
+        if it is None, as a prompt by itself."""
+        from ani.chat import around_message
         from ani.injection.inspection import inspect
 
+        around = None if after is None else around_message(self.tokenizer, after)
         return tuple(
             DecidedNumber(
                 **{
@@ -219,10 +222,12 @@ class Answerer(NamedTuple):
                     "alpha": None if math.isnan(found.alpha) else found.alpha,
                 }
             )
-            for found in inspect(cast(Any, self.model), self.tokenizer, text)
+            for found in inspect(cast(Any, self.model), self.tokenizer, text, around=around)
         )
 
-    def labelled_decisions(self, text: str) -> tuple[DecidedNumber, ...]:
+    def labelled_decisions(
+        self, text: str, after: Sequence[Mapping[str, Any]] | None = None
+    ) -> tuple[DecidedNumber, ...]:
         """The same for each of `find_numbers(text)`, in order.
 
         Raises:
@@ -237,7 +242,7 @@ class Answerer(NamedTuple):
                 "this adapter injects results of calculations alone, so its gate decides about no number; name one "
                 "with values: literals or both"
             )
-        found, written = [each for each in self.decisions(text) if each.text != "="], find_numbers(text)
+        found, written = [each for each in self.decisions(text, after) if each.text != "="], find_numbers(text)
         if [decision.value for decision in found] != [str(number.value) for number in written]:
             raise RewrittenNumbers(
                 f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "

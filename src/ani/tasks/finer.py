@@ -21,7 +21,7 @@ from ani.results.statistics import Estimate, grouped_share
 from ani.results.tables import Cell, Table
 from ani.tasks.answering import Answerer, RewrittenNumbers
 from ani.tasks.gating import GateDecision
-from ani.tasks.task import Count, Measured
+from ani.tasks.task import Count, GateTask, Measured
 from ani.untrusted.text import json_lines, zipped_json_lines
 
 HUB_NAME = "nlpaueb/finer-139"
@@ -75,7 +75,7 @@ class FinerSentence(NamedTuple):
     """The tagged ones, in order; nobody says what the others are."""
 
 
-class Finer(Measured):
+class Finer(GateTask, Measured):
     """FiNER-139; for models with a gate."""
 
     name = "finer"
@@ -87,7 +87,7 @@ class Finer(Measured):
     caption = "FiNER-139, with 95% intervals (sentences resampled as wholes)"
     unit = "sentences"
     record = TaggedDecision
-    needs_gate = gates_numbers = True
+    gates_numbers = True
 
     data: str = HUB_NAME
     """The set's name on the hub, its zip, or a JSON-lines file in its format."""
@@ -122,7 +122,7 @@ class Finer(Measured):
         """A record for each tagged number. Raises InputError as `Answerer.labelled_decisions`."""
         for text, numbers in questions:
             try:
-                decided = zip(find_numbers(text), answerer.labelled_decisions(text), strict=True)
+                decided = zip(find_numbers(text), answerer.labelled_decisions(text, self.before), strict=True)
                 by_start = {number.start: found for number, found in decided}
             except RewrittenNumbers:
                 by_start = {}

@@ -18,7 +18,7 @@ from ani.results.statistics import Estimate, grouped_share, share_facts
 from ani.results.tables import Cell, Table, percent
 from ani.tasks.answering import Answerer
 from ani.tasks.lm_eval.data import BENCHMARKS, READERS
-from ani.tasks.task import Count, Task
+from ani.tasks.task import Count, GateTask
 from ani.untrusted.text import bounded_lines, json_lines, one_line
 
 if TYPE_CHECKING:
@@ -54,18 +54,17 @@ class GateShare(NamedTuple):
     """Of the texts that hold a number: those with an open gate."""
 
 
-class GateShares(Task):
+class GateShares(GateTask):
     """The share of open gates in any texts; for models with a gate."""
 
     name = "gate-shares"
     title = "Open gates by text"
     note = (
         "How many of the numbers the gate lets through, by benchmark and subject, or in other texts; each text is "
-        "read as a prompt by itself."
+        "read as a prompt by itself, or as a user's message."
     )
     unit = "texts"
     record = GatedText
-    needs_gate = True
 
     texts: list[str] = Field(min_length=1)
     """`gsm8k`, `math` or `mmlu`, also as `mmlu=PATH`; or text files (a line each) and JSONL files."""
@@ -113,7 +112,9 @@ class GateShares(Task):
     def answer(self, answerer: Answerer, questions: Sequence[GateText], count: Count) -> Iterator[GatedText]:
         """A record for each text, also for those without a number."""
         for text, source, group in questions:
-            yield GatedText(run=ONE_MODEL, source=source, group=group, text=text, numbers=answerer.decisions(text))
+            yield GatedText(
+                run=ONE_MODEL, source=source, group=group, text=text, numbers=answerer.decisions(text, self.before)
+            )
             count(1)
 
     @classmethod

@@ -13,7 +13,7 @@ from ani.results.sections import Figure, Histogram, Section, headline
 from ani.results.statistics import Estimate, mean_of_two, mean_share, share_facts
 from ani.results.tables import MISSING, Cell, Table, measures, percent
 from ani.tasks.answering import Answerer
-from ani.tasks.task import Count, Task
+from ani.tasks.task import Count, GateTask
 
 
 class GateDecision(Asked):
@@ -58,7 +58,7 @@ class Separation(NamedTuple):
         return mean_of_two(self.nominal_closed, self.quantitative_open)
 
 
-class Gating(Task):
+class Gating(GateTask):
     """Held-out sentences whose numbers have known roles; for models with a gate."""
 
     name = "gating"
@@ -69,7 +69,7 @@ class Gating(Task):
     )
     unit = "sentences"
     record = GateDecision
-    needs_gate = gates_numbers = True
+    gates_numbers = True
 
     count: int = Field(default=100, ge=1)
     """Sentences."""
@@ -82,7 +82,9 @@ class Gating(Task):
     ) -> Iterator[GateDecision]:
         """A record for each number. Raises InputError as `Answerer.labelled_decisions`."""
         for sentence in questions:
-            for found, role in zip(answerer.labelled_decisions(sentence.text), sentence.roles, strict=True):
+            for found, role in zip(
+                answerer.labelled_decisions(sentence.text, self.before), sentence.roles, strict=True
+            ):
                 facts = found.model_dump(exclude={"text"})
                 yield GateDecision(run=ONE_MODEL, text=sentence.text, role=role, domain=sentence.domain, **facts)
             count(1)

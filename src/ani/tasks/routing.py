@@ -135,7 +135,7 @@ class Routing(Measured):
         return queries[: self.limit]
 
     def answer(self, answerer: Answerer, questions: Sequence[RoutingQuery], count: Count) -> Iterator[RoutedQuery]:
-        """Ask for the tool call of every query, greedily, and the gate about the query by itself.
+        """Ask for the tool call of every query, greedily, and the gate about the query's numbers.
 
         A call is written with the tools prompt and two examples before the query.
 
@@ -144,12 +144,13 @@ class Routing(Measured):
         """
         from ani.chat import rendered
 
-        prompts = [rendered(answerer.tokenizer, conversation(query, answerer.method)) for query in questions]
+        chats = [conversation(query, answerer.method) for query in questions]
+        prompts = [rendered(answerer.tokenizer, chat) for chat in chats]
         outputs = answerer.greedy_texts(prompts, MAX_NEW_TOKENS, add_special_tokens=False)
-        for query, output in zip(questions, outputs, strict=True):
+        for query, chat, output in zip(questions, chats, outputs, strict=True):
             record = judged(query, answerer.method.read(output))
             if answerer.gates_numbers:
-                decided = zip(record.numbers, answerer.labelled_decisions(query.text), strict=True)
+                decided = zip(record.numbers, answerer.labelled_decisions(query.text, chat[:-1]), strict=True)
                 numbers = [n.model_copy(update={"alpha": d.alpha, "injected": d.injected}) for n, d in decided]
                 record = record.model_copy(update={"numbers": numbers})
             yield record

@@ -123,6 +123,21 @@ class Task(Settings, ABC):
         return None
 
 
+class GateTask(Task):
+    """Base of tasks that look at the gate, and at no answer."""
+
+    needs_gate = True
+
+    chat: bool = False
+    """Whether each text is read as a user's message, by the model's chat template, as what it learnt from was if that
+    was chats; else as a prompt by itself."""
+
+    @property
+    def before(self) -> list[dict[str, str]] | None:
+        """`after` of `Answerer.decisions`."""
+        return [] if self.chat else None
+
+
 class Measured(Task):
     """Base of tasks whose records make a few shares."""
 

@@ -67,6 +67,8 @@ class ProbeSettings(Section):
     """Likewise, to test on; null: `data` itself, domain by domain."""
     sentences: int | None = Field(default=None, ge=1)
     """How many at most; null: all of a file, 4,000 of our own set."""
+    chat: bool = False
+    """Whether each is read as a user's message, by the model's chat template."""
 
 
 class ArithmeticData(Section):
