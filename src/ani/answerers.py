@@ -1,18 +1,29 @@
 """Who answers, by the names that a command line has for models and adapters; knows nothing about what is asked."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.injection.adapter import SHIPPED, adapter_base, adapter_method, load_adapter
+from ani.injection.adapter import SHIPPED, adapter_base, adapter_method, adapter_settings, load_adapter
 from ani.injection.attach import has_gate
 from ani.injection.methods import METHODS, Method
 from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
+from ani.results.files import read_run
 from ani.serving.checkpoint import merged_method
+from ani.serving.merge import merge
+from ani.serving.vllm_plugin import check_merged
 from ani.tasks.answering import Answerer, VllmModel
+from ani.tasks.benchmarks import Benchmark
 from ani.tasks.task import Task
+
+MERGED = ".merged"
+"""Of a folder of results: what vLLM answers from, until all is answered."""
 
 
 class Candidate(NamedTuple):
@@ -21,10 +32,25 @@ class Candidate(NamedTuple):
     model: str
     adapter: str | None
     backend: str
-    """`transformers` or `vllm`."""
+    """`transformers` or `vllm`; `auto` until it is `settled`."""
     batch_size: int | None
     forced: bool = False
     """Whether exact results are forced, as by the method `forced`."""
+
+    def settled(self, tasks: Sequence[Task], out: Path, *, alone: bool) -> "Candidate":
+        """With the backend that `auto` stands for: that of the results in `out`; where there are none, for benchmarks
+        vLLM, if it is installed, there is a GPU, and all of this is for it. Raises as `check`."""
+        found = read_run(out)
+        if self.backend == "auto" and found is not None:
+            return self._replace(backend=found.backend).settled(tasks, out, alone=alone)
+        if self.backend == "auto":
+            fast = torch.cuda.is_available() and find_spec("vllm")
+            with suppress(InputError):
+                if fast and any(isinstance(task, Benchmark) for task in tasks):
+                    return self._replace(backend="vllm").settled(tasks, out, alone=alone)
+            return self._replace(backend="transformers").settled(tasks, out, alone=alone)
+        self.check(tasks, alone=alone)
+        return self
 
     def check(self, tasks: Sequence[Task], *, alone: bool) -> None:
         """Raise InputError for what can be told before anything is loaded; `alone`: one process does all the work."""
@@ -36,10 +62,8 @@ class Candidate(NamedTuple):
                 raise InputError(
                     f"{gated} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
                 )
-            if self.adapter is not None:
-                raise InputError(
-                    f"vLLM runs merged checkpoints: ani merge {self.adapter} OUT, then --model OUT and no --adapter"
-                )
+            if self.adapter is not None and (settings := adapter_settings(self.adapter)) is not None:
+                check_merged(load_config(self.model), settings.combine, self.adapter)
             if self.forced:
                 raise InputError("vLLM isn't made to write results: leave out --forced, or use --backend transformers")
             if self.batch_size is not None:
@@ -47,13 +71,17 @@ class Candidate(NamedTuple):
         if self._method() is None and gated is not None:
             raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
 
-    def load(self, tasks: Sequence[Task]) -> Answerer:
-        """The model, ready to be asked; raises InputError if it can't be loaded, or lacks a gate that a task needs."""
+    def load(self, tasks: Sequence[Task], out: Path = Path()) -> Answerer:
+        """The model, ready to be asked; raises InputError if it can't be loaded, or lacks a gate that a task needs. For
+        vLLM an adapter is merged first, into `MERGED` of `out`."""
         method = self._method() or METHODS["ani"]
         if self.forced:
             method = method._replace(decoding=METHODS["forced"].decoding)
         if self.backend == "vllm":
-            return Answerer(VllmModel(self.model), load_tokenizer(self.model), method)
+            name = self.model if self.adapter is None else str(out / MERGED)
+            if self.adapter is not None and not Path(name).is_dir():  # kept answers know the files by their times
+                merge(self.adapter, name, model=self.model)
+            return Answerer(VllmModel(name), load_tokenizer(name), method)
         model, tokenizer = adapted_model(self.model, self.adapter)
         if gated := _gated(tasks):
             need_gate(model, self.adapter or self.model, gated)

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from rich.console import Console
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ani.answerers import Candidate
 from ani.errors import InputError, TrainingFailed
@@ -28,7 +28,7 @@ from ani.models import load_config, load_model, load_tokenizer
 from ani.progress import training_lines
 from ani.results.files import SELECTION, task_file
 from ani.serving.merge import merge
-from ani.serving.vllm_plugin import check_servable
+from ani.serving.vllm_plugin import check_merged
 from ani.tasks import Posed, ask, pose
 from ani.tasks.answering import Answerer
 from ani.tasks.benchmarks import Benchmark
@@ -174,9 +174,8 @@ def not_served(cell: Cell) -> str | None:
         return "it isn't made to write results"
     if cell.seed is None or recipe.ani is None:
         return None
-    family = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(load_config(recipe.model)), None)
     try:
-        check_servable(f"Ani{getattr(family, '__name__', '?')}", recipe.ani.combine, cell.variant)
+        check_merged(load_config(recipe.model), recipe.ani.combine, cell.variant)
     except InputError as error:
         return str(error)
     return None

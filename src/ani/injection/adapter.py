@@ -231,6 +231,11 @@ def adapter_method(path: str | Path) -> Method:
     return METHODS[_read_config(_directory(path)).method]
 
 
+def adapter_settings(path: str | Path) -> AniConfig | None:
+    """The settings of an adapter's module; None if it has none. Raises as `load_adapter`."""
+    return _read_config(_directory(path)).config
+
+
 def _name_modules(file: Path, model: PreTrainedModel, adapter: str) -> None:
     """Where a saved PEFT config has patterns, write what they stood for: a file is read with modules' names alone."""
     config = json.loads(file.read_text())

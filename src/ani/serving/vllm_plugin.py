@@ -8,7 +8,7 @@ import functools
 import logging
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from ani.errors import InputError
 from ani.injection.config import AniConfig
@@ -145,6 +145,12 @@ def check_servable(architecture: str, combine: str, name: str) -> None:
         raise InputError(f"{name} is a {architecture}; vLLM serves {', '.join(ARCHITECTURES)}; use transformers")
     if combine == "substitute":
         raise InputError(f"{name}: {_SUBSTITUTES}")
+
+
+def check_merged(base: PreTrainedConfig, combine: str, name: str) -> None:
+    """The same of what merging makes of a base model and a module."""
+    family = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(base), None)
+    check_servable(f"Ani{getattr(family, '__name__', '?')}", combine, name)
 
 
 class _Check:
