@@ -223,6 +223,32 @@ def test_patterns_are_saved_as_names(tmp_path: Path, settings: dict[str, Any], w
     torch.testing.assert_close(mixed_logits(loaded, tokenizer), mixed_logits(trained.eval(), tokenizer), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_the_active_adapter_is_saved(tmp_path: Path, wrapped: bool) -> None:
+    """Whatever its name: PEFT writes all but `default` into folders of their names."""
+    model, tokenizer = pair(FAMILY)
+    lora = LoraConfig(target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    trained: Any = get_peft_model(model, lora, "first") if wrapped else model
+    if not wrapped:
+        model.add_adapter(lora, "first")
+    for name in ("default", "second"):
+        trained.add_adapter(*((name, lora) if wrapped else (lora, name)))
+    attach(trained, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
+    randomise(trained, tokenizer)
+    found = []
+    for name in ("first", "default", "second"):
+        trained.set_adapter(name)
+        save_adapter(trained, tmp_path / name)
+        assert all(file.is_file() for file in (tmp_path / name).iterdir())
+        loaded = load_adapter(pair(FAMILY)[0], tokenizer, tmp_path / name)
+        found.append(mixed_logits(loaded, tokenizer))
+        assert torch.equal(found[-1], mixed_logits(trained.eval(), tokenizer))
+    assert not torch.equal(found[0], found[1]) and not torch.equal(found[1], found[2])
+    (trained.base_model if wrapped else trained).set_adapter(["first", "second"])
+    refused(lambda: save_adapter(trained, tmp_path / "two"), "2 of PEFT's adapters", "first, second", "set_adapter")
+    assert not (tmp_path / "two").exists()
+
+
 def test_saving_replaces_the_whole_directory(saved: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(saved, tmp_path / "adapter"))
     model, tokenizer = attached(FAMILY)

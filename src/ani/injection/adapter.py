@@ -54,14 +54,15 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     Every process of a model that FSDP 2 sharded must call it; the first one writes.
 
     Args:
-        model: Attached, possibly a PeftModel. For a method without a module: a PeftModel, not attached.
+        model: Attached, possibly a PeftModel, of which the active adapter is saved. For a method without a module: a
+            PeftModel, not attached.
         path: Directory; replaced as a whole if it is an adapter already.
         method: What trained it (`ani.injection.methods`).
         card: Text of the model card; a short one is made up from the config if it is None.
 
     Raises:
         InputError: If `path` is something else than an adapter directory, or the method is unknown, or has no module
-            and the model has one.
+            and the model has one, or not exactly one of PEFT's adapters is active.
     """
     path = Path(path)
     if method not in METHODS:
@@ -71,6 +72,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         raise InputError(f"method {method!r} has no module, but one is attached to the model; it would be lost")
     if path.exists() and not (path / CONFIG_FILE).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists and is no ANI adapter; choose another path or remove it")
+    adapter = _active_adapter(model)
     config: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
     weights = b""
     sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
@@ -89,16 +91,20 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     if sharded and distributed.get_rank() > 0:
         return
     with replacing_directory(path) as work:
-        adapter = "default"
-        if isinstance(model, PeftModel):
+        if adapter is not None and isinstance(model, PeftModel):
             # `ani` may be among PEFT's modules_to_save; it has its own file.
-            model.save_pretrained(str(work), save_embedding_layers=False, state_dict=lora_state)
-        elif getattr(base_model(model), "_hf_peft_config_loaded", False):
+            model.save_pretrained(
+                str(work), selected_adapters=[adapter], save_embedding_layers=False, state_dict=lora_state
+            )
+            if adapter != "default":  # PEFT gives any other a folder of its name
+                for file in (work / adapter).iterdir():
+                    file.rename(work / file.name)
+                (work / adapter).rmdir()
+        elif adapter is not None:
             if sharded:
                 raise InputError("a sharded model can be saved only with PEFT's get_peft_model around it")
-            adapter = base_model(model).active_adapters()[0]
             base_model(model).save_pretrained(work)
-        if (work / PEFT_CONFIG_FILE).is_file():
+        if adapter is not None and (work / PEFT_CONFIG_FILE).is_file():
             _name_modules(work / PEFT_CONFIG_FILE, base_model(model), adapter)
         lora = work / PEFT_WEIGHTS_FILE
         config["lora_sha256"] = hashlib.sha256(lora.read_bytes()).hexdigest() if lora.is_file() else None
@@ -108,6 +114,22 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         (work / "README.md").write_text(
             card if card is not None else _card(method, None if module is None else module.config)
         )
+
+
+def _active_adapter(model: nn.Module) -> str | None:
+    """The name of PEFT's active adapter; None without PEFT. Raises InputError unless it is one."""
+    if isinstance(model, PeftModel):
+        active = model.active_adapters
+    elif getattr(base_model(model), "_hf_peft_config_loaded", False):
+        active = base_model(model).active_adapters()
+    else:
+        return None
+    if len(active) != 1:
+        raise InputError(
+            f"{len(active)} of PEFT's adapters are active ({', '.join(active) or 'none'}), and an ANI adapter holds "
+            "one; choose it with model.set_adapter(name)"
+        )
+    return active[0]
 
 
 def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path) -> PreTrainedModel:
