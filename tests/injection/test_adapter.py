@@ -249,6 +249,19 @@ def test_the_active_adapter_is_saved(tmp_path: Path, wrapped: bool) -> None:
     assert not (tmp_path / "two").exists()
 
 
+@pytest.mark.parametrize("settings", [{"use_dora": True}, {"bias": "all"}, {"bias": "lora_only"}], ids=str)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_lora_that_would_not_load_as_it_was(tmp_path: Path, settings: dict[str, Any], wrapped: bool) -> None:
+    model, tokenizer = pair(FAMILY)
+    lora = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", **settings)
+    trained = get_peft_model(model, lora) if wrapped else model
+    if not wrapped:
+        model.add_adapter(lora)
+    attach(trained, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
+    refused(lambda: save_adapter(trained, tmp_path / "adapter"), "'default'", "use_dora", "bias", "train LoRA without")
+    assert not any(tmp_path.iterdir())
+
+
 def test_saving_replaces_the_whole_directory(saved: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(saved, tmp_path / "adapter"))
     model, tokenizer = attached(FAMILY)

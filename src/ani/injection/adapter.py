@@ -62,7 +62,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
 
     Raises:
         InputError: If `path` is something else than an adapter directory, or the method is unknown, or has no module
-            and the model has one, or not exactly one of PEFT's adapters is active.
+            and the model has one; or not exactly one of PEFT's adapters is active, or it is DoRA or trains biases.
     """
     path = Path(path)
     if method not in METHODS:
@@ -117,17 +117,23 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
 
 
 def _active_adapter(model: nn.Module) -> str | None:
-    """The name of PEFT's active adapter; None without PEFT. Raises InputError unless it is one."""
+    """The name of PEFT's active adapter; None without PEFT. Raises InputError unless it is one that can be loaded."""
     if isinstance(model, PeftModel):
-        active = model.active_adapters
-    elif getattr(base_model(model), "_hf_peft_config_loaded", False):
-        active = base_model(model).active_adapters()
+        active, configs = model.active_adapters, model.peft_config
     else:
-        return None
+        base: Any = base_model(model)
+        if not base._hf_peft_config_loaded:
+            return None
+        active, configs = base.active_adapters(), base.peft_config
     if len(active) != 1:
         raise InputError(
             f"{len(active)} of PEFT's adapters are active ({', '.join(active) or 'none'}), and an ANI adapter holds "
             "one; choose it with model.set_adapter(name)"
+        )
+    if getattr(configs[active[0]], "use_dora", False) or getattr(configs[active[0]], "bias", "none") != "none":
+        raise InputError(
+            f"PEFT's adapter {active[0]!r} is DoRA (use_dora) or trains biases (bias), which transformers doesn't load "
+            "as they were; train LoRA without them"
         )
     return active[0]
 
