@@ -1,5 +1,6 @@
 """Adapter directories: every bad one is refused in one sentence and leaves the model alone; none is half-written."""
 
+import copy
 import json
 import os
 import shutil
@@ -10,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani import AniConfig, attach, load_adapter, save_adapter
+from ani import AniConfig, attach, detach, load_adapter, save_adapter
 from ani.injection import adapter as adapter_module
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import ani_module, base_model, is_attached
@@ -170,6 +171,75 @@ def test_attached_already(saved: Path) -> None:
     refused(lambda: load_adapter(model, tokenizer, saved), "attached")
     assert is_attached(model)
     assert torch.equal(mixed_logits(model, tokenizer), before)
+
+
+def test_a_model_inside_peft(saved: Path) -> None:
+    """LoRA of the same name would be overwritten, any other drawn anew."""
+    lora = LoraConfig(target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    wrapped = get_peft_model(pair(FAMILY)[0], lora)
+    model, tokenizer = pair(FAMILY)
+    model.add_adapter(lora, "mine")
+    for given in (wrapped, wrapped.get_base_model(), model):
+        before = mixed_logits(given, tokenizer)
+        refused(lambda given=given: load_adapter(given, tokenizer, saved), "PEFT's adapters already; pass the base")
+        assert torch.equal(mixed_logits(given, tokenizer), before)
+
+
+# --- detaching --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lora_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter of a method without a module."""
+    path = tmp_path_factory.mktemp("saved") / "lora"
+    lora = LoraConfig(
+        target_modules=["q_proj"], modules_to_save=["gate_proj"], init_lora_weights=False, task_type="CAUSAL_LM"
+    )
+    save_adapter(get_peft_model(pair(FAMILY)[0], lora), path, method="sft")
+    return path
+
+
+@pytest.mark.parametrize("name", ["saved", "lora_alone"])
+def test_detach_takes_off_the_lora_of_load_adapter(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    path = request.getfixturevalue(name)
+    model, tokenizer = pair(FAMILY)
+    modules = {name: type(module) for name, module in model.named_modules()}
+    attributes, before = set(vars(model)), mixed_logits(model, tokenizer)
+    load_adapter(model, tokenizer, path)
+    after = mixed_logits(model, tokenizer)
+    assert not torch.equal(after, before)
+    twin = copy.deepcopy(model)
+    for _ in range(2):
+        assert detach(twin) is twin
+        assert torch.equal(mixed_logits(twin, tokenizer), before)
+        assert {name: type(module) for name, module in twin.named_modules()} == modules
+        assert set(vars(twin)) == attributes
+        assert all(parameter.requires_grad for parameter in twin.parameters())
+        load_adapter(twin, tokenizer, path)
+        assert torch.equal(mixed_logits(twin, tokenizer), after)
+    assert torch.equal(mixed_logits(model, tokenizer), after)
+    detach(model).save_pretrained(tmp_path / "base")
+    again = type(model).from_pretrained(tmp_path / "base").eval()
+    assert torch.equal(mixed_logits(again, tokenizer), before)
+    refused(lambda: detach(model), "ani.attach")
+
+
+def test_detach_leaves_the_users_lora(saved: Path) -> None:
+    lora = LoraConfig(target_modules=["v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    model, tokenizer = pair(FAMILY)
+    load_adapter(model, tokenizer, saved)
+    torch.manual_seed(7)
+    model.add_adapter(lora, "mine")
+    detach(model)
+    alone = pair(FAMILY)[0]
+    torch.manual_seed(7)
+    alone.add_adapter(lora, "mine")
+    assert torch.equal(mixed_logits(model, tokenizer), mixed_logits(alone, tokenizer))
+    model, _ = pair(FAMILY)
+    wrapped = get_peft_model(load_adapter(model, tokenizer, saved), lora)  # takes the name `default` for its own
+    weights = copy.deepcopy(get_peft_model_state_dict(wrapped))
+    detach(wrapped)
+    assert not is_attached(model) and weights.keys() == get_peft_model_state_dict(wrapped).keys() != set()
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------

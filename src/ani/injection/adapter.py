@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.encoders import build_encoder
 from ani.errors import InputError
 from ani.files import replacing_directory
-from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
+from ani.injection.attach import BeforeLora, ani_module, attach, base_model, detach, is_attached, remember_lora
 from ani.injection.base import Base, full_tensor
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.methods import METHODS, Method, MethodName, unknown_method
@@ -152,8 +152,8 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
     Warns if the model has the right shape, but other weights than the one that the adapter was trained on.
 
     Raises:
-        InputError: If the adapter is missing, damaged, from a newer version, or made for another model; the model is
-            then unchanged.
+        InputError: If the adapter is missing, damaged, from a newer version, or made for another model, or has LoRA
+            weights and the model has LoRA already; the model is then unchanged.
     """
     _load(model, tokenizer, _directory(path), _add_lora)
     return cast(PreTrainedModel, model.eval())
@@ -183,6 +183,13 @@ def _load(
     weights = _module_weights(directory, saved)
     differs = saved.base.differs(model)  # asked first: LoRA may be added to the weights themselves
     if saved.lora_digest is not None:
+        if isinstance(model, PeftModel) or any(
+            isinstance(layer, BaseTunerLayer) and layer.active_adapters for layer in model.modules()
+        ):  # whose weights would be lost
+            raise InputError(
+                f"the adapter {directory} has LoRA weights, and the model has PEFT's adapters already; pass the base "
+                "model, without PEFT around it (ani.detach takes off what ani.load_adapter added)"
+            )
         unchanged_file(directory, PEFT_WEIGHTS_FILE, saved.lora_digest, CONFIG_FILE)
         if saved.config is not None:  # LoRA comes first, but not to a model that the module doesn't fit
             detach(attach(model, tokenizer, saved.config))
@@ -207,19 +214,13 @@ def _load(
 
 def _add_lora(model: PreTrainedModel, directory: Path) -> None:
     """If it fails, undo what PEFT did to the model's modules: it wraps them before it reads their weights."""
-    modules, attributes = list(model.named_modules()), dict(vars(model))
-    trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    before = BeforeLora.of(model)
     try:
         model.load_adapter(str(directory))
     except BaseException:
-        for name, module in modules[1:]:
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, module)
-        vars(model).clear()
-        vars(model).update(attributes)
-        for parameter, requires_grad in trainable:
-            parameter.requires_grad_(requires_grad)
+        before.restore(model)
         raise
+    remember_lora(model, before)
 
 
 def _fold_lora(model: PreTrainedModel, directory: Path) -> None:
