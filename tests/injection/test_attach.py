@@ -322,6 +322,12 @@ def arguments(tmp_path: Path) -> dict[str, Any]:
     }
 
 
+def without_warnings(call: Callable[[], object]) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the model is trained without labels")
+        call()
+
+
 def equal_rows(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
     """Rows with the same number of tokens, labels and numbers: each has an equal share of the loss."""
     rows = [{key: value[0] for key, value in labelled(tokenizer, *pair_).items()} for pair_ in PAIRS]
@@ -410,7 +416,7 @@ def test_trl_trainer_unchanged(peft: str, tmp_path: Path) -> None:
     assert penalty > 0
     set_penalty(trained, CONFIG.penalty)
     before = copy.deepcopy(ani_module(trained).state_dict())
-    trainer.train()
+    without_warnings(trainer.train)
     for part in ("projection", "gate.inner", "gate.outer"):
         assert any(part in name and gradient.any() for name, gradient in keeper.kept[0].items()), part
     after = ani_module(trained).state_dict()
@@ -542,3 +548,45 @@ def test_a_module_that_peft_froze_is_told_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         peft_model(**batch)
+
+
+def own_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.0])
+def test_a_trainer_that_keeps_the_labels_is_told_once(smoothing: float, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", policy="after", **TRAINING)
+
+    def train(smoothing: float, loss: Any) -> None:
+        settings = {**arguments(tmp_path), "max_steps": 1, "label_smoothing_factor": smoothing}
+        Trainer(
+            model=model,
+            args=TrainingArguments(**settings, per_device_train_batch_size=2, gradient_checkpointing=True),
+            train_dataset=equal_rows(tokenizer),
+            data_collator=default_data_collator,
+            compute_loss_func=loss,
+        ).train()
+
+    without_warnings(lambda: train(0.0, None))  # its labels reach the model
+    loss = None if smoothing else own_loss
+    with pytest.warns(UserWarning, match="without labels.*no label_smoothing_factor, no compute_loss_func"):
+        train(smoothing, loss)
+    without_warnings(lambda: train(smoothing, loss))
+
+
+def test_who_needs_no_labels() -> None:
+    """Generation and evaluation, and modules whose gate isn't taught by the loss."""
+    model, tokenizer = attached("gemma", policy="after")
+    ids = encode(tokenizer)
+    without_warnings(lambda: model(input_ids=ids))
+    without_warnings(lambda: logits_of(model.train(), ids))
+    without_warnings(lambda: model.generate(ids, max_new_tokens=2))
+    frozen = attached("gemma", policy="after")[0].train()
+    ani_module(frozen).requires_grad_(False)
+    without_warnings(lambda: frozen(input_ids=ids))
+    for settings in ({"penalty": 0.0}, {"gate": "open"}):
+        other = attached("gemma", policy="after", **settings)[0].train()
+        without_warnings(lambda other=other: other(input_ids=ids))
+    with pytest.warns(UserWarning, match="without labels"):
+        model(input_ids=ids)

@@ -30,7 +30,7 @@ from ani.injection import substitution
 from ani.injection.config import AniConfig
 from ani.injection.exchange import ClassOfBaseInstances, exchange, give_back
 from ani.injection.history import Rows, cached_length, history, remember
-from ani.injection.labels import response_tokens, warn_if_frozen, with_auxiliary_loss
+from ani.injection.labels import response_tokens, warn_if_frozen, warn_if_unlabelled, with_auxiliary_loss
 from ani.injection.locate import NumberBatch, NumberLocator, text_ids
 from ani.injection.module import AniModule, Injection
 from ani.injection.scale import measured_scale
@@ -363,8 +363,8 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
         # In place, to cost no more than the new tokens. Should the pass fail, `history` cuts them off again.
         for row, new in zip(rows, _new_ids(model, input_ids, given.get("attention_mask"), start), strict=True):
             row.extend(new)
-        if model.training and labels is not None and torch.is_grad_enabled():
-            warn_if_frozen(ani_module(model))
+        if model.training and torch.is_grad_enabled():
+            (warn_if_unlabelled if labels is None else warn_if_frozen)(ani_module(model))
         if numbers is None:
             numbers = _find_numbers(model, rows, start, labels)
         if substitutes:
