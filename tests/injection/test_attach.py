@@ -15,11 +15,14 @@ from datasets import Dataset
 from peft import AdaLoraConfig, LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     BertConfig,
     BertForMaskedLM,
     BitsAndBytesConfig,
     DynamicCache,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     T5Config,
@@ -174,6 +177,40 @@ def other_models() -> dict[str, Callable[[], nn.Module]]:
 def test_no_decoder_only_language_model(kind: str) -> None:
     model = other_models()[kind]()
     refused(lambda: attach(model, pair("gemma")[1], AniConfig(layer=0)), type(model).__name__)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "llama4_text"])
+def test_a_decoder_of_another_build(family: str) -> None:
+    config = AutoConfig.for_model(
+        family, vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_local_experts=1
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    message = refused(lambda: attach(model, pair("gemma")[1], AniConfig(layer=0)), type(model).__name__, "no list")
+    assert "decoder-only" not in message and "AutoModelForCausalLM" not in message  # it is one, and was
+
+
+def test_hidden_states_in_several_streams() -> None:
+    tokenizer = gemma_like()
+    config = Gemma3nTextConfig(
+        vocab_size=len(tokenizer),
+        vocab_size_per_layer_input=len(tokenizer),
+        hidden_size=16,
+        hidden_size_per_layer_input=4,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        num_kv_shared_layers=0,
+        laurel_rank=4,
+        layer_types=["sliding_attention", "full_attention"],
+        activation_sparsity_pattern=[0.0, 0.0],
+        pad_token_id=0,
+    )
+    model = Gemma3nForCausalLM(config).eval()
+    words = ("hidden states of Gemma3nForCausalLM", "[4, 1, ", "choose a model with one stream")
+    refused(lambda: attach(model, tokenizer, AniConfig(layer=1)), *words)
+    assert not is_attached(model)
 
 
 def test_embeddings_instead_of_ids() -> None:

@@ -132,13 +132,17 @@ def base_model(model: nn.Module) -> PreTrainedModel:
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The decoder layers, in order; raises InputError for a model that isn't a decoder-only language model."""
-    decoder = model.get_decoder()
-    layers = getattr(decoder, "layers", None)
-    if model.config.is_encoder_decoder or not isinstance(layers, nn.ModuleList) or not model.can_generate():
+    """The decoder layers, in order; raises InputError for a model that isn't a decoder-only language model, or has no
+    `layers` where models of the common build have them."""
+    if model.config.is_encoder_decoder or not model.can_generate():
         raise InputError(
-            f"{type(model).__name__} is no decoder-only language model with a list of layers; load it with "
-            "AutoModelForCausalLM"
+            f"{type(model).__name__} is no decoder-only language model; load one, with AutoModelForCausalLM"
+        )
+    layers = getattr(model.get_decoder(), "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise InputError(
+            f"{type(model).__name__} has no list `layers` in what its get_decoder() gives, as Qwen3, Llama, Mistral "
+            "and Gemma 3 have; choose a model of their build"
         )
     return layers
 
