@@ -439,6 +439,8 @@ def test_weights_beside_the_module_s(adapter: Path, saved: Path, tmp_path: Path)
         ({"init_lora_weights": "pissa"}, "init_lora_weights"),
         ({"base_model_name_or_path": ["/etc"]}, "base_model_name_or_path"),
         ({"layer_replication": [[0, 10**9]]}, "layer_replication"),
+        ({"use_dora": True}, "use_dora is True; ANI loads plain LoRA"),  # transformers draws its magnitudes anew
+        ({"bias": "all"}, "bias is 'all'; ANI loads plain LoRA"),  # they are the base model's own
     ],
 )
 def test_what_peft_may_be_told(adapter: Path, changes: dict[str, Any], words: str) -> None:

@@ -1,5 +1,6 @@
 """Adapter directories: every bad one is refused in one sentence and leaves the model alone; none is half-written."""
 
+import copy
 import json
 import os
 import shutil
@@ -10,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani import AniConfig, attach, load_adapter, save_adapter
+from ani import AniConfig, attach, detach, load_adapter, save_adapter
 from ani.injection import adapter as adapter_module
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import ani_module, base_model, is_attached
@@ -172,6 +173,75 @@ def test_attached_already(saved: Path) -> None:
     assert torch.equal(mixed_logits(model, tokenizer), before)
 
 
+def test_a_model_inside_peft(saved: Path) -> None:
+    """LoRA of the same name would be overwritten, any other drawn anew."""
+    lora = LoraConfig(target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    wrapped = get_peft_model(pair(FAMILY)[0], lora)
+    model, tokenizer = pair(FAMILY)
+    model.add_adapter(lora, "mine")
+    for given in (wrapped, wrapped.get_base_model(), model):
+        before = mixed_logits(given, tokenizer)
+        refused(lambda given=given: load_adapter(given, tokenizer, saved), "PEFT's adapters already; pass the base")
+        assert torch.equal(mixed_logits(given, tokenizer), before)
+
+
+# --- detaching --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lora_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter of a method without a module."""
+    path = tmp_path_factory.mktemp("saved") / "lora"
+    lora = LoraConfig(
+        target_modules=["q_proj"], modules_to_save=["gate_proj"], init_lora_weights=False, task_type="CAUSAL_LM"
+    )
+    save_adapter(get_peft_model(pair(FAMILY)[0], lora), path, method="sft")
+    return path
+
+
+@pytest.mark.parametrize("name", ["saved", "lora_alone"])
+def test_detach_takes_off_the_lora_of_load_adapter(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    path = request.getfixturevalue(name)
+    model, tokenizer = pair(FAMILY)
+    modules = {name: type(module) for name, module in model.named_modules()}
+    attributes, before = set(vars(model)), mixed_logits(model, tokenizer)
+    load_adapter(model, tokenizer, path)
+    after = mixed_logits(model, tokenizer)
+    assert not torch.equal(after, before)
+    twin = copy.deepcopy(model)
+    for _ in range(2):
+        assert detach(twin) is twin
+        assert torch.equal(mixed_logits(twin, tokenizer), before)
+        assert {name: type(module) for name, module in twin.named_modules()} == modules
+        assert set(vars(twin)) == attributes
+        assert all(parameter.requires_grad for parameter in twin.parameters())
+        load_adapter(twin, tokenizer, path)
+        assert torch.equal(mixed_logits(twin, tokenizer), after)
+    assert torch.equal(mixed_logits(model, tokenizer), after)
+    detach(model).save_pretrained(tmp_path / "base")
+    again = type(model).from_pretrained(tmp_path / "base").eval()
+    assert torch.equal(mixed_logits(again, tokenizer), before)
+    refused(lambda: detach(model), "ani.attach")
+
+
+def test_detach_leaves_the_users_lora(saved: Path) -> None:
+    lora = LoraConfig(target_modules=["v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    model, tokenizer = pair(FAMILY)
+    load_adapter(model, tokenizer, saved)
+    torch.manual_seed(7)
+    model.add_adapter(lora, "mine")
+    detach(model)
+    alone = pair(FAMILY)[0]
+    torch.manual_seed(7)
+    alone.add_adapter(lora, "mine")
+    assert torch.equal(mixed_logits(model, tokenizer), mixed_logits(alone, tokenizer))
+    model, _ = pair(FAMILY)
+    wrapped = get_peft_model(load_adapter(model, tokenizer, saved), lora)  # takes the name `default` for its own
+    weights = copy.deepcopy(get_peft_model_state_dict(wrapped))
+    detach(wrapped)
+    assert not is_attached(model) and weights.keys() == get_peft_model_state_dict(wrapped).keys() != set()
+
+
 # --- saving -----------------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +291,45 @@ def test_patterns_are_saved_as_names(tmp_path: Path, settings: dict[str, Any], w
     assert config["exclude_modules"] is config["layers_pattern"] is config["layers_to_transform"] is None
     loaded = load_adapter(pair(FAMILY)[0], tokenizer, tmp_path / "adapter")
     torch.testing.assert_close(mixed_logits(loaded, tokenizer), mixed_logits(trained.eval(), tokenizer), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_the_active_adapter_is_saved(tmp_path: Path, wrapped: bool) -> None:
+    """Whatever its name: PEFT writes all but `default` into folders of their names."""
+    model, tokenizer = pair(FAMILY)
+    lora = LoraConfig(target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    trained: Any = get_peft_model(model, lora, "first") if wrapped else model
+    if not wrapped:
+        model.add_adapter(lora, "first")
+    for name in ("default", "second"):
+        trained.add_adapter(*((name, lora) if wrapped else (lora, name)))
+    attach(trained, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
+    randomise(trained, tokenizer)
+    found = []
+    for name in ("first", "default", "second"):
+        trained.set_adapter(name)
+        save_adapter(trained, tmp_path / name)
+        assert all(file.is_file() for file in (tmp_path / name).iterdir())
+        loaded = load_adapter(pair(FAMILY)[0], tokenizer, tmp_path / name)
+        found.append(mixed_logits(loaded, tokenizer))
+        assert torch.equal(found[-1], mixed_logits(trained.eval(), tokenizer))
+    assert not torch.equal(found[0], found[1]) and not torch.equal(found[1], found[2])
+    (trained.base_model if wrapped else trained).set_adapter(["first", "second"])
+    refused(lambda: save_adapter(trained, tmp_path / "two"), "2 of PEFT's adapters", "first, second", "set_adapter")
+    assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize("settings", [{"use_dora": True}, {"bias": "all"}, {"bias": "lora_only"}], ids=str)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_lora_that_would_not_load_as_it_was(tmp_path: Path, settings: dict[str, Any], wrapped: bool) -> None:
+    model, tokenizer = pair(FAMILY)
+    lora = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", **settings)
+    trained = get_peft_model(model, lora) if wrapped else model
+    if not wrapped:
+        model.add_adapter(lora)
+    attach(trained, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
+    refused(lambda: save_adapter(trained, tmp_path / "adapter"), "'default'", "use_dora", "bias", "train LoRA without")
+    assert not any(tmp_path.iterdir())
 
 
 def test_saving_replaces_the_whole_directory(saved: Path, tmp_path: Path) -> None:

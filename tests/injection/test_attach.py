@@ -15,11 +15,14 @@ from datasets import Dataset
 from peft import AdaLoraConfig, LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     BertConfig,
     BertForMaskedLM,
     BitsAndBytesConfig,
     DynamicCache,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     T5Config,
@@ -176,6 +179,40 @@ def test_no_decoder_only_language_model(kind: str) -> None:
     refused(lambda: attach(model, pair("gemma")[1], AniConfig(layer=0)), type(model).__name__)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "llama4_text"])
+def test_a_decoder_of_another_build(family: str) -> None:
+    config = AutoConfig.for_model(
+        family, vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_local_experts=1
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    message = refused(lambda: attach(model, pair("gemma")[1], AniConfig(layer=0)), type(model).__name__, "no list")
+    assert "decoder-only" not in message and "AutoModelForCausalLM" not in message  # it is one, and was
+
+
+def test_hidden_states_in_several_streams() -> None:
+    tokenizer = gemma_like()
+    config = Gemma3nTextConfig(
+        vocab_size=len(tokenizer),
+        vocab_size_per_layer_input=len(tokenizer),
+        hidden_size=16,
+        hidden_size_per_layer_input=4,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        num_kv_shared_layers=0,
+        laurel_rank=4,
+        layer_types=["sliding_attention", "full_attention"],
+        activation_sparsity_pattern=[0.0, 0.0],
+        pad_token_id=0,
+    )
+    model = Gemma3nForCausalLM(config).eval()
+    words = ("hidden states of Gemma3nForCausalLM", "[4, 1, ", "choose a model with one stream")
+    refused(lambda: attach(model, tokenizer, AniConfig(layer=1)), *words)
+    assert not is_attached(model)
+
+
 def test_embeddings_instead_of_ids() -> None:
     model, tokenizer = attached("llama")
     ids = encode(tokenizer)
@@ -322,6 +359,12 @@ def arguments(tmp_path: Path) -> dict[str, Any]:
     }
 
 
+def without_warnings(call: Callable[[], object]) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the model is trained without labels")
+        call()
+
+
 def equal_rows(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
     """Rows with the same number of tokens, labels and numbers: each has an equal share of the loss."""
     rows = [{key: value[0] for key, value in labelled(tokenizer, *pair_).items()} for pair_ in PAIRS]
@@ -410,7 +453,7 @@ def test_trl_trainer_unchanged(peft: str, tmp_path: Path) -> None:
     assert penalty > 0
     set_penalty(trained, CONFIG.penalty)
     before = copy.deepcopy(ani_module(trained).state_dict())
-    trainer.train()
+    without_warnings(trainer.train)
     for part in ("projection", "gate.inner", "gate.outer"):
         assert any(part in name and gradient.any() for name, gradient in keeper.kept[0].items()), part
     after = ani_module(trained).state_dict()
@@ -542,3 +585,45 @@ def test_a_module_that_peft_froze_is_told_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         peft_model(**batch)
+
+
+def own_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.0])
+def test_a_trainer_that_keeps_the_labels_is_told_once(smoothing: float, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", policy="after", **TRAINING)
+
+    def train(smoothing: float, loss: Any) -> None:
+        settings = {**arguments(tmp_path), "max_steps": 1, "label_smoothing_factor": smoothing}
+        Trainer(
+            model=model,
+            args=TrainingArguments(**settings, per_device_train_batch_size=2, gradient_checkpointing=True),
+            train_dataset=equal_rows(tokenizer),
+            data_collator=default_data_collator,
+            compute_loss_func=loss,
+        ).train()
+
+    without_warnings(lambda: train(0.0, None))  # its labels reach the model
+    loss = None if smoothing else own_loss
+    with pytest.warns(UserWarning, match="without labels.*no label_smoothing_factor, no compute_loss_func"):
+        train(smoothing, loss)
+    without_warnings(lambda: train(smoothing, loss))
+
+
+def test_who_needs_no_labels() -> None:
+    """Generation and evaluation, and modules whose gate isn't taught by the loss."""
+    model, tokenizer = attached("gemma", policy="after")
+    ids = encode(tokenizer)
+    without_warnings(lambda: model(input_ids=ids))
+    without_warnings(lambda: logits_of(model.train(), ids))
+    without_warnings(lambda: model.generate(ids, max_new_tokens=2))
+    frozen = attached("gemma", policy="after")[0].train()
+    ani_module(frozen).requires_grad_(False)
+    without_warnings(lambda: frozen(input_ids=ids))
+    for settings in ({"penalty": 0.0}, {"gate": "open"}):
+        other = attached("gemma", policy="after", **settings)[0].train()
+        without_warnings(lambda other=other: other(input_ids=ids))
+    with pytest.warns(UserWarning, match="without labels"):
+        model(input_ids=ids)

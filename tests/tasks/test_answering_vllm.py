@@ -200,7 +200,7 @@ def test_the_command(
 
 def save(folder: Path, adapter: Path, **settings: Any) -> Path:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ani.save_adapter(ani.attach(model, qwen(), ani.AniConfig(layer=1, **settings)), adapter)
+    ani.save_adapter(ani.attach(model, qwen(), ani.AniConfig(**{"layer": 1, **settings})), adapter)
     return adapter
 
 
@@ -240,7 +240,7 @@ def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monke
     assert backend(benchmark) == backend(benchmark, Arithmetic()) == "vllm"
     assert backend(benchmark, gates) == backend(Arithmetic()) == "transformers"
     assert backend(benchmark, batch_size=8) == backend(benchmark, alone=False) == "transformers"
-    save(folder, adapter, policy="terminal", scope="prompt", gate="open", combine="substitute")
+    save(folder, adapter, layer=0, policy="terminal", scope="prompt", gate="open", combine="substitute")
     assert backend(benchmark) == "transformers"  # vLLM can't serve it
     write_json(tmp_path / "out" / "run.json", {"backend": "vllm"})
     refused(lambda: backend(benchmark), "vllm")  # as the results that are there, or not at all

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.encoders import build_encoder
 from ani.errors import InputError
 from ani.files import replacing_directory
-from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
+from ani.injection.attach import BeforeLora, ani_module, attach, base_model, detach, is_attached, remember_lora
 from ani.injection.base import Base, full_tensor
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.methods import METHODS, Method, MethodName, unknown_method
@@ -54,14 +54,15 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     Every process of a model that FSDP 2 sharded must call it; the first one writes.
 
     Args:
-        model: Attached, possibly a PeftModel. For a method without a module: a PeftModel, not attached.
+        model: Attached, possibly a PeftModel, of which the active adapter is saved. For a method without a module: a
+            PeftModel, not attached.
         path: Directory; replaced as a whole if it is an adapter already.
         method: What trained it (`ani.injection.methods`).
         card: Text of the model card; a short one is made up from the config if it is None.
 
     Raises:
         InputError: If `path` is something else than an adapter directory, or the method is unknown, or has no module
-            and the model has one.
+            and the model has one; or not exactly one of PEFT's adapters is active, or it is DoRA or trains biases.
     """
     path = Path(path)
     if method not in METHODS:
@@ -71,6 +72,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         raise InputError(f"method {method!r} has no module, but one is attached to the model; it would be lost")
     if path.exists() and not (path / CONFIG_FILE).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path} exists and is no ANI adapter; choose another path or remove it")
+    adapter = _active_adapter(model)
     config: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
     weights = b""
     sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
@@ -89,16 +91,20 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     if sharded and distributed.get_rank() > 0:
         return
     with replacing_directory(path) as work:
-        adapter = "default"
-        if isinstance(model, PeftModel):
+        if adapter is not None and isinstance(model, PeftModel):
             # `ani` may be among PEFT's modules_to_save; it has its own file.
-            model.save_pretrained(str(work), save_embedding_layers=False, state_dict=lora_state)
-        elif getattr(base_model(model), "_hf_peft_config_loaded", False):
+            model.save_pretrained(
+                str(work), selected_adapters=[adapter], save_embedding_layers=False, state_dict=lora_state
+            )
+            if adapter != "default":  # PEFT gives any other a folder of its name
+                for file in (work / adapter).iterdir():
+                    file.rename(work / file.name)
+                (work / adapter).rmdir()
+        elif adapter is not None:
             if sharded:
                 raise InputError("a sharded model can be saved only with PEFT's get_peft_model around it")
-            adapter = base_model(model).active_adapters()[0]
             base_model(model).save_pretrained(work)
-        if (work / PEFT_CONFIG_FILE).is_file():
+        if adapter is not None and (work / PEFT_CONFIG_FILE).is_file():
             _name_modules(work / PEFT_CONFIG_FILE, base_model(model), adapter)
         lora = work / PEFT_WEIGHTS_FILE
         config["lora_sha256"] = hashlib.sha256(lora.read_bytes()).hexdigest() if lora.is_file() else None
@@ -108,6 +114,28 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         (work / "README.md").write_text(
             card if card is not None else _card(method, None if module is None else module.config)
         )
+
+
+def _active_adapter(model: nn.Module) -> str | None:
+    """The name of PEFT's active adapter; None without PEFT. Raises InputError unless it is one that can be loaded."""
+    if isinstance(model, PeftModel):
+        active, configs = model.active_adapters, model.peft_config
+    else:
+        base: Any = base_model(model)
+        if not base._hf_peft_config_loaded:
+            return None
+        active, configs = base.active_adapters(), base.peft_config
+    if len(active) != 1:
+        raise InputError(
+            f"{len(active)} of PEFT's adapters are active ({', '.join(active) or 'none'}), and an ANI adapter holds "
+            "one; choose it with model.set_adapter(name)"
+        )
+    if getattr(configs[active[0]], "use_dora", False) or getattr(configs[active[0]], "bias", "none") != "none":
+        raise InputError(
+            f"PEFT's adapter {active[0]!r} is DoRA (use_dora) or trains biases (bias), which transformers doesn't load "
+            "as they were; train LoRA without them"
+        )
+    return active[0]
 
 
 def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path) -> PreTrainedModel:
@@ -124,8 +152,8 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
     Warns if the model has the right shape, but other weights than the one that the adapter was trained on.
 
     Raises:
-        InputError: If the adapter is missing, damaged, from a newer version, or made for another model; the model is
-            then unchanged.
+        InputError: If the adapter is missing, damaged, from a newer version, or made for another model, or has LoRA
+            weights and the model has LoRA already; the model is then unchanged.
     """
     _load(model, tokenizer, _directory(path), _add_lora)
     return cast(PreTrainedModel, model.eval())
@@ -155,6 +183,13 @@ def _load(
     weights = _module_weights(directory, saved)
     differs = saved.base.differs(model)  # asked first: LoRA may be added to the weights themselves
     if saved.lora_digest is not None:
+        if isinstance(model, PeftModel) or any(
+            isinstance(layer, BaseTunerLayer) and layer.active_adapters for layer in model.modules()
+        ):  # whose weights would be lost
+            raise InputError(
+                f"the adapter {directory} has LoRA weights, and the model has PEFT's adapters already; pass the base "
+                "model, without PEFT around it (ani.detach takes off what ani.load_adapter added)"
+            )
         unchanged_file(directory, PEFT_WEIGHTS_FILE, saved.lora_digest, CONFIG_FILE)
         if saved.config is not None:  # LoRA comes first, but not to a model that the module doesn't fit
             detach(attach(model, tokenizer, saved.config))
@@ -179,19 +214,13 @@ def _load(
 
 def _add_lora(model: PreTrainedModel, directory: Path) -> None:
     """If it fails, undo what PEFT did to the model's modules: it wraps them before it reads their weights."""
-    modules, attributes = list(model.named_modules()), dict(vars(model))
-    trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    before = BeforeLora.of(model)
     try:
         model.load_adapter(str(directory))
     except BaseException:
-        for name, module in modules[1:]:
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, module)
-        vars(model).clear()
-        vars(model).update(attributes)
-        for parameter, requires_grad in trainable:
-            parameter.requires_grad_(requires_grad)
+        before.restore(model)
         raise
+    remember_lora(model, before)
 
 
 def _fold_lora(model: PreTrainedModel, directory: Path) -> None:

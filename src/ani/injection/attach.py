@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from peft import PeftModel
@@ -30,7 +30,7 @@ from ani.injection import substitution
 from ani.injection.config import AniConfig
 from ani.injection.exchange import ClassOfBaseInstances, exchange, give_back
 from ani.injection.history import Rows, cached_length, history, remember
-from ani.injection.labels import response_tokens, warn_if_frozen, with_auxiliary_loss
+from ani.injection.labels import response_tokens, warn_if_frozen, warn_if_unlabelled, with_auxiliary_loss
 from ani.injection.locate import NumberBatch, NumberLocator, text_ids
 from ani.injection.module import AniModule, Injection
 from ani.injection.scale import measured_scale
@@ -132,13 +132,17 @@ def base_model(model: nn.Module) -> PreTrainedModel:
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The decoder layers, in order; raises InputError for a model that isn't a decoder-only language model."""
-    decoder = model.get_decoder()
-    layers = getattr(decoder, "layers", None)
-    if model.config.is_encoder_decoder or not isinstance(layers, nn.ModuleList) or not model.can_generate():
+    """The decoder layers, in order; raises InputError for a model that isn't a decoder-only language model, or has no
+    `layers` where models of the common build have them."""
+    if model.config.is_encoder_decoder or not model.can_generate():
         raise InputError(
-            f"{type(model).__name__} is no decoder-only language model with a list of layers; load it with "
-            "AutoModelForCausalLM"
+            f"{type(model).__name__} is no decoder-only language model; load one, with AutoModelForCausalLM"
+        )
+    layers = getattr(model.get_decoder(), "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise InputError(
+            f"{type(model).__name__} has no list `layers` in what its get_decoder() gives, as Qwen3, Llama, Mistral "
+            "and Gemma 3 have; choose a model of their build"
         )
     return layers
 
@@ -266,8 +270,62 @@ def check_layer(layer: int, depth: int, model_type: str) -> None:
         )
 
 
+class BeforeLora(NamedTuple):
+    """What a model was before `load_adapter` added LoRA to it."""
+
+    modules: dict[str, nn.Module]
+    attributes: dict[str, Any]
+    """Those of PEFT's and transformers' that it had, by name."""
+    trainable: list[nn.Parameter]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Self:
+        """Remember a model, which PEFT is about to change."""
+        attributes = {name: vars(model)[name] for name in _LORA_ATTRIBUTES if name in vars(model)}
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return cls(dict(list(model.named_modules())[1:]), attributes, trainable)
+
+    def restore(self, model: PreTrainedModel) -> None:
+        """Take off what PEFT has wrapped the model's modules in."""
+        for name, module in self.modules.items():
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, module)
+        for name in _LORA_ATTRIBUTES:
+            vars(model).pop(name, None)
+        vars(model).update(self.attributes)
+        for parameter in self.trainable:
+            parameter.requires_grad_()
+
+
+_LORA_ATTRIBUTES = ("peft_config", "_hf_peft_config_loaded", "_weight_conversions")
+
+
+def remember_lora(model: PreTrainedModel, before: BeforeLora) -> None:
+    """Let `detach` take off the LoRA that was added to a model."""
+    vars(model)["_ani_added_lora"] = (before, cast(Any, model).peft_config["default"])
+
+
 def detach(model: nn.Module) -> nn.Module:
-    """Take the ANI module off again, in place: the base model, bit for bit. Returns `model`."""
+    """Take the ANI module off again, in place, and the LoRA that `load_adapter` added: the base model, bit for bit.
+    Other LoRA (of `get_peft_model`, or `add_adapter`) is the user's own, and stays. Returns `model`.
+
+    Raises:
+        InputError: If there is nothing to take off.
+    """
+    base = base_model(model)
+    before, lora = base.__dict__.pop("_ani_added_lora", (None, None))
+    if before is None or is_attached(base):
+        _take_off_module(model)
+    configs = base.__dict__.get("peft_config", {})
+    if before is not None and configs.get("default") is lora:
+        if len(configs) > 1:
+            base.delete_adapter("default")
+        else:
+            before.restore(base)
+    return model
+
+
+def _take_off_module(model: nn.Module) -> None:
     layer_index = ani_module(model).config.layer
     base = base_model(model)
     give_back(decoder_layers(base)[layer_index])
@@ -279,7 +337,6 @@ def detach(model: nn.Module) -> nn.Module:
         base.__dict__.pop(name, None)
     if inner_forward is not None:
         base.forward = inner_forward
-    return model
 
 
 def _no_ids() -> InputError:
@@ -310,8 +367,8 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
         # In place, to cost no more than the new tokens. Should the pass fail, `history` cuts them off again.
         for row, new in zip(rows, _new_ids(model, input_ids, given.get("attention_mask"), start), strict=True):
             row.extend(new)
-        if model.training and labels is not None and torch.is_grad_enabled():
-            warn_if_frozen(ani_module(model))
+        if model.training and torch.is_grad_enabled():
+            (warn_if_unlabelled if labels is None else warn_if_frozen)(ani_module(model))
         if numbers is None:
             numbers = _find_numbers(model, rows, start, labels)
         if substitutes:

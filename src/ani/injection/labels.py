@@ -75,3 +75,18 @@ def warn_if_frozen(module: AniModule) -> None:
             'get_peft_model, or give PEFT modules_to_save=["ani"]',
             stacklevel=4,
         )
+
+
+def warn_if_unlabelled(module: AniModule) -> None:
+    """Say once that a gate that is being trained isn't taught: what teaches it is added to the model's own loss."""
+    config = module.config
+    if module.gate is None or not (config.penalty or config.role_weight) or module.__dict__.get("_told_of_labels"):
+        return
+    if any(parameter.requires_grad for parameter in module.gate.parameters()):
+        module.__dict__["_told_of_labels"] = True
+        warnings.warn(
+            "the model is trained without labels, so it makes no loss of its own, of which the gate's penalty and "
+            "roles are part; pass it labels and learn from the loss that it returns (no label_smoothing_factor, no "
+            "compute_loss_func)",
+            stacklevel=4,
+        )

@@ -23,12 +23,20 @@ def measured_scale(
     """RMS of `hidden_states[layer]` where it is edited: the median over those tokens of a fixed text.
 
     A median, because the first token of many models is a hundred times larger than all others.
+
+    Raises:
+        InputError: If the layer's hidden states aren't (B, T, d_model), or have no such scale.
     """
     encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
     with evaluating(model):
         hidden = model(
             input_ids=encoded["input_ids"], output_hidden_states=True, use_cache=False, return_dict=True
         ).hidden_states[layer]
+    if hidden.ndim != 3:
+        raise InputError(
+            f"the hidden states of {type(model).__name__}'s layers have the shape {list(hidden.shape)}, not (batch, "
+            "tokens, width): there is no single one to inject into; choose a model with one stream, such as Gemma 3"
+        )
     positions = locator.batch(encoded["input_ids"].tolist()).positions
     scale = float(hidden[0, positions].float().square().mean(dim=-1).sqrt().median())
     if not 0 < scale < float("inf"):

@@ -45,11 +45,9 @@ class PlainLora(BaseModel):
     target_modules: Annotated[Literal["all-linear"] | list[str], _NAMES]
     base_model_name_or_path: Annotated[str, Field(max_length=4096)] | None = None
     task_type: Literal["CAUSAL_LM"] | None = None
-    bias: Literal["none", "all", "lora_only"] = "none"
     modules_to_save: Annotated[list[str] | None, _NAMES] = None
     init_lora_weights: bool | Literal["gaussian", "orthogonal"] = True
     use_rslora: bool = False
-    use_dora: bool = False
     fan_in_fan_out: bool = False
     rank_pattern: Annotated[dict[str, Annotated[int, Field(ge=1, le=2**16)]] | None, _NAMES] = None
     alpha_pattern: Annotated[dict[str, float] | None, _NAMES] = None
