@@ -197,37 +197,39 @@ def smaller(name: str) -> Iterator[str]:
 def lines() -> list[list[list[str]]]:
     """The commands of docs/reproduce.md in lines that need nothing of each other, the longest first."""
     train, cells = str(RECIPES / "train.yaml"), "runs/paper/main-results/cells"
-    adapter, roles = f"{cells}/ani/seed-0/training/adapter", "runs/paper/roles"
+    adapter, roles, shares = f"{cells}/ani/seed-0/training/adapter", "runs/paper/roles", "runs/paper/shares"
     of_8b = [
         ["train", "--dry-run", train],
         *(command for name in OF_8B for command in comparison(name)),
         ["diff", f"{cells}/ani/seed-0", f"{cells}/sft/seed-0"],
-        ["gate-shares", "gsm8k", "math", "mmlu", "--adapter", adapter, "--limit", "3", "--out", "runs/paper/shares"],
-        ["report", "runs/paper/shares"],
-        ["eval", "--tasks", "finer,routing", "--adapter", adapter, "--limit", "3", "--out", roles],
+        ["gate-shares", "gsm8k", "math", "mmlu", "--chat", "--adapter", adapter, "--limit", "3", "--out", shares],
+        ["report", shares],
+        ["eval", "--tasks", "finer,routing", "--chat", "--adapter", adapter, "--limit", "3", "--out", roles],
         ["eval", "--tasks", "routing", "--model", "Qwen/Qwen3-8B", "--limit", "3", "--out", f"{roles}-reference"],
         ["report", roles],
     ]
-    # One model is served: that is what `backend: auto` does with all where there is a card.
-    settings = ["output=runs/paper/served", "reuse=runs/paper", "backend=vllm", "reference=false", "baseline=null"]
-    settings += ["variants={ani: []}", "published={}"]
-    settings += [f"evaluation={json.dumps({name: SMALLER[name] for name in ('gsm8k', 'mmlu')})}"]
-    compared = comparison("scalability-qwen3-4b")
-    served = [
-        *compared,
-        [*compared[1], *settings],
-        ["diff", "runs/paper/served/cells/ani/seed-0", "runs/paper/scalability-qwen3-4b/cells/ani/seed-0"],
-    ]
+    # Two tables are served: that is what `backend: auto` does with all where there is a card.
+    qwen, mistral = "scalability-qwen3-4b", "scalability-mistral-7b-v0.3"
+    diff = ["diff", "runs/paper/served/cells/ani/seed-0", f"runs/paper/{qwen}/cells/ani/seed-0"]
+    written = json.dumps({name: SMALLER[name] for name in ("gsm8k", "mmlu")})
+    served_qwen = [*comparison(qwen), served(qwen, "served", f"evaluation={written}"), diff]
+    served_mistral = [*comparison(mistral), served(mistral, "served-mistral", "variants={ani: []}", "published={}")]
     auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=contrastive", "probe.sentences=120"]
-    others = [name for name in COMPARISONS if name not in (*OF_8B, "scalability-qwen3-4b")]
+    others = [name for name in COMPARISONS if name not in (*OF_8B, qwen, mistral)]
     probed = ["train", train, "output=runs/paper/auto", *auto, *TRAINING]
-    return [of_8b, served, *map(comparison, others), [probed]]
+    return [of_8b, served_qwen, served_mistral, *map(comparison, others), [probed]]
 
 
 def comparison(name: str) -> list[list[str]]:
     """What a comparison needs, its tables, and its page again."""
     file = str(RECIPES / f"{name}.yaml")
     return [["compare", "--dry-run", file], ["compare", file, *smaller(name)], ["report", f"runs/paper/{name}"]]
+
+
+def served(name: str, folder: str, *changes: str) -> list[str]:
+    """A comparison's command again, with its benchmarks answered by vLLM."""
+    settings = [f"output=runs/paper/{folder}", "reuse=runs/paper", "backend=vllm", "baseline=null", *changes]
+    return [*comparison(name)[1], *settings]
 
 
 def carry_out(line: list[list[str]]) -> None:

@@ -69,13 +69,15 @@ class VllmModel:
         self.config, source = load_config(name), model_source(name)
         settings = servable(self.config, name)
         dtype = str(default_dtype()).removeprefix("torch.")
-        self.fingerprint = f"{_fingerprint(source, self.config)} {dtype}"
+        self.fingerprint = f"{_fingerprint(source)} {dtype}"
         from vllm import LLM
 
         llm = LLM(
             source,
             dtype=cast(Any, dtype),
             load_format="safetensors",  # never a pickle
+            config_format="hf",  # where a repository has Mistral's own files too, the same as transformers reads
+            tokenizer_mode="hf",
             trust_remote_code=False,
             max_model_len=longest_text(self.config),
             enable_prefix_caching=caches_prefixes(settings),
@@ -127,10 +129,13 @@ class VllmModel:
                     yield waiting.pop(output.request_id), output.outputs[0]
 
 
-def _fingerprint(source: str, config: PreTrainedConfig) -> str:
+def _fingerprint(source: str) -> str:
     path = Path(source)
     if not path.is_dir():
-        return f"{source} {config._commit_hash}"
+        from huggingface_hub import try_to_load_from_cache
+
+        config = cast(str, try_to_load_from_cache(source, "config.json"))  # it has been read
+        return f"{source} {Path(config).parent.name}"  # the commit
     files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(path.iterdir())]
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
