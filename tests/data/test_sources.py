@@ -12,7 +12,15 @@ from ani import InputError
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.calculations import calculation_problems
 from ani.data.diagnostic import diagnostic_sentences
-from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
+from ani.data.sources import (
+    Example,
+    diagnostic_examples,
+    load_gsm8k,
+    load_hub,
+    problem_example,
+    read_jsonl,
+    sentence_examples,
+)
 from ani.numbers import find_numbers
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -35,6 +43,7 @@ PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
             [Example([USER], "Yes, 10."), Example([USER, ASSISTANT, USER], "Yes, 10.", ("nominal", "quantitative"))],
         ),
         ({"messages": [{**USER, "name": "x"}, ASSISTANT]}, [Example([USER], "Yes, 10.")]),
+        ({"messages": [USER, {**ASSISTANT, "tool_calls": None}]}, [Example([USER], "Yes, 10.")]),
         ({**PAIR, "roles": "quantitative"}, [Example("1 + 1 =", " 2", ("quantitative", "quantitative"))]),
         ({**PAIR, "roles": ["quantitative", "nominal"]}, [Example("1 + 1 =", " 2", ("quantitative", "nominal"))]),
         ({**PAIR, "roles": None}, [Example("1 + 1 =", " 2")]),
@@ -78,6 +87,17 @@ MALFORMED: list[tuple[Any, str]] = [
     ({"messages": "hi"}, "chat messages must be a list, and not empty"),
     ({"messages": [USER]}, "no assistant message after the first"),
     ({"messages": [ASSISTANT]}, "no assistant message after the first"),
+    ({"messages": [USER, {**ASSISTANT, "content": ""}]}, "an answer of the assistant in 'messages' is empty"),
+    (
+        {"messages": [USER, ASSISTANT, USER, {**ASSISTANT, "content": ""}, USER, ASSISTANT]},
+        "an answer of the assistant in 'messages' is empty; leave it out",
+    ),
+    (
+        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
+        "a chat message has 'tool_calls', which aren't trained; write the call as text in 'content'",
+    ),
+    ({"messages": [USER, {**ASSISTANT, "tool_calls": [{"id": "1"}]}]}, "has 'tool_calls'"),
+    ({"prompt": [USER], "completion": [{**ASSISTANT, "tool_calls": [{"id": "1"}]}]}, "has 'tool_calls'"),
     ({**PAIR, "roles": "number"}, "'roles' must be 'nominal' or 'quantitative'"),
     ({"prompt": "No number", "completion": "!", "roles": "number"}, "'roles' must be"),
     ({**PAIR, "roles": 1}, "'roles' must be"),
@@ -149,6 +169,12 @@ def offer(monkeypatch: pytest.MonkeyPatch, records: list[Any] | Exception) -> No
         return records
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+
+
+def test_nearly_all_sentences_are_examples() -> None:
+    """More than half of what the generator gives can be asked for, as few sentences end with a number."""
+    assert len(set(diagnostic_examples(22_000))) == 22_000
+    refused(lambda: diagnostic_examples(43_559), "count=43559, but there are 43558 sentences", "lower count")
 
 
 def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

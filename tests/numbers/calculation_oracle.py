@@ -13,7 +13,8 @@ from tests.numbers import oracle
 BLANK = oracle.BLANK
 OPERATORS = {"+": "+", "-": "-", "−": "-", "*": "*", "×": "*", "·": "*", "/": "/", "÷": "/", "^": "**"}
 CURRENCIES = "$€£"
-BEFORE = "\0\n\r([{（=<>≈≤≥≠→;\"'“‘`$•：，。"  # noqa: RUF001
+BEFORE = "\0\n\r([{（=<>≈≤≥≠→;$•：，。"  # noqa: RUF001
+QUOTES = "\"'“‘`"  # noqa: RUF001
 COMPUTING = " plus minus times over negative mod modulo twice double triple half sin cos tan ln log exp sqrt abs "
 FRACTIONS = "half third thirds quarter quarters fourth fourths fifth fifths tenth tenths"
 PARTS = (*"0123456789%", "percent", *FRACTIONS.split(), "root", "roots", "square", "squares", "cube", "cubes")
@@ -101,6 +102,8 @@ def expression(text: str, start: int, end: int, literals: dict[int, tuple[int, F
         before, i = i, literals[i][0]
         tokens.append(literals[before][1])
         plain = text[before:i]
+        if len(plain) > 1 and plain[0] == "0" and plain[1] in "0123456789":
+            tokens.append("date or code")
         while True:
             after = skip(i)
             if text[after : after + 1] != ")" or after >= end:
@@ -132,7 +135,7 @@ def expression(text: str, start: int, end: int, literals: dict[int, tuple[int, F
 def settled(written: str, tokens: list[object]) -> tuple[str, Fraction, str] | None:
     """What is doubtful about an expression is looked for in Python's tree of it; then it is evaluated."""
     currencies = {str(token) for token in tokens if token in tuple(CURRENCIES)}
-    if len(currencies) > 1 or "hexadecimal" in tokens:
+    if len(currencies) > 1 or "hexadecimal" in tokens or "date or code" in tokens:
         return None
     values = [token for token in tokens if isinstance(token, Fraction)]
     source, number = "", 0
@@ -209,6 +212,8 @@ def whole(text: str, start: int) -> bool:
         return not (line[-1] in OPERATORS and line[-2:-1] and line[-2] in "0123456789)" + BLANK)
     if before in BEFORE:
         return True
+    if before in QUOTES:
+        return two not in "0123456789"
     if before in ",.!?:":
         return (blanks > 0 and two not in BLANK) or (before == ":" and two not in BLANK + "0123456789")
     if not before.isalpha() or not blanks:

@@ -124,6 +124,20 @@ def test_paired_difference_agrees_with_scipy() -> None:
     assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
 
 
+def test_problems_of_a_group_are_drawn_together() -> None:
+    """Copies of a problem tell nothing new: in one group they change no interval, by themselves they narrow it."""
+    rng = np.random.default_rng(0)
+    own, other = rng.random(60) < 0.7, rng.random(60) < 0.4
+    once = paired_difference(own, other)
+    copies = [np.repeat(run, 9) for run in (own, other)]
+    grouped = paired_difference(*copies, [i // 9 for i in range(540)])
+    assert grouped == pytest.approx(once._replace(cases=540))
+    alone = paired_difference(*copies)
+    assert alone.high - alone.low < (grouped.high - grouped.low) / 2
+    with pytest.raises(ValueError, match="a group for each of the 540 rows, not 2"):
+        paired_difference(*copies, ["a", "b"])
+
+
 def test_p_in_closed_form() -> None:
     # One of six problems gained, none lost: there is no gain in a resample that misses it, (5/6)^6 of them.
     gained, before = np.eye(6)[0], np.zeros(6)

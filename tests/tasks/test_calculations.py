@@ -127,5 +127,33 @@ def test_tables_of_a_comparison() -> None:
         "Calculations, follow rate",
         "Calculations told apart",
     ]
+    assert gained.caption.endswith("(of sentences: templates resampled as wholes)")
     pairs = Calculations.pairs([*base, *ours], "base")
     assert pairs is not None and pairs.facts["calculations"]["all"]["all"]["value"] == 0.5
+
+
+def test_sentences_of_one_template_are_no_more_than_one_in_differences() -> None:
+    def asked(run: str, right: list[bool], copies: int) -> list[CalculationAnswer]:
+        return [
+            CalculationAnswer(
+                run=run,
+                prompt=f"{i}: {copy} + 1 =",
+                result="5",
+                answer="5",
+                output="",
+                correct=each,
+                calculated=each,
+                role="quantitative",
+                kind="money",
+                template=f"{i}",
+            )
+            for i, each in enumerate(right)
+            for copy in range(copies)
+        ]
+
+    right = [True] * 7 + [False] * 3
+    (once,), (often,) = (
+        Calculations.differences([*asked("base", [False] * 10, copies), *asked("ours", right, copies)], "base")
+        for copies in (1, 20)
+    )
+    assert often.overall == pytest.approx(once.overall._replace(cases=200))

@@ -74,6 +74,32 @@ def test_one_that_reads_follows_and_one_that_does_not_does_not(policy: str) -> N
     assert number_locator(model).others_of is None and ani_module(model).forced is None
 
 
+def test_with_other_values_no_result_is_injected() -> None:
+    """A sum's result would be right by the text, whatever is read of its numbers."""
+
+    class Calculator(Answerer):
+        """Writes the results that are injected, and 0 without."""
+
+        def greedy_texts(self, prompts: Any, max_new_tokens: int, *, add_special_tokens: bool = True) -> list[str]:
+            locator = number_locator(cast(Any, self.model))
+            rows = cast(list[list[int]], cast(Any, self.tokenizer)(list(prompts))["input_ids"])
+            positions = [locator.batch([row]).positions.tolist() for row in rows]
+            shut = ani_module(cast(Any, self.model)).forced is False
+            results = [locator.results(row) for row in rows]
+            return [
+                " 0" if shut or len(row) - 1 not in found else f" {result[len(row) - 1].upcoming}"
+                for row, found, result in zip(rows, positions, results, strict=True)
+            ]
+
+    read = shares(Calculator(*attached("qwen3", values="both", policy="running")))
+    assert [read[f"sums, {name}"] for name in ("right values", "other values", "no values", "follow rate")] == [
+        1,
+        0,
+        0,
+        0,
+    ]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_other_values_reach_generation(policy: str) -> None:
     """A random module's answers are others with other values, and with none; llama has tokens of three digits."""

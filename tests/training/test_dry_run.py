@@ -251,6 +251,10 @@ def test_auto_is_left_to_probing(tiny_recipe: Write) -> None:
         (["data.0.digits=[1]", "data.0.count=1000"], "lower count"),
         (["data.0={kind: calculations, count: 1000, digits: [1], operands: [2]}"], "lower count"),
         (["data.0={kind: modulo, count: 1000, digits: [1]}"], "lower count"),
+        (
+            ["data.0={kind: diagnostic, count: 43559}"],
+            "data of kind: diagnostic has count=43559, but there are 43558 sentences to train on at most: lower count",
+        ),
     ],
 )
 def test_what_training_would_refuse(tiny_recipe: Write, settings: list[str], message: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.calculations import CalculationProblem
-from ani.data.diagnostic import DiagnosticSentence, Role
+from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
 from ani.data.value_problems import ValueProblem
 from ani.errors import InputError
 from ani.numbers import find_numbers
@@ -65,6 +65,23 @@ def sentence_examples(sentences: Iterable[DiagnosticSentence]) -> Iterator[Examp
         prompt, completion = sentence.text[:cut], sentence.text[cut:]
         if len(completion.split()) >= 2:
             yield Example(prompt, completion, sentence.roles)
+
+
+def diagnostic_examples(count: int, *, seed: int = 0) -> list[Example]:
+    """`sentence_examples` of the training split.
+
+    Raises:
+        InputError: If it has fewer than `count`.
+    """
+    # Sentences that end with a number are left out: ask for more than needed.
+    sentences = diagnostic_sentences(min(2 * count, sentence_limit("train")), split="train", seed=seed)
+    examples = list(sentence_examples(sentences))
+    if len(examples) < count:
+        raise InputError(
+            f"data of kind: diagnostic has count={count}, but there are {len(examples)} sentences to train on at most: "
+            "lower count"
+        )
+    return examples[:count]
 
 
 def read_jsonl(path: str | Path) -> list[Example]:
@@ -192,6 +209,8 @@ def record_examples(record: Any, where: str) -> Iterator[Example]:
         if not turns:
             raise InputError(f"{where}: 'messages' holds no assistant message after the first")
         for turn in turns:
+            if not messages[turn]["content"]:
+                raise InputError(f"{where}: an answer of the assistant in 'messages' is empty; leave it out")
             roles = record.get("roles") if turn == turns[-1] else None
             yield _example(messages[:turn], messages[turn]["content"], roles, where)
         return
@@ -215,6 +234,10 @@ def _messages(messages: Any, where: str) -> list[Message]:
     if not isinstance(messages, list) or not messages:
         raise InputError(f"{where}: chat messages must be a list, and not empty")
     for message in messages:
+        if isinstance(message, dict) and message.get("tool_calls"):
+            raise InputError(
+                f"{where}: a chat message has 'tool_calls', which aren't trained; write the call as text in 'content'"
+            )
         if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in _MESSAGE):
             raise InputError(f"{where}: every chat message needs a text 'role' and a text 'content'")
     return [{key: message[key] for key in _MESSAGE} for message in messages]

@@ -184,7 +184,8 @@ def replaced_numbers(
 ) -> AbstractContextManager[None]:
     """Within the block, take the numbers of prompts to be others, in forward as in generation.
 
-    Their values are injected, not those that the text says. The model is shared, as by `forced_gates`.
+    Their values are injected, not those that the text says, and no results of these texts' calculations, which would be
+    of what they say. The model is shared, as by `forced_gates`.
 
     Args:
         model: Attached.

@@ -192,7 +192,7 @@ class NumberLocator:
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. None:
                 `QUANTITATIVE` and `NOMINAL` are those that are forced open and shut.
             values: What the number that a token belongs to is taken to be, per row and by token; None: as `others_of`
-                says.
+                says. Rows with such numbers have no results of calculations.
         """
         carried: list[Carried] = []
         found: list[tuple[int, int, int, int]] = []
@@ -206,12 +206,13 @@ class NumberLocator:
             known = roles[row] if roles is not None else ()
             forced = self.forced_of(token_ids) if self.forced_of is not None and roles is None else {}
             signs = equals_signs(self.results(token_ids)) if forced else {}
-            results = self.results(token_ids, start=first)
             others: Mapping[int, OtherValue] = {}
             if values is not None:
                 others = values[row]
             elif self.others_of is not None:
                 others = self.others_of(token_ids)
+            # Results are of what the text says, and would tell it beside the other values.
+            results = {} if others else self.results(token_ids, start=first)
             for number, at in self.find(token_ids, start=first):
                 opened = forced.get(number.last_token)
                 role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]

@@ -5,9 +5,9 @@ Knows nothing about tokens, tokenizers or models; what a literal is, grammar.py 
 The grammar
 ===========
 
-A calculation is an expression that ends at an equals sign. It is one only where a reader who sees no more than the text
-up to there cannot take it for anything else; whatever is doubtful is no calculation, because a wrong result does harm
-and a missing one does none::
+A calculation is an expression that ends at an equals sign. Whatever its characters up to there leave in doubt is no
+calculation, because a wrong result does harm and a missing one does none; what only the sense of the words tells, as of
+the range ``90-100 =``, is left to a gate::
 
     calculation = expression "="
     expression  = operand (operator operand)+
@@ -15,7 +15,8 @@ and a missing one does none::
     operator    = "+" | "-" | "−" | "*" | "×" | "·" | "/" | "÷" | "^" | "x"
 
 Literals
-    Those of `find_numbers` without their signs: whether a sign is an operator is seen here from both sides.
+    Those of `find_numbers` without their signs: whether a sign is an operator is seen here from both sides. One with a
+    needless 0 at its beginning makes a date or a code of all of it (``2024-01-15``, ``007 - 3``).
 Blanks
     Up to `MAX_BLANKS` of them between any two parts: more make a column of a table. A line break ends the expression.
 Operators
@@ -41,9 +42,10 @@ Which expression
     The longest that ends at the sign. In a chain (``3 + 4 = 7 * 2 =``) that is the last link, as no expression holds a
     ``=``; in an open bracket (``(3 + 4 =``) what stands in it.
 What stands before
-    Only what cannot belong to it: the start of the text, a line break, a boundary, an opening bracket, a quotation
-    mark, a relation (``a=3+4=`` is 7 whatever a is), a dollar sign, a bullet; a word or ``, . ! ? :`` with blanks; a
-    colon without, unless after a digit (``10:30 + 15`` is a clock). So neither an operator or operand (``x + 2 + 3``,
+    Only what cannot belong to it: the start of the text, a line break, a boundary, an opening bracket, a relation
+    (``a=3+4=`` is 7 whatever a is), a dollar sign, a bullet; a quotation mark, unless after a digit (``1'000 + 5`` has
+    thousands, ``5'10 + 2`` feet); a word or ``, . ! ? :`` with blanks; a colon without, unless after a digit (``10:30 +
+    15`` is a clock). So neither an operator or operand (``x + 2 + 3``,
     ``1,2 + 3``, ``5 kg + 3 + 4``), nor a variable or name (a letter that follows none, ``a3 + 4``, ``f(3) + 4``), nor a
     word or TeX command that computes (``sin``, ``half of``, ``\\times``), nor a line that ends in an operator.
 
@@ -115,7 +117,8 @@ _ENDING = re.compile(rf"{_CLOSINGS}{_B}{{0,{MAX_BLANKS}}}")
 _OPENING = re.compile(rf"([{_SIGNS}]?)\(")
 _LETTER = r"[^\W\d_]"
 _SEPARATE = re.compile(
-    rf"(?:[{BOUNDARY}\n\r(\[{{（=<>≈≤≥≠→;\"'“‘`$•：，。]{_B}{{0,{MAX_BLANKS}}}"  # noqa: RUF001
+    rf"(?:[{BOUNDARY}\n\r(\[{{（=<>≈≤≥≠→;$•：，。]{_B}{{0,{MAX_BLANKS}}}"  # noqa: RUF001
+    rf"|(?<![0-9])[\"'“‘`]{_B}{{0,{MAX_BLANKS}}}"  # noqa: RUF001
     rf"|(?<![{BLANKS}])[,.!?:]{_B}{{1,{MAX_BLANKS}}}|(?<![0-9{BLANKS}]):"
     rf"|{_LETTER}['’]?{_LETTER}{_B}{{1,{MAX_BLANKS}}}|{_B}{{{MAX_BLANKS + 1}}})\Z"
 )
@@ -309,6 +312,8 @@ def _parsed(window: str) -> tuple[int, list[str | _Rational], str] | None:
     for index in reversed(range(len(spans))):
         begin, end = spans[index]
         literal = window[begin:end]
+        if literal[0] == "0" and literal[1:2].isdigit():
+            return None
         tokens.append(int(literal) if literal.isdigit() else Fraction(decimal_value(literal)))
         before = spans[index - 1][1] if index else 0
         between = _BETWEEN.fullmatch(window, before, begin) if index else None

@@ -39,6 +39,8 @@ class Answer(Asked):
 A = TypeVar("A", bound=Asked)
 J = TypeVar("J", bound=Answer)
 Key = Callable[[J], Any]
+_Right = dict[Hashable, list[bool]]
+"""Question: whether each seed's answer is right."""
 
 
 class Score(NamedTuple):
@@ -117,8 +119,16 @@ def _mean_share(seeds: Sequence[Sequence[Answer]]) -> Estimate:
     return mean_share([(sum(answer.correct for answer in seed), len(seed)) for seed in seeds])
 
 
-def differences(answers: Iterable[J], baseline: str, task: Key[J], part: Key[J]) -> list[Difference]:
-    """One entry a task and run but the baseline, in order of appearance; arguments as for `scores`.
+def differences(
+    answers: Iterable[J], baseline: str, task: Key[J], part: Key[J], group: Key[J] | None = None
+) -> list[Difference]:
+    """One entry a task and run but the baseline, in order of appearance.
+
+    Args:
+        answers: As for `scores`, and so `task` and `part`.
+        baseline: The run that the others are compared with.
+        group: Of an answer, such as the template that its question was made from: questions that share one may depend
+            on each other and are resampled together. None: each by itself.
 
     Raises:
         InputError: A run, or a seed of it, was asked other questions than the baseline.
@@ -136,26 +146,26 @@ def differences(answers: Iterable[J], baseline: str, task: Key[J], part: Key[J])
                     f"({len(own.keys() ^ other.keys())} that only one has); evaluate both on the same data with the "
                     "same settings"
                 )
-            questions = {answer.identity: part(answer) for answer in runs[run]}
-            pair = [np.array([found[question] for question in questions], dtype=float) for found in (own, other)]
-            parts = list(questions.values())
+            asked = {answer.identity: answer for answer in runs[run]}
+            questions = grouped(asked.values(), part)
             result.append(
                 Difference(
                     name,
                     run,
-                    paired_difference(*pair),
-                    {
-                        value: paired_difference(*(x[[found == value for found in parts]] for x in pair))
-                        for value in sorted(set(parts) - {None})
-                    },
+                    _difference(own, other, list(asked.values()), group),
+                    {value: _difference(own, other, questions[value], group) for value in sorted(questions)},
                 )
             )
     return result
 
 
-def _scores(run: str, answers: Sequence[Answer]) -> dict[Hashable, list[bool]]:
-    """Question: whether each seed's answer is right."""
-    found: dict[Hashable, list[bool]] = {}
+def _difference(own: _Right, other: _Right, asked: Sequence[J], group: Key[J] | None) -> Estimate:
+    right, baseline = (np.array([found[answer.identity] for answer in asked], dtype=float) for found in (own, other))
+    return paired_difference(right, baseline, None if group is None else [group(answer) for answer in asked])
+
+
+def _scores(run: str, answers: Sequence[Answer]) -> _Right:
+    found: _Right = {}
     for answer in (answer for seed in by_seed(run, answers) for answer in seed):
         found.setdefault(answer.identity, []).append(answer.correct)
     return found

@@ -185,7 +185,11 @@ def percentiles(value: float, resamples: NDArray[np.float64], count: int, seeds:
 
 
 def paired_difference(
-    scores: NDArray[np.floating], baseline: NDArray[np.floating], *, resamples: int = 1000
+    scores: NDArray[np.floating],
+    baseline: NDArray[np.floating],
+    groups: Sequence[Hashable] | None = None,
+    *,
+    resamples: int = 1000,
 ) -> Estimate:
     """Compare two runs on the same problems (paper, "Confidence Intervals and Difficulty-wise Analysis").
 
@@ -197,15 +201,17 @@ def paired_difference(
     Args:
         scores: (N,) or (N, seeds), N problems.
         baseline: (N,) or (N, seeds), the same problems in the same order; it may have other seeds, and fewer.
+        groups: N ids; problems that share one are drawn together. None: each problem by itself.
         resamples: At least 1; the paper has 1,000.
 
     Raises:
-        ValueError: The runs differ in their number of problems, there are none, or a score isn't finite.
+        ValueError: The runs differ in their number of problems, there are none, a score isn't finite, or `groups` isn't
+            N ids.
     """
     if len(scores) != len(baseline) or not len(scores):
         raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
     pair = np.stack([np.reshape(run, (len(run), -1)).mean(axis=1) for run in (scores, baseline)], axis=1)
-    means = bootstrap_means(pair, resamples=resamples)
+    means = bootstrap_means(pair, groups, resamples=resamples)
     differences = means[:, 0] - means[:, 1]
     # A tie is no gain, and the means of two runs that tie may differ in their last bit.
     p = (1 + int((differences <= 1e-12).sum())) / (1 + resamples)

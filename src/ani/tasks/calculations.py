@@ -70,7 +70,9 @@ class Calculations(Scored):
         "A problem's answer is exact if every digit is right. Follow rate: answers that are exact by an injected value "
         "that contradicts the text. Each sentence ends at a calculation's equals sign. Its result is meant, and then "
         "should be the first number that is written. Or something else is, as in base 2 or where an error is quoted: "
-        "then it is left alone if the result is not what comes next, and right if the first word is."
+        "then it is left alone if the result is not what comes next, and right if the first word is. Intervals of "
+        "sentences resample templates as wholes; that of the mean of both roles takes these as independent, though "
+        "each calculation stands in a sentence of either."
     )
     unit = "questions"
     record = CalculationAnswer
@@ -139,7 +141,10 @@ class Calculations(Scored):
         problems = [record for record in records if record.kind is None]
         sentences = [record.model_copy(update={"correct": record.told_apart}) for record in records if record.kind]
         rows = [row for group in _GROUPS for row in differences(problems, baseline, group, _digits)]
-        return [*rows, *differences(sentences, baseline, lambda record: _ROLES[record.role], lambda _: None)]
+        told = differences(
+            sentences, baseline, lambda record: _ROLES[record.role], lambda _: None, attrgetter("template")
+        )
+        return [*rows, *told]
 
     @classmethod
     def summary(cls, records: Sequence[CalculationAnswer]) -> dict[str, Any]:
@@ -149,6 +154,11 @@ class Calculations(Scored):
     @classmethod
     def tables(cls, records: Sequence[CalculationAnswer], baseline: str | None = None) -> list[Table]:
         return [*super().tables(records, baseline), *(table for table in [_by_run(records)] if table.rows)]
+
+    @classmethod
+    def _gains(cls, rows: Sequence[Difference], baseline: str) -> Table:
+        shown = super()._gains(rows, baseline)
+        return shown._replace(caption=f"{shown.caption} (of sentences: templates resampled as wholes)")
 
     @classmethod
     def section(cls, records: Sequence[CalculationAnswer], run: Run) -> Section:
@@ -229,7 +239,7 @@ def _of_templates(
 
 
 def _told_apart(records: Sequence[CalculationAnswer]) -> Estimate | None:
-    """The mean over both roles."""
+    """The mean over both roles, taken as independent."""
     found = [_MEASURES[name](records) for name in _ROLES.values()]
     return None if None in found else mean_of_two(*cast(Any, found))
 

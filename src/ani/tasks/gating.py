@@ -65,7 +65,8 @@ class Gating(GateTask):
     title = "Gate and roles"
     note = (
         "Held-out sentences: a quantitative number (an operand) should open the gate, a nominal one (a name) should "
-        "leave it closed. Intervals take numbers as independent, which numbers of one sentence are not quite."
+        "leave it closed. Intervals take numbers as independent, which those of one sentence, or of sentences made "
+        "from one template, are not quite."
     )
     unit = "sentences"
     record = GateDecision

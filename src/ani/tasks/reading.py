@@ -64,8 +64,8 @@ class Reading(Scored):
     note = (
         "Does the model use what is injected? The same problems with the values that the text says, with those of "
         "other numbers, and with every gate shut; exact is what is right by the text. Follow rate: answers that are "
-        "exact by the other values, which contradict the text in what is carried from place to place. Wilson 95% "
-        "intervals."
+        "exact by the other values, which contradict the text in what is carried from place to place. With other "
+        "values no results of calculations are injected. Wilson 95% intervals."
     )
     unit = "problems"
     record = ReadingAnswer

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
-from ani.data.sources import names_file
+from ani.data.sources import diagnostic_examples, names_file
 from ani.data.value_problems import VALUE_PROBLEMS
 from ani.encoders import build_encoder
 from ani.errors import InputError
@@ -246,6 +246,7 @@ def _need(source: DataSource) -> SourceNeed:
             exists = Path(source.path).is_file() if names_file(source.path) else None
             return SourceNeed(source.kind, source.path, source.limit, exists)
         case "diagnostic":
+            diagnostic_examples(source.count)
             return SourceNeed(source.kind, "sentences with names and quantities", source.count, None)
         case "jsonl":
             return SourceNeed(source.kind, source.path, source.limit, Path(source.path).is_file())

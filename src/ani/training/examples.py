@@ -12,8 +12,7 @@ from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.collator import TokenizedExample, tokenize
 from ani.data.counterfactual import counterfactual_example
-from ani.data.diagnostic import diagnostic_sentences
-from ani.data.sources import Example, load_gsm8k, load_hub, problem_example, read_jsonl, sentence_examples
+from ani.data.sources import Example, diagnostic_examples, load_gsm8k, load_hub, problem_example, read_jsonl
 from ani.data.value_problems import VALUE_PROBLEMS
 from ani.errors import InputError
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
@@ -48,9 +47,7 @@ def load_examples(recipe: Recipe) -> list[Example]:
             case "gsm8k":
                 examples += load_gsm8k(source.path, source.limit)
             case "diagnostic":
-                # Sentences that end with a number have no completion and are left out: ask for more than needed.
-                sentences = diagnostic_sentences(2 * source.count, split="train", seed=seed)
-                examples += list(sentence_examples(sentences))[: source.count]
+                examples += diagnostic_examples(source.count, seed=seed)
             case "jsonl":
                 examples += read_jsonl(source.path)[: source.limit]
             case "hub":
