@@ -13,6 +13,7 @@ import tempfile
 if __name__ == "__main__":  # and not in processes that it spawns
     os.environ |= {"HF_HOME": tempfile.mkdtemp(prefix="ani-rehearsal-"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # tests serve compiled models
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 import argparse
