@@ -1,5 +1,6 @@
 """Who answers, by the names that a command line has for models and adapters; knows nothing about what is asked."""
 
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.injection.adapter import SHIPPED, adapter_base, adapter_method, adapter_settings, load_adapter
+from ani.injection.adapter import SHIPPED, adapter_base, adapter_digest, adapter_method, adapter_settings, load_adapter
 from ani.injection.attach import has_gate
 from ani.injection.methods import METHODS, Method
 from ani.models import EMBEDDED, load_config, load_model, load_tokenizer
@@ -22,8 +23,8 @@ from ani.tasks.answering import Answerer, VllmModel
 from ani.tasks.benchmarks import Benchmark
 from ani.tasks.task import Task
 
-MERGED = ".merged"
-"""Of a folder of results: what vLLM answers from, until all is answered."""
+MERGED = ".merged-"
+"""Of a folder of results: how what vLLM answers from is called, until all is answered."""
 
 
 class Candidate(NamedTuple):
@@ -73,19 +74,27 @@ class Candidate(NamedTuple):
 
     def load(self, tasks: Sequence[Task], out: Path = Path()) -> Answerer:
         """The model, ready to be asked; raises InputError if it can't be loaded, or lacks a gate that a task needs. For
-        vLLM an adapter is merged first, into `MERGED` of `out`."""
+        vLLM an adapter is merged first, in `out`; `clear` takes that away."""
         method = self._method() or METHODS["ani"]
         if self.forced:
             method = method._replace(decoding=METHODS["forced"].decoding)
         if self.backend == "vllm":
-            name = self.model if self.adapter is None else str(out / MERGED)
-            if self.adapter is not None and not Path(name).is_dir():  # kept answers know the files by their times
-                merge(self.adapter, name, model=self.model)
+            name = self.model
+            if self.adapter is not None:
+                name = str(out / f"{MERGED}{adapter_digest(self.adapter)[:12]}")
+                if not Path(name).is_dir():  # of a run that was killed: kept answers know the files by their times
+                    merge(self.adapter, name, model=self.model)
             return Answerer(VllmModel(name), load_tokenizer(name), method)
         model, tokenizer = adapted_model(self.model, self.adapter)
         if gated := _gated(tasks):
             need_gate(model, self.adapter or self.model, gated)
         return Answerer(model, tokenizer, method, self.batch_size)
+
+    @staticmethod
+    def clear(out: Path) -> None:
+        """Remove what `load` has merged in `out`."""
+        for merged in out.glob(f"{MERGED}*"):
+            shutil.rmtree(merged)
 
     @property
     def facts(self) -> dict[str, Any]:

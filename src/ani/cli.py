@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -301,7 +300,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
-    from ani.answerers import MERGED, Candidate, model_for
+    from ani.answerers import Candidate, model_for
     from ani.data.arithmetic import SYMBOLS
     from ani.tasks.folders import evaluate as run
     from ani.tasks.folders import evaluated_tasks, with_options
@@ -319,10 +318,14 @@ def evaluate(
     team = join(processes)
     how = "start the same command again: benchmarks go on, other tasks begin anew"
     with terminal.resumable(how), only_process_in(out):
-        answerer = candidate.load(asked, out)
-        shown = console_for(as_json)
-        results = run(asked, answerer, out, seed=seed, console=shown, facts=candidate.facts, processes=team)
-        shutil.rmtree(out / MERGED, ignore_errors=True)
+        try:
+            answerer = candidate.load(asked, out)
+            shown = console_for(as_json)
+            results = run(asked, answerer, out, seed=seed, console=shown, facts=candidate.facts, processes=team)
+        except InputError:
+            candidate.clear(out)
+            raise
+        candidate.clear(out)
     if as_json and team.main:
         print(json.dumps(results, ensure_ascii=False))
 

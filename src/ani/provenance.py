@@ -60,7 +60,7 @@ def data_names(settings: Any) -> list[str]:
 
 def digests(names: Iterable[str]) -> dict[str, str]:
     """Name → SHA-256 of a file's content, or of a directory's files; hub names have none."""
-    return {name: _digest(path) for name in sorted({*names}) if (path := Path(name)).exists()}
+    return {name: _digest(Path(name)) for name in sorted({*names}) if os.path.exists(name)}  # a sentence may be no path
 
 
 def _digest(path: Path) -> str:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 import ani
 from ani.answerers import Candidate
 from ani.cli import main
+from ani.errors import InputError
 from ani.injection.adapter import adapter_settings
 from ani.injection.methods import METHODS
 from ani.models import load_config
@@ -219,12 +220,21 @@ def test_an_adapter_is_merged_first(
     monkeypatch.setattr(VllmModel, "__init__", load_merged)
     load("gsm8k", tmp_path)
     out = tmp_path / "out"
+    (out / ".merged-of-another").mkdir(parents=True)
     data = f"gsm8k={tmp_path / 'gsm8k.jsonl'}"
     arguments = ["--adapter", str(adapter), "--tasks", "gsm8k", "--data", data, "--max-new-tokens", "4"]
     monkeypatch.setattr("sys.argv", ["ani", "eval", *arguments, "--backend", "vllm", "--out", str(out)])
     with pytest.raises(SystemExit, match="0"):
         main()
     assert {path.name for path in out.iterdir() if path.name != ".lock"} == {"gsm8k.jsonl", "run.json"}
+
+    def too_large(self: VllmModel, name: str) -> None:
+        raise InputError("vLLM finds no room")
+
+    monkeypatch.setattr(VllmModel, "__init__", too_large)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert not list(out.glob(".merged*"))
     assert (read_run(out) or Run()).adapter == str(adapter)
 
 

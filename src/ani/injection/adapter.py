@@ -260,6 +260,13 @@ def adapter_method(path: str | Path) -> Method:
     return METHODS[_read_config(_directory(path)).method]
 
 
+def adapter_digest(path: str | Path) -> str:
+    """Differs for other weights or settings; raises as `load_adapter`."""
+    directory = _directory(path)
+    _read_config(directory)
+    return hashlib.sha256((directory / CONFIG_FILE).read_bytes()).hexdigest()  # it has the weights' checksums
+
+
 def adapter_settings(path: str | Path) -> AniConfig | None:
     """The settings of an adapter's module; None if it has none. Raises as `load_adapter`."""
     return _read_config(_directory(path)).config
