@@ -200,7 +200,8 @@ def run_comparison(
     tasks = [each.task for each in posed]
     with only_process_in(folder):
         plan = _claim(plan, folder)
-        for note in _notes(plan, tasks, cells):
+        notes = _notes(plan, tasks, cells)
+        for note in notes:
             console.print(note, highlight=False, markup=False)
         if plan.probe:
             _probe(plan, folder, tokenizer, console)
@@ -227,8 +228,7 @@ def run_comparison(
         tables = _show(_merge(folder, cells, posed), plan, console)
         title = f"Comparison {folder.resolve().name}"
         with replacing_file(folder / "comparison.md") as file:
-            notes = "".join(f"{note}\n\n" for note in _notes(plan, tasks, cells))
-            file.write(f"# {title}\n\n{notes}{markdown(tables)}")
+            file.write("\n\n".join([f"# {title}", *notes, markdown(tables)]))
         trained = [cell for cell in cells if cell.seed is not None]
         facts: dict[str, Any] = {"title": title, "model": plan.base.model, "baseline": plan.baseline}
         (folder / TRAINING_LOG).unlink(missing_ok=True)
@@ -241,7 +241,7 @@ def run_comparison(
                 for cell in cells
             ],
             "published": comparison.published,
-            "notes": _notes(plan, tasks, cells),
+            "notes": notes,
             "settings": comparison.model_dump(mode="json", exclude={"published"}),
             **provenance(),
         }
@@ -356,8 +356,6 @@ def _plan(comparison: Comparison, tasks: Sequence[Task], directory: Path) -> Pla
             **{key: getattr(comparison, key) for key in _Design.model_fields},
             "backend": backend,
             "evaluation": _spelled_out(tasks),
-            "files": digests(data_names([*map(_data, (base, *variants.values())), _spelled_out(tasks)])),
-            "code": [code_version()],
         },
     )
 
@@ -394,9 +392,11 @@ def _claim(plan: Plan, folder: Path) -> Plan:
     """Write the plan before anything else is made, so that nothing of another comparison is ever reused.
 
     A comparison may be given further variants and seeds, or less of them; what is the same keeps its cells. Returns the
-    plan with all programs that have worked at it.
+    plan with its data's digests, and all programs that have worked at it.
     """
     file = folder / PLAN_FILE
+    named = data_names([*map(_data, (plan.base, *plan.variants.values())), plan.evaluation])
+    plan = plan.model_copy(update={"files": digests(named), "code": [code_version()]})
     if not file.is_file():
         if any(not entry.name.startswith(".") for entry in folder.iterdir()):
             raise InputError(f"{folder} is not empty and holds no {PLAN_FILE}; name another output")
@@ -492,10 +492,11 @@ def _take(cell: Cell, plan: Plan, posed: Sequence[Posed], other: Cell, of: Plan,
 
 def _cell_facts(cell: Cell, plan: Plan, posed: Sequence[Posed]) -> dict[str, Any]:
     """What a folder of one model's answers says of them, for `ani diff` and `ani report`."""
+    served = not_served(cell) is None and any(asks_merged(task, plan.backend) for task, _ in posed)
     return {
         "title": cell.name,
         "model": plan.base.model,
-        "backend": "transformers" if not_served(cell) else plan.backend,
+        "backend": "vllm" if served else "transformers",
         "settings": {task.name: {**task.facts(questions), "seed": plan.base.data_seed} for task, questions in posed},
         **provenance(),
     }

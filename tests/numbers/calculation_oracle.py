@@ -13,8 +13,8 @@ from tests.numbers import oracle
 BLANK = oracle.BLANK
 OPERATORS = {"+": "+", "-": "-", "−": "-", "*": "*", "×": "*", "·": "*", "/": "/", "÷": "/", "^": "**"}
 CURRENCIES = "$€£"
-BEFORE = "\0\n\r([{（=<>≈≤≥≠→;$•：，。"  # noqa: RUF001
-QUOTES = "\"'“‘`"  # noqa: RUF001
+BEFORE = "\0\n\r([{（=<>≈≤≥≠→;$•：，。"
+QUOTES = "\"'“‘`"
 COMPUTING = " plus minus times over negative mod modulo twice double triple half sin cos tan ln log exp sqrt abs "
 FRACTIONS = "half third thirds quarter quarters fourth fourths fifth fifths tenth tenths"
 PARTS = (*"0123456789%", "percent", *FRACTIONS.split(), "root", "roots", "square", "squares", "cube", "cubes")

@@ -14,8 +14,8 @@ ZEROS = ["0", "00", "000"]
 """Enough of them: a number that isn't over goes on with a digit behind it or its dot, comma or exponent, or is broken
 up by one (a fraction's second dot), or is joined by a group of three (`test_grammar` tries the others)."""
 BLANK = " \t\xa0"
-CLOSERS = ")]}）"  # noqa: RUF001
-MAY_PRECEDE_SIGN = "\0\n\r([{=<>*/^,:;|&~!?\"'`$#@\\“‘«（：，＝×÷·≤≥≠≈→"  # noqa: RUF001
+CLOSERS = ")]}）"
+MAY_PRECEDE_SIGN = "\0\n\r([{=<>*/^,:;|&~!?\"'`$#@\\“‘«（：，＝×÷·≤≥≠≈→"
 
 
 def numbers(text: str) -> list[tuple[int, int, Decimal]]:

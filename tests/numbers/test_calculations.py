@@ -172,7 +172,7 @@ def test_calculations(text: str, expression: str, result: str) -> None:
         ("2 : 3 * 4 =", "a ratio"),
         ("1'000 + 5 =", "thousands"),
         ("1'234'567 - 1 =", "thousands"),
-        ("1‘000 + 5 =", "thousands"),  # noqa: RUF001
+        ("1‘000 + 5 =", "thousands"),
         ("5'10 + 2 =", "feet"),
         ("5' 10\" + 2 =", "feet"),
         ('5" 3 + 4 =', "inches"),

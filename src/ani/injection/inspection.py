@@ -66,17 +66,17 @@ def inspect(
     `ani.chat.around_message(tokenizer)`: numbers there are left out, and places are those in `text`, but tokens those
     of the prompt. None: nothing but the special tokens that the tokenizer adds.
     """
-    shown, (before, after) = text, around or ("", "")
-    text = before + text + after
+    before, after = around or ("", "")
+    prompt = before + text + after
     gated = ani_module(model).gate is not None
     base = base_model(model)
     locator = number_locator(model)
-    encoded = tokenizer(text, add_special_tokens=around is None, return_offsets_mapping=True)
+    encoded = tokenizer(prompt, add_special_tokens=around is None, return_offsets_mapping=True)
     token_ids = locator.whole_text(encoded["input_ids"])
     numbers = locator.scanner.scan(token_ids) if locator.values != "results" else []
     results = locator.results(token_ids)
     if not numbers and not results:
-        return Decisions(shown, gated)
+        return Decisions(text, gated)
     with evaluating(base):
         base(input_ids=torch.tensor([token_ids], device=base.device), logits_to_keep=1)
     decision = last_decision(model)
@@ -86,18 +86,18 @@ def inspect(
         positions = decision.numbers.positions.tolist()
         decided = dict(zip(positions, zip(learnt.tolist(), applied.tolist(), strict=True), strict=True))
     carrier = {number.last_token: token for number, token in locator.find(token_ids)}
-    # Numbers' offsets count the characters of the decoded ids, which may begin with special tokens that `text` doesn't
-    # have, and which are another text if the tokenizer normalizes it, as Qwen's composes accents.
-    shift = locator.scanner.text(token_ids).find(text)
+    # Numbers' offsets count the characters of the decoded ids, which may begin with special tokens that the prompt
+    # lacks, and which are another text if the tokenizer normalizes it, as Qwen's composes accents.
+    shift = locator.scanner.text(token_ids).find(prompt)
 
     def place(written: str, start: int, first_token: int, last_token: int) -> tuple[str, int, int]:
-        """What stands for it in `text`, and where."""
+        """What stands for it in `prompt`, and where."""
         if shift >= 0:
             return written, start - shift, start - shift + len(written)
         offsets = encoded["offset_mapping"]
         first, end = offsets[first_token][0], offsets[last_token][1]
-        at = text.find(written, first, end)
-        return (written, at, at + len(written)) if at >= 0 else (text[first:end], first, end)
+        at = prompt.find(written, first, end)
+        return (written, at, at + len(written)) if at >= 0 else (prompt[first:end], first, end)
 
     untouched = (float("nan"), 0.0)
     found = [
@@ -120,13 +120,13 @@ def inspect(
         alpha, applied_alpha = decided.get(token, untouched)
         value = results[token].calculation.value
         found.append(NumberDecision("=", value, sign, end, token, token, alpha, applied_alpha > 0))
-    start, end = len(before), len(before) + len(shown)
+    start, end = len(before), len(before) + len(text)
     inside = [
         each._replace(start=each.start - start, end=each.end - start)
         for each in sorted(found, key=lambda decision: decision.start)
         if start <= each.start and each.end <= end
     ]
-    return Decisions(shown, gated, inside)
+    return Decisions(text, gated, inside)
 
 
 @contextmanager

@@ -117,8 +117,8 @@ _ENDING = re.compile(rf"{_CLOSINGS}{_B}{{0,{MAX_BLANKS}}}")
 _OPENING = re.compile(rf"([{_SIGNS}]?)\(")
 _LETTER = r"[^\W\d_]"
 _SEPARATE = re.compile(
-    rf"(?:[{BOUNDARY}\n\r(\[{{（=<>≈≤≥≠→;$•：，。]{_B}{{0,{MAX_BLANKS}}}"  # noqa: RUF001
-    rf"|(?<![0-9])[\"'“‘`]{_B}{{0,{MAX_BLANKS}}}"  # noqa: RUF001
+    rf"(?:[{BOUNDARY}\n\r(\[{{（=<>≈≤≥≠→;$•：，。]{_B}{{0,{MAX_BLANKS}}}"
+    rf"|(?<![0-9])[\"'“‘`]{_B}{{0,{MAX_BLANKS}}}"
     rf"|(?<![{BLANKS}])[,.!?:]{_B}{{1,{MAX_BLANKS}}}|(?<![0-9{BLANKS}]):"
     rf"|{_LETTER}['’]?{_LETTER}{_B}{{1,{MAX_BLANKS}}}|{_B}{{{MAX_BLANKS + 1}}})\Z"
 )

@@ -88,9 +88,7 @@ _ASCII_DIGITS = frozenset("0123456789")
 _SIGNS = frozenset("+-")
 BLANKS = " \t\N{NO-BREAK SPACE}"
 _CLOSING = ")]}\N{FULLWIDTH RIGHT PARENTHESIS}"
-_BEFORE_SIGN = frozenset(
-    BOUNDARY + "\n\r" + "([{" + "=<>*/^,:;|&~!?\"'`$#@\\" + "“‘«（：，＝×÷·≤≥≠≈→"  # noqa: RUF001
-)
+_BEFORE_SIGN = frozenset(BOUNDARY + "\n\r" + "([{" + "=<>*/^,:;|&~!?\"'`$#@\\" + "“‘«（：，＝×÷·≤≥≠≈→")
 # Where a number may begin whatever stands before: after a character that no number holds, or at a comma
 # before something other than a group of three.
 _RESTART = re.compile(r"[^0-9.,eE+\-]|,(?![0-9]{3}(?![0-9]))(?=[0-9]+[^0-9])")

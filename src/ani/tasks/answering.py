@@ -212,13 +212,13 @@ class Answerer(NamedTuple):
             )
         return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
 
-    def decisions(self, text: str, after: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
-        """The gate's decision about each number of a text, which is read as a user's message after those of a chat; or,
-        if it is None, as a prompt by itself."""
+    def decisions(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
+        """The gate's decision about each number of a text, which is read as a user's message, `before` which are others
+        of a chat; None: as a prompt by itself."""
         from ani.chat import around_message
         from ani.injection.inspection import inspect
 
-        around = None if after is None else around_message(self.tokenizer, after)
+        around = None if before is None else around_message(self.tokenizer, before)
         return tuple(
             DecidedNumber(
                 **{
@@ -231,7 +231,7 @@ class Answerer(NamedTuple):
         )
 
     def labelled_decisions(
-        self, text: str, after: Sequence[Mapping[str, Any]] | None = None
+        self, text: str, before: Sequence[Mapping[str, Any]] | None = None
     ) -> tuple[DecidedNumber, ...]:
         """The same for each of `find_numbers(text)`, in order.
 
@@ -247,7 +247,7 @@ class Answerer(NamedTuple):
                 "this adapter injects results of calculations alone, so its gate decides about no number; name one "
                 "with values: literals or both"
             )
-        found, written = [each for each in self.decisions(text, after) if each.text != "="], find_numbers(text)
+        found, written = [each for each in self.decisions(text, before) if each.text != "="], find_numbers(text)
         if [decision.value for decision in found] != [str(number.value) for number in written]:
             raise RewrittenNumbers(
                 f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "

@@ -134,7 +134,7 @@ class GateTask(Task):
 
     @property
     def before(self) -> list[dict[str, str]] | None:
-        """`after` of `Answerer.decisions`."""
+        """The messages before a text, as `Answerer.decisions` takes them."""
         return [] if self.chat else None
 
 
