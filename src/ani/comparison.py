@@ -96,7 +96,8 @@ class Comparison(_Design):
 
     published: dict[str, dict[str, float]] = Field(default={})
     """Variant (or `reference`): what a paper gives for it, in percent: `math`, `gsm8k`, `mmlu`, or additions by length,
-    such as `12 digits`; the report shows it beside what was measured."""
+    such as `12 digits`; or in points over the baseline, of MATH: `levels 1–3 gain`, `levels 4–5 gain`. The report shows
+    it beside what was measured."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -453,6 +453,13 @@ def test_published_values_stand_beside_the_measured(tmp_path: Path) -> None:
     assert ["Run", "MATH", "12 digits"] in page.rows
     assert ["base", "0.0% 0.0–65.8 published 49.3%", "–"] in page.rows
     assert ["ours", "100.0% 34.2–100.0", "75.0% 30.1–95.4 published 82.0%"] in page.rows
+    gains = {"baseline": "base", "published": {"ours": {"levels 1–3 gain": 1.34, "levels 4–5 gain": -0.5}}}
+    (tmp_path / "run.json").write_text(json.dumps(gains))
+    (tmp_path / "arithmetic.jsonl").unlink()
+    answers = [benchmark_answer(run, "math", i, run == "ours", level=2) for run in ("base", "ours") for i in range(2)]
+    write(tmp_path, "math.jsonl", answers)
+    shown = [row for row in build(tmp_path).rows if row[0] == "ours" and "published" in "".join(row)]
+    assert [["published +1.3" in cell, "published -0.5" in cell] for cell in shown[0][1:]] == [[True, False]]
     write(tmp_path, "run.json", [{"published": {"base": {"gsm8k": 90}}}])
     assert "Beside the published values" not in build(tmp_path).text
 

@@ -56,7 +56,7 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
 def _sections(folder: Path, run: Run) -> list[Section]:
     results = read_results(folder)
     sections = [task.section(records, run) for task, records in presented(results)]
-    if beside := published_section(results, run.published):
+    if beside := published_section(results, run.published, run.baseline):
         sections.insert(0, beside)
     if curve := read_curve(folder):
         sections.append(layers_section(curve, read_selection(folder, curve)))
