@@ -1,11 +1,12 @@
-"""Fixtures of more than one file: a tiny model on disk, an adapter for it, a recipe; knows nothing about the tests."""
+"""Fixtures of more than one file: a tiny model on disk, an adapter for it, a recipe."""
 
 import json
 import os
+import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 # Before the first import of huggingface_hub: a missing model is refused at once, not after retries; and there are no
 # progress bars, as the command line has it where stderr is no terminal (too late where that is imported already).
@@ -17,6 +18,7 @@ os.environ |= {"RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 # forked off one with several waits for them.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -31,6 +33,13 @@ from tests.tokenizers import CHATML, gemma_like
 register_profiles()
 
 Recipe = dict[str, Any]
+
+
+def pytest_runtest_setup() -> None:
+    """The same random numbers in every run, whichever tests ran before."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 def save_tiny_llama(folder: Path, tokenizer: PreTrainedTokenizerBase, hidden_size: int = 32) -> Path:
@@ -55,6 +64,32 @@ def save_tiny_llama(folder: Path, tokenizer: PreTrainedTokenizerBase, hidden_siz
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+EXPECTED_SKIPS = ("needs Chromium", "needs /proc")
+"""How the reasons begin for which a test may be skipped. Any other skip is a failure: what it needs is a dependency."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _no_unexpected_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _no_unexpected_skip((yield))
+
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def _no_unexpected_skip(report: Report) -> Report:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        file, line, reason = report.longrepr
+        reason = reason.removeprefix("Skipped: ")
+        if not reason.startswith(EXPECTED_SKIPS):
+            report.outcome, report.longrepr = "failed", f"{file}:{line}: skipped, unexpectedly: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.is_file():
-        pytest.skip(f"{CHROMIUM} is missing; install the Debian package chromium")
+        pytest.skip(f"needs Chromium at {CHROMIUM}: apt-get install chromium")
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)

@@ -19,7 +19,8 @@ from tests.refusals import refused
 
 USER = {"role": "user", "content": "Room 505?"}
 ASSISTANT = {"role": "assistant", "content": "Upstairs."}
-GSM8K = Path(__file__).parents[2] / ".." / "shared" / "data" / "gsm8k" / "train.jsonl"
+GSM8K = Path(__file__).parents[1] / "rows" / "gsm8k.jsonl"
+"""Rows of our own in the form of GSM8K."""
 
 
 ANSWERED = "Half of 48?\n\n48/2 = 24.\nSo $72."
@@ -365,11 +366,11 @@ def test_a_strange_hub_record_is_named(tmp_path: Path, maths: str, hub: Any) -> 
     refused(build, "a/b, record 1 as shuffled: … its fields are label")
 
 
-@pytest.mark.skipif(not GSM8K.is_file(), reason="the shared data are not here: ../shared/data/gsm8k/train.jsonl")
-def test_the_whole_of_gsm8k(tmp_path: Path) -> None:
-    build_openmath_magpie(tmp_path / "set", quantitative=str(GSM8K), nominal=DIAGNOSTIC, count=7_000)
+def test_solutions_in_gsm8ks_form(tmp_path: Path) -> None:
+    """Without annotations and marks of the answer."""
+    build_openmath_magpie(tmp_path / "set", quantitative=str(GSM8K), nominal=DIAGNOSTIC, count=5)
     sentences: list[DiagnosticSentence] = read_labelled(tmp_path / "set")
-    assert len(sentences) == 14_000
+    assert len(sentences) == 10
     maths = [sentence.text for sentence in sentences if sentence.roles[0] == "quantitative"]
-    assert len(set(maths)) == 7_000
-    assert not [text for text in maths if "<<" in text or "####" in text or len(text) > 2_000]
+    assert len(set(maths)) == 5
+    assert not [text for text in maths if "<<" in text or "####" in text]

@@ -238,7 +238,7 @@ def test_the_states_lie_in_a_file_without_a_name(tmp_path: Path) -> None:
     found = number_states(model, tokenizer, MIXED, directory=tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
     if sys.platform != "linux":
-        pytest.skip("/proc/self/maps tells what the memory is backed by")
+        pytest.skip("needs /proc/self/maps, which Linux has")
     address = found.states.data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, permissions, *_, name = line.split(maxsplit=5)

@@ -16,6 +16,10 @@ MARGIN = 0.05
 """Accuracy that a layer may lack to the best one and still count as good as it."""
 _CONFIDENCE = 95
 _FALL = 0.01  # of accuracy on the random split, after a peak that is worth a word
+_SIXTHS = 6
+"""Layers are compared by counts of right answers times this, which each size of a neighbourhood (1 to 3) divides: whole
+numbers are the same on every processor, and the last bit of a mean is not."""
+_ROUNDING = 1e-9  # of an accuracy: what a percentile of exact accuracies may be off by
 
 
 class LayerSelection(NamedTuple):
@@ -91,8 +95,8 @@ def choose_layer(
     """
     templates = [number.template for number in results.numbers]
     held_out_templates = [number.template for number in results.held_out_numbers]
-    random_split = bootstrap_means(results.random_split.astype(np.float64), templates, seed=seed)
-    held_out = bootstrap_means(results.held_out.astype(np.float64), held_out_templates, seed=seed)
+    random_split = bootstrap_means(results.random_split, templates, seed=seed)
+    held_out = bootstrap_means(results.held_out, held_out_templates, seed=seed)
     gain = (results.random_split.astype(np.float64) - results.control)[results.seen]
     seen_templates = [template for template, seen in zip(templates, results.seen, strict=True) if seen]
     selectivity = bootstrap_means(gain, seen_templates, seed=seed)
@@ -101,9 +105,10 @@ def choose_layer(
     if not columns:
         raise InputError("no probed layer can be injected at: name layers before the last one's output")
     smoothing = _smoothing(results.layers, columns)
-    smooth = results.held_out.mean(axis=0) @ smoothing
-    best = max(columns, key=lambda column: smooth[column])
-    smooth_held_out = held_out @ smoothing
+    smooth = results.held_out @ smoothing  # of each answer, in sixths
+    right = smooth.sum(axis=0)
+    best = max(columns, key=lambda column: right[column])
+    smooth_held_out = bootstrap_means(smooth, held_out_templates, seed=seed) / _SIXTHS
     deficit_high = np.percentile(smooth_held_out[:, [best]] - smooth_held_out, _CONFIDENCE, axis=0)
     curve = tuple(
         LayerPoint(
@@ -117,16 +122,17 @@ def choose_layer(
         )
         for column, layer in enumerate(results.layers)
     )
-    stretch = _longest([column for column in columns if deficit_high[column] <= MARGIN])
+    stretch = _longest([column for column in columns if deficit_high[column] <= MARGIN + _ROUNDING])
     chosen, last = stretch[0], stretch[-1]
-    argmax = max(columns, key=lambda column: curve[column].random_split)
-    above_chance = float(np.percentile(smooth_held_out[:, best], 100 - _CONFIDENCE)) > 0.5
+    random_right = results.random_split.sum(axis=0)
+    argmax = max(columns, key=lambda column: random_right[column])
+    above_chance = float(np.percentile(smooth_held_out[:, best], 100 - _CONFIDENCE)) > 0.5 + _ROUNDING
     selection = LayerSelection(
         results.layers[chosen],
         (results.layers[chosen], results.layers[last]),
         results.layers[best],
         results.layers[argmax],
-        _early_peak(random_split, smoothing, chosen, results.layers),
+        _early_peak(results.random_split, templates, smoothing, chosen, results.layers, seed),
         preset,
         curve,
         "",
@@ -141,12 +147,13 @@ def choose_layer(
     return selection._replace(reason=reason)
 
 
-def _smoothing(layers: tuple[int, ...], columns: list[int]) -> NDArray[np.float64]:
-    """(K, K): column by column the weights of the mean over a layer and those of `columns` right before and after."""
-    weights = np.zeros((len(layers), len(layers)))
+def _smoothing(layers: tuple[int, ...], columns: list[int]) -> NDArray[np.int64]:
+    """(K, K): column by column the weights, in sixths, of the mean over a layer and those of `columns` right before and
+    after."""
+    weights = np.zeros((len(layers), len(layers)), dtype=np.int64)
     for column, layer in enumerate(layers):
         near = sorted({column} | {other for other in columns if abs(layers[other] - layer) <= 1})
-        weights[near, column] = 1 / len(near)
+        weights[near, column] = _SIXTHS // len(near)
     return weights
 
 
@@ -167,28 +174,38 @@ def _longest(columns: list[int]) -> list[int]:
 
 
 def _early_peak(
-    random_split: NDArray[np.float64], smoothing: NDArray[np.float64], chosen: int, layers: tuple[int, ...]
+    right: NDArray[np.bool_],
+    templates: Sequence[str],
+    smoothing: NDArray[np.int64],
+    chosen: int,
+    layers: tuple[int, ...],
+    seed: int,
 ) -> int | None:
     """The layer before the chosen one after which accuracy falls most, if by a point or more, with 95% confidence.
 
     The fall is of the smoothed accuracy; of the layers that it averages, the peak is the highest.
 
     Args:
-        random_split: (resamples, K).
+        right: (N, K), on the random split.
+        templates: N, of which the bootstrap draws.
         smoothing: (K, K), as `_smoothing` gives it.
+        chosen: The column of the layer to inject at.
+        layers: K.
+        seed: Of the bootstrap.
     """
-    smooth = random_split @ smoothing
-    falls: dict[int, float] = {}
+    smooth = right @ smoothing
+    resampled, counts = bootstrap_means(smooth, templates, seed=seed), smooth.sum(axis=0)
+    falls: dict[int, int] = {}
     for column in range(chosen - 1):
-        fall = smooth[:, [column]] - smooth[:, column + 1 : chosen]
-        sure = np.percentile(fall, 100 - _CONFIDENCE, axis=0) > 0
-        falls[column] = max(fall.mean(axis=0)[sure], default=0.0)
+        sure = np.percentile(resampled[:, [column]] - resampled[:, column + 1 : chosen], 100 - _CONFIDENCE, axis=0)
+        fall = counts[column] - counts[column + 1 : chosen]
+        falls[column] = max(fall[sure > _SIXTHS * _ROUNDING], default=0)
     peak = max(falls, key=lambda column: falls[column], default=None)
-    if peak is None or falls[peak] < _FALL:
+    if peak is None or falls[peak] < _FALL * _SIXTHS * len(right) - _ROUNDING:
         return None
-    means = random_split.mean(axis=0)
     near = [column for column in range(chosen) if smoothing[column, peak]]
-    return layers[max(near, key=lambda column: means[column])]
+    each = right.sum(axis=0)
+    return layers[max(near, key=lambda column: each[column])]
 
 
 def _reason(selection: LayerSelection, tested: int) -> str:

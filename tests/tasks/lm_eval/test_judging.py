@@ -1,5 +1,3 @@
-import json
-import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +7,10 @@ import pytest
 from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed
 
 from ani.tasks.lm_eval.judging import boxed_answer, equivalent, judge_gsm8k, judge_math, marked_answer
+from ani.untrusted.text import json_lines
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
+ROWS = Path(__file__).parents[2] / "rows"
+"""Rows of our own in the form of the data sets."""
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,6 @@ def test_off_the_main_thread() -> None:
     assert judged == [True, False]
 
 
-def rows(name: str, count: int) -> list[dict[str, Any]]:
-    path = DATA / name / "test.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no {name} in {DATA}")
-    return random.Random(0).sample([json.loads(line) for line in path.read_text("utf-8").splitlines()], count)
-
-
 def changed(answer: str, others: Iterator[str]) -> str:
     """The answer with its first digit one greater, or another question's."""
     digit = next((i for i, character in enumerate(answer) if character.isdigit()), None)
@@ -126,10 +119,9 @@ def changed(answer: str, others: Iterator[str]) -> str:
 def test_gold_solutions_are_right_and_altered_ones_wrong(
     name: str, solution: str, read: Callable[[str], str], judge: Callable[[str, str], dict[str, Any]], write: str
 ) -> None:
-    texts = [row[solution] for row in rows(name, 200)]
+    texts = [row[solution] for _, row in json_lines(ROWS / f"{name}.jsonl")]
     golds = [read(text) for text in texts]
     right = sum(judge(gold, text)["correct"] for gold, text in zip(golds, texts, strict=True))
     altered = [f"{text}\n{write.format(changed(gold, iter(golds)))}" for gold, text in zip(golds, texts, strict=True)]
     wrong = sum(not judge(gold, text)["correct"] for gold, text in zip(golds, altered, strict=True))
-    print(f"{name}: {right} of {len(texts)} gold solutions judged right, {wrong} of {len(altered)} altered ones wrong")
-    assert right == wrong == 200
+    assert right == wrong == len(texts) >= 10
