@@ -129,7 +129,7 @@ def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> Estimate
 
 
 def bootstrap_means(
-    values: NDArray[np.floating],
+    values: NDArray[np.number | np.bool],
     groups: Sequence[Hashable] | NDArray[Any] | None = None,
     *,
     resamples: int = 1000,
