@@ -9,8 +9,8 @@ from pathlib import Path
 import _paired
 
 from ani.models import load_model, load_tokenizer
-from ani.tasks.answering import Answerer
-from ani.tasks.benchmarks import Gsm8k
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.benchmarks import Gsm8k
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=64)
     arguments = parser.parse_args()
-    answerer = Answerer(load_model("smollm2"), load_tokenizer("smollm2"), batch_size=arguments.batch_size)
+    answerer = TransformersBackend(load_model("smollm2"), load_tokenizer("smollm2"), batch_size=arguments.batch_size)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "test.jsonl"
         rows = [

@@ -60,12 +60,12 @@ from ani.report.training import TrainingStep
 from ani.results.files import Run, read_object, read_records
 from ani.serving.checkpoint import mark_merged, merged_settings
 from ani.settings import load_settings, save_settings
-from ani.tasks import TASKS
-from ani.tasks.finer import Finer
-from ani.tasks.folders import compare_folders
-from ani.tasks.gate_shares import GateShares
-from ani.tasks.lm_eval import data as benchmarks
-from ani.tasks.lm_eval.judging import boxed_answer, marked_answer
+from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks.finer import Finer
+from ani.evaluation.diff import compare_folders
+from ani.evaluation.tasks.gate_shares import GateShares
+from ani.evaluation.benchmarks import data as benchmarks
+from ani.evaluation.benchmarks.judging import boxed_answer, marked_answer
 from ani.training.recipe import Recipe
 from ani.untrusted.folder import unchanged_file
 from ani.untrusted.peft import check_lora

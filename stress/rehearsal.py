@@ -45,8 +45,8 @@ from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.files import TRAINING_LOG
 from ani.tasks import arithmetic_chat
-from ani.tasks.finer import HUB_FILE, HUB_NAME
-from ani.tasks.lm_eval.data import MATH
+from ani.evaluation.tasks.finer import HUB_FILE, HUB_NAME
+from ani.evaluation.benchmarks.data import MATH
 from ani.training.checkpoints import ADAPTER
 from tests.json_lines import read_lines
 from tests.tiny import tiny

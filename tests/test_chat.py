@@ -14,9 +14,9 @@ from ani.errors import InputError
 from ani.injection.methods import METHODS
 from ani.launch import ONE_PROCESS
 from ani.tasks import lm_eval
-from ani.tasks.answering import Answerer
-from ani.tasks.lm_eval.kept import KeptAnswers
-from ani.tasks.lm_eval.model import ChatModel
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.benchmarks.kept import KeptAnswers
+from ani.evaluation.benchmarks.model import ChatModel
 from tests.tiny import pair
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
 
@@ -69,7 +69,7 @@ def test_training_and_evaluation_read_the_same_tokens(name: str, chat: str) -> N
     assert example.input_ids[: example.prompt_length] == asked
     seen: list[list[int]] = []
     model.generate = lambda input_ids, **_: seen.extend(input_ids.tolist()) or input_ids  # type: ignore[assignment,func-returns-value]
-    Answerer(model, tokenizer).greedy_texts([rendered(tokenizer, CHATS[chat])], 1, add_special_tokens=False)
+    TransformersBackend(model, tokenizer).texts([rendered(tokenizer, CHATS[chat])], 1, add_special_tokens=False)
     assert seen == [asked]
     before, after = around_message(tokenizer, CHATS[chat][:-1])
     assert tokenizer("What is 12 + 30?".join((before, after)), add_special_tokens=False)["input_ids"] == asked

@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 import ani.cli
 from ani.errors import InputError
 from ani.results.files import TRAINING_LOG
-from ani.tasks.routing import Routing
+from ani.evaluation.tasks.routing import Routing
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from tests.conftest import save_tiny_llama
@@ -244,7 +244,7 @@ def test_an_interrupted_evaluation_goes_on(
 
         yield count
 
-    monkeypatch.setattr("ani.tasks.counting", counting)
+    monkeypatch.setattr("ani.evaluation.tasks.counting", counting)
     assert run(*arguments, results).code == 130
     assert {path.name for path in results.iterdir()} == {"gsm8k.answers", "run.json"}
     assert len((results / "gsm8k.answers").read_text().splitlines()) == 1 + 2

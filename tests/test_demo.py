@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ani import cells, comparison
-from ani.tasks.gating import Gating
+from ani.evaluation.tasks.gating import Gating
 from tests import test_cli
 from tests.json_lines import read_lines as read
 from tests.training.runs import interrupt_at, interrupted

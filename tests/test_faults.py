@@ -319,7 +319,7 @@ def test_a_killed_evaluation_mixes_no_models(
     out = tmp_path / "out"
     command, other = commands(out)["eval"], ["eval", "--model", tiny_model, "--limit", "1", "--out", out]
     with monkeypatch.context() as patch:
-        patch.setattr("ani.tasks.gating.Gating.answer", interrupted)
+        patch.setattr("ani.evaluation.tasks.gating.Gating.answer", interrupted)
         assert run(*command).code == 130
     assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl"}
     test_cli.assert_refused(run(*other), "holds results of the model")

@@ -10,9 +10,9 @@ from ani import inspect, load_adapter
 from ani.data.calculation_sentences import calculation_sentences
 from ani.injection.adapter import _read_config
 from ani.injection.attach import ani_module
-from ani.tasks.answering import Answerer
-from ani.tasks.calculations import Calculations
-from ani.tasks.gating import Gating
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.calculations import Calculations
+from ani.evaluation.tasks.gating import Gating
 from ani.training.recipe import load_recipe
 from tests.tiny import pair
 
@@ -46,7 +46,7 @@ def test_it_tells_names_from_quantities() -> None:
     room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10")
     assert (room.text, room.injected, capacity.text, capacity.injected) == ("505", False, "10", True)
     task = Gating(count=60)
-    records = list(task.run(Answerer(model, tokenizer), task.questions(seed=1), lambda _: None))
+    records = list(task.run(TransformersBackend(model, tokenizer), task.questions(seed=1), lambda _: None))
     for role, opened in (("nominal", False), ("quantitative", True)):
         decisions = [record.injected for record in records if record.role == role]
         # Chance is a half; its card says what a larger sample measured.
@@ -76,7 +76,7 @@ def test_the_calculator_calculates() -> None:
         assert written(model, tokenizer, prompt).split()[0].partition("<")[0] == answer, prompt
     task = Calculations(count=4, digits=[3], operands=[2])
     problems = task.questions(seed=0)[:4]
-    for record in task.run(Answerer(model, tokenizer), problems, lambda _: None):
+    for record in task.run(TransformersBackend(model, tokenizer), problems, lambda _: None):
         assert record.correct and record.followed, record
 
 

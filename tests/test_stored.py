@@ -24,7 +24,7 @@ from ani.report import build_report
 from ani.report.layers import read_curve, read_selection
 from ani.results.tables import Fitted, Table, markdown
 from ani.tasks import TASKS, presented, read_results
-from ani.tasks.folders import compare_folders
+from ani.evaluation.diff import compare_folders
 from ani.training.recipe import load_recipe
 from ani.training.run import resume_recipe, train
 

@@ -128,8 +128,8 @@ NEEDED = {
     "ani.playground": "gradio",
     "ani.report": "matplotlib",
     "ani.serving.vllm": "vllm",
-    "ani.tasks.lm_eval.kept": "lm_eval",
-    "ani.tasks.lm_eval.model": "lm_eval",
+    "ani.evaluation.benchmarks.kept": "lm_eval",
+    "ani.evaluation.benchmarks.model": "lm_eval",
 }
 """Modules of ours that are for an extra alone, and what they can't be imported without."""
 IMPORT_ALL = """

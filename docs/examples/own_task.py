@@ -12,9 +12,9 @@ from ani.numbers import find_numbers
 from ani.results.scores import Answer, scores
 from ani.results.statistics import share, share_facts
 from ani.results.tables import Cell, Table, percent
-from ani.tasks import TASKS
-from ani.tasks.answering import Answerer
-from ani.tasks.task import Count, Task
+from ani.evaluation.tasks import TASKS
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.task import Count, Task
 
 
 class LargerAnswer(Answer):
@@ -42,7 +42,7 @@ class Larger(Task):
 
     def answer(self, answerer: Answerer, questions: Sequence[Any], count: Count) -> Iterator[LargerAnswer]:
         asked = [f"Which is larger, {a} or {b}? The larger one is" for a, b in questions]
-        outputs = answerer.greedy_texts([answerer.method.write(question) for question in asked], max_new_tokens=12)
+        outputs = answerer.texts([answerer.method.write(question) for question in asked], max_new_tokens=12)
         for pair, question, output in zip(questions, asked, map(answerer.method.read, outputs), strict=True):
             said = next((number.value for number in find_numbers(output)), None)
             judged = {"prediction": None if said is None else str(said), "correct": said == max(map(Decimal, pair))}

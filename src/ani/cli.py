@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -16,7 +17,7 @@ from ani.data import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.launch import end_with_launcher, join, launch, launched, need_one_process
+from ani.launch import end_with_launcher, end_with_parent, launch, launched, need_one_process
 from ani.terminal import chosen, console, console_for, integers, name_and_value, say_where
 
 app = typer.Typer(
@@ -35,7 +36,6 @@ BaseOption = Annotated[
     ),
 ]
 AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
-ProcessesOption = Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")]
 ChatOption = Annotated[
     bool, typer.Option("--chat", help="Read texts as a user's messages, as a model that learnt from chats is asked.")
 ]
@@ -49,15 +49,15 @@ def demo(
     out: Annotated[Path | None, typer.Option("--out", help="Directory for results; default runs/demo.")] = None,
 ) -> None:
     """Train ANI on the embedded model, evaluate before and after, and write a report."""
-    from ani.comparison import DEMO, run_comparison
+    from ani.sweep.plan import DEMO
 
     need_one_process("demo")
     # No layer is looked for where one is named.
     named = any(each.startswith("ani.layer=") and each != "ani.layer=auto" for each in overrides or ())
     changes = ["probe=false"] if named else []
     changes += [] if out is None else [f"output={json.dumps(str(out))}"]
-    with terminal.resumable("continue with the same command"):
-        report = run_comparison(DEMO, console, changes, overrides or ())
+    changes += [f"overrides={json.dumps(list(overrides))}"] if overrides else []
+    report = _compared(DEMO, changes)
     console.print()
     say_where("report", report.resolve(), " (open it in a browser)")
 
@@ -71,13 +71,13 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
-    from ani.answerers import adapted_model, model_and_adapter
+    from ani.evaluation.backend import TransformersBackend
+    from ani.evaluation.spec import adapted_model, model_and_adapter
+    from ani.evaluation.tasks.inspected import Inspected, inspection_table, marked_text
     from ani.results.decisions import DecidedText
-    from ani.tasks.answering import Answerer
-    from ani.tasks.inspected import Inspected, inspection_table, marked_text
 
-    answerer = Answerer(*adapted_model(*model_and_adapter(model, adapter)))
-    decided = DecidedText(text=text, numbers=answerer.decisions(text, [] if chat else None))
+    backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))
+    decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
         return
@@ -93,7 +93,7 @@ def playground(
     port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 7860,
 ) -> None:
     """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
-    from ani.answerers import adapted_model, model_and_adapter
+    from ani.evaluation.spec import adapted_model, model_and_adapter
     from ani.playground import build, launch
 
     page = build(*adapted_model(*model_and_adapter(model, adapter)))
@@ -122,7 +122,6 @@ def probe(
     layers: Annotated[str | None, typer.Option("--layers", help="Comma-separated; default: all.")] = None,
     chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Probe every layer for the roles of numbers and choose the one to inject at."""
@@ -133,7 +132,6 @@ def probe(
     from ani.results.tables import Fitted
 
     wanted = None if layers is None else integers("--layers", layers)
-    team = join(processes)
     with terminal.resumable("start the same command again"), only_process_in(out):
         selection = run(
             load_model(model),
@@ -148,10 +146,7 @@ def probe(
             seed=seed,
             console=console_for(as_json),
             facts={"model": model},
-            processes=team,
         )
-    if not team.main:
-        return
     if as_json:
         print((out / SELECTION).read_text(encoding="utf-8"), end="")
         return
@@ -168,7 +163,7 @@ def train(
         bool, typer.Option("--dry-run", help="Only print parameters, memory and data; loads no weights.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON for scripts.")] = False,
-    processes: ProcessesOption = 1,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")] = 1,
     fsdp: Annotated[bool, typer.Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
 ) -> None:
     """Train an adapter as a recipe says."""
@@ -220,16 +215,17 @@ def compare(
         typer.Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only print what each variant would need.")] = False,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="That share the answering, one a GPU.")] = 1,
-    cell: Annotated[str | None, typer.Option("--cell", hidden=True)] = None,  # what one of those processes is to ask
+    run: Annotated[str | None, typer.Option("--run", hidden=True)] = None,  # the one that this process carries out
 ) -> None:
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
-    from ani.comparison import ask_cell, run_comparison, variant_recipes
+    from ani.sweep.plan import variant_recipes
+    from ani.sweep.run import carry_out_one
 
-    if cell is not None:
-        ask_cell(recipe, cell, join(), console, overrides or ())
-        return
     need_one_process("compare")
+    if run is not None:
+        end_with_parent()
+        carry_out_one(recipe, overrides or (), run, console)
+        return
     if dry:
         from ani.training.dry_run import dry_run, dry_run_view
 
@@ -237,15 +233,14 @@ def compare(
             console.rule(escape(name))
             console.print(*dry_run_view(dry_run(variant)), sep="\n", highlight=False)
         return
+    say_where("report", _compared(recipe, overrides or ()).resolve())
 
-    def asked_by(cell: str) -> None:
-        if code := launch(["compare", str(recipe), *(overrides or ()), "--cell", cell], processes=processes):
-            # The processes say what failed; how to go on is said of an interrupted comparison alone.
-            raise SystemExit(code) if code >= 128 else typer.Exit(code)
+
+def _compared(recipe: Path, overrides: Sequence[str]) -> Path:
+    from ani.sweep.run import in_own_processes, run_comparison
 
     with terminal.resumable("continue with the same command"):
-        page = run_comparison(recipe, console, overrides or (), asked_by=asked_by if processes > 1 else None)
-    say_where("report", page.resolve())
+        return run_comparison(recipe, console, overrides, start=in_own_processes([str(recipe), *overrides]))
 
 
 @app.command("eval")
@@ -281,7 +276,8 @@ def evaluate(
         int | None, typer.Option("--max-new-tokens", min=1, help="Of an answer to gsm8k (512) or math (2048).")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Of benchmarks; default: what fits on a GPU, 8 on a CPU.")
+        int | None,
+        typer.Option("--batch-size", min=1, help="Default: the task's; of benchmarks 64 on a GPU, 8 on a CPU."),
     ] = None,
     forced: Annotated[
         bool, typer.Option("--forced", help="Have decoding write exact results after written calculations.")
@@ -296,14 +292,13 @@ def evaluate(
             "else for benchmarks vLLM, where it is installed and there is a GPU.",
         ),
     ] = "auto",
-    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Resumes benchmarks."""
-    from ani.answerers import Candidate, model_for
+    """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Started again, it goes on."""
     from ani.data.arithmetic import SYMBOLS
-    from ani.tasks.folders import evaluate as run
-    from ani.tasks.folders import evaluated_tasks, with_options
+    from ani.evaluation.run import evaluate as run
+    from ani.evaluation.run import evaluated_tasks, with_options
+    from ani.evaluation.spec import ModelSpec, model_for
 
     asked = with_options(
         chosen("task", tasks, evaluated_tasks()),
@@ -313,20 +308,17 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         chat=chat,
     )
-    candidate = Candidate(model_for(model, adapter), adapter, backend, batch_size, forced)
-    candidate = candidate.settled(asked, out, alone=processes == 1 and not launched())
-    team = join(processes)
-    how = "start the same command again: benchmarks go on, other tasks begin anew"
-    with terminal.resumable(how), only_process_in(out):
+    need_one_process("eval")
+    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, forced).resolved(asked, out)
+    with terminal.resumable("start the same command again"), only_process_in(out):
         try:
-            answerer = candidate.load(asked, out)
-            shown = console_for(as_json)
-            results = run(asked, answerer, out, seed=seed, console=shown, facts=candidate.facts, processes=team)
+            loaded = spec.load(asked, out)
+            results = run(asked, loaded, out, seed=seed, console=console_for(as_json), facts=spec.facts)
         except InputError:
-            candidate.clear(out)
+            spec.clear(out)
             raise
-        candidate.clear(out)
-    if as_json and team.main:
+        spec.clear(out)
+    if as_json:
         print(json.dumps(results, ensure_ascii=False))
 
 
@@ -344,25 +336,20 @@ def gate_shares(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Texts of each, drawn at random.")] = None,
     chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    processes: ProcessesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
-    from ani.answerers import adapted_model, model_and_adapter, need_gate
-    from ani.tasks.answering import Answerer
-    from ani.tasks.folders import evaluate as run
-    from ani.tasks.gate_shares import GateShares
+    from ani.evaluation.run import evaluate as run
+    from ani.evaluation.spec import ModelSpec, model_and_adapter
+    from ani.evaluation.tasks.gate_shares import GateShares
 
-    team = join(processes)
-    model, adapter = model_and_adapter(model, adapter)
+    need_one_process("gate-shares")
     task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit, chat=chat)
+    spec = ModelSpec(*model_and_adapter(model, adapter))
     with terminal.resumable("start the same command again"), only_process_in(out):
-        attached, tokenizer = adapted_model(model, adapter)
-        need_gate(attached, adapter or model, "ani gate-shares")
-        answerer, facts = Answerer(attached, tokenizer), {"model": model, "adapter": adapter}
-        shown = console_for(as_json)
-        results = run([task], answerer, out, seed=seed, console=shown, facts=facts, processes=team)
-    if as_json and team.main:
+        loaded = spec.load([task], out)
+        results = run([task], loaded, out, seed=seed, console=console_for(as_json), facts=spec.facts)
+    if as_json:
         print(json.dumps(results[task.name], ensure_ascii=False))
 
 
@@ -373,8 +360,8 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p."""
+    from ani.evaluation.diff import backends_differ, compare_folders
     from ani.results.tables import Fitted
-    from ani.tasks.folders import backends_differ, compare_folders
 
     tables, results = compare_folders(run, baseline)
     if note := backends_differ(run, baseline):

@@ -20,8 +20,7 @@ DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def is_main() -> bool:
     """Whether this is the process that prints and writes: the first that a launcher started, or the only one.
 
-    By the launcher's variables, so before the processes have met; of those that have, `Processes.main` says it
-    (evaluation), or accelerate's `is_main_process` (training).
+    By the launcher's variables, so before the processes have met; later accelerate's `is_main_process` says it.
     """
     return int(os.environ.get("WORLD_SIZE", 1)) == 1 or os.environ.get("RANK", "0") == "0"
 

@@ -1,92 +1,17 @@
-"""Several processes at one piece of work: starts them, deals items out, gathers what they made; knows no work.
-
-`accelerate launch` starts them, by the user's hand or by `launch`; they meet over gloo, so GPUs aren't needed.
-"""
+"""Several processes that train one model: `accelerate launch` starts them, by the user's hand or by `launch`."""
 
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
-from itertools import chain, zip_longest
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 from ani.errors import InputError
 
-Item = TypeVar("Item")
-Made = TypeVar("Made")
-
 _FAILURES, _EXIT_CODE = "ani/failures", "ani/exit code"
-
-
-class Processes:
-    """The processes that share a piece of work, as one of them sees them; without arguments: this one alone.
-
-    `rank` is this one's of `count`, 0 the main process's; `store` counts for all of them.
-    """
-
-    def __init__(self, rank: int = 0, count: int = 1, store: Any = None) -> None:
-        self.rank, self.count = rank, count
-        self._store = store
-        self._counters = 0
-
-    @property
-    def main(self) -> bool:
-        """Whether this is the one that prints and writes."""
-        return self.rank == 0
-
-    def share(self, items: Sequence[Item], together: int = 1) -> list[Sequence[Item]]:
-        """This process's batches of `together` items: all have the same, whatever their number, and each its own."""
-        batches = [items[first : first + together] for first in range(0, len(items), together)]
-        return batches[self.rank :: self.count]
-
-    def mapped(
-        self, items: Sequence[Item], make: Callable[[Sequence[Item]], Iterable[Made]], together: int = 1
-    ) -> Iterator[Made]:
-        """What is made of all items, batch by batch, in their order; nothing but on the main process."""
-        everyone = self.gathered([list(make(batch)) for batch in self.share(items, together)])
-        for one_each in zip_longest(*everyone, fillvalue=()):
-            yield from chain.from_iterable(one_each)
-
-    def gathered(self, mine: Made) -> list[Made]:
-        """What every process has, by rank; empty but on the main process. All must call it."""
-        if self.count == 1:
-            return [mine]
-        from torch import distributed
-
-        everyone: list[Any] | None = [None] * self.count if self.main else None
-        distributed.gather_object(mine, everyone)
-        return everyone or []
-
-    def from_main(self, make: Callable[[], Made]) -> Made:
-        """What the main process makes, on all. All must call it."""
-        made = [make() if self.main else None]
-        if self.count > 1:
-            from torch import distributed
-
-            distributed.broadcast_object_list(made, src=0)
-        return cast(Made, made[0])
-
-    def counted(self, count: Callable[[int], None]) -> Callable[[int], None]:
-        """A counter of what all of them do, each calling it with its own amounts; the main process's shows it."""
-        if self._store is None:
-            return count
-        self._counters += 1
-        name, shown = f"ani/counter {self._counters}", 0
-
-        def add(amount: int) -> None:
-            nonlocal shown
-            done = self._store.add(name, amount)
-            if self.main:
-                count(done - shown)
-                shown = done
-
-        return add
-
-
-ONE_PROCESS = Processes()
 
 
 def launched() -> bool:
@@ -101,38 +26,17 @@ def need_one_process(command: str) -> None:
 
 
 def end_with_launcher() -> None:
-    """Nobody is left behind by a launcher that is killed (on Linux)."""
+    """Exit when the launcher dies (Linux: PR_SET_PDEATHSIG)."""
     if launched():
         end_with_parent()
 
 
 def end_with_parent() -> None:
-    """This process ends with the one that started it, even if that is killed (on Linux)."""
+    """Exit when the process that started this one dies (Linux: PR_SET_PDEATHSIG)."""
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
-
-
-def join(processes: int = 1) -> Processes:
-    """The processes that the launcher started, each with a GPU of its own if there are enough; else `ONE_PROCESS`.
-
-    Where there are to be several and no launcher has started them, they start here, and this process ends with them.
-    """
-    if not launched():
-        if processes > 1:
-            sys.exit(launch(sys.argv[1:], processes=processes))
-        return ONE_PROCESS
-    import torch
-
-    end_with_launcher()
-    store, rank, count = _meeting_point()
-    if not torch.distributed.is_initialized():
-        forever = timedelta(weeks=52)  # if a process dies, their launcher ends all that wait for it
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=forever)
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
-    return Processes(rank, count, store)
 
 
 def fail(code: int, say: Callable[[], None]) -> NoReturn:

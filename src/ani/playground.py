@@ -13,11 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.chat import around_message
 from ani.errors import InputError
+from ani.evaluation.backend import TransformersBackend
 from ani.injection.attach import ani_module
 from ani.injection.gate_view import gate_view
 from ani.injection.inspection import NumberDecision, forced_gates, forced_numbers, inspect
 from ani.serving.checkpoint import merged_method
-from ani.tasks.answering import Answerer
 
 GATES = {"as learnt": None, "open": True, "shut": False}
 EXAMPLE = "Room 505 has a capacity of 10. How many people can be in it?"
@@ -145,8 +145,9 @@ def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str
     """
     if not text.strip():
         raise InputError("there is no text to answer; type one")
-    prompt, _ = _prompt(model, tokenizer, text)
-    return Answerer(model, tokenizer).greedy_texts([prompt], max_new_tokens, add_special_tokens=False)[0]
+    _prompt(model, tokenizer, text)
+    (written,) = TransformersBackend(model, tokenizer).texts([[{"role": "user", "content": text}]], max_new_tokens)
+    return written
 
 
 def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[str, list[int]]:

@@ -18,8 +18,8 @@ from rich.console import Console
 from ani.models import load_model, load_tokenizer
 from ani.report import build_report
 from ani.tasks import TASKS, read_results, task_class
-from ani.tasks.answering import Answerer
-from ani.tasks.folders import evaluate
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.run import evaluate
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
@@ -67,12 +67,12 @@ def test_its_questions(larger: Any) -> None:
 )
 def test_its_judgement(output: str, prediction: str | None, correct: bool, larger: Any) -> None:
     with patch.object(Answerer, "greedy_texts", lambda *_, **__: [output]):
-        (record,) = larger().answer(Answerer(Any, Any), [("9.9", "9.11")], lambda _: None)  # type: ignore[arg-type]
+        (record,) = larger().answer(TransformersBackend(Any, Any), [("9.9", "9.11")], lambda _: None)  # type: ignore[arg-type]
     assert (record.prediction, record.correct) == (prediction, correct)
 
 
 def test_it_is_asked_and_shown(larger: Any, tiny_model: Path, tmp_path: Path) -> None:
-    answerer = Answerer(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)))
+    answerer = TransformersBackend(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)))
     console = Console(file=io.StringIO(), record=True)
     results = evaluate([larger(count=4)], answerer, tmp_path / "out", seed=0, console=console)
     assert results["larger"]["total"] == 4

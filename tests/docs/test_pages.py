@@ -30,8 +30,8 @@ from ani.injection.config import REMOVED_SETTINGS
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings
-from ani.tasks import TASKS
-from ani.tasks.folders import evaluated_tasks
+from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks.folders import evaluated_tasks
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
 from tests.tiny import pair

@@ -28,10 +28,10 @@ from ani.numbers.numerologic import remove_digit_counts
 from ani.report import build_report
 from ani.results.files import Record, read_records
 from ani.settings import load_settings
-from ani.tasks.finer import Finer, FinerSentence
-from ani.tasks.folders import compare_folders
-from ani.tasks.lm_eval.data import math_questions, mmlu_questions
-from ani.tasks.lm_eval.judging import boxed_answer
+from ani.evaluation.tasks.finer import Finer, FinerSentence
+from ani.evaluation.diff import compare_folders
+from ani.evaluation.benchmarks.data import math_questions, mmlu_questions
+from ani.evaluation.benchmarks.judging import boxed_answer
 from ani.training.recipe import Recipe, load_recipe
 from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
 from tests.refusals import refused

@@ -212,7 +212,7 @@ def test_values_that_cannot_be(settings: dict[str, Any]) -> None:
 
 
 def test_a_gate_of_results_decides_about_no_number() -> None:
-    from ani.tasks.answering import Answerer
+    from ani.evaluation.backend import TransformersBackend
 
     with pytest.raises(InputError, match="injects results of calculations alone"):
-        Answerer(*model_of("llama", "results")).labelled_decisions("Room 505")
+        TransformersBackend(*model_of("llama", "results")).labelled_decisions("Room 505")

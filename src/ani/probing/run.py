@@ -3,13 +3,11 @@
 Knows nothing about the command line.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
 from rich.console import Console
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -19,7 +17,6 @@ from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.launch import ONE_PROCESS, Processes
 from ani.probing.curve import ProbedRole
 from ani.probing.probes import Bools, ProbeResults, probe_layers
 from ani.probing.selection import LayerSelection, choose_layer, preset_for
@@ -104,7 +101,6 @@ def probe(
     seed: int = 0,
     console: Console | None = None,
     facts: Mapping[str, Any] | None = None,
-    processes: Processes = ONE_PROCESS,
 ) -> LayerSelection:
     """`select_layer` with data from files, and with its results in files.
 
@@ -116,16 +112,13 @@ def probe(
         held_out: Likewise, to test on; None: `data` itself, domain by domain.
         sentences: How many of each at most; None: all of a file, 4,000 of an own set.
         facts: What `run.json` says of the model.
-        processes: Those that share the sentences, all calling this; the main one fits the probes and writes.
 
     Raises:
         InputError: As for `select_layer`; or a file is missing or malformed.
     """
     data = data or own_set(policy)
     sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
-    selection, results = _probe(model, tokenizer, sets, policy, chat, layers, seed, out, console, processes)
-    if not processes.main:
-        return selection
+    selection, results = _probe(model, tokenizer, sets, policy, chat, layers, seed, out, console)
     # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
     for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, RUN):
         (out / name).unlink(missing_ok=True)
@@ -175,10 +168,8 @@ def _probe(
     seed: int,
     directory: Path | None,
     console: Console | None,
-    processes: Processes = ONE_PROCESS,
 ) -> tuple[LayerSelection, ProbeResults]:
-    if console is None or not processes.main:
-        console = Console(quiet=True)
+    console = console or Console(quiet=True)
     base = base_model(model)
     with counting(console, "sentences read", sum(map(len, sets))) as count:
         states = [
@@ -192,24 +183,15 @@ def _probe(
                 seed=seed,
                 directory=directory,
                 on_sentence=count,
-                processes=processes,
             )
             for sentences in sets
         ]
 
-    def probed() -> tuple[LayerSelection, ProbeResults]:
-        with counting(console, "layers probed", len(states[0].layers)) as count:
-            device = base.device if base.device.type == "cuda" else "cpu"
-            threads = torch.get_num_threads()
-            torch.set_num_threads(min(os.cpu_count() or 1, threads * processes.count))  # the others only wait
-            try:
-                results = probe_layers(*states, seed=seed, device=device, on_layer=count)
-            finally:
-                torch.set_num_threads(threads)
-        layer_count = len(decoder_layers(base))
-        return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
-
-    return processes.from_main(probed)
+    with counting(console, "layers probed", len(states[0].layers)) as count:
+        device = base.device if base.device.type == "cuda" else "cpu"
+        results = probe_layers(*states, seed=seed, device=device, on_layer=count)
+    layer_count = len(decoder_layers(base))
+    return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
 
 
 def _records(

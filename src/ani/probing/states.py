@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,7 +25,6 @@ from ani.injection.attach import base_model, decoder_layers, is_attached
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.launch import ONE_PROCESS, Processes
 from ani.models import evaluating
 from ani.numbers.grammar import find_numbers
 
@@ -58,8 +57,7 @@ class NumberStates(NamedTuple):
     layers: tuple[int, ...]
     """Which `hidden_states[l]` of transformers were read, ascending; 0 is the embedding output."""
     states: torch.Tensor
-    """(layers, N, hidden size) in the model's dtype; lies in a file that vanishes with it, not in memory. Of several
-    processes the main one has it, the others one of N = 0."""
+    """(layers, N, hidden size) in the model's dtype; lies in a file that vanishes with it, not in memory."""
 
 
 def number_states(
@@ -74,7 +72,6 @@ def number_states(
     seed: int = 0,
     directory: Path | None = None,
     on_sentence: Callable[[int], None] = lambda amount: None,
-    processes: Processes = ONE_PROCESS,
 ) -> NumberStates:
     """Read the hidden states at equally many names and quantities (paper Section "Optimal Layer Selection").
 
@@ -90,7 +87,6 @@ def number_states(
         directory: On its disk lies the file of states, unnamed; it need not exist. None: the system's temporary
             directory.
         on_sentence: Called with the number of sentences that are done.
-        processes: Those that share the sentences, all calling this.
 
     Raises:
         InputError: If the model has ANI attached or lacks a layer, or the sentences hold fewer than two roles.
@@ -114,21 +110,11 @@ def number_states(
     others = len(find_numbers(around[0]))
     numbers = _balanced(list(_numbers(locator, sentences, token_ids, others)), max_numbers, seed)
     width = int(base.config.get_text_config().hidden_size)
-    if processes.main:
-        states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
-    else:
-        states = torch.empty((len(layers), 0, width), dtype=base.dtype)
-    batches = list(_batches(numbers, token_ids))
+    states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
     with torch.inference_mode(), evaluating(base):
-        # A batch for each process, then what they read: the states of all sentences have no room in memory.
-        for first in range(0, len(batches), processes.count):
-            now = batches[first : first + processes.count]
-            mine = None
-            if processes.rank < len(now):
-                mine = _read(base, layers, numbers, now[processes.rank], token_ids)
-            for batch, read in zip(now, processes.gathered(mine), strict=False):  # the last round may lack some
-                states[:, batch] = cast(torch.Tensor, read)
-                on_sentence(len({numbers[i].sentence for i in batch}))
+        for batch in _batches(numbers, token_ids):
+            states[:, batch] = _read(base, layers, numbers, batch, token_ids)
+            on_sentence(len({numbers[i].sentence for i in batch}))
     return NumberStates(numbers, layers, states)
 
 

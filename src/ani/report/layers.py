@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ani.errors import InputError
+from ani.evaluation.task import Task
+from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
+from ani.evaluation.tasks.benchmarks import Math
 from ani.probing.curve import LayerPoint, SelectedLayer, layers_table
 from ani.report.layer_figures import EffectsByLayer, LayerCurve, LayerEffect, TaskOverProbe
 from ani.results.files import LAYERS, SELECTION, Run, read_object, read_records
@@ -13,9 +16,6 @@ from ani.results.scores import Score
 from ani.results.sections import Figure, Headline, Section
 from ani.results.statistics import Correlation, Estimate, correlation, mean_share
 from ani.results.tables import Cell, Table, percent
-from ani.tasks.arithmetic import Arithmetic, ArithmeticAnswer
-from ani.tasks.benchmarks import Math
-from ani.tasks.task import Task
 
 PROBES_NOTE = (
     "A linear probe tells from the hidden state after a layer (0: the embedding output) whether a number is a quantity "

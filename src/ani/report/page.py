@@ -12,6 +12,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from ani.errors import InputError
+from ani.evaluation.run import presented, read_results
+from ani.evaluation.tasks import TASKS
 from ani.files import replacing_file
 from ani.report.figures import draw
 from ani.report.layers import effects_section, layers_section, read_curve, read_selection
@@ -19,7 +21,6 @@ from ani.report.published import published_section
 from ani.report.training import TrainingStep, training_section
 from ani.results.files import LAYERS, REPORT, RUN, TRAINING_LOG, Run, read_records, read_run
 from ani.results.sections import Section
-from ani.tasks import TASKS, presented, read_results
 
 
 @cache

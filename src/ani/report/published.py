@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ani.evaluation.task import Task
+from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
+from ani.evaluation.tasks.benchmarks import BenchmarkAnswer, Gsm8k, Math, Mmlu
 from ani.results.scores import differences, scores
 from ani.results.sections import Section
 from ani.results.tables import MISSING, Cell, Table, percent, points
-from ani.tasks.arithmetic import Arithmetic, ArithmeticAnswer
-from ani.tasks.benchmarks import BenchmarkAnswer, Gsm8k, Math, Mmlu
-from ani.tasks.task import Task
 
 NOTE = "The published value stands beneath each measured one. Intervals are of the measured ones."
 GAIN = " gain"

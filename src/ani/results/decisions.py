@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from ani.results.files import Integer, Probability, Record
-from ani.results.scores import Asked
+from ani.results.scores import TaskRecord
 
 
 class DecidedNumber(Record):
@@ -20,7 +20,7 @@ class DecidedNumber(Record):
     injected: bool
 
 
-class DecidedText(Asked):
+class DecidedText(TaskRecord):
     """A text and its numbers, in their order; a line of `inspected.jsonl`."""
 
     text: str

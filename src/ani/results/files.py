@@ -1,7 +1,6 @@
 """Result files: their names, and records as JSON lines, whole or not at all; knows nothing about what was measured."""
 
 import errno
-import glob
 import json
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
@@ -78,12 +77,6 @@ def task_file(folder: Path, task: str) -> Path:
     return folder / f"{task}.jsonl"
 
 
-def kept_files(kept: Path) -> list[Path]:
-    """What a long task keeps answers in: the main process's file, if there is one, and those of others beside it."""
-    name = glob.escape(kept.name)
-    return [*kept.parent.glob(name), *kept.parent.glob(f"{name}.[0-9]*")]
-
-
 def read_run(folder: Path) -> Run | None:
     """A folder's `run.json`; None if there is none."""
     return read_object(folder / RUN, Run) if (folder / RUN).is_file() else None
@@ -103,17 +96,22 @@ def read_records(path: Path, kind: type[R]) -> list[R]:
     Raises:
         InputError: a line is malformed; names the file, the line and the key.
     """
-    records = []
     # Split on b"\n" alone: str.splitlines would also break at U+2028, which may stand raw in a JSON string.
-    for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            records.append(kind.model_validate_json(line))
-        except ValidationError as error:
-            message = f"{path}, line {number}: {first_problem(error)}; correct the line or delete it"
-            raise InputError(message) from error
-    return records
+    lines = enumerate(_bytes(path).split(b"\n"), start=1)
+    return [parsed_record(line, kind, f"{path}, line {number}") for number, line in lines if line.strip()]
+
+
+def parsed_record(line: str | bytes, kind: type[R], where: str) -> R:
+    """The record of a line; raises InputError, naming the place and the key, if it is malformed."""
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        raise InputError(f"{where}: {first_problem(error)}; correct the line or delete it") from error
+
+
+def record_json(record: Record) -> str:
+    """The record as one line of JSON."""
+    return json.dumps(record.model_dump(mode="json", exclude_unset=True), ensure_ascii=False)
 
 
 def write_records(path: Path, records: Iterable[R]) -> list[R]:
@@ -121,7 +119,7 @@ def write_records(path: Path, records: Iterable[R]) -> list[R]:
     written = []
     with replacing_file(path) as file:
         for record in records:
-            file.write(json.dumps(record.model_dump(mode="json", exclude_unset=True), ensure_ascii=False) + "\n")
+            file.write(record_json(record) + "\n")
             written.append(record)
     return written
 

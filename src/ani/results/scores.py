@@ -14,7 +14,7 @@ ONE_MODEL = "model"
 """The run of results that aren't a comparison's."""
 
 
-class Asked(Record):
+class TaskRecord(Record):
     """What a model made of a question, or what its gate did."""
 
     run: str = ONE_MODEL
@@ -28,7 +28,7 @@ class Asked(Record):
         raise NotImplementedError
 
 
-class Answer(Asked):
+class Answer(TaskRecord):
     """A judged answer."""
 
     prediction: str | None = None
@@ -36,7 +36,7 @@ class Answer(Asked):
     correct: bool
 
 
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=TaskRecord)
 J = TypeVar("J", bound=Answer)
 Key = Callable[[J], Any]
 _Right = dict[Hashable, list[bool]]

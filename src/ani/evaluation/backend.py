@@ -1,0 +1,384 @@
+"""What answers: a loaded transformers model, or a checkpoint in vLLM. Both generate and score; the first decides."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from ani.errors import InputError
+from ani.injection.methods import METHODS, Method
+from ani.numbers import find_numbers
+from ani.results.decisions import DecidedNumber
+
+if TYPE_CHECKING:
+    from transformers import (
+        DynamicCache,
+        LogitsProcessor,
+        PreTrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
+
+Prompt = str | Sequence[Mapping[str, str]]
+"""A text to go on with, or chat messages to answer."""
+
+MAX_LENGTH = 4096
+"""Tokens of prompt and answer together (paper, "Hyperparameters")."""
+SHORTEST_PREFIX = 64
+"""Tokens that all prompts must begin with before their keys and values are computed once for all."""
+
+
+class RewrittenNumbers(InputError):
+    """The tokenizer changes the numbers of a text, so that the model reads others."""
+
+
+def longest_text(config: PreTrainedConfig) -> int:
+    """How many tokens of prompt and answer a model is given at most."""
+    return min(MAX_LENGTH, getattr(config.get_text_config(), "max_position_embeddings", MAX_LENGTH))
+
+
+class Backend(ABC):
+    """A model that answers, and how texts are written for it."""
+
+    tokenizer: PreTrainedTokenizerBase
+    config: PreTrainedConfig
+    method: Method
+    """What trained the model's adapter: it writes prompts its own way, and reads what the model writes."""
+    on_gpu = False
+    has_gate = False
+    """Whether `decide` can be asked."""
+    gates_numbers = False
+    """Whether the gate decides about numbers of the text, and not about results of calculations alone."""
+
+    def ids(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt as the method writes it; of chat messages by the model's template, up to the answer."""
+        from ani.chat import rendered
+
+        if isinstance(prompt, str):
+            return cast(list[int], self.tokenizer(self.method.write(prompt))["input_ids"])
+        messages = [{**message, "content": self.method.write(message["content"])} for message in prompt]
+        return cast(list[int], self.tokenizer.encode(rendered(self.tokenizer, messages), add_special_tokens=False))
+
+    def generate(
+        self, prompts: Sequence[Prompt], max_new_tokens: int, *, stop: Sequence[str] = (), batch_size: int | None = None
+    ) -> Iterator[tuple[int, str]]:
+        """Answer greedily: position in `prompts` and text without special tokens, in the order in which they are done.
+
+        Args:
+            prompts: One that is too long for the model loses its beginning.
+            max_new_tokens: At most, each.
+            stop: Texts before which an answer ends.
+            batch_size: Prompts a forward pass, unless the backend has been told another; None: all. vLLM makes its own.
+        """
+        room = max(1, longest_text(self.config) - max_new_tokens)
+        rows = [self.ids(prompt)[-room:] for prompt in prompts]
+        for position, ids in self._generate(rows, max_new_tokens, list(stop), batch_size):
+            text = cast(str, self.tokenizer.decode(ids, skip_special_tokens=True))
+            for end in stop:
+                text = text.split(end)[0]
+            yield position, self.method.read(text)
+
+    def texts(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
+        """What `generate` gives, in the order of the prompts."""
+        return [text for _, text in sorted(self.generate(prompts, max_new_tokens))]
+
+    @abstractmethod
+    def _generate(
+        self, rows: Sequence[list[int]], max_new_tokens: int, stop: list[str], batch_size: int | None
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Position in `rows`, and the new token ids; these may go on behind an end token."""
+
+    def score(
+        self, prompts: Sequence[Prompt], continuations: Sequence[str], *, batch_size: int | None = None
+    ) -> Iterator[tuple[int, list[float]]]:
+        """Position in `prompts`, and each continuation's log-probability of coming next, in the order in which they are
+        done. A continuation is one token; raises InputError where the tokenizer writes more."""
+        tokens = [cast(list[int], self.tokenizer.encode(text, add_special_tokens=False)) for text in continuations]
+        if longer := [text for text, ids in zip(continuations, tokens, strict=True) if len(ids) != 1]:
+            raise InputError(f"the tokenizer writes {longer[0]!r} in several tokens, so it can't be scored as one")
+        room = longest_text(self.config) - 1  # vLLM can't but write a token
+        rows = [self.ids(prompt)[-room:] for prompt in prompts]
+        yield from self._score(rows, [token for (token,) in tokens], batch_size)
+
+    @abstractmethod
+    def _score(
+        self, rows: Sequence[list[int]], tokens: list[int], batch_size: int | None
+    ) -> Iterator[tuple[int, list[float]]]:
+        """Position in `rows`, and the log-probability of each of `tokens` being the next one."""
+
+    def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
+        """The gate's decision about each number of a text.
+
+        Args:
+            text: Read as a user's message, if `before` is given.
+            before: The chat's messages before it; None: the text is a prompt by itself.
+
+        Raises:
+            InputError: This backend has no gate to ask.
+        """
+        raise InputError("vLLM doesn't give the gate's decisions: use the backend transformers")
+
+    def decide_roles(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
+        """`decide` for each of `find_numbers(text)`, in order.
+
+        Raises:
+            RewrittenNumbers: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model
+                reads other numbers than the labelled ones.
+            InputError: The adapter injects results of calculations alone.
+        """
+        if self.has_gate and not self.gates_numbers:
+            raise InputError(
+                "this adapter injects results of calculations alone, so its gate decides about no number; name one "
+                "with values: literals or both"
+            )
+        found, written = [each for each in self.decide(text, before) if each.text != "="], find_numbers(text)
+        if [decision.value for decision in found] != [str(number.value) for number in written]:
+            raise RewrittenNumbers(
+                f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
+                f"{[decision.value for decision in found]}, so their roles aren't known; use one that keeps the text"
+            )
+        return tuple(found)
+
+
+class TransformersBackend(Backend):
+    """A loaded model.
+
+    Args:
+        model: In evaluation mode; a PeftModel will do, with ANI attached or without.
+        tokenizer: Any padding side.
+        method: As `Backend.method`.
+        batch_size: Prompts a forward pass, whatever a task would choose.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        method: Method = METHODS["ani"],
+        batch_size: int | None = None,
+    ) -> None:
+        from ani.injection.attach import has_gate, number_locator
+
+        self.model, self.tokenizer, self.method, self.batch_size = model, tokenizer, method, batch_size
+        self.config = model.config
+        self.on_gpu = model.device.type == "cuda"
+        self.has_gate = has_gate(model)
+        self.gates_numbers = self.has_gate and number_locator(model).values != "results"
+
+    def _generate(
+        self, rows: Sequence[list[int]], max_new_tokens: int, stop: list[str], batch_size: int | None
+    ) -> Iterator[tuple[int, list[int]]]:
+        import torch
+
+        prefix, cache = self._shared_prefix(rows)
+        ends = self.model.generation_config.eos_token_id
+        settings: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "do_sample": False,
+            "logits_processor": decoding(self.method, self.tokenizer),
+            "pad_token_id": self.tokenizer.pad_token_id,
+            "eos_token_id": [*({*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None})],
+            **({"stop_strings": stop, "tokenizer": self.tokenizer} if stop else {}),
+        }
+        for first, batch in self._batches(rows, batch_size):
+            longest = max(map(len, batch))
+            # Of rows with a shared prefix the padding stands behind it.
+            ids = [
+                [*prefix, *[self.tokenizer.pad_token_id] * (longest - len(row)), *row[len(prefix) :]] for row in batch
+            ]
+            mask = [[*[1] * len(prefix), *[0] * (longest - len(row)), *[1] * (len(row) - len(prefix))] for row in batch]
+            if cache is not None:
+                settings["past_key_values"] = copy.deepcopy(cache)
+                settings["past_key_values"].batch_repeat_interleave(len(batch))
+            with torch.inference_mode():
+                generated = cast(Any, self.model).generate(
+                    input_ids=torch.tensor(ids, device=self.model.device),
+                    attention_mask=torch.tensor(mask, device=self.model.device),
+                    **settings,
+                )
+            yield from enumerate(generated[:, longest:].tolist(), start=first)
+
+    def _shared_prefix(self, rows: Sequence[list[int]]) -> tuple[list[int], DynamicCache | None]:
+        """What all rows begin with, up to the end of a line, and its keys and values; nothing where that is too short,
+        or layers have sliding windows, whose keys are gone."""
+        import torch
+        from transformers import DynamicCache
+
+        same = zip(min(rows), max(rows), strict=False) if len(rows) > 1 else ()
+        prefix = [token for token, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], same)]
+        prefix = prefix[: min(map(len, rows)) - 1]
+        while prefix and "\n" not in cast(str, self.tokenizer.decode(prefix[-1:])):  # no number goes on beyond a line
+            prefix.pop()
+        cache = DynamicCache(config=self.config)
+        if len(prefix) < SHORTEST_PREFIX or any(cache.is_sliding):
+            return [], None
+        with torch.inference_mode():
+            cast(Any, self.model)(
+                input_ids=torch.tensor([prefix], device=self.model.device), past_key_values=cache, use_cache=True
+            )
+        return prefix, cache
+
+    def _score(
+        self, rows: Sequence[list[int]], tokens: list[int], batch_size: int | None
+    ) -> Iterator[tuple[int, list[float]]]:
+        import torch
+
+        device = self.model.device
+        for first, batch in self._batches(rows, batch_size):
+            longest = max(map(len, batch))
+            padding = [longest - len(row) for row in batch]
+            ids = [[*row, *[self.tokenizer.pad_token_id] * pad] for row, pad in zip(batch, padding, strict=True)]
+            mask = [[1] * len(row) + [0] * pad for row, pad in zip(batch, padding, strict=True)]
+            columns, where = torch.tensor([len(row) - 1 for row in batch], device=device).unique(return_inverse=True)
+            with torch.inference_mode(), _logits_in_float32(self.model):
+                logits = cast(Any, self.model)(
+                    input_ids=torch.tensor(ids, device=device),
+                    attention_mask=torch.tensor(mask, device=device),
+                    logits_to_keep=columns,
+                    use_cache=False,
+                ).logits
+            last = logits[torch.arange(len(batch), device=device), where].float().log_softmax(dim=-1)
+            yield from enumerate(last[:, tokens].tolist(), start=first)
+
+    def _batches(self, rows: Sequence[list[int]], batch_size: int | None) -> Iterator[tuple[int, Sequence[list[int]]]]:
+        """The place of each batch's first row, and its rows."""
+        size = self.batch_size or batch_size or len(rows)
+        for first in range(0, len(rows), size):
+            yield first, rows[first : first + size]
+
+    def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
+        from ani.chat import around_message
+        from ani.injection.inspection import inspect
+
+        around = None if before is None else around_message(self.tokenizer, before)
+        return tuple(
+            DecidedNumber(
+                **{
+                    **found._asdict(),
+                    "value": str(found.value),
+                    "alpha": None if math.isnan(found.alpha) else found.alpha,
+                }
+            )
+            for found in inspect(self.model, self.tokenizer, text, around=around)
+        )
+
+
+class VllmBackend(Backend):
+    """A checkpoint in vLLM, which makes its own batches.
+
+    Its numbers are those of transformers as far as that is possible: the same dtype, `longest_text` tokens, logits in
+    float32, and the generation config's end tokens and repetition penalty (the rest of it is for sampling).
+
+    Args:
+        name: Directory, hub name, or `smollm2`; a merged checkpoint for a model with an adapter.
+        method: As `Backend.method`.
+
+    Raises:
+        InputError: There is no vLLM, no such model, or one that vLLM doesn't serve with ANI.
+    """
+
+    def __init__(self, name: str, method: Method = METHODS["ani"]) -> None:
+        from ani.models import default_dtype, load_config, load_tokenizer, model_source
+        from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
+
+        # Before its first import: standard output is for results.
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        # An engine in a process of its own outlives a killed one, and keeps its memory.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        need_vllm()
+        self.tokenizer, self.config, self.method = load_tokenizer(name), load_config(name), method
+        settings = servable(self.config, name)
+        from vllm import LLM
+
+        llm = LLM(
+            model_source(name),
+            dtype=cast(Any, str(default_dtype()).removeprefix("torch.")),
+            load_format="safetensors",  # never a pickle
+            config_format="hf",  # where a repository has Mistral's own files too, the same as transformers reads
+            tokenizer_mode="hf",
+            trust_remote_code=False,
+            max_model_len=longest_text(self.config),
+            enable_prefix_caching=caches_prefixes(settings),
+            # In bfloat16 logits have three digits: letters would tie.
+            hf_overrides={"head_dtype": "float32"},
+            use_tqdm_on_load=False,
+        )
+        self._engine: Any = llm.llm_engine
+        self._penalty: float = llm.get_default_sampling_params().repetition_penalty
+        self._names = map(str, itertools.count())
+
+    def _generate(
+        self, rows: Sequence[list[int]], max_new_tokens: int, stop: list[str], batch_size: int | None
+    ) -> Iterator[tuple[int, list[int]]]:
+        end = self.tokenizer.eos_token_id
+        found = self._asked(
+            rows,
+            max_tokens=max_new_tokens,
+            stop=stop,
+            stop_token_ids=[] if end is None else [end],
+            detokenize=bool(stop),
+            repetition_penalty=self._penalty,
+        )
+        for position, output in found:
+            yield position, list(output.token_ids)
+
+    def _score(
+        self, rows: Sequence[list[int]], tokens: list[int], batch_size: int | None
+    ) -> Iterator[tuple[int, list[float]]]:
+        for position, output in self._asked(rows, max_tokens=1, detokenize=False, logprob_token_ids=tokens):
+            yield position, [output.logprobs[0][token].logprob for token in tokens]
+
+    def _asked(self, rows: Sequence[list[int]], **settings: Any) -> Iterator[tuple[int, Any]]:
+        # Not by LLM.generate: it returns when all are done, and what a killed run had done would be lost.
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        waiting = {}
+        for position, row in enumerate(rows):
+            waiting[name := next(self._names)] = position
+            params = SamplingParams(temperature=0, output_kind=RequestOutputKind.FINAL_ONLY, **settings)
+            self._engine.add_request(name, tokens_input(row), params)
+        while waiting:
+            for output in self._engine.step():
+                if output.request_id in waiting:  # others are of an iterator that was given up
+                    yield waiting.pop(output.request_id), output.outputs[0]
+
+
+@contextmanager
+def _logits_in_float32(model: PreTrainedModel) -> Iterator[None]:
+    """Compute logits in float32: in bfloat16 they come in steps of 1/8 from 16 on, so that letters would tie."""
+    import torch
+
+    head = cast(Any, model.get_output_embeddings())
+    is_linear = type(head) is torch.nn.Linear
+    if not is_linear or head.weight.dtype not in (torch.bfloat16, torch.float16):
+        yield
+        return
+    head.forward = lambda hidden: torch.nn.functional.linear(
+        hidden.float(), head.weight.float(), None if head.bias is None else head.bias.float()
+    )
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+def decoding(method: Method, tokenizer: PreTrainedTokenizerBase) -> list[LogitsProcessor]:
+    """The logits processors that `generate` is given for a method."""
+    return [] if method.decoding is None else [_processor(method.decoding, tokenizer)]
+
+
+@functools.lru_cache(maxsize=1)  # it may read the whole vocabulary
+def _processor(
+    make: Callable[[PreTrainedTokenizerBase], LogitsProcessor], tokenizer: PreTrainedTokenizerBase
+) -> LogitsProcessor:
+    return make(tokenizer)

@@ -1,0 +1,87 @@
+"""`ani diff`: two result folders in pairs, question by question."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ani.errors import InputError
+from ani.evaluation.run import presented, read_results
+from ani.evaluation.task import Task
+from ani.evaluation.tasks import TASKS
+from ani.results.files import Run, read_run, task_file
+from ani.results.scores import Answer
+from ani.results.tables import Table
+from ani.untrusted.text import one_line
+
+
+def compare_folders(run: Path, baseline: Path) -> tuple[list[Table], dict[str, Any]]:
+    """Compare one model's results to another's on the same problems (paper, "Confidence Intervals and Difficulty-wise
+    Analysis"), in all and by digits, level, group and subject.
+
+    Args:
+        run: Folder with the results of one model to tasks that are judged question by question.
+        baseline: Another one. Operations and benchmarks that only one of them has are left out.
+
+    Returns:
+        Tables; and for scripts, per task and part the difference of the shares of right answers, its 95% interval and
+        the one-sided p of no gain.
+
+    Raises:
+        InputError: A folder has no such results or those of several models, the two have none in common, or their
+            problems, prompts or settings of generation (`run.json`) differ.
+    """
+    if run.resolve() == baseline.resolve():
+        raise InputError(f"{run} would be compared to itself; name two folders")
+    found = [_judged(folder) for folder in (run, baseline)]
+    both: dict[type[Task], list[Any]] = {}
+    for task in found[0]:
+        if task in found[1]:
+            _same_generation(task.name, run, baseline)
+            both[task] = [
+                record.model_copy(update={"run": str(folder)})
+                for folder, results in zip((run, baseline), found, strict=True)
+                for record in _one_model(task_file(folder, task.name), results[task])
+            ]
+    pairs = [pair for task, records in presented(both) if (pair := task.pairs(records, str(baseline)))]
+    if not pairs:
+        ours, theirs = (", ".join(task.name for task in results) for results in found)
+        raise InputError(f"{run} has {ours}, and {baseline} has {theirs}: no operation or benchmark in common")
+    return [table for pair in pairs for table in pair.tables], {k: v for pair in pairs for k, v in pair.facts.items()}
+
+
+def _judged(folder: Path) -> dict[type[Task], list[Any]]:
+    judged = [task for task in TASKS.values() if issubclass(task.record, Answer)]
+    results = {task: records for task, records in read_results(folder).items() if task in judged}
+    if not results:
+        files = ", ".join(task_file(Path(), task.name).name for task in judged)
+        raise InputError(f"{folder} holds none of {files}, or only empty ones; `ani eval --out` writes them")
+    return results
+
+
+def _same_generation(task: str, run: Path, baseline: Path) -> None:
+    """A shorter answer may be wrong for being cut off. Folders without such settings in `run.json` are let pass."""
+    known = [(read_run(folder) or Run()).settings.get(task) for folder in (run, baseline)]
+    found = [settings.get("generation") if isinstance(settings, dict) else None for settings in known]
+    if None not in found and found[0] != found[1]:
+        ours, theirs = (one_line(json.dumps(generation), 200) for generation in found)
+        raise InputError(
+            f"{task}: answers were generated with {ours} for {run} and {theirs} for {baseline}, by their run.json; "
+            "evaluate both with the same --max-new-tokens"
+        )
+
+
+def backends_differ(run: Path, baseline: Path) -> str | None:
+    """A sentence to show beside a comparison whose two folders were answered by different backends; else None."""
+    ours, theirs = ((read_run(folder) or Run()).backend for folder in (run, baseline))
+    if ours == theirs:
+        return None
+    return f"{run} was answered by {ours}, {baseline} by {theirs}: rounding differs, and is part of the differences"
+
+
+def _one_model(path: Path, records: list[Any]) -> list[Any]:
+    models = {(record.run, record.seed) for record in records}
+    if len(models) > 1:
+        raise InputError(
+            f"{path} holds the answers of {len(models)} models; name the folder of one, such as cells/NAME/seed-0"
+        )
+    return records

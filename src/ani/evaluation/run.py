@@ -1,0 +1,257 @@
+"""Ask a model tasks: one JSON-lines file a task, filled answer by answer, so that a killed run goes on."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.console import Console
+
+from ani.errors import InputError
+from ani.evaluation.backend import Backend
+from ani.evaluation.task import Task
+from ani.evaluation.tasks import TASKS
+from ani.files import naming_full_disk, replacing_file
+from ani.progress import counting
+from ani.provenance import provenance
+from ani.results.files import (
+    RUN,
+    Run,
+    parsed_record,
+    read_records,
+    read_run,
+    record_json,
+    task_file,
+    write_json,
+    write_records,
+)
+from ani.results.scores import TaskRecord
+from ani.results.tables import Fitted
+from ani.untrusted.text import one_line, parse_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+
+class LoadedTask(NamedTuple):
+    """A task and its questions."""
+
+    task: Task
+    questions: Sequence[Any]
+
+
+def task_class(name: str) -> type[Task]:
+    """The task of a name; raises InputError if there is none."""
+    if name not in TASKS:
+        near = difflib.get_close_matches(name[:80], TASKS, n=1, cutoff=0)
+        raise InputError(f"unknown task {one_line(name, 80)}; did you mean {near[0]}? known are {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def evaluated_tasks() -> dict[str, type[Task]]:
+    """The tasks of `ani eval`: those that need no settings that have no option."""
+    return {name: task for name, task in TASKS.items() if not any(f.is_required() for f in task.model_fields.values())}
+
+
+def with_options(names: Sequence[str], data: Mapping[str, str], **options: Any) -> list[Task]:
+    """Tasks with those of the command line's options that each has; `data` is by task.
+
+    Raises:
+        InputError: There is data for a task that takes none or isn't asked, or an option has a wrong value.
+    """
+    known = evaluated_tasks()
+    takers = [name for name, task in known.items() if "data" in task.model_fields]
+    for name in data:
+        if name not in takers:
+            raise InputError(f"the task {name} takes no data; those that do are {', '.join(takers)}")
+        if name not in names:
+            raise InputError(f"data for {name}, which is not among the tasks {', '.join(names)}")
+    return [known[name].asked(data=data.get(name), **options) for name in names]
+
+
+def load_tasks(
+    tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, seed: int
+) -> list[LoadedTask]:
+    """The questions of every task; raises InputError for all that can be told before the model is asked."""
+    loaded = [LoadedTask(task, task.questions(seed)) for task in tasks]
+    for task, questions in loaded:
+        task.check(questions, tokenizer, config)
+    return loaded
+
+
+def evaluate(
+    tasks: Sequence[Task],
+    backend: Backend,
+    out: Path,
+    *,
+    seed: int = 0,
+    console: Console,
+    facts: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Ask a model tasks; one JSON-lines file a task in `out`, and a table on the console.
+
+    Args:
+        tasks: With their settings.
+        backend: The model; with a gate for tasks that need one, with a chat template for those that chat.
+        out: Directory; earlier results of the same tasks are replaced, those of others, of the same model, are kept.
+        seed: Of problems, sentences and the choice of queries and questions; problems and sentences never stand in
+            training data, whatever the seed.
+        console: For progress and tables.
+        facts: What `run.json` says of the model (`ModelSpec.facts`). With a `fingerprint`, what the same model has
+            answered is not asked again.
+
+    Returns:
+        For scripts: per task, counts and shares with 95% intervals (None where nothing was counted).
+
+    Raises:
+        InputError: A task's data can't be read, the model lacks what a task needs, or `out` holds another's results.
+    """
+    # All bad input is met before the first file is touched.
+    loaded = load_tasks(tasks, backend.tokenizer, backend.config, seed)
+    refuse_another_model(out, facts or {})
+    results: dict[str, Any] = {}
+    for task, records in answer(loaded, lambda: backend, out, seed=seed, console=console, facts=facts):
+        for table in task.tables(records):
+            console.print(Fitted(table))
+        results[task.name] = task.summary(records)
+    return results
+
+
+def answer(
+    loaded: Sequence[LoadedTask],
+    load: Callable[[], Backend],
+    folder: Path,
+    *,
+    seed: int | None,
+    console: Console,
+    facts: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Iterator[tuple[Task, list[Any]]]:
+    """Each task and its records, once its file is in the folder. `load` is called when there is something to ask.
+
+    Args:
+        loaded: In this order.
+        load: Gives the model.
+        folder: Of the results.
+        seed: Of the questions.
+        console: For progress.
+        facts: As for `evaluate`.
+        name: Of the model, beside the progress.
+    """
+    model = dict(facts or {})
+    fingerprint = model.pop("fingerprint", None)
+    run = read_run(folder) or Run()
+    settings = {task: known for task, known in run.settings.items() if task_file(folder, task).is_file()}
+    backend = None
+    for each in loaded:
+        task, file = each.task, task_file(folder, each.task.name)
+        own = task_settings(each, seed, fingerprint)
+        if fingerprint is not None and settings.get(task.name) == own:
+            yield task, read_records(file, task.record)
+            continue
+        file.unlink(missing_ok=True)
+        settings[task.name] = own
+        # Before the results, so that those of a killed run are never taken for another model's.
+        title = f"Results: {', '.join(settings)}"
+        write_json(folder / RUN, {"title": title, "settings": settings, **model, **provenance()})
+        backend = backend or load()
+        yield task, _answer(each, backend, folder, own, console, name)
+
+
+def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None) -> dict[str, Any]:
+    """What `run.json` says of a task; equal where the same model was asked the same."""
+    known = {} if fingerprint is None else {"fingerprint": fingerprint}
+    return {**loaded.task.facts(loaded.questions), "seed": seed, **known}
+
+
+def _answer(
+    loaded: LoadedTask, backend: Backend, folder: Path, settings: Mapping[str, Any], console: Console, name: str
+) -> list[TaskRecord]:
+    """Ask all questions of a task. Its records are then in its file, in the order of the questions.
+
+    Until all are there, answers lie in `TASK.answers.jsonl`, a line each; a run with equal settings asks for the rest.
+    """
+    task, questions = loaded
+    part = folder / f"{task.name}.answers.jsonl"
+    heading = json.dumps({**settings, "questions": len(questions)})
+    found = _answered(part, heading, task.record, len(questions)) if "fingerprint" in settings else {}
+    missing = [place for place in range(len(questions)) if place not in found]
+    with replacing_file(part) as file:
+        file.writelines([f"{heading}\n", *(_line(place, records) for place, records in found.items())])
+    what = f"{task.name}, {task.unit}" + (f", {name}" if name else "")
+    with (
+        counting(console, what, len(questions)) as count,
+        naming_full_disk(part),
+        part.open("a", encoding="utf-8", newline="\n") as file,
+    ):
+        count(len(found))
+        for first in range(0, len(missing), task.together):
+            places = missing[first : first + task.together]
+            for position, records in task.answer(backend, [questions[place] for place in places]):
+                found[places[position]] = records
+                file.write(_line(places[position], records))
+                file.flush()
+                count(1)
+    in_order = (record for _, records in sorted(found.items()) for record in records)
+    written = write_records(task_file(folder, task.name), in_order)
+    part.unlink()
+    return written
+
+
+def _line(place: int, records: Sequence[TaskRecord]) -> str:
+    return f"[{place}, [{', '.join(map(record_json, records))}]]\n"
+
+
+def _answered(part: Path, heading: str, kind: type[TaskRecord], count: int) -> dict[int, Sequence[TaskRecord]]:
+    """What a killed run has answered of `count` questions, by place."""
+    if not part.is_file():
+        return {}
+    first, *lines = part.read_bytes().decode(errors="replace").split("\n")
+    if first != heading:
+        return {}
+    found: dict[int, Sequence[TaskRecord]] = {}
+    for number, line in enumerate(lines[:-1], start=2):  # the last one is empty, or was being written
+        where = f"{part}, line {number}"
+        match parse_json(line, where):
+            case [int(place), list(records)] if 0 <= place < count:
+                found[place] = [parsed_record(json.dumps(record), kind, where) for record in records]
+            case _:
+                raise InputError(f"{where} is no answer; delete the file to answer anew")
+    return found
+
+
+def refuse_another_model(out: Path, model: Mapping[str, Any]) -> None:
+    """Raise InputError if a folder holds results of another model than `model` says, or by another backend."""
+    run = read_run(out)
+    if run is None or not any(task_file(out, task).is_file() for task in run.settings):
+        return
+    if (run.model, run.adapter, run.backend, run.forced) != (
+        model.get("model"),
+        model.get("adapter"),
+        model.get("backend", Run().backend),
+        model.get("forced", False),
+    ):
+        forced = ", with results forced" * run.forced
+        raise InputError(
+            f"{out} holds results of the model {run.model}, adapter {run.adapter}, by {run.backend}{forced}; name "
+            "another output, or remove it"
+        )
+
+
+def read_results(folder: Path) -> dict[type[Task], list[Any]]:
+    """The records of a folder, by task; raises InputError if a file is malformed."""
+    files = {task: task_file(folder, name) for name, task in TASKS.items()}
+    found = {task: read_records(file, task.record) for task, file in files.items() if file.exists()}
+    return {task: records for task, records in found.items() if records}
+
+
+def presented(results: Mapping[type[Task], Sequence[TaskRecord]]) -> list[tuple[type[Task], list[Any]]]:
+    """Results by what shows them: tasks that share their tables and section, such as the benchmarks, are one entry."""
+    groups: dict[str, tuple[type[Task], list[Any]]] = {}
+    for task in TASKS.values():
+        if records := results.get(task):
+            groups.setdefault(task.title, (task, []))[1].extend(records)
+    return list(groups.values())

@@ -1,0 +1,140 @@
+"""Tasks whose short answers are right or wrong: shares by kind and part, of runs and in pairs; knows no task."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from operator import attrgetter
+from typing import Any, ClassVar, cast
+
+from ani.evaluation.backend import Backend
+from ani.evaluation.task import Pairs, Task
+from ani.numbers import find_numbers
+from ani.results.scores import Answer, Difference, Score, differences, scores
+from ani.results.statistics import Estimate, difference_facts, share_facts
+from ani.results.tables import Cell, Table, leader, percent, points
+
+
+class PromptAnswer(Answer):
+    """What a model wrote behind a prompt that no other question has."""
+
+    prompt: str
+    answer: str
+    """What should be written."""
+    output: str
+    """What was."""
+
+    @property
+    def identity(self) -> str:
+        """The prompt."""
+        return self.prompt
+
+
+class Scored(Task):
+    """Base of tasks whose answers are counted."""
+
+    what: ClassVar[str]
+    """Begins the captions of tables, such as "Exact answers"."""
+    by: ClassVar[str] = "number of digits"
+    """What the columns are."""
+    heading: ClassVar[str]
+    """What the first column names, such as "Operation"."""
+    names: ClassVar[Mapping[str, str]] = {}
+    """What scripts call a kind, where that is another word."""
+
+    kind_key: ClassVar[str]
+    """The record's key that names the kind of question."""
+    part_key: ClassVar[str] = "digits"
+    """The record's key that names the part."""
+
+    @classmethod
+    def scores(cls, records: Sequence[Any]) -> list[Score]:
+        """Right answers by kind of question and run."""
+        return scores(records, attrgetter(cls.kind_key), attrgetter(cls.part_key))
+
+    @classmethod
+    def differences(cls, records: Sequence[Any], baseline: str) -> list[Difference]:
+        """Gains in right answers likewise; raises InputError if runs were asked different questions."""
+        return differences(records, baseline, attrgetter(cls.kind_key), attrgetter(cls.part_key))
+
+    @classmethod
+    def summary(cls, records: Sequence[Any]) -> dict[str, Any]:
+        return {
+            cls.names.get(row.task, row.task): {
+                str(part): share_facts(found) for part, found in {"all": row.overall, **row.parts}.items()
+            }
+            for row in cls.scores(records)
+        }
+
+    @classmethod
+    def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
+        rows = cls.scores(records)
+        tables = [accuracies(rows, f"{cls.what} by {cls.by}", cls.heading)] if rows else []
+        if baseline is not None and (compared := cls.differences(records, baseline)):
+            tables.append(cls._gains(compared, baseline))
+        return tables
+
+    @classmethod
+    def pairs(cls, records: Sequence[Any], baseline: str) -> Pairs | None:
+        rows = cls.differences(records, baseline)
+        facts = {cls.names.get(row.task, row.task): difference_facts({"all": row.overall, **row.parts}) for row in rows}
+        return Pairs([cls._gains(rows, baseline)], {cls.name: facts}) if rows else None
+
+    @classmethod
+    def _gains(cls, rows: Sequence[Difference], baseline: str) -> Table:
+        """One row a kind and run: its share minus the baseline's, in all and by part."""
+        names, found = _columns(rows)
+        return Table(
+            f"{cls.what} compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
+            "intervals and the one-sided p of no gain",
+            (cls.heading, "Run", *names),
+            tuple(
+                (Cell(row.task), Cell(row.run), *map(points, columns)) for row, columns in zip(rows, found, strict=True)
+            ),
+            label_columns=2,
+        )
+
+
+def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit") -> Table:
+    """One row a kind of question (such as an operation; `kinds` is their column's name) and run, all together and a
+    column a number of units; a kind's best is bold."""
+    names, shares = _columns(rows, unit)
+    lines: list[tuple[Cell, ...]] = []
+    for row, own in zip(rows, shares, strict=True):
+        rivals = [found for each, found in zip(rows, shares, strict=True) if each.task == row.task]
+        overall, *cells = (
+            percent(one, leader=leader(column)) for one, column in zip(own, zip(*rivals, strict=True), strict=True)
+        )
+        lines.append((Cell(row.task), Cell(row.run), _with_seeds(overall, row), *cells))
+    return Table(f"{what}, with Wilson 95% intervals", (kinds, "Run", *names), tuple(lines), label_columns=2)
+
+
+def _columns(
+    rows: Sequence[Score] | Sequence[Difference], unit: str = "digit"
+) -> tuple[list[str], list[list[Estimate | None]]]:
+    """What the columns are called, all parts together and each part, a number of units or a name; and what every row
+    has in them."""
+    parts = sorted({part for row in rows for part in row.parts})
+    names = [part if isinstance(part, str) else f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
+    return ["All", *names], [[row.overall, *map(row.parts.get, parts)] for row in rows]
+
+
+def _with_seeds(cell: Cell, row: Score) -> Cell:
+    if len(row.by_seed) == 1:
+        return cell
+    found = [100 * each.value for each in row.by_seed]
+    return cell._replace(details=(*cell.details, f"seeds {min(found):.1f}–{max(found):.1f}"))
+
+
+def answers_to(backend: Backend, prompts: Sequence[str], expected: Iterable[str]) -> list[str]:
+    """What is written behind each prompt, greedily, with room for the expected answers.
+
+    They are best given with thousands separators: a model that writes them must not be cut short.
+    """
+    answers = [backend.method.write(f" {answer}") for answer in expected]
+    longest = max(len(ids) for ids in cast(Any, backend.tokenizer)(answers, add_special_tokens=False)["input_ids"])
+    return backend.texts(prompts, longest + 2)
+
+
+def first_number(output: str) -> Decimal | None:
+    """The one that is judged."""
+    found = find_numbers(output)
+    return found[0].value if found else None

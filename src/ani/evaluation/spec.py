@@ -1,0 +1,183 @@
+"""Which model is evaluated, and how it is run: by the names that a command line has for models and adapters."""
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.errors import InputError
+from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend
+from ani.evaluation.task import Task
+from ani.evaluation.tasks.benchmarks import Benchmark
+from ani.injection.adapter import SHIPPED, adapter_base, adapter_digest, adapter_method, adapter_settings, load_adapter
+from ani.injection.attach import has_gate
+from ani.injection.methods import METHODS, Method
+from ani.models import (
+    EMBEDDED,
+    DTypeName,
+    Quantization,
+    default_dtype,
+    load_config,
+    load_model,
+    load_tokenizer,
+    model_source,
+)
+from ani.results.files import read_run
+from ani.serving.checkpoint import merged_method
+from ani.serving.merge import merge
+from ani.serving.vllm_plugin import check_merged
+
+MERGED = ".merged-"
+"""Begins the name of the merged checkpoint that vLLM answers from, in a folder of results, until all is answered."""
+
+
+class ModelSpec(NamedTuple):
+    """A model to evaluate; nothing is loaded yet."""
+
+    model: str
+    adapter: str | None = None
+    backend: str = "transformers"
+    """`transformers` or `vllm`; `auto` until it is `resolved`."""
+    batch_size: int | None = None
+    forced: bool = False
+    """Whether exact results are forced, as by the method `forced`."""
+    dtype: DTypeName = "auto"
+    """For transformers, and so `quantization`."""
+    quantization: Quantization = "none"
+
+    def resolved(self, tasks: Sequence[Task], out: Path) -> "ModelSpec":
+        """With the backend that `auto` stands for: that of the results in `out`; where there are none, for benchmarks
+        vLLM, if it is installed, there is a GPU, and all of this is for it. Raises as `check`."""
+        found = read_run(out)
+        if self.backend == "auto" and found is not None:
+            return self._replace(backend=found.backend).resolved(tasks, out)
+        if self.backend == "auto":
+            fast = torch.cuda.is_available() and find_spec("vllm")
+            with suppress(InputError):
+                if fast and any(isinstance(task, Benchmark) for task in tasks):
+                    return self._replace(backend="vllm").resolved(tasks, out)
+            return self._replace(backend="transformers").resolved(tasks, out)
+        self.check(tasks)
+        return self
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Raise InputError for what can be told before anything is loaded."""
+        gated = _gated(tasks)
+        if self.backend == "vllm":
+            if gated is not None:
+                raise InputError(
+                    f"{gated} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
+                )
+            if self.adapter is not None and (settings := adapter_settings(self.adapter)) is not None:
+                check_merged(load_config(self.model), settings.combine, self.adapter)
+            if self.forced:
+                raise InputError("vLLM isn't made to write results: leave out --forced, or use --backend transformers")
+            if self.batch_size is not None:
+                raise InputError("vLLM makes its own batches: leave out --batch-size")
+        if self._method() is None and gated is not None:
+            raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
+
+    def load(self, tasks: Sequence[Task], out: Path = Path()) -> Backend:
+        """Load the model. For vLLM an adapter is merged first, in `out`; `clear` removes that.
+
+        Raises:
+            InputError: It can't be loaded, or lacks a gate that a task needs.
+        """
+        method = self._method() or METHODS["ani"]
+        if self.forced:
+            method = method._replace(decoding=METHODS["forced"].decoding)
+        if self.backend == "vllm":
+            name = self.model
+            if self.adapter is not None:
+                name = str(out / f"{MERGED}{adapter_digest(self.adapter)[:12]}")
+                if not Path(name).is_dir():  # of a run that was killed
+                    merge(self.adapter, name, model=self.model)
+            return VllmBackend(name, method)
+        tokenizer = load_tokenizer(self.model)
+        model = load_model(self.model, dtype=self.dtype, quantization=self.quantization)
+        if self.adapter is not None:
+            load_adapter(model, tokenizer, self.adapter)
+        if gated := _gated(tasks):
+            need_gate(model, self.adapter or self.model, gated)
+        return TransformersBackend(model, tokenizer, method, self.batch_size)
+
+    @staticmethod
+    def clear(out: Path) -> None:
+        """Remove what `load` has merged in `out`."""
+        for merged in out.glob(f"{MERGED}*"):
+            shutil.rmtree(merged)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `run.json` says of it. `fingerprint` differs for other files of the model, another commit of the hub's,
+        another adapter, dtype or backend."""
+        dtype = default_dtype() if self.dtype == "auto" else self.dtype
+        adapter = None if self.adapter is None else adapter_digest(self.adapter)
+        identity = (_files(self.model), adapter, self.backend, str(dtype), self.quantization, self.forced)
+        return {
+            "model": self.model,
+            "adapter": self.adapter,
+            "backend": self.backend,
+            "fingerprint": hashlib.sha256(repr(identity).encode()).hexdigest(),
+            **({"forced": True} if self.forced else {}),
+        }
+
+    def _method(self) -> Method | None:
+        return adapter_method(self.adapter) if self.adapter is not None else _merged_method(self.model)
+
+
+def _files(model: str) -> Any:
+    """Which files a model's name stands for: their sizes and times, or the hub's commit."""
+    path = Path(model_source(model))
+    if not path.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        load_config(model)  # now it is in the cache
+        return model, Path(cast(str, try_to_load_from_cache(model, "config.json"))).parent.name
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(path.iterdir())]
+
+
+def model_for(model: str | None, adapter: str | None) -> str:
+    """The model to load: the one that is named, else the base that the adapter names, else the embedded one; raises as
+    `adapter_base`."""
+    return model or (EMBEDDED if adapter is None else adapter_base(adapter))
+
+
+def adapted_model(model: str, adapter: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model in evaluation mode, with an adapter if one is named, and its tokenizer."""
+    tokenizer = load_tokenizer(model)
+    loaded = load_model(model)
+    if adapter is not None:
+        load_adapter(loaded, tokenizer, adapter)
+    return loaded, tokenizer
+
+
+def model_and_adapter(model: str | None, adapter: str | None) -> tuple[str, str | None]:
+    """The model to load (`model_for`) and its adapter: the one that is named, else the one that ships for the model;
+    None: the model is a merged checkpoint, which has its own."""
+    model = model_for(model, adapter)
+    if adapter is None and model == EMBEDDED:
+        return model, SHIPPED[0]
+    if adapter is None and _merged_method(model) is None:
+        raise InputError(f"--adapter is missing: an adapter ships for smollm2 only, not for {model!r}")
+    return model, adapter
+
+
+def need_gate(model: PreTrainedModel, name: str, what: str) -> None:
+    """Raises InputError if the model, known by `name`, has no gate, which `what` needs."""
+    if not has_gate(model):
+        raise InputError(f"{what} needs an adapter with a gate, and that of {name} has none")
+
+
+def _gated(tasks: Sequence[Task]) -> str | None:
+    return next((f"the task {task.name}" for task in tasks if task.needs_gate), None)
+
+
+def _merged_method(model: str) -> Method | None:
+    return None if model == EMBEDDED else merged_method(load_config(model))

@@ -1,0 +1,37 @@
+"""Every task by its name, one file each; open to tasks of one's own.
+
+`ani eval`, `ani compare`, `ani diff` and `ani report` know a task by its line here.
+"""
+
+from ani.evaluation.task import Task
+from ani.evaluation.tasks.arithmetic import Arithmetic
+from ani.evaluation.tasks.arithmetic_chat import ArithmeticInChat
+from ani.evaluation.tasks.benchmarks import Gsm8k, Math, Mmlu
+from ani.evaluation.tasks.calculations import Calculations
+from ani.evaluation.tasks.finer import Finer
+from ani.evaluation.tasks.gate_shares import GateShares
+from ani.evaluation.tasks.gating import Gating
+from ani.evaluation.tasks.inspected import Inspected
+from ani.evaluation.tasks.language import Language
+from ani.evaluation.tasks.reading import Reading
+from ani.evaluation.tasks.routing import Routing
+
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        Arithmetic,
+        ArithmeticInChat,
+        Reading,
+        Calculations,
+        Gsm8k,
+        Math,
+        Mmlu,
+        Gating,
+        Routing,
+        Finer,
+        GateShares,
+        Language,
+        Inspected,
+    )
+}
+"""Every task by its name, in the order of tables and of the report."""

@@ -1,0 +1,228 @@
+"""N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
+from ani.errors import InputError
+from ani.evaluation.backend import Backend
+from ani.evaluation.scored import Scored, accuracies, answers_to, first_number
+from ani.evaluation.task import Answers, Pairs
+from ani.results.files import Integer, Run
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, grouped, scores
+from ani.results.sections import Curves, Figure, Section, headline
+from ani.results.tables import Cell, Table
+from ani.settings import Section as Settings
+from ani.settings import validated
+
+PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
+"""Digit lengths of the paper's Table 2; it poses 100 problems of each."""
+HEADLINES = 4
+"""More accuracies than these are left to the table."""
+
+
+class ArithmeticAnswer(Answer):
+    """One answered problem, a line of `arithmetic.jsonl`."""
+
+    operation: str
+    digits: Integer = Field(ge=1)
+    prompt: str | None = None
+    answer: str | None = None
+    """The right one."""
+    chain: Integer | None = None
+    """Of an addition: the longest run of places through which a carry must travel."""
+    output: str | None = None
+    """What the model wrote."""
+
+    @property
+    def identity(self) -> tuple[int, str | None]:
+        """Length and prompt."""
+        return self.digits, self.prompt
+
+
+class Problems(Settings):
+    """Problems of some operations and lengths."""
+
+    count: int = Field(default=100, ge=1)
+    """Problems for each length and operation; the paper has 100."""
+    digits: list[int] = Field(default=list(PAPER_DIGITS))
+    """Lengths of the operands."""
+    operations: list[Operation] = Field(default=["addition"])
+    """Of `addition`, `subtraction`, `multiplication` and `division`."""
+    chains: list[int] | None = None
+    """Of additions: as many problems for each of these numbers of places through which a carry must travel, such as
+    `[0, 1, 2, 3, 4, 6]`, which need operands of one digit more; null: as they come."""
+
+    @model_validator(mode="after")
+    def _of_additions(self) -> Self:
+        if self.chains is not None and self.operations != ["addition"]:
+            raise ValueError("chains are those of additions: ask other operations apart, in a list of problems")
+        return self
+
+    def drawn(self, seed: int) -> list[ArithmeticProblem]:
+        """Of the test split."""
+        count = self.count * len(self.digits)
+        if self.chains is not None:
+            return chained_sums(
+                count * len(self.chains), digits=self.digits, chains=self.chains, split="test", seed=seed
+            )
+        count *= len(self.operations)
+        return arithmetic_problems(count, digits=self.digits, operations=self.operations, split="test", seed=seed)
+
+
+class Arithmetic(Scored):
+    """N-digit arithmetic, answered by generation: `Problems`, or a list of them where operations differ in those."""
+
+    name = "arithmetic"
+    title = "Arithmetic"
+    note = "An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals."
+    unit = "problems"
+    record = ArithmeticAnswer
+    what: ClassVar[str] = "Exact answers"
+    heading, kind_key = "Operation", "operation"
+    names: ClassVar[Mapping[str, str]] = {symbol: name for name, symbol in SYMBOLS.items()}
+
+    problems: list[Problems] = Field(default=[Problems()], min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and "problems" not in raw:
+            return {"problems": [raw]}
+        return {"problems": raw} if isinstance(raw, list) else raw
+
+    @model_validator(mode="after")
+    def _asked_once(self) -> Self:
+        asked = Counter((op, n) for each in self.problems for op in each.operations for n in each.digits)
+        if twice := [pair for pair, times in asked.items() if times > 1]:
+            raise ValueError(f"{twice[0][0]} of {twice[0][1]} digits is asked more than once")
+        return self
+
+    @classmethod
+    def asked(cls, limit: int | None = None, operations: Sequence[Operation] | None = None, **_: Any) -> "Arithmetic":
+        given = {"count": limit, "operations": operations}
+        return validated(cls, {key: value for key, value in given.items() if value is not None}, f"the task {cls.name}")
+
+    def questions(self, seed: int) -> list[ArithmeticProblem]:
+        """The problems, shortest first; none of them stands in training data, whatever the seed."""
+        problems = [problem for each in self.problems for problem in each.drawn(seed)]
+        return sorted(problems, key=lambda problem: problem.digits)
+
+    def answer(self, backend: Backend, questions: Sequence[ArithmeticProblem]) -> Answers:
+        """Answer greedily; the number that is judged must equal the right answer exactly."""
+        for place, (problem, output) in enumerate(zip(questions, self.written(backend, questions), strict=True)):
+            number = self.judged(output)
+            record = ArithmeticAnswer(
+                run=ONE_MODEL,
+                operation=problem.operation,
+                digits=problem.digits,
+                prompt=problem.prompt,
+                answer=str(problem.answer),
+                chain=problem.chain,
+                output=output,
+                prediction=None if number is None else str(number),
+                correct=number == problem.answer,
+            )
+            yield place, [record]
+
+    def written(self, backend: Backend, problems: Sequence[ArithmeticProblem]) -> list[str]:
+        """What the model writes behind each problem."""
+        return answers_to(backend, [each.prompt for each in problems], [f"{each.answer:,}" for each in problems])
+
+    def judged(self, output: str) -> Decimal | None:
+        """The number of an output that is judged."""
+        return first_number(output)
+
+    def facts(self, questions: Sequence[ArithmeticProblem]) -> Mapping[str, Any]:
+        return (self.problems[0] if len(self.problems) == 1 else self).model_dump(exclude_none=True)
+
+    @classmethod
+    def chains(cls, records: Sequence[ArithmeticAnswer]) -> list[Score]:
+        """Of additions; the parts are carry chains."""
+        known = [answer for answer in records if answer.chain is not None]
+        return scores(known, lambda answer: answer.operation, lambda answer: answer.chain)
+
+    @classmethod
+    def differences(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> list[Difference]:
+        """By operation; the parts are digits. Raises InputError also if answers lack their prompt."""
+        for answer in records:
+            if answer.prompt is None:
+                raise InputError(f"run {answer.run!r}: an answer lacks its prompt, so runs can't be compared in pairs")
+        return super().differences(records, baseline)
+
+    @classmethod
+    def tables(cls, records: Sequence[ArithmeticAnswer], baseline: str | None = None) -> list[Table]:
+        tables = super().tables(records, baseline)
+        if chained := cls.chains(records):
+            what = "Exact additions by the longest run of places through which a carry must travel"
+            tables.append(accuracies(chained, what, "Operation", "place"))
+        if judged := [answer for answer in records if answer.answer is not None]:
+            tables.append(_errors(judged))
+        return tables
+
+    @classmethod
+    def section(cls, records: Sequence[ArithmeticAnswer], run: Run) -> Section:
+        rows = cls.scores(records)
+        notes = [cls.note]
+        if any(len(row.by_seed) > 1 for row in rows):
+            notes.append("Shares are means over training seeds; intervals are for other problems, not for other seeds.")
+        notes += [
+            f"{row.run}, {row.task}: {row.unreadable} of {row.overall.cases * row.overall.seeds} answers held no "
+            "number."
+            for row in rows
+            if row.unreadable
+        ]
+        figures = []
+        for operation in dict.fromkeys(row.task for row in rows):
+            runs = {row.run: row.parts for row in rows if row.task == operation}
+            curves = Curves("digits", "Share of exact answers by number of digits", runs, run.baseline)
+            figures.append(Figure(f"{cls.what}, {operation}", curves))
+        if chained := {row.run: row.parts for row in cls.chains(records)}:
+            curves = Curves("places", "Share of exact additions by carry chain", chained, run.baseline)
+            figures.append(Figure("Exact additions by the places through which a carry travels", curves))
+        headlines = []
+        for row in rows if len(rows) <= HEADLINES else ():
+            name = f"{cls.what}, {row.task}, {row.run}"
+            headlines.append(headline(name, row.overall._replace(seeds=1), counted=True))
+        shown = super().section(records, run)
+        return shown._replace(notes=tuple(notes), figures=tuple(figures), headlines=tuple(headlines))
+
+    @classmethod
+    def pairs(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> Pairs | None:
+        runs = grouped(records, lambda answer: answer.run).values()
+        common = set.intersection(*({answer.operation for answer in found} for found in runs))
+        return super().pairs([answer for answer in records if answer.operation in common], baseline)
+
+
+def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:
+    """One row an operation and run: what became of its answers, those of all seeds together."""
+    kinds = {"carries": "Carries", "digits": "Other digits", "length": "Length or sign"}
+    rows = []
+    for operation, of_operation in grouped(answers, lambda answer: answer.operation).items():
+        for run, found in grouped(of_operation, lambda answer: answer.run).items():
+            wrong = [_kind_of_error(answer) for answer in found if not answer.correct]
+            cells = (
+                Cell(f"{wrong.count(kind) / len(found):.1%}", (f"{wrong.count(kind)} of {len(found)}",))
+                for kind in kinds
+            )
+            rows.append((Cell(operation), Cell(run), *cells))
+    return Table(
+        "How wrong answers are wrong: every wrong digit off by one, as by a lost carry; other digits; another length "
+        "or sign, or no number (shares of all answers)",
+        ("Operation", "Run", *kinds.values()),
+        tuple(rows),
+        label_columns=2,
+    )
+
+
+def _kind_of_error(answer: ArithmeticAnswer) -> str:
+    right, given = str(answer.answer), answer.prediction or ""
+    written = given.removeprefix("-").isdecimal() and right.removeprefix("-").isdecimal()
+    if not written or len(right) != len(given) or right.startswith("-") != given.startswith("-"):
+        return "length"
+    pairs = [(a, b) for a, b in zip(right, given, strict=True) if a != b]
+    return "carries" if all((int(a) - int(b)) % 10 in (1, 9) for a, b in pairs) else "digits"

@@ -1,0 +1,383 @@
+"""GSM8K, MATH and MMLU: prompts as lm-evaluation-harness words them, judged by `ani.evaluation.benchmarks`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from pydantic import Field
+
+from ani.errors import InputError
+from ani.evaluation.backend import Backend, longest_text
+from ani.evaluation.benchmarks.data import BenchmarkName
+from ani.evaluation.task import Answers, Pairs, Task
+from ani.numbers.calculations import equations
+from ani.results.files import Integer, Run
+from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
+from ani.results.sections import Bars, Figure, Section
+from ani.results.statistics import (
+    Estimate,
+    difference_facts,
+    grouped_difference,
+    grouped_share,
+    share_facts,
+)
+from ani.results.tables import MISSING, Cell, Table, leader, percent, points
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import Task as HarnessTask
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+
+class BenchmarkAnswer(Answer):
+    """One answered question, a line of `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`."""
+
+    task: BenchmarkName
+    id: Integer
+    """Row of the data, from 0."""
+    question: str | None = None
+    answer: str | None = None
+    """The right one; of MMLU its letter."""
+    output: str | list[float] | None = None
+    """What the model wrote; of MMLU the log-probabilities of A to D."""
+    prompt_hash: str
+    """SHA-256 of the chat messages, before a method rewrites them and before the model's template: equal prompts have
+    equal ones, whatever the model."""
+    truncated: bool = False
+    """The prompt was too long, so its beginning was cut off."""
+    marker: str | None = None
+    """GSM8K: `####`, or "The answer is", by which the prediction was found."""
+    subject: str | None = None
+    """MATH, MMLU."""
+    level: Integer | None = None
+    """MATH: 1 to 5."""
+    choices: list[str] | None = None
+    group: str | None = None
+    """MMLU: STEM, humanities, social sciences or other."""
+    shots_from: str | None = None
+    """MMLU: "dev", or "test, held out" (`ani.evaluation.benchmarks.data.mmlu_questions`)."""
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """Row and prompt."""
+        return self.id, self.prompt_hash
+
+    @property
+    def part(self) -> str | None:
+        """What the paper reports apart: of MATH easy and hard levels, of MMLU the group."""
+        if self.task == "math" and self.level is not None:
+            return "levels 1–3" if self.level <= 3 else "levels 4–5"
+        return self.group
+
+    @property
+    def equations(self) -> list[bool]:
+        """Of each equation that the answer writes (`ani.numbers.calculations`), whether it is right."""
+        return [found.right for found in equations(self.output)] if isinstance(self.output, str) else []
+
+
+class BenchmarkQuestion(NamedTuple):
+    """A question as lm-evaluation-harness's task words it."""
+
+    doc: dict[str, Any]
+    messages: list[dict[str, str]]
+    generation: dict[str, Any] | None
+    """Where the answer is written, its `max_gen_toks` and `until`; None: letters are compared."""
+    facts: dict[str, Any]
+    """What `run.json` says of all questions."""
+
+    @property
+    def new_tokens(self) -> int:
+        """At most."""
+        return 0 if self.generation is None else int(self.generation["max_gen_toks"])
+
+
+class Benchmark(Task):
+    """What the three have in common; each is asked at most once."""
+
+    title = "Benchmarks"
+    note = (
+        "GSM8K: 8-shot, MATH: 4-shot, both with chains of thought; MMLU: 5-shot, by the log-probabilities of A to "
+        "D. Intervals are for other questions, not for other training seeds."
+    )
+    unit = "questions"
+    record = BenchmarkAnswer
+    together = sys.maxsize  # sorted by length, and vLLM makes its own batches
+
+    data: str | None = None
+    """A hub name, a JSONL file or a directory of them; null: the set on the hub."""
+    limit: int | None = Field(default=None, ge=1)
+    """Questions, drawn by the seed; null: all. A larger limit only appends."""
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    """Of an answer; null: 512 of GSM8K, 2,048 of MATH. MMLU's answers aren't written."""
+
+    def questions(self, seed: int) -> list[BenchmarkQuestion]:
+        from lm_eval.tasks import TaskManager
+
+        manager = TaskManager(
+            include_path=str(Path(__file__).parent.parent / "benchmarks"),
+            include_defaults=False,
+            metadata=cast(Any, {"seed": seed, **({} if self.data is None else {"data": self.data})}),
+        )
+        task = manager.load(f"ani_{self.name}")["tasks"][f"ani_{self.name}"]
+        docs = task.eval_docs
+        asked = min(self.limit or len(docs), len(docs))
+        facts: dict[str, Any] = {"data": self.data or "hub", "questions": asked, "of": len(docs)}
+        facts["version"] = task.VERSION
+        generation: dict[str, Any] | None = None
+        if task.OUTPUT_TYPE == "generate_until":
+            generation = dict(task.config.generation_kwargs)
+            generation["max_gen_toks"] = self.max_new_tokens or generation["max_gen_toks"]
+            facts["generation"] = generation
+        else:
+            facts["shots_from"] = docs[0]["shots_from"]
+        return [
+            BenchmarkQuestion(dict(doc), _messages(task, doc), generation, facts)
+            for _, doc in task.doc_iterator(limit=asked)
+        ]
+
+    def check(self, questions: Sequence[Any], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+        super().check(questions, tokenizer, config)
+        longest, answer = longest_text(config), questions[0].new_tokens
+        if answer >= longest:
+            raise InputError(
+                f"answers of up to {answer:,} tokens to {self.name} leave no room for a prompt: {longest:,} are read "
+                "and written in all; lower max_new_tokens"
+            )
+
+    def facts(self, questions: Sequence[Any]) -> Mapping[str, Any]:
+        return cast(dict[str, Any], questions[0].facts)
+
+    def answer(self, backend: Backend, questions: Sequence[BenchmarkQuestion]) -> Answers:
+        """Ask and judge.
+
+        Prompts are chat messages in the model's template, answers greedy. A template's thinking mode is off, as the
+        paper's scores of its reference model suggest. A template without a system role has that text before the user's.
+        """
+        lengths = [len(backend.ids(question.messages)) for question in questions]
+        order = sorted(range(len(questions)), key=lambda place: -lengths[place])
+        prompts = [questions[place].messages for place in order]
+        size = 64 if backend.on_gpu else 8
+        results: Iterator[tuple[int, Any]]
+        if (generation := questions[0].generation) is None:
+            results = backend.score(prompts, "ABCD", batch_size=size)
+        else:
+            results = backend.generate(prompts, questions[0].new_tokens, stop=generation["until"], batch_size=size)
+        for position, result in results:
+            doc, messages, _, _ = questions[place := order[position]]
+            record = BenchmarkAnswer(
+                run=ONE_MODEL,
+                task=cast(BenchmarkName, self.name),
+                **self._judged(doc, result),
+                prompt_hash=hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest(),
+                truncated=lengths[place] > longest_text(backend.config) - questions[place].new_tokens,
+            )
+            yield place, [record]
+
+    def _judged(self, doc: dict[str, Any], result: Any) -> dict[str, Any]:
+        from ani.evaluation.benchmarks.judging import judge_gsm8k, judge_math
+
+        judge = judge_gsm8k if self.name == "gsm8k" else judge_math
+        return {**doc, "output": result, **judge(doc["answer"], result)}
+
+    @classmethod
+    def scores(cls, records: Sequence[BenchmarkAnswer], part: Callable[[BenchmarkAnswer], Any]) -> list[Score]:
+        """By benchmark."""
+        return scores(records, lambda answer: answer.task, part)
+
+    @classmethod
+    def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
+        ((by_part,), (by_subject,)) = (cls.scores(records, key) for key in (_part, _subject))
+        found = {"all": by_part.overall, **by_part.parts, **by_subject.parts}
+        if right := _right_equations(records):
+            found["equations"] = right
+        return {part: share_facts(share) for part, share in found.items()}
+
+    @classmethod
+    def tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
+        rows = cls.scores(records, _part)
+        tables = [_main_results(rows), _parts(rows, "level or group", "Part")]
+        if baseline is not None:
+            tables.append(_differences(_compared(records, baseline, part=_part), baseline))
+        return _with_rows([*tables, _equations(records, baseline)])
+
+    @classmethod
+    def _subject_tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None) -> list[Table]:
+        tables = [_parts(cls.scores(records, _subject), "subject", "Subject")]
+        if baseline is not None:
+            tables.append(_differences(_compared(records, baseline, part=_subject), baseline, subjects=True))
+        return _with_rows(tables)
+
+    @classmethod
+    def section(cls, records: Sequence[BenchmarkAnswer], run: Run) -> Section:
+        rows = cls.scores(records, _part)
+        cut = grouped((answer for answer in records if answer.truncated), lambda answer: (answer.task, answer.run))
+        notes = [
+            f"{row.task.upper()}, {row.run}: {number} of {row.overall.cases * row.overall.seeds} {what}."
+            for row in rows
+            for number, what in (
+                (row.unreadable, "answers held no answer that could be read"),
+                (len(cut.get((row.task, row.run), ())), "prompts were too long and lost their beginning"),
+            )
+            if number
+        ]
+        figures = []
+        for task in dict.fromkeys(row.task for row in rows):
+            runs = {row.run: row.overall for row in rows if row.task == task}
+            if len(runs) > 1:
+                figures.append(Figure(f"Right answers, {task.upper()}", Bars("Right answers", runs)))
+        folded = tuple(cls._subject_tables(records, run.baseline))
+        shown = super().section(records, run)
+        return shown._replace(anchor="benchmarks", notes=(cls.note, *notes), figures=tuple(figures), folded=folded)
+
+    @classmethod
+    def pairs(cls, records: Sequence[BenchmarkAnswer], baseline: str) -> Pairs | None:
+        by_part, by_subject = (_compared(records, baseline, part=key) for key in (_part, _subject))
+        tables = [_differences(by_part, baseline), _differences(by_subject, baseline, subjects=True)]
+        facts = {}
+        for row, of_subjects in zip(by_part, by_subject, strict=True):
+            found = {"all": row.overall, **row.parts, **of_subjects.parts}
+            if gain := _gain(records, row.task, row.run, baseline):
+                found["equations"] = gain
+            facts[row.task] = difference_facts(found)
+        return Pairs(_with_rows([*tables, _equations(records, baseline)]), facts)
+
+
+class Gsm8k(Benchmark):
+    """Word problems, 8-shot with chains of thought."""
+
+    name = "gsm8k"
+
+
+class Math(Benchmark):
+    """Competition problems, 4-shot with chains of thought."""
+
+    name = "math"
+
+
+class Mmlu(Benchmark):
+    """Multiple choice, 5-shot, by the log-probabilities of the letters."""
+
+    name = "mmlu"
+
+    def _judged(self, doc: dict[str, Any], result: Any) -> dict[str, Any]:
+        best = max(range(4), key=lambda choice: result[choice])
+        judged = {"answer": "ABCD"[doc["answer"]], "prediction": "ABCD"[best], "correct": best == doc["answer"]}
+        return {key: value for key, value in doc.items() if key != "shots"} | {"output": result} | judged
+
+
+_part, _subject = attrgetter("part"), attrgetter("subject")
+_compared = partial(differences, task=attrgetter("task"))  # paper, "Fine-grained bootstrap"
+
+
+def _with_rows(tables: Iterable[Table]) -> list[Table]:
+    return [table for table in tables if table.rows]
+
+
+def _main_results(rows: Sequence[Score]) -> Table:
+    """One row a run, one column a benchmark (paper, Tables "Main Results" and "Scalability"); the best is bold."""
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    shares = {(row.run, row.task): row.overall for row in rows}
+    leaders = {task: leader(row.overall for row in rows if row.task == task) for task in tasks}
+    return Table(
+        "Right answers, with Wilson 95% intervals",
+        ("Run", *(task.upper() for task in tasks)),
+        tuple(
+            (Cell(run), *(percent(shares.get((run, task)), leader=leaders[task]) for task in tasks))
+            for run in dict.fromkeys(row.run for row in rows)
+        ),
+        label_columns=1,
+    )
+
+
+def _parts(rows: Sequence[Score], by: str, head: str) -> Table:
+    caption = f"Right answers by {by}, with Wilson 95% intervals"
+    return _by_part(caption, head, ((row, row.parts) for row in rows), percent)
+
+
+def _differences(rows: Sequence[Difference], baseline: str, subjects: bool = False) -> Table:
+    caption = (
+        f"Right answers{' by subject' if subjects else ''} compared to {baseline}, in percentage points: the same "
+        "questions in pairs, with 95% bootstrap intervals and the one-sided p of no gain"
+    )
+    parts = ((row, row.parts if subjects else {"all": row.overall, **row.parts}) for row in rows)
+    return _by_part(caption, "Part", parts, points)
+
+
+def _right_equations(records: Iterable[BenchmarkAnswer]) -> Estimate | None:
+    found = [(right, answer.id) for answer in records for right in answer.equations]
+    return grouped_share([right for right, _ in found], [question for _, question in found])
+
+
+def _gain(records: Sequence[BenchmarkAnswer], task: str, run: str, baseline: str) -> Estimate | None:
+    """How much greater the share of right equations is than the baseline's."""
+
+    def by_question(which: str) -> dict[int, list[bool]]:
+        asked = (answer for answer in records if (answer.task, answer.run) == (task, which))
+        return {
+            question: [right for answer in answers for right in answer.equations]
+            for question, answers in grouped(asked, attrgetter("id")).items()
+        }
+
+    return grouped_difference(by_question(run), by_question(baseline))
+
+
+def _equations(records: Sequence[BenchmarkAnswer], baseline: str | None) -> Table:
+    """One row a benchmark and run."""
+    caption = (
+        "Equations in written answers: calculations with the number behind the equals sign, of results that can be "
+        "written out; with 95% intervals, questions resampled as wholes"
+    )
+    header = ["Benchmark", "Run", "Right equations", "Answers with an equation"]
+    if baseline is not None:
+        header.append(f"Right equations compared to {baseline}, in points")
+    rows = []
+    for (task, run), answers in grouped(records, attrgetter("task", "run")).items():
+        if right := _right_equations(answers):
+            holds = grouped_share([bool(answer.equations) for answer in answers], [answer.id for answer in answers])
+            cells = [Cell(task.upper()), Cell(run), percent(right), percent(holds)]
+            if baseline is not None:
+                cells.append(points(None if run == baseline else _gain(records, task, run, baseline)))
+            rows.append(tuple(cells))
+    return Table(caption, tuple(header), tuple(rows), label_columns=2)
+
+
+def _by_part(
+    caption: str,
+    head: str,
+    rows: Iterable[tuple[Score | Difference, Mapping[str, Estimate]]],
+    cell: Callable[[Estimate], Cell],
+) -> Table:
+    """One row a benchmark and part of it, one column a run."""
+    runs: dict[str, None] = {}
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    for row, parts in rows:
+        runs[row.run] = None
+        for part, estimate in parts.items():
+            found.setdefault((row.task, part), {})[row.run] = cell(estimate)
+    return Table(
+        caption,
+        ("Benchmark", head, *runs),
+        tuple(
+            (Cell(task.upper()), Cell(part), *(cells.get(run, Cell(MISSING)) for run in runs))
+            for (task, part), cells in found.items()
+        ),
+        label_columns=2,
+    )
+
+
+def _messages(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
+    """The chat that the harness would render by a model's template."""
+    prompt = task.fewshot_context(
+        doc, num_fewshot=0, apply_chat_template=True, fewshot_as_multiturn=True, chat_template=_as_json
+    )
+    return cast(list[dict[str, str]], json.loads(cast(str, prompt)))
+
+
+def _as_json(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    return json.dumps(messages, ensure_ascii=False)

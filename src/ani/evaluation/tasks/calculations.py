@@ -1,0 +1,285 @@
+"""Written calculations: exact results, injected values that are followed, and calculations that are not meant.
+
+Knows nothing about training.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from operator import attrgetter
+from typing import Any, cast
+
+from pydantic import Field
+
+from ani.data.calculation_sentences import CalculationSentence, calculation_sentences
+from ani.data.calculations import CalculationProblem, calculation_problems
+from ani.data.diagnostic import Role
+from ani.evaluation.backend import Backend, TransformersBackend
+from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number
+from ani.evaluation.task import Answers
+from ani.numbers.calculations import number_behind, remainder
+from ani.results.files import Integer, Probability, Run
+from ani.results.scores import ONE_MODEL, Difference, Score, by_seed, differences, grouped, scores
+from ani.results.sections import Curves, Figure, Section, headline
+from ani.results.statistics import Estimate, grouped_share, mean_of_two, share_facts
+from ani.results.tables import Cell, Table, percent
+
+FOLLOWED = "follow rate"
+
+
+class CalculationAnswer(PromptAnswer):
+    """What is written behind the equals sign of a problem, or of a sentence (which has a `kind`), a line of
+    `calculations.jsonl`. Of a nominal one `prediction` is the first word."""
+
+    role: Role = "quantitative"
+    """Nominal: something else is meant than the calculation's result."""
+    result: str
+    """The exact one."""
+    calculated: bool
+    """Whether it begins with the result."""
+    operations: list[str] = Field(default=[])
+    """Of a problem, each once."""
+    digits: Integer | None = None
+    """Of a problem's longest operand."""
+    operands: Integer | None = None
+    """Of a problem."""
+    replaced: str | None = None
+    """The value that was injected in place of the result for a second answer to a problem."""
+    followed: bool | None = None
+    """Whether that answer was this value."""
+    kind: str | None = None
+    """Of a sentence, such as `money` or `rounding`."""
+    template: str | None = None
+    """Of a sentence."""
+    alpha: Probability | None = None
+    """σ(z) at the sentence's equals sign."""
+    injected: bool | None = None
+    """Whether the gate was open there."""
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether a calculation that is meant is answered by its result, and another one is not."""
+        return self.correct if self.role == "quantitative" else not self.calculated
+
+
+class Calculations(Scored):
+    """Problems by themselves, and sentences whose calculation is meant, or not."""
+
+    name = "calculations"
+    title = "Calculations"
+    note = (
+        "A problem's answer is exact if every digit is right. Follow rate: answers that are exact by an injected value "
+        "that contradicts the text. Each sentence ends at a calculation's equals sign. Its result is meant, and then "
+        "should be the first number that is written. Or something else is, as in base 2 or where an error is quoted: "
+        "then it is left alone if the result is not what comes next, and right if the first word is. Intervals of "
+        "sentences resample templates as wholes; that of the mean of both roles takes these as independent, though "
+        "each calculation stands in a sentence of either."
+    )
+    unit = "questions"
+    record = CalculationAnswer
+    what = "Exact results"
+    heading = "Calculations"
+
+    count: int = Field(default=200, ge=1)
+    """Problems, and as many sentences."""
+    digits: list[int] = Field(default=[2, 4, 6, 8])
+    """Lengths of a problem's longest operand."""
+    operands: list[int] = Field(default=[2, 3])
+    """Of a problem. Each number, length and one of the four operations has its share."""
+
+    def questions(self, seed: int) -> list[CalculationProblem | CalculationSentence]:
+        """Problems, the shortest results first, and sentences; none stands in training data, nor does its template."""
+        problems = calculation_problems(self.count, digits=self.digits, operands=self.operands, split="test", seed=seed)
+        sentences = calculation_sentences(self.count, split="test", seed=seed)
+        return [*sorted(problems, key=lambda problem: len(problem.answer)), *sentences]
+
+    def answer(self, backend: Backend, questions: Sequence[CalculationProblem | CalculationSentence]) -> Answers:
+        """Answer greedily; where results are injected, answer problems again with other values."""
+        from ani.injection.attach import injects_results
+        from ani.injection.inspection import another_value, replaced_results
+
+        outputs = _outputs(backend, questions)
+        model = backend.model if isinstance(backend, TransformersBackend) else None
+        injects = model is not None and injects_results(model)
+        problems = [question for question in questions if isinstance(question, CalculationProblem)]
+        again: Mapping[CalculationProblem, str] = {}
+        if model is not None and injects and problems:
+            with replaced_results(model, another_value):
+                again = dict(zip(problems, _outputs(backend, problems), strict=True))
+        for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
+            facts: dict[str, Any] = {"prompt": question.prompt, "output": output}
+            if isinstance(question, CalculationProblem):
+                facts |= {key: getattr(question, key) for key in ("answer", "digits", "operands")}
+                facts |= {"result": question.answer, "operations": list(question.operations)}
+                if question in again and (found := remainder(question.prompt)):
+                    value = another_value(found.calculation)
+                    facts |= {"replaced": f"{value:f}", "followed": _number(again[question]) == value}
+            else:
+                facts |= {key: getattr(question, key) for key in ("role", "result", "kind", "template")}
+                facts["answer"] = question.completion.strip()
+                if injects and backend.has_gate:
+                    signs = [each for each in backend.decide(question.prompt) if each.end == len(question.prompt)]
+                    facts |= {key: getattr(each, key) for each in signs for key in ("alpha", "injected")}
+            yield place, [_judged(facts)]
+
+    @classmethod
+    def scores(cls, records: Sequence[CalculationAnswer]) -> list[Score]:
+        """Of the problems: all, by operation, by number of operands, and those that were followed; the parts are
+        digits."""
+        problems = [record for record in records if record.kind is None]
+        again = [
+            record.model_copy(update={"correct": record.followed}) for record in problems if record.followed is not None
+        ]
+        rows = [row for group in _GROUPS for row in scores(problems, group, _digits)]
+        return [*rows, *scores(again, lambda _: FOLLOWED, _digits)]
+
+    @classmethod
+    def differences(cls, records: Sequence[CalculationAnswer], baseline: str) -> list[Difference]:
+        """In exact answers, as for `scores`, and in how sentences are told apart."""
+        problems = [record for record in records if record.kind is None]
+        sentences = [record.model_copy(update={"correct": record.told_apart}) for record in records if record.kind]
+        rows = [row for group in _GROUPS for row in differences(problems, baseline, group, _digits)]
+        told = differences(
+            sentences, baseline, lambda record: _ROLES[record.role], lambda _: None, attrgetter("template")
+        )
+        return [*rows, *told]
+
+    @classmethod
+    def summary(cls, records: Sequence[CalculationAnswer]) -> dict[str, Any]:
+        sentences = {name: share_facts(of(records)) for name, of in _MEASURES.items()}
+        return {"exact": super().summary(records), "sentences": sentences}
+
+    @classmethod
+    def tables(cls, records: Sequence[CalculationAnswer], baseline: str | None = None) -> list[Table]:
+        return [*super().tables(records, baseline), *(table for table in [_by_run(records)] if table.rows)]
+
+    @classmethod
+    def _gains(cls, rows: Sequence[Difference], baseline: str) -> Table:
+        shown = super()._gains(rows, baseline)
+        return shown._replace(caption=f"{shown.caption} (of sentences: templates resampled as wholes)")
+
+    @classmethod
+    def section(cls, records: Sequence[CalculationAnswer], run: Run) -> Section:
+        shown = super().section(records, run)
+        rows = cls.scores(records)
+        everything = {row.run: row for row in rows if row.task == _ALL}
+        headlines = []
+        if len(everything) == 1:
+            shares = {f"Calculations, {row.task}": row.overall for row in rows if row.task in (_ALL, FOLLOWED)}
+            for name, found in {**shares, "Calculations told apart": _told_apart(records)}.items():
+                if found:
+                    headlines.append(headline(name, found))
+        curves = Curves(
+            "digits", "Share of exact results", {name: row.parts for name, row in everything.items()}, run.baseline
+        )
+        return shown._replace(
+            figures=(Figure("Exact results of calculations", curves),),
+            folded=(_by_kind(records),),
+            headlines=tuple(headlines),
+        )
+
+
+def _outputs(backend: Backend, questions: Sequence[CalculationProblem | CalculationSentence]) -> list[str]:
+    """What is written behind each equals sign, with room for a currency sign."""
+    results = [each.answer if isinstance(each, CalculationProblem) else each.result for each in questions]
+    words = [_word(each.completion) for each in questions if isinstance(each, CalculationSentence)]
+    return answers_to(
+        backend,
+        [question.prompt for question in questions],
+        [*(f"${Decimal(result):,}." for result in results), *words],
+    )
+
+
+def _judged(facts: dict[str, Any]) -> CalculationAnswer:
+    output, result = facts["output"], Decimal(facts["result"])
+    prediction: str | None
+    if facts.get("role") == "nominal":
+        prediction = _word(output) or None
+        correct = prediction == _word(facts["answer"])
+    else:
+        number = _number(output)
+        prediction, correct = None if number is None else f"{number:f}", number == result
+    facts |= {"prediction": prediction, "correct": correct, "calculated": number_behind(output) == result}
+    return CalculationAnswer(run=ONE_MODEL, **facts)
+
+
+def _number(output: str) -> Decimal | None:
+    """The number that stands behind the sign, or the first one of what does."""
+    behind = number_behind(output)
+    return first_number(output) if behind is None else behind
+
+
+def _word(text: str) -> str:
+    """The first one, without the punctuation that ends it."""
+    return next(iter(text.split()), "").rstrip(".,;:!?")
+
+
+_ALL = "all"
+_GROUPS: tuple[Callable[[CalculationAnswer], str], ...] = (
+    lambda record: _ALL,
+    lambda record: record.operations[0] if len(record.operations) == 1 else "several operations",
+    lambda record: f"{record.operands} operands",
+)
+_ROLES: dict[Role, str] = {"quantitative": "meant: answered", "nominal": "not meant: left alone"}
+_digits = attrgetter("digits")
+
+
+def _share(role: Role, measure: Callable[[CalculationAnswer], bool | None]) -> Callable[..., Estimate | None]:
+    return lambda records: _of_templates([r for r in records if r.kind and r.role == role], measure)
+
+
+def _of_templates(
+    sentences: Iterable[CalculationAnswer], measure: Callable[[CalculationAnswer], bool | None]
+) -> Estimate | None:
+    """Sentences of one template may depend on each other."""
+    found = [(record.template, right) for record in sentences if (right := measure(record)) is not None]
+    return grouped_share([right for _, right in found], [template for template, _ in found])
+
+
+def _told_apart(records: Sequence[CalculationAnswer]) -> Estimate | None:
+    """The mean over both roles, taken as independent."""
+    found = [_MEASURES[name](records) for name in _ROLES.values()]
+    return None if None in found else mean_of_two(*cast(Any, found))
+
+
+_MEASURES: dict[str, Callable[[Sequence[CalculationAnswer]], Estimate | None]] = {
+    _ROLES["quantitative"]: _share("quantitative", lambda record: record.correct),
+    _ROLES["nominal"]: _share("nominal", lambda record: not record.calculated),
+    "mean of both": _told_apart,
+    "not meant: right": _share("nominal", lambda record: record.correct),
+    "meant: gate open": _share("quantitative", lambda record: record.injected),
+    "not meant: gate shut": _share("nominal", lambda record: None if record.injected is None else not record.injected),
+}
+
+
+def _by_run(records: Sequence[CalculationAnswer]) -> Table:
+    """How sentences are told apart, one row a run."""
+    lines = []
+    for run, found in grouped((record for record in records if record.kind), attrgetter("run")).items():
+        by_seed(run, found)
+        lines.append((Cell(run), *(percent(measure(found)) for measure in _MEASURES.values())))
+    return Table(
+        "Calculations in sentences, with 95% intervals (templates resampled as wholes)",
+        ("Run", *(name.capitalize() for name in _MEASURES)),
+        tuple(lines),
+        label_columns=1,
+    )
+
+
+def _by_kind(records: Sequence[CalculationAnswer]) -> Table:
+    """The same, one row a kind of sentences, one column a run."""
+    runs = list(dict.fromkeys(record.run for record in records))
+    kinds = grouped(records, attrgetter("role", "kind"))
+    return Table(
+        "Calculations that are meant and answered, or not meant and left alone, by kind of sentence: 95% intervals",
+        ("Kind", "Meant", *runs),
+        tuple(
+            (
+                Cell(kind),
+                Cell("yes" if role == "quantitative" else "no"),
+                *(percent(_of_templates([r for r in found if r.run == run], attrgetter("told_apart"))) for run in runs),
+            )
+            for (role, kind), found in kinds.items()
+            if kind
+        ),
+        label_columns=2,
+    )

@@ -1,0 +1,266 @@
+"""What a method costs in plain language: the loss on word tokens; knows nothing about training."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+from pydantic import Field, FiniteFloat
+
+from ani.data.diagnostic import diagnostic_sentences, sentence_limit
+from ani.data.sources import hub_records, names_file
+from ani.errors import InputError
+from ani.evaluation.backend import Backend
+from ani.evaluation.task import Answers, Task
+from ani.numbers import find_numbers
+from ani.results.files import Integer
+from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
+from ani.results.statistics import Estimate, bootstrap_means, percentiles
+from ani.results.tables import MISSING, Cell, Table, count
+from ani.untrusted.text import json_lines
+
+FEWEST_WORDS = 8
+MOST_CHARACTERS = 1000
+"""Of a plain text."""
+HUB_SPLIT = "test"
+HUB_RECORDS = 20_000
+"""Read from the hub at most; a file is read whole."""
+BATCH_SIZE = 16
+"""Texts a forward pass."""
+
+TextKind = Literal["plain", "nominal"]
+_KINDS: dict[TextKind, str] = {"plain": "Without numbers", "nominal": "Nominal numbers"}
+
+
+class TextLoss(TaskRecord):
+    """The loss on one text, a line of `language.jsonl`."""
+
+    kind: TextKind
+    text: str
+    tokens: Integer = Field(ge=1)
+    """Word tokens, those that were scored."""
+    loss: FiniteFloat
+    """Their negative log-likelihood in nats, summed."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Kind and text."""
+        return self.kind, self.text
+
+
+class LanguageText(NamedTuple):
+    """A text to score: `plain` holds no number, `nominal` only numbers that are names."""
+
+    kind: TextKind
+    text: str
+
+
+class Perplexity(NamedTuple):
+    """How well one run predicts the word tokens of one kind of text, the mean over its seeds."""
+
+    value: Estimate
+    """exp of the mean loss of a word token, of all seeds."""
+    difference: Estimate | None
+    """Mean loss minus the baseline's, in nats; None for the baseline, or without one."""
+
+
+class Language(Task):
+    """Perplexity on texts without numbers and on sentences whose numbers are names: shows damage.
+
+    A word token is one that overlaps no number, isn't special, and is neither a text's first token nor the one right
+    after a number. Inside a number some methods predict nothing sensible, and at its last token some know that it has
+    ended, because what they put there says so: the token that follows would be a gift to them.
+    """
+
+    name = "language"
+    title = "Language"
+    note = (
+        "What training costs on ordinary text. Scored are word tokens: not numbers, nor the token right after one. "
+        "Texts without numbers can only show what training did to the model; in sentences whose numbers are all "
+        "names, injecting one can do harm as well. Means over training seeds; intervals are for other texts, not "
+        "for other seeds."
+    )
+    unit = "texts"
+    record = TextLoss
+    together = 10 * BATCH_SIZE  # of which those of like length make a batch
+
+    texts: str
+    """A JSONL file, or a data set on the hub, of which the first 20,000 records of the split `test` are read; no text
+    of it should stand in the training data, which nobody checks."""
+    field: str = "text"
+    """The key of the text in each record."""
+    count: int = Field(ge=1)
+    """Texts without numbers, and as many sentences; a larger count only appends to each kind."""
+
+    def questions(self, seed: int) -> list[LanguageText]:
+        """`count` plain texts of the user's, then `count` nominal sentences of the diagnostic set's test split.
+
+        Plain texts are distinct and hold no number, 8 words or more and at most 1,000 characters. All nominal
+        sentences go on for five words or more after their first number, where a number that was taken for a quantity
+        would do its damage.
+
+        Raises:
+            InputError: The source can't be read, a record lacks the text, or there are fewer texts than `count`.
+        """
+        if names_file(self.texts):
+            records = json_lines(self.texts)
+        else:
+            records = iter(hub_records(self.texts, HUB_SPLIT, HUB_RECORDS, instead="a local JSONL file"))
+        found = (_text(record, self.field, where) for where, record in records)
+        plain = list(dict.fromkeys(text for text in found if _is_plain(text)))
+        if len(plain) < self.count:
+            raise InputError(
+                f"{self.texts} holds {len(plain)} texts without numbers, of {FEWEST_WORDS} words or more and at most "
+                f"{MOST_CHARACTERS:,} characters, under {self.field!r}; that is fewer than the count of {self.count}: "
+                "lower it"
+            )
+        random.Random(f"language {seed}").shuffle(plain)
+        return [
+            *(LanguageText("plain", text) for text in plain[: self.count]),
+            *(LanguageText("nominal", text) for text in _nominal(self.count, seed)),
+        ]
+
+    def answer(self, backend: Backend, questions: Sequence[LanguageText]) -> Answers:
+        """Score the word tokens of every text; one without a word has no record.
+
+        Raises:
+            InputError: The model's loss on a text isn't finite.
+        """
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        model, tokenizer = cast(Any, backend).model, backend.tokenizer
+        special = frozenset(tokenizer.all_special_ids)  # padding is among them
+        order = sorted(range(len(questions)), key=lambda index: len(questions[index].text))
+        for first in range(0, len(order), BATCH_SIZE):
+            batch = order[first : first + BATCH_SIZE]
+            rows = [backend.method.pieces(questions[index].text) for index in batch]
+            encoded = tokenizer(
+                ["".join(piece for piece, _ in row) for row in rows],
+                return_tensors="pt",
+                padding=True,
+                padding_side="right",
+                return_offsets_mapping=True,
+            )
+            ids, mask = (encoded[name].to(model.device) for name in ("input_ids", "attention_mask"))
+            with torch.inference_mode():
+                logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+            for row, (index, pieces) in enumerate(zip(batch, rows, strict=True)):
+                words = _word_tokens(ids[row].tolist(), encoded["offset_mapping"][row].tolist(), pieces, special)
+                if not words:
+                    yield index, []
+                    continue
+                where = torch.tensor(words, device=ids.device)
+                loss = cross_entropy(logits[row, where - 1].float(), ids[row, where], reduction="sum").item()
+                kind, text = questions[index]
+                if not math.isfinite(loss):
+                    raise InputError(
+                        f"the model's loss on the text {text!r} is {loss}; its weights or its dtype are unfit"
+                    )
+                yield index, [TextLoss(run=ONE_MODEL, kind=kind, text=text, tokens=len(words), loss=loss)]
+
+    @classmethod
+    def summary(cls, records: Sequence[TextLoss]) -> dict[str, Any]:
+        (kinds,) = perplexities(records).values()
+        keys = ("value", "low", "high", "cases")
+        return {kind: {key: getattr(found.value, key) for key in keys} for kind, found in kinds.items()}
+
+    @classmethod
+    def tables(cls, records: Sequence[TextLoss], baseline: str | None = None) -> list[Table]:
+        caption = "Perplexity of word tokens, with 95% bootstrap intervals over texts"
+        header = ["Run", *_KINDS.values()]
+        if baseline is not None:
+            caption += f"; the mean loss minus that of {baseline}, in nats a token (less is better), on the same texts"
+            header += [f"{name}: loss" for name in _KINDS.values()]
+        lines = []
+        for run, kinds in perplexities(records, baseline).items():
+            found = [kinds.get(kind) for kind in _KINDS]
+            cells = [Cell(run), *map(_perplexity, found)]
+            if baseline is not None:
+                cells += [_nats(None if one is None else one.difference) for one in found]
+            lines.append(tuple(cells))
+        return [Table(caption, tuple(header), tuple(lines), label_columns=1)]
+
+
+def perplexities(losses: Sequence[TextLoss], baseline: str | None = None) -> dict[str, dict[TextKind, Perplexity]]:
+    """Run, in order of appearance → kind of text → its perplexity.
+
+    Intervals are percentiles over 1,000 resamples of texts, each drawn with its loss and tokens under both runs, so
+    differences are paired.
+
+    Raises:
+        InputError: The seeds of a run were given different texts, or a run other texts than the baseline.
+    """
+    # A text's loss and tokens, summed over seeds: their ratio doesn't mind how many there are.
+    sums: dict[str, dict[TextKind, dict[str, np.ndarray]]] = {}
+    for record in losses:
+        texts = sums.setdefault(record.run, {}).setdefault(record.kind, {})
+        texts.setdefault(record.text, np.zeros(2))[:] += record.loss, record.tokens
+    by_run = grouped(losses, lambda record: record.run)
+    result: dict[str, dict[TextKind, Perplexity]] = {}
+    for run, kinds in sums.items():
+        seeds, result[run] = len(by_seed(run, by_run[run])), {}
+        for kind, texts in kinds.items():
+            others = texts if baseline is None else sums.get(baseline, {}).get(kind, {})
+            if texts.keys() != others.keys():
+                raise InputError(f"{kind} texts: runs {run!r} and {baseline!r} were given different ones")
+            rows = np.array([[*texts[text], *others[text]] for text in others])
+            means = np.vstack([rows.mean(axis=0), bootstrap_means(rows)])
+            own, other = means[:, 0] / means[:, 1], means[:, 2] / means[:, 3]
+            value, difference = (
+                percentiles(values[0], values[1:], len(texts), seeds) for values in (np.exp(own), own - other)
+            )
+            result[run][kind] = Perplexity(value, None if baseline in (None, run) else difference)
+    return result
+
+
+def _perplexity(found: Perplexity | None) -> Cell:
+    if found is None:
+        return Cell(MISSING)
+    value, low, high = (f"{number:.2f}" if number < 10_000 else f"{number:.1e}" for number in found.value[:3])
+    return Cell(value, (f"{low}–{high}", count(found.value)))
+
+
+def _nats(found: Estimate | None) -> Cell:
+    if found is None:
+        return Cell(MISSING)
+    value, low, high = (f"{number:+.3f}" for number in found[:3])
+    return Cell(value, (f"{low}…{high}",))
+
+
+def _text(record: Any, field: str, where: str) -> str:
+    if not isinstance(record, dict) or not isinstance(record.get(field), str):
+        raise InputError(f"{where}: no text under {field!r}; name the key that holds the text as field")
+    return cast(str, record[field])
+
+
+def _is_plain(text: str) -> bool:
+    return len(text) <= MOST_CHARACTERS and len(text.split()) >= FEWEST_WORDS and not find_numbers(text)
+
+
+def _nominal(count: int, seed: int) -> list[str]:
+    limit = sentence_limit("test")
+    drawn = min(3 * count, limit)
+    while True:
+        sentences = diagnostic_sentences(drawn, split="test", seed=seed)
+        nominal = [sentence.text for sentence in sentences if set(sentence.roles) == {"nominal"}]
+        if len(nominal) >= count:
+            return nominal[:count]
+        if drawn == limit:
+            raise InputError(f"there are {len(nominal)} nominal sentences, fewer than the count of {count}: lower it")
+        drawn = min(2 * drawn, limit)
+
+
+def _word_tokens(
+    ids: Sequence[int], offsets: Sequence[Sequence[int]], pieces: Sequence[tuple[str, bool]], special: frozenset[int]
+) -> list[int]:
+    in_number = [number for piece, number in pieces for _ in piece]
+    numeric = [any(in_number[start:end]) for start, end in offsets]
+    return [
+        token
+        for token in range(1, len(ids))
+        if ids[token] not in special and not numeric[token] and not numeric[token - 1]
+    ]

@@ -1,0 +1,304 @@
+"""A comparison's settings, and the runs that they ask for: variants of a training recipe × seeds."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import torch
+from pydantic import Field, model_validator
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from ani.errors import InputError
+from ani.evaluation.run import LoadedTask, load_tasks, task_class, task_settings
+from ani.evaluation.task import Task
+from ani.injection.attach import check_layer
+from ani.injection.methods import METHODS, Method
+from ani.models import load_config, load_tokenizer
+from ani.provenance import code_version, data_names, digests
+from ani.results.files import Run, read_run, task_file
+from ani.serving.vllm_plugin import need_vllm
+from ani.settings import Section, load_settings, validated
+from ani.training.checkpoints import ADAPTER
+from ani.training.recipe import ProbeSettings, Recipe, load_recipe
+from ani.training.run import PROBE, check, paper_layer
+from ani.untrusted.text import one_line
+
+REFERENCE = "reference"
+DEMO = Path(__file__).parent.parent / "recipes" / "demo-comparison.yaml"
+COMMON = ("model", "output", "seed", "data_seed")
+"""Keys of the training recipe that no variant may set."""
+
+BackendName = Literal["transformers", "vllm"]
+
+
+class Comparison(Section):
+    """What the user writes: one training recipe, and what each variant changes in it."""
+
+    output: str
+    """Directory for everything it makes."""
+    recipe: str
+    """The training recipe; relative to the comparison's file."""
+    model: str | None = None
+    """The base model of all, a hub name or a directory; null: the recipe's."""
+    overrides: list[str] = Field(default=[])
+    """Changes to the recipe for all variants, `key=value`."""
+    variants: dict[str, list[str]] = Field(min_length=1)
+    """Name: its further changes."""
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
+    """Of initialization, dropout and order of examples. Training data and problems are the same for all."""
+    more_seeds: dict[str, list[Annotated[int, Field(ge=0)]]] = Field(default={})
+    """Variant: its further seeds, where the seeds of all are too dear."""
+    reference: bool = True
+    """Also evaluate the model as it is before training."""
+    baseline: str | None = None
+    """The variant (or `reference`) whose answers the others' are compared to in pairs."""
+    probe: bool = False
+    """Also probe the untrained model's layers, as the training recipe's `probe` says, for the plot of accuracy over
+    probe accuracy (paper, Figure "Layer Sensitivity Analysis")."""
+    backend: Literal["auto", "transformers", "vllm"] = "auto"
+    """Of benchmarks: vLLM reads what merging makes of each model, in 16 bits where the hardware computes in them, and
+    what it can't serve is read so by transformers; other tasks are for transformers and the recipe's precision. `auto`:
+    vLLM where it is installed and there is a GPU."""
+    evaluation: dict[str, Any]
+    """What every model is asked: tasks by name, with their settings; one that is `null` is left out."""
+    reuse: str | None = None
+    """Folder of comparisons: runs that one of them has by the same recipe, data and code are copied."""
+    published: dict[str, dict[str, float]] = Field(default={})
+    """Variant (or `reference`): what a paper gives for it, in percent: `math`, `gsm8k`, `mmlu`, or additions by length,
+    such as `12 digits`; or in points over the baseline, of MATH: `levels 1–3 gain`, `levels 4–5 gain`. The report shows
+    it beside what was measured."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in self.variants:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name == REFERENCE:
+                raise ValueError(
+                    f"variant {name!r} needs another name: a directory is called by it, so letters, digits, '.', '_' "
+                    f"and '-'; {REFERENCE!r} is the untrained model"
+                )
+        for name, more in {"": [], **self.more_seeds}.items():
+            if name and name not in self.variants:
+                raise ValueError(f"more_seeds: there is no variant {name!r}")
+            if len({*self.seeds, *more}) < len(self.seeds) + len(more):
+                raise ValueError(f"seeds must be distinct, not {[*self.seeds, *more]}")
+        known = [*([REFERENCE] if self.reference else []), *self.variants]
+        if unknown := [name for name in self.published if name not in known]:
+            raise ValueError(f"published: there is no variant {unknown[0]!r}")
+        if self.baseline is not None and self.baseline not in known:
+            raise ValueError(f"baseline {self.baseline!r} must be one of {known}")
+        return self
+
+
+class SweepRun(NamedTuple):
+    """A model to train and evaluate: a variant with a seed; with seed None the reference or what trains nothing."""
+
+    variant: str
+    seed: int | None
+    recipe: Recipe
+    folder: Path
+    """`runs/VARIANT/seed-N-HASH`: another recipe, other data or other code make another folder."""
+
+    @property
+    def name(self) -> str:
+        return self.variant if self.seed is None else f"{self.variant}, seed {self.seed}"
+
+    @property
+    def method(self) -> Method:
+        return METHODS["ani" if self.variant == REFERENCE else self.recipe.method]
+
+    @property
+    def training(self) -> Path:
+        return self.folder / "training"
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.seed is None or (self.training / ADAPTER).is_dir()
+
+    def asked(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:
+        """The tasks that this model can be asked."""
+        ani = self.recipe.ani
+        gate = self.seed is not None and ani is not None and ani.gate != "open"
+        numbers = ani is not None and ani.values != "results"
+        wanted = [each for each in loaded if gate or not each.task.needs_gate]
+        return [each for each in wanted if numbers or not each.task.gates_numbers]
+
+    def missing(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:
+        """Those of them that it has not answered."""
+        known = (read_run(self.folder) or Run()).settings
+
+        def answered(each: LoadedTask) -> bool:
+            found = known.get(each.task.name)
+            asked = task_settings(each, self.recipe.data_seed, None)
+            same = isinstance(found, dict) and {**found, "fingerprint": ""} == {**asked, "fingerprint": ""}
+            return same and task_file(self.folder, each.task.name).is_file()
+
+        return [each for each in self.asked(loaded) if not answered(each)]
+
+    def is_finished(self, loaded: Sequence[LoadedTask]) -> bool:
+        """Whether it is trained and has answered everything."""
+        return self.is_trained and not self.missing(loaded)
+
+
+class Plan(NamedTuple):
+    """All that can be told of a comparison before its first file is written."""
+
+    comparison: Comparison
+    backend: BackendName
+    """Of benchmarks."""
+    base: Recipe
+    variants: dict[str, Recipe]
+    folder: Path
+    tokenizer: PreTrainedTokenizerBase
+    tasks: list[LoadedTask]
+    runs: list[SweepRun]
+    """Seed after seed, so that all variants can be compared as early as possible."""
+
+    def probe_folder(self, recipe: Recipe) -> Path:
+        """Where the layers of the untrained model are probed as a recipe says; the same for all that probe alike."""
+        probing = {**recipe.probing, "model": recipe.model, "dtype": recipe.dtype, "quantization": recipe.quantization}
+        return self.folder / f"{PROBE}-{_hash(probing)}"
+
+
+def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
+    """Read a comparison and the questions of its tasks.
+
+    Args:
+        path: A YAML file (`Comparison`).
+        overrides: Changes to it, `key=value`.
+
+    Raises:
+        InputError: For all that training or evaluation would refuse when its turn comes, perhaps after a day.
+    """
+    comparison = load_settings(path, Comparison, overrides)
+    tasks = evaluation_tasks(comparison, f"recipe {path}")
+    base, variants = _recipes(comparison, Path(path).parent)
+    backend = _backend(comparison)
+    tokenizer, config, folder = load_tokenizer(base.model), load_config(base.model), Path(comparison.output)
+    _check_variants(variants, config)
+    assert base.data_seed is not None  # `_recipes` set it
+    loaded = load_tasks(tasks, tokenizer, config, base.data_seed)
+    runs = _runs(comparison, base, variants, folder, config)
+    return Plan(comparison, backend, base, variants, folder, tokenizer, loaded, runs)
+
+
+def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Recipe]:
+    """What each variant of a comparison trains; raises InputError if the comparison is not valid."""
+    comparison = load_settings(path, Comparison, overrides)
+    evaluation_tasks(comparison, f"recipe {path}")
+    _, variants = _recipes(comparison, Path(path).parent)
+    return {name: recipe for name, recipe in variants.items() if recipe.trains}
+
+
+def evaluation_tasks(comparison: Comparison, where: str) -> list[Task]:
+    """The tasks of `evaluation`, in its order; `benchmarks: [{name: gsm8k, ...}]` is another way to write
+    `gsm8k: {...}`.
+
+    Raises:
+        InputError: A task is unknown, asked twice, or its settings aren't valid; or there is none that every model can
+            be asked, where one is needed.
+    """
+    wanted = {name: settings for name, settings in comparison.evaluation.items() if settings is not None}
+    listed = wanted.pop("benchmarks", [])
+    for each in listed if isinstance(listed, list) else [listed]:
+        if not isinstance(each, dict) or not isinstance(name := each.get("name"), str):
+            raise InputError(f"{where}: evaluation.benchmarks must be a list such as [{{name: gsm8k, limit: 100}}]")
+        if name in wanted:
+            raise InputError(f"{where}: evaluation.benchmarks asks {one_line(name, 80)} more than once")
+        wanted[name] = {key: value for key, value in each.items() if key != "name"}
+    try:
+        kinds = {name: task_class(name) for name in wanted}
+    except InputError as error:
+        raise InputError(f"{where}: evaluation: {error}") from error
+    tasks = {name: validated(kind, wanted[name], where, f"evaluation.{name}") for name, kind in kinds.items()}
+    for_all = any(not task.needs_gate for task in tasks.values())
+    if not tasks:
+        raise InputError(f"{where}: evaluation needs a task, such as arithmetic: {{count: 100}}")
+    if comparison.reference and not for_all:
+        raise InputError(f"{where}: the untrained model has no gate to evaluate; set reference: false")
+    if comparison.baseline is not None and not for_all:
+        raise InputError(f"{where}: baseline needs a task that every model is asked, such as arithmetic")
+    return list(tasks.values())
+
+
+def _recipes(comparison: Comparison, directory: Path) -> tuple[Recipe, dict[str, Recipe]]:
+    """The recipe, and each variant's."""
+    file = directory / comparison.recipe
+    changes = [*comparison.overrides, *([f"model={json.dumps(comparison.model)}"] if comparison.model else [])]
+    base = load_recipe(file, changes)
+    common = {"data_seed": base.seed if base.data_seed is None else base.data_seed}
+    variants: dict[str, Recipe] = {}
+    for name, overrides in comparison.variants.items():
+        try:
+            recipe = load_recipe(file, changes, overrides)
+        except InputError as error:
+            raise InputError(f"variant {name!r}: {error}") from error
+        for key in COMMON:
+            if getattr(recipe, key) != getattr(base, key):
+                raise InputError(
+                    f"variant {name!r} must not set {key}: it is the same for all, or the comparison's own"
+                )
+        if not recipe.trains and name in comparison.more_seeds:
+            raise InputError(f"more_seeds: variant {name!r} trains nothing, so it is the same with every seed")
+        variants[name] = recipe.model_copy(update=common)
+    return base.model_copy(update=common), variants
+
+
+def _check_variants(variants: Mapping[str, Recipe], config: PreTrainedConfig) -> None:
+    """Raises InputError for what training would refuse when a variant's turn comes, perhaps after a day of others."""
+    depth = config.get_text_config().num_hidden_layers
+    for name, recipe in variants.items():
+        if not recipe.trains:
+            continue
+        try:
+            check(recipe, resume=True, processes=1)
+            if recipe.ani is not None and recipe.ani.layer != "auto":
+                layer = paper_layer(recipe.model, config) if recipe.ani.layer == "paper" else recipe.ani.layer
+                check_layer(layer, depth, config.model_type)
+        except InputError as error:
+            raise InputError(f"variant {name!r}: {error}") from error
+
+
+def _backend(comparison: Comparison) -> BackendName:
+    backend = comparison.backend
+    if backend == "auto":
+        backend = "vllm" if torch.cuda.is_available() and find_spec("vllm") else "transformers"
+    if backend == "vllm":
+        try:
+            need_vllm()
+        except InputError as error:
+            raise InputError(f"{error}; or set backend: transformers") from error
+    return backend
+
+
+def _runs(
+    comparison: Comparison, base: Recipe, variants: Mapping[str, Recipe], folder: Path, config: PreTrainedConfig
+) -> list[SweepRun]:
+    untrained = [(REFERENCE, base)] if comparison.reference else []
+    untrained += [(name, recipe) for name, recipe in variants.items() if not recipe.trains]
+    trained = [(name, seed) for seed in comparison.seeds for name, recipe in variants.items() if recipe.trains]
+    trained += [(name, seed) for name, more in comparison.more_seeds.items() for seed in more]
+    runs = []
+    for name, recipe in untrained:
+        made_of = (None if name == REFERENCE else recipe.method, recipe.model, recipe.dtype, recipe.quantization)
+        runs.append(SweepRun(name, None, recipe, folder / "runs" / f"{name}-{_hash([*made_of, comparison.backend])}"))
+    for name, seed in trained:
+        recipe = variants[name].model_copy(update={"seed": seed})
+        made_from = recipe.model_dump(mode="json", exclude={"output"})
+        if recipe.ani is None or recipe.ani.layer != "auto":
+            made_from["probe"] = ProbeSettings().model_dump(mode="json")
+        if recipe.ani is not None and recipe.ani.layer == "paper":
+            made_from["ani"]["layer"] = paper_layer(recipe.model, config)
+        files = digests(data_names([made_from["data"], made_from["probe"]]))
+        place = folder / "runs" / name / f"seed-{seed}-{_hash([made_from, files, comparison.backend])}"
+        runs.append(SweepRun(name, seed, recipe.model_copy(update={"output": str(place / "training")}), place))
+    return runs
+
+
+def _hash(what: Any) -> str:
+    """Of what a run or a probe is made from, ANI's code included."""
+    return hashlib.sha256(json.dumps([what, code_version()], sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,124 @@
+"""One run of a comparison: trained, then asked; each step leaves its result and is skipped where that exists."""
+
+import ctypes
+import gc
+import shutil
+import sys
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ani.errors import InputError, TrainingFailed
+from ani.evaluation.backend import Backend
+from ani.evaluation.run import LoadedTask, answer
+from ani.evaluation.spec import ModelSpec
+from ani.evaluation.task import Task
+from ani.evaluation.tasks.benchmarks import Benchmark
+from ani.files import only_process_in, replacing_directory
+from ani.injection.adapter import CONFIG_FILE
+from ani.models import load_config
+from ani.progress import training_lines
+from ani.results.files import SELECTION
+from ani.serving.merge import merge
+from ani.serving.vllm_plugin import check_merged
+from ani.sweep.plan import BackendName, Plan, SweepRun
+from ani.training.checkpoints import ADAPTER
+from ani.training.run import PROBE, train
+from ani.untrusted.text import read_json_object
+
+MERGED = "merged"
+
+
+def carry_out(run: SweepRun, plan: Plan, console: Console) -> None:
+    """Train and ask one run, or go on with it; vLLM's engine comes last, as it gives no memory back.
+
+    Raises:
+        TrainingFailed: It can't be trained.
+        InputError: It can't be loaded, or another process works on it.
+    """
+    with only_process_in(run.folder):
+        _train(run, plan, console)
+        missing = run.missing(plan.tasks)
+        adapter = None if run.seed is None else str(run.training / ADAPTER)
+        forced, recipe = run.method.decoding is not None, run.recipe
+        # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
+        own = ModelSpec(recipe.model, adapter, forced=forced, dtype=recipe.dtype, quantization=recipe.quantization)
+        _ask(run, [each for each in missing if not asks_merged(each.task, plan.backend)], own, console)
+        merged = [each for each in missing if asks_merged(each.task, plan.backend)]
+        if merged and (reason := not_served(run)) is None:
+            _ask(run, merged, ModelSpec(recipe.model, adapter, "vllm"), console)
+        elif merged:
+            console.print(f"{run.name}: by transformers, not vLLM ({reason})", highlight=False, markup=False)
+            folder = run.folder / MERGED
+            if adapter is not None and not folder.is_dir():
+                merge(adapter, folder, model=recipe.model)
+            _ask(run, merged, ModelSpec(recipe.model if adapter is None else str(folder), forced=forced), console)
+            shutil.rmtree(folder, ignore_errors=True)
+        ModelSpec.clear(run.folder)
+
+
+def _train(run: SweepRun, plan: Plan, console: Console) -> None:
+    if run.seed is None:
+        return
+    if not run.is_trained:
+        found, ani = plan.probe_folder(run.recipe), run.recipe.ani
+        if ani is not None and ani.layer == "auto" and (found / SELECTION).is_file() and not run.training.exists():
+            with replacing_directory(run.training / PROBE) as copy:
+                shutil.copytree(found, copy, dirs_exist_ok=True)
+        try:
+            train(run.recipe, resume=True, on_log=training_lines(console), console=console)
+        except TrainingFailed as error:
+            raise TrainingFailed(f"{run.name}: {error}") from error
+    with only_process_in(run.training):
+        for checkpoint in run.training.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    give_memory_back()
+
+
+def _ask(run: SweepRun, tasks: list[LoadedTask], spec: ModelSpec, console: Console) -> None:
+    if not tasks:
+        return
+
+    def load() -> Backend:
+        return spec.load([each.task for each in tasks], run.folder)
+
+    for _ in answer(
+        tasks, load, run.folder, seed=run.recipe.data_seed, console=console, facts=spec.facts, name=run.name
+    ):
+        pass
+    give_memory_back()
+
+
+def give_memory_back() -> None:
+    """What a model's training or answers took, before the next one needs as much."""
+    gc.collect()  # a trainer's cycles keep its model
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)  # glibc keeps gigabytes of freed activations
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def asks_merged(task: Task, backend: BackendName) -> bool:
+    """Whether a task's answers are those of the merged checkpoint, as vLLM serves it."""
+    return backend == "vllm" and isinstance(task, Benchmark)
+
+
+def not_served(run: SweepRun) -> str | None:
+    """Why vLLM can't serve what merging makes of the run's model; None: it can."""
+    recipe = run.recipe
+    if run.method.decoding is not None:
+        return "it isn't made to write results"
+    if run.seed is None or recipe.ani is None:
+        return None
+    try:
+        check_merged(load_config(recipe.model), recipe.ani.combine, run.variant)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def injection(run: SweepRun) -> dict[str, Any]:
+    """The layer and policy of a trained run's adapter, if it has a module."""
+    config = read_json_object(run.training / ADAPTER / CONFIG_FILE)
+    return {key: config[key] for key in ("layer", "policy") if key in config}

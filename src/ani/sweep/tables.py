@@ -1,0 +1,97 @@
+"""A comparison's results: one file a task over all runs, the tables, the notes above them, the report."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ani.evaluation.run import presented
+from ani.evaluation.task import Task
+from ani.files import replacing_file
+from ani.models import default_dtype
+from ani.provenance import provenance
+from ani.report import build_report
+from ani.results.files import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records
+from ani.results.tables import Fitted, Table, markdown
+from ani.sweep.plan import Plan
+from ani.sweep.runs import asks_merged, injection, not_served
+from ani.training.checkpoints import ADAPTER
+
+
+def notes_of(plan: Plan) -> list[str]:
+    """The precision of the answers; and a line for each variant that learns from other data, or otherwise than the
+    recipe says: its row costs more or less than the others. The module's learning rate costs nothing, and most methods
+    have no module."""
+    computed = str(default_dtype() if plan.base.dtype == "auto" else plan.base.dtype).removeprefix("torch.")
+    weights = "" if plan.base.quantization == "none" else f" on weights in {plan.base.quantization}"
+    notes = [f"All rows are computed by transformers in {computed}{weights}."]
+    if merged := [task.name for task, _ in plan.tasks if asks_merged(task, plan.backend)]:
+        served = str(default_dtype()).removeprefix("torch.")
+        others = " and ".join(dict.fromkeys(run.variant for run in plan.runs if not_served(run)))
+        but = f", of {others} by transformers on the same" if others else ""
+        notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {served}{but}."
+    for name, recipe in plan.variants.items():
+        budget = ("data", "training", "lora", "quantization", "dtype")
+        training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})
+        alike = recipe.model_copy(update={"training": training})
+        changed = [key for key in budget if getattr(alike, key) != getattr(plan.base, key)]
+        if changed and recipe.trains:
+            notes.append(f"{name} has other {' and '.join(changed)} than the recipe: its budget is not the others'.")
+    return notes
+
+
+def show(plan: Plan, console: Console) -> list[Table]:
+    """Merge the results of the finished runs into the comparison's folder, print their tables, and return these."""
+    tables = []
+    for task, records in presented(_merged(plan)):
+        runs = {record.run for record in records}
+        baseline = plan.comparison.baseline
+        tables += task.tables(records, baseline if baseline in runs else None)
+    for table in tables:
+        console.print(Fitted(table))
+    return tables
+
+
+def _merged(plan: Plan) -> Mapping[type[Task], list[Any]]:
+    finished = [run for run in plan.runs if run.is_finished(plan.tasks)]
+    results: dict[type[Task], list[Any]] = {}
+    for each in plan.tasks:
+        task = each.task
+        records = [
+            record.model_copy(update={"run": run.variant, "seed": run.seed})
+            for run in finished
+            if each in run.asked(plan.tasks)
+            for record in read_records(task_file(run.folder, task.name), task.record)
+        ]
+        if records:
+            results[type(task)] = write_records(task_file(plan.folder, task.name), records)
+    return results
+
+
+def write_report(plan: Plan, tables: list[Table], notes: list[str]) -> Path:
+    """Write `comparison.md`, `run.json` and the page; returns the page."""
+    folder, comparison = plan.folder, plan.comparison
+    title = f"Comparison {folder.resolve().name}"
+    with replacing_file(folder / "comparison.md") as file:
+        file.write("\n\n".join([f"# {title}", *notes, markdown(tables)]))
+    finished = [run for run in plan.runs if run.is_finished(plan.tasks)]
+    trained = [run for run in finished if run.seed is not None]
+    facts: dict[str, Any] = {"title": title, "model": plan.base.model, "baseline": comparison.baseline}
+    (folder / TRAINING_LOG).unlink(missing_ok=True)
+    if len(trained) == 1:  # the page shows what was trained, and how
+        shutil.copy(trained[0].training / TRAINING_LOG, folder)
+        facts |= {"adapter": str(trained[0].training / ADAPTER), **injection(trained[0])}
+    facts |= {
+        "cells": [
+            {"variant": run.variant, "seed": run.seed, **({} if run.seed is None else injection(run))}
+            for run in finished
+        ],
+        "published": comparison.published,
+        "notes": notes,
+        "settings": comparison.model_dump(mode="json", exclude={"published"}),
+        **provenance(),
+    }
+    write_json(folder / RUN, facts)
+    return build_report(folder)

@@ -1,0 +1,150 @@
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ani.data.arithmetic import ArithmeticProblem
+from ani.results.files import Run
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.arithmetic import PAPER_DIGITS, Arithmetic, ArithmeticAnswer
+from tests.tokenizers import ALL
+
+
+class Scripted:
+    """Stands for a model: answers every prompt of a batch with a text, and keeps `generate`'s own rules."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, answer: Callable[[str], str]) -> None:
+        self.tokenizer, self.answer = tokenizer, answer
+        self.batches: list[int] = []
+
+    def generate(
+        self, *, input_ids: torch.Tensor, attention_mask: torch.Tensor, max_new_tokens: int, **kwargs: Any
+    ) -> torch.Tensor:
+        assert kwargs == {
+            "do_sample": False,
+            "logits_processor": None,
+            "pad_token_id": self.tokenizer.pad_token_id,
+        }
+        assert torch.is_inference_mode_enabled()
+        self.batches.append(len(input_ids))
+        width = max_new_tokens
+        new = torch.full((len(input_ids), width), self.tokenizer.pad_token_id)
+        for row, (ids, mask) in enumerate(zip(input_ids, attention_mask, strict=True)):
+            assert mask[-1] == 1  # left-padded: the answer follows the prompt at once
+            prompt = self.tokenizer.decode(ids[mask.bool()], skip_special_tokens=True)
+            answer = self.tokenizer(self.answer(prompt), add_special_tokens=False)["input_ids"][:width]
+            new[row, : len(answer)] = torch.tensor(answer, dtype=torch.long)
+        return torch.cat([input_ids, new], dim=1)
+
+
+def right(prompt: str) -> str:
+    _, left, operation, other, _ = prompt.split()
+    values = int(left), int(other)
+    result = {"+": values[0] + values[1], "-": values[0] - values[1], "*": values[0] * values[1]}[operation]
+    return f" {result}"
+
+
+def answers(model: Scripted, problems: Sequence[ArithmeticProblem], counted: list[int]) -> list[ArithmeticAnswer]:
+    return list(Arithmetic().run(TransformersBackend(model, model.tokenizer), problems, counted.append))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
+def test_a_model_that_is_always_right_gets_everything(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = ("addition", "subtraction", "multiplication")
+    problems = Arithmetic.asked(limit=2, operations=operations).questions(seed=0)
+    model = Scripted(ALL[name](), right)
+    monkeypatch.setattr(Arithmetic, "together", 7)
+    counted: list[int] = []
+    records = answers(model, problems, counted)
+    summary = Arithmetic.summary(records)
+    assert set(summary) == set(operations)
+    for found in summary.values():
+        everything = {"all": (12, 12), **{str(digits): (2, 2) for digits in PAPER_DIGITS}}
+        assert {part: (share["right"], share["total"]) for part, share in found.items()} == everything
+    assert counted == model.batches == [7, 7, 7, 7, 7, 1]
+    # Every problem once, whole, shortest first.
+    assert [record.digits for record in records] == sorted(record.digits for record in records)
+    assert len({(record.operation, record.prompt) for record in records}) == 36
+    for record, problem in zip(records, problems, strict=True):
+        assert record.correct
+        assert (record.prompt, record.operation, record.digits) == (problem.prompt, problem.operation, problem.digits)
+        assert record.answer == record.prediction == str(problem.answer)
+        assert record.output is not None and record.output.strip() == str(problem.answer)
+
+
+def test_thousands_separators_of_a_long_answer_are_not_cut_off() -> None:
+    problem = ArithmeticProblem(12, "+", 999_999_999_999, 999_999_999_999)
+    model = Scripted(ALL["qwen"](), lambda prompt: f" {int(right(prompt)):,}.")
+    (record,) = answers(model, [problem], [])
+    assert record.output is not None and record.output.startswith(" 1,999,999,999,998")
+    assert record.correct
+
+
+@pytest.mark.parametrize(
+    ("operation", "output", "prediction", "correct"),
+    [
+        ("+", " 1234", "1234", True),
+        ("+", "\n\n1234.", "1234", True),
+        ("+", " 1,234 in all", "1234", True),
+        ("+", " 1234.0", "1234.0", True),
+        ("+", " = 1234, not 1235", "1234", True),
+        ("+", " 1235, no, 1234", "1235", False),
+        ("+", " 12345", "12345", False),
+        ("+", " 12 34", "12", False),
+        ("+", " -1234", "-1234", False),
+        ("+", " 1234.5", "1234.5", False),
+        ("+", "", None, False),
+        ("+", " I do not know", None, False),
+        ("-", " -6", "-6", True),
+        ("-", " 6", "6", False),
+        ("-", " \u22126", None, None),  # a typographic minus: whatever it is read as, it is no other number
+    ],
+)
+def test_the_first_number_is_judged(operation: Any, output: str, prediction: str | None, correct: bool | None) -> None:
+    problem = ArithmeticProblem(3, "+", 1000, 234) if operation == "+" else ArithmeticProblem(1, "-", 3, 9)
+    (record,) = answers(Scripted(ALL["qwen"](), lambda _: output), [problem], [])
+    if correct is None:
+        assert record.prediction in ("-6", "6")
+        assert record.correct == (record.prediction == "-6")
+        return
+    assert record.prediction == prediction
+    assert record.correct is correct
+    assert record.output is not None and output.startswith(record.output)
+
+
+def test_nothing_is_answered_without_problems() -> None:
+    model = Scripted(ALL["qwen"](), right)
+    assert answers(model, [], []) == [] == model.batches
+    assert Arithmetic.summary([]) == {}
+
+
+def test_operations_may_differ_in_their_lengths_but_none_is_asked_twice() -> None:
+    some: dict[str, Any] = {"count": 2, "digits": [3], "operations": ["addition"]}
+    task = Arithmetic.model_validate([some, {**some, "operations": ["multiplication"], "digits": [2, 4]}])
+    asked = Counter((problem.operation, problem.digits) for problem in task.questions(seed=0))
+    assert asked == {("+", 3): 2, ("*", 2): 2, ("*", 4): 2}
+    assert task.facts([])["problems"] == [problems.model_dump(exclude_none=True) for problems in task.problems]
+    assert Arithmetic.model_validate(some).facts([]) == some
+    with pytest.raises(ValueError, match="addition of 3 digits is asked more than once"):
+        Arithmetic.model_validate([some, {**some, "digits": [3, 5]}])
+    with pytest.raises(ValueError, match="chains are those of additions"):
+        Arithmetic.model_validate({**some, "chains": [1], "operations": ["addition", "division"]})
+
+
+def test_additions_are_told_by_carry_chain() -> None:
+    task = Arithmetic.model_validate({"count": 2, "digits": [4, 6], "chains": [0, 2, 3]})
+    problems = [*task.questions(seed=0), ArithmeticProblem(2, "-", 20, 1)]
+    records = answers(Scripted(ALL["qwen"](), lambda prompt: right(prompt) if "9" in prompt else " 0"), problems, [])
+    _, table, _ = Arithmetic.tables(records)
+    assert table.header[2:] == ("All", "0 places", "2 places", "3 places")
+    ((operation, _, *cells),) = table.rows
+    exact = Counter(problem.chain for problem in problems[:-1] if "9" in problem.prompt)
+    assert operation.text == "+" and [cell.details[-1] for cell in cells] == ["n = 12", *["n = 4"] * 3]
+    assert [cell.text for cell in cells[1:]] == [f"{exact[chain] / 4:.1%}" for chain in (0, 2, 3)]
+    section = Arithmetic.section(records, Run())
+    assert section.figures[-1].chart.runs["model"].keys() == {0, 2, 3}

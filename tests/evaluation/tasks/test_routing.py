@@ -1,0 +1,332 @@
+import re
+from collections import Counter
+from decimal import Decimal
+from importlib import resources
+
+import pytest
+import torch
+import yaml
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import ani
+from ani.injection.methods import METHODS
+from ani.numbers import find_numbers
+from ani.tasks import routing
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.routing import RoutedQuery, Routing, RoutingQuery, conversation, judged, parse_calls, routing_queries
+from tests.tiny import attached, pair, smollm2
+
+
+def query(domain: str, text: str, solution: str) -> RoutingQuery:
+    return routing._query(domain, {"query": text, "roles": "NQQ", "solution": solution})
+
+
+BONUS = query("payroll", "Employee 2048 earns $5,000 and gets a 10% bonus. How much is the bonus?", "5000 * 0.10 = 500")
+SEATS = query("rooms", "Room 12 seats 12 and the hall seats 45. How many can sit?", "12 + 45 = 57")
+
+
+def routed(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *queries: RoutingQuery, method: str = "ani"
+) -> list[RoutedQuery]:
+    return list(Routing().run(TransformersBackend(model, tokenizer, METHODS[method]), queries, lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("output", "calls"),
+    [
+        ('calculator(["5000", "0.10"])', [["5000", "0.10"]]),
+        (' Sure!\n```python\nresult = calculator( ["5000",\n "0.10"] )\n```', [["5000", "0.10"]]),
+        ("Calculator(5000, 0.10)", [["5000", "0.10"]]),
+        ("calculator(numbers=[5_000, .1], operation='multiply')", [["5000", "0.1"]]),
+        ("calculator(['$5,000', '10%'])", [["5000", "10"]]),
+        (r'calculator(["\$5,000", "it\'s 10%)"])', [["5000", "10"]]),
+        ("calculator(\"(5000 * 0.1)\") and calculator('2048')", [["5000", "0.1"], ["2048"]]),
+        ("calculator((5000 - 12) * 0.10)", [["5000", "12", "0.10"]]),
+        ('calculator([calculator(["1", "2"]), "-3"])', [["1", "2", "3"]]),
+        ('I use calculator (as asked): calculator(["7", "8"])', [["7", "8"]]),
+        ('calculator (["7"]) and calculator (a="8")', [["7"], ["8"]]),
+        ("calculator({'a': '5000', 'b': 0.1})", [["5000", "0.1"]]),
+        # A Python reader takes 5,000 without quotes for 5 and 0, and so would the tool.
+        ("calculator([5,000])", [["5", "0"]]),
+        (
+            '<tool_call>\n{"name": "calculator", "arguments": {"numbers": ["5000", 0.10]}}\n</tool_call>',
+            [["5000", "0.10"]],
+        ),
+        ('{"name": "calculator", "parameters": {"expression": "5000 * 0.1"}}', [["5000", "0.1"]]),
+        (
+            '[{"type": "function", "function": {"name": "calculator", "arguments": "{\\"a\\": [1, {\\"b\\": 2}]}"}}]',
+            [["1", "2"]],
+        ),
+    ],
+)
+def test_calls_in_many_forms(output: str, calls: list[list[str]]) -> None:
+    found, named = parse_calls(output)
+    assert [[str(value) for value in call] for call in found] == calls
+    assert named >= len(calls)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        'calculator(["5000", "0.10"]',
+        'calculator (["5000", "0.10"]',
+        'calculator(["5000, 0.10])',
+        "calculator(salary, 0.10)",
+        "calculator([])",
+        'calculator(["salary", "bonus"])',
+        "calculator(05000)",
+        "calculator(1e99999999999999999999)",
+        "calculator(True)",
+        "calculator(" * 300,
+        "calculator(" + "[" * 3000 + "1" + "]" * 3000 + ")",
+        '{"name": "calculator", "arguments": {"numbers": ["5000", ',
+        '{"name": "calculator", "arguments": {}}',
+        '{"name": "calculator"}',
+        '[{"name": "calculator", "arguments": ' + "[" * 100_000,
+    ],
+)
+def test_malformed_calls(output: str) -> None:
+    assert parse_calls(output)[0] == []
+    assert judged(BONUS, output).call == "malformed"
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        "500",
+        "The calculator says 500.",
+        'my_calculator(["5"])',
+        '{"name": "x", "a": 5}',
+        "I would ask the calculator (a tool), and the calculator\n(with 5000 and 10%) says 500.",
+    ],
+)
+def test_no_calls(output: str) -> None:
+    assert parse_calls(output) == ([], 0)
+    assert judged(BONUS, output).call == "none"
+
+
+@pytest.mark.parametrize(
+    ("query", "output", "passed", "exact"),
+    [
+        (BONUS, 'calculator(["5000", "0.10"])', [False, True, True], True),
+        (BONUS, 'calculator(["10%", "$5,000"])', [False, True, True], True),
+        (BONUS, 'calculator(["5000", "0.1", "2048"])', [True, True, True], False),
+        (BONUS, 'calculator(["Employee 2048", "5000"])', [True, True, False], False),
+        (BONUS, 'calculator(["57", "46"])', [False, False, False], False),
+        (BONUS, 'calculator(["5000", "0.10", "5000"])', [False, True, True], False),
+        (BONUS, 'calculator(["5000", "0.10"]) calculator(["2048"])', [True, True, True], False),
+        (BONUS, 'calculator(["5000"]) calculator(["0.10"])', [False, True, True], False),
+        # A call that is cut off passes nothing, but the answer isn't one call.
+        (BONUS, 'calculator(["5000", "0.10"])\ncalculator(["2048", "50', [False, True, True], False),
+        (BONUS, 'calculator(["5000", "0.10"]) {"name": "calculator", "arg', [False, True, True], False),
+        (BONUS, 'The calculator (a tool) it is: calculator(["5000", "0.10"])', [False, True, True], True),
+        # One 12 is the operand; a second one must be the room.
+        (SEATS, 'calculator(["12", "45"])', [False, True, True], True),
+        (SEATS, 'calculator(["12", "12", "45"])', [True, True, True], False),
+        (SEATS, 'calculator(["12", "45"]) calculator(["12"])', [False, True, True], False),
+        (BONUS, "calculator(2048", [None, None, None], False),
+        (BONUS, "500", [None, None, None], False),
+    ],
+)
+def test_what_a_call_passes(query: RoutingQuery, output: str, passed: list[bool | None], exact: bool) -> None:
+    record = judged(query, output)
+    assert [number.passed for number in record.numbers] == passed
+    assert record.exact is exact
+
+
+def test_the_right_call_of_every_query_is_exact() -> None:
+    for query in routing_queries():
+        operands = re.findall(r"[\d.]+", query.solution)[:2]
+        assert judged(query, f"calculator({operands})").exact
+        every = judged(query, f"calculator({[number.text for number in query.numbers]})")
+        assert all(number.passed for number in every.numbers)
+
+
+def test_no_query_holds_a_number_of_the_prompt() -> None:
+    """A model that only repeats the examples passes neither traps nor operands."""
+    *before, last = conversation(BONUS)
+    assert [message["role"] for message in before] == ["user", "assistant"] * 2
+    assert last == {"role": "user", "content": BONUS.text}
+    example = {number.value for message in before for number in find_numbers(message["content"])}
+    assert {Decimal(57), Decimal(46), Decimal(690), Decimal("0.10")} <= example
+    for query in routing_queries():
+        assert not example & {form for number in query.numbers for form in number.forms}
+
+
+def test_malformed_calls_are_no_successes() -> None:
+    outputs = ['calculator(["5000", "0.10"])', 'calculator(["2048", "5000"])', "calculator(2048", "I can't."]
+    summary = Routing.summary([judged(BONUS, output) for output in outputs])
+    counts = {name: (share["right"], share["total"]) for name, share in summary.items()}
+    assert counts == {
+        "called": (2, 4),
+        "malformed": (1, 4),
+        "none": (1, 4),
+        "exact": (1, 4),
+        "traps_closed": (0, 0),
+        "operands_open": (0, 0),
+        "traps_avoided": (1, 4),
+        "traps_avoided_when_called": (1, 2),
+        "operands_passed": (3, 8),
+    }
+
+
+def test_a_comparison_has_a_column_a_run_and_seeds_share_their_queries() -> None:
+    right, wrong = 'calculator(["5000", "0.10"])', "I can't."
+
+    def run(name: str, *outputs: tuple[int, str]) -> list[RoutedQuery]:
+        return [judged(BONUS, output).model_copy(update={"run": name, "seed": seed}) for seed, output in outputs]
+
+    a, b = run("a", (0, right), (1, right)), run("b", (0, right), (1, wrong))
+    (table,) = Routing.tables([*a, *b])
+    assert table.header == ("Measure", "a", "b")
+    called = next(row for row in table.rows if row[0].text == "Queries with a readable call")
+    assert [cell.text for cell in called[1:]] == ["100.0%", "50.0%"]
+    for each, column in ((a, 1), (b, 2)):
+        (alone,) = Routing.tables(each)
+        assert [row[1] for row in alone.rows] == [row[column] for row in table.rows]
+    assert {cell.details[0] for cell in called[1:]} == {"20.7–100.0", "0.0–100.0"}  # Wilson's for one query, not two
+
+
+@pytest.mark.parametrize(
+    ("together", "batches", "policy"), [(1, [1] * 4, "terminal"), (3, [3, 1], "terminal"), (3, [3, 1], "after")]
+)
+def test_gate_and_calls_of_a_tiny_model(
+    together: int, batches: list[int], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
+    monkeypatch.setattr(Routing, "together", together)
+    model, tokenizer = attached("qwen3", policy=policy)
+    queries = routing_queries()[:4]
+    counted: list[int] = []
+    records = list(Routing().run(TransformersBackend(model, tokenizer), queries, counted.append))
+    assert counted == batches
+    prompts = [
+        tokenizer.apply_chat_template(
+            conversation(query), add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        for query in queries
+    ]
+    for query, record, prompt in zip(queries, records, prompts, strict=True):
+        answer = model.generate(**prompt, max_new_tokens=6, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+        assert record.output == tokenizer.decode(answer, skip_special_tokens=True)
+        chat = tokenizer.decode(prompt["input_ids"][0])
+        first = chat.rindex(query.text)
+        decisions = [
+            decision
+            for decision in ani.inspect(model, tokenizer, chat, around=("", ""))
+            if first <= decision.start < first + len(query.text)
+        ]
+        assert [number.injected for number in record.numbers] == [d.injected for d in decisions]
+        assert [number.start for number in record.numbers] == [d.start - first for d in decisions]
+        assert [number.alpha for number in record.numbers] == [d.alpha for d in decisions]
+    numbers = [number for record in records for number in record.numbers]
+    gate = Routing.summary(records)
+    assert gate["traps_closed"]["right"] == sum(n.role == "nominal" and not n.injected for n in numbers)
+    assert gate["operands_open"]["right"] == sum(n.role == "quantitative" and n.injected for n in numbers)
+    assert {number.injected for number in numbers} == {True, False}
+
+
+def test_models_without_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 1)
+    results_alone = {"values": "results", "policy": "after"}
+    for model, tokenizer in (pair("qwen3"), attached("qwen3", gate="open"), attached("qwen3", **results_alone)):
+        (record,) = routed(model, tokenizer, BONUS)
+        assert {(number.alpha, number.injected) for number in record.numbers} == {(None, None)}
+
+
+def test_a_method_that_rewrites_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model reads digit counts, and its answer is judged without them."""
+    model, tokenizer = pair("qwen3")
+    seen: list[str] = []
+
+    def answer(*_: object, input_ids: torch.Tensor, **__: object) -> torch.Tensor:
+        seen.append(tokenizer.decode(input_ids[0]))
+        return torch.cat([input_ids, tokenizer('calculator(["4:5000", "1.2:0.10"])', return_tensors="pt").input_ids], 1)
+
+    monkeypatch.setattr(model, "generate", answer)
+    (record,) = routed(model, tokenizer, BONUS, method="numerologic")
+    assert "Employee 4:2048 earns" in seen[0]
+    assert record.exact and record.query == BONUS.text
+
+
+def test_smollm2_writes_calls() -> None:
+    record, _ = routed(*smollm2(), routing_queries()[2], BONUS)
+    assert record.call == "called" and record.calls
+
+
+# --- the queries ---
+
+
+def test_our_queries() -> None:
+    queries = routing_queries()
+    assert len({query.text for query in queries}) == len(queries) >= 60
+    assert len({query.domain for query in queries}) >= 10
+    for query in queries:
+        assert [number.text for number in query.numbers] == [number.text for number in find_numbers(query.text)]
+        for number in query.numbers:
+            assert query.text[number.start : number.end] == number.text
+        roles = [number.role for number in query.numbers]
+        assert 1 <= roles.count("nominal") <= 3 and roles.count("quantitative") >= 2
+        assert query.text.endswith("?")
+        # An independent reading of the solution: Python's arithmetic.
+        assert re.fullmatch(r"[\d.]+ [-+*/] [\d.]+ = [\d.]+", query.solution, re.ASCII), query.solution
+        calculation, result = query.solution.split(" = ")
+        assert eval(calculation) == pytest.approx(float(result))
+        operands = [number for number in query.numbers if number.role == "quantitative"]
+        used = [Decimal(text) for text in re.findall(r"[\d.]+", calculation)]
+        assert sorted(used) == sorted(min(operand.forms) for operand in operands)
+
+
+def test_operands_and_percentages_can_be_told_apart_in_a_call() -> None:
+    for query in routing_queries():
+        operands = Counter(form for n in query.numbers if n.role == "quantitative" for form in n.forms)
+        every = Counter(form for number in query.numbers for form in number.forms)
+        percentages = [form for number in query.numbers if len(number.forms) > 1 for form in number.forms]
+        assert set(operands.values()) == {1}, query.text
+        assert all(every[form] == 1 for form in percentages), query.text
+
+
+def test_few_queries_are_of_many_kinds() -> None:
+    few = Routing(limit=16).questions(seed=0)
+    assert few == Routing().questions(seed=0)[:16] != Routing(limit=16).questions(seed=1)
+    assert sorted(Routing().questions(seed=0)) == sorted(routing_queries())
+    assert len({query.domain for query in few}) > len({query.domain for query in routing_queries()[:16]}) + 3
+
+
+def test_what_makes_them_deceptive() -> None:
+    """The role is in neither the value nor the place alone."""
+    queries = routing_queries()
+    equal = [
+        query
+        for query in queries
+        if {n.value for n in query.numbers if n.role == "nominal"}
+        & {n.value for n in query.numbers if n.role == "quantitative"}
+    ]
+    assert len(equal) >= 5
+    assert sum(query.numbers[0].role == "quantitative" for query in queries) >= 8
+    assert sum(query.numbers[-1].role == "nominal" for query in queries) >= 8
+
+
+def test_queries_are_new_to_a_gate_trained_on_our_sentences() -> None:
+    def runs(text: str) -> set[tuple[str, ...]]:
+        words = re.findall(r"#|[a-z']+", text.lower())
+        return {run for run in zip(*(words[i:] for i in range(4)), strict=False) if "#" in run}
+
+    trained: set[tuple[str, ...]] = set()
+    for name in ("diagnostic_templates.yaml", "contrastive_pairs.yaml"):
+        for splits in yaml.safe_load(resources.files("ani.data").joinpath(name).read_text("utf-8")).values():
+            for text in splits.get("train", []):
+                trained |= runs(re.sub(r"\{[^}]*\}", "#", text))
+    assert len(trained) > 1000
+    for query in routing_queries():
+        masked = query.text
+        for number in reversed(query.numbers):
+            masked = f"{masked[: number.start]}#{masked[number.end :]}"
+        assert not runs(masked) & trained, query.text
+
+
+def test_percentages_have_two_forms() -> None:
+    forms = [{Decimal(2019)}, {Decimal(45), Decimal("0.45")}, {Decimal(60)}]
+    asked = query("gates", "In 2019, 45% of 60 went.", "0.45 * 60 = 27")
+    assert [set(number.forms) for number in asked.numbers] == forms

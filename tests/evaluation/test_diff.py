@@ -1,0 +1,171 @@
+"""Two result folders in pairs, against `paired_difference` on scores written by hand."""
+
+import json
+import re
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ani.results.statistics import paired_difference
+from ani.results.tables import Fitted
+from ani.evaluation.diff import compare_folders
+from tests.json_lines import read_lines, write_lines
+from tests.refusals import refused
+
+Records = dict[str, list[dict[str, Any]]]
+OURS = np.array([1.0, 1, 0, 1, 1, 0, 1, 1])
+BASE = np.array([1.0, 0, 0, 0, 1, 1, 0, 1])
+"""Which of eight questions were solved; the same for all tasks."""
+EVERY = list(range(8))
+PARTS = {
+    "addition": {"all": EVERY, "2": [0, 1, 2, 3], "4": [4, 5, 6, 7]},
+    "gsm8k": {"all": EVERY},
+    # The fifth question has no level.
+    "math": {"all": EVERY, "levels 1–3": [0, 1, 2], "levels 4–5": [3, 5, 6, 7], "Algebra": EVERY[::2]}
+    | {"Geometry": EVERY[1::2]},
+    "mmlu": {"all": EVERY, "STEM": [0, 1, 4, 5], "other": [2, 3, 6, 7], "anatomy": [0, 4], "astronomy": [1, 5]}
+    | {"marketing": [2, 3, 6, 7]},
+}
+"""Task or operation: part: its questions."""
+
+
+def compared(run: Path, baseline: Path) -> dict[str, Any]:
+    """By operation or benchmark."""
+    found = compare_folders(run, baseline)[1]
+    return {**found.pop("arithmetic"), **found}
+
+
+def records(scores: Any) -> Records:
+    made: Records = {"arithmetic.jsonl": [], "gsm8k.jsonl": [], "math.jsonl": [], "mmlu.jsonl": []}
+    for i, correct in enumerate(map(bool, scores)):
+        answer = {"id": i, "correct": correct, "prediction": "A", "prompt_hash": f"hash {i}"}
+        level, subject = [1, 2, 3, 4, None, 5, 4, 5][i], ["Algebra", "Geometry"][i % 2]
+        field = ["anatomy", "astronomy", "marketing", "marketing"][i % 4]
+        problem = {"run": "model", "operation": "+", "digits": 2 if i < 4 else 4, "prompt": f"{i} + 1 ="}
+        made["arithmetic.jsonl"].append({**problem, "prediction": "1", "correct": correct})
+        made["gsm8k.jsonl"].append({**answer, "task": "gsm8k"})
+        made["math.jsonl"].append({**answer, "task": "math", "level": level, "subject": subject})
+        group = "other" if field == "marketing" else "STEM"
+        made["mmlu.jsonl"].append({**answer, "task": "mmlu", "subject": field, "group": group})
+    return made
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Results of both runs; the second answered in another order."""
+    reverse = {name: found[::-1] for name, found in records(BASE).items()}
+    return save(tmp_path / "ours", records(OURS)), save(tmp_path / "base", reverse)
+
+
+def save(folder: Path, files: Records) -> Path:
+    folder.mkdir()
+    for name, lines in files.items():
+        write_lines(folder / name, *lines)
+    return folder
+
+
+def change(folder: Path, name: str, alter: Callable[[list[dict[str, Any]]], Any]) -> None:
+    lines = read_lines(folder / name)
+    alter(lines)
+    write_lines(folder / name, *lines)
+
+
+def test_every_part_is_a_paired_bootstrap(folders: tuple[Path, Path]) -> None:
+    results = compared(*folders)
+    found = {
+        task: {part: paired_difference(OURS[asked], BASE[asked]) for part, asked in parts.items()}
+        for task, parts in PARTS.items()
+    }
+    assert json.loads(json.dumps(results)) == {
+        task: {part: {"value": d.value, "low": d.low, "high": d.high, "p": d.p} for part, d in parts.items()}
+        for task, parts in found.items()
+    }
+    assert results["math"]["levels 4–5"]["value"] == 0.25  # three of four against two
+    assert results["mmlu"]["anatomy"]["p"] == 1
+
+
+def test_the_order_of_answers_changes_no_difference(folders: tuple[Path, Path]) -> None:
+    results = compared(*folders)
+    for name in records(OURS):
+        change(folders[0], name, lambda lines: lines.reverse())
+    reverse = compared(*folders)
+    for task, parts in PARTS.items():
+        for part in parts:
+            assert reverse[task][part]["value"] == results[task][part]["value"]
+
+
+def test_tables(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folders[0].parent)
+    stream = StringIO()
+    arithmetic, benchmarks, subjects = compare_folders(Path("ours"), Path("base"))[0]
+    for table in (arithmetic, benchmarks, subjects):
+        assert "compared to base, in percentage points" in table.caption
+        Console(width=200, file=stream).print(Fitted(table))
+    text = stream.getvalue()
+    # Of the four problems of two digits three were solved, and one by the baseline.
+    assert re.search(r"\+ +│ ours +│ +\+25\.0 │ +\+50\.0 │ +\+0\.0 │", text)
+    assert re.search(r"MATH +│ levels 4–5 +│ +\+25\.0 │", text)
+    assert re.search(r"MMLU +│ marketing +│ +\+50\.0 │", text)
+
+
+def test_what_only_one_has_is_left_out(folders: tuple[Path, Path]) -> None:
+    ours, base = folders
+    (ours / "gsm8k.jsonl").unlink()
+    (base / "math.jsonl").unlink()
+    change(ours, "arithmetic.jsonl", lambda lines: lines.append({**lines[0], "operation": "-"}))
+    for pair in (folders, folders[::-1]):
+        assert compare_folders(*pair)[1].keys() == {"arithmetic", "mmlu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "alter", "message"),
+    [
+        ("math.jsonl", lambda lines: lines.pop(), "math: runs …ours' and …base' were asked different …(1 that"),
+        ("mmlu.jsonl", lambda lines: lines[0].update(prompt_hash="x"), "mmlu: runs … different prompts (2 that"),
+        ("gsm8k.jsonl", lambda lines: lines[0].update(id=9), "gsm8k: runs … (2 that only one has)"),
+        ("arithmetic.jsonl", lambda lines: lines[0].update(prompt="9 + 9 ="), "+: runs … (2 that only one has)"),
+        ("arithmetic.jsonl", lambda lines: lines[0].pop("prompt"), "an answer lacks its prompt"),
+        ("mmlu.jsonl", lambda lines: lines[0].update(run="b"), "ours/mmlu.jsonl holds the answers of 2 models"),
+        ("math.jsonl", lambda lines: lines[3].update(seed=1), "ours/math.jsonl holds the answers of 2 models"),
+        ("math.jsonl", lambda lines: lines[3].update(level="5"), "ours/math.jsonl, line 4: level"),
+    ],
+)
+def test_what_has_no_pairs_is_refused(
+    folders: tuple[Path, Path], name: str, alter: Callable[[Any], Any], message: str
+) -> None:
+    change(folders[0], name, alter)
+    refused(lambda: compare_folders(*folders), message)
+
+
+def test_folders_that_can_not_be_compared_are_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    ours, base = folders
+    refused(lambda: compare_folders(ours, base / ".." / "ours"), "would be compared to itself")
+    gone = "gone holds none of arithmetic.jsonl, arithmetic-chat.jsonl, … `ani eval --out`"
+    refused(lambda: compare_folders(ours, tmp_path / "gone"), gone)
+    one = save(tmp_path / "one", {"gsm8k.jsonl": records(OURS)["gsm8k.jsonl"], "routing.jsonl": []})
+    two = save(tmp_path / "two", {"math.jsonl": records(BASE)["math.jsonl"], "routing.jsonl": []})
+    refused(lambda: compare_folders(one, two), "one has gsm8k, and ", "two has math: no ", " in common")
+    minus = [{**record, "operation": "-"} for record in records(OURS)["arithmetic.jsonl"]]
+    other = save(tmp_path / "minus", {"arithmetic.jsonl": minus})
+    refused(lambda: compare_folders(other, base), "no operation or benchmark in common")
+
+
+def test_answers_of_other_lengths_are_refused(folders: tuple[Path, Path]) -> None:
+    def settle(folder: Path, limit: int) -> None:
+        settings = {"gsm8k": {"generation": {"max_gen_toks": limit}}, "mmlu": {"shots_from": "dev"}}
+        (folder / "run.json").write_text(json.dumps({"settings": settings}))
+
+    ours, base = folders
+    settle(ours, 512)
+    compare_folders(*folders)  # nothing is known of the other one
+    settle(base, 512)
+    compare_folders(*folders)
+    settle(base, 256)
+    refused(lambda: compare_folders(*folders), "gsm8k: …512} for …ours and …256} for …base…--max-new-tokens")
+    (ours / "gsm8k.jsonl").unlink()
+    compare_folders(*folders)

@@ -1,0 +1,180 @@
+"""What tasks make of their records, against brute force."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from ani.results.decisions import DecidedNumber
+from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
+from ani.evaluation.tasks.gate_shares import GatedText, gate_shares
+from ani.evaluation.tasks.gating import GateDecision, separation, separations
+from ani.evaluation.tasks.language import TextLoss, perplexities
+from tests.refusals import refused
+
+# --- arithmetic ---
+
+
+@pytest.mark.parametrize(
+    ("right", "given", "kind"),
+    [
+        ("1298444902467", "1398444902467", "Carries"),
+        ("9", "0", "Carries"),
+        ("-190", "-217", "Other digits"),
+        ("-190", "-280", "Carries"),
+        ("46", "48", "Other digits"),
+        ("46", "57", "Carries"),
+        ("46", "58", "Other digits"),
+        ("46", "460", "Length or sign"),
+        ("-46", "146", "Length or sign"),
+        ("46", None, "Length or sign"),
+        ("46", "4.", "Length or sign"),
+        ("100000", "1E+5", "Length or sign"),
+    ],
+)
+def test_wrong_answers_are_sorted(right: str, given: str | None, kind: str) -> None:
+    wrong = ArithmeticAnswer(run="a", operation="+", digits=2, answer=right, prediction=given, correct=False)
+    _, errors = Arithmetic.tables([wrong, wrong.model_copy(update={"prediction": right, "correct": True})])
+    ((operation, run, *cells),) = errors.rows
+    assert (operation.text, run.text) == ("+", "a")
+    assert {name: cell.details for name, cell in zip(errors.header[2:], cells, strict=True)} == {
+        name: (f"{int(name == kind)} of 2",) for name in ("Carries", "Other digits", "Length or sign")
+    }
+    assert cells[errors.header.index(kind) - 2].text == "50.0%"
+
+
+def test_answers_without_the_right_one_have_no_kinds_and_without_a_prompt_no_pairs() -> None:
+    answers = [ArithmeticAnswer(run=run, operation="+", digits=2, correct=False) for run in ("a", "b")]
+    assert len(Arithmetic.tables(answers)) == 1
+    refused(lambda: Arithmetic.tables(answers, "b"), "lacks its prompt")
+
+
+# --- gating ---
+
+DECISIONS = st.lists(
+    st.builds(
+        GateDecision,
+        role=st.sampled_from(["nominal", "quantitative"]),
+        alpha=st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]),
+        injected=st.booleans(),
+        domain=st.none(),
+    )
+)
+
+
+@given(DECISIONS)
+def test_gating_equals_counting_pairs(decisions: list[GateDecision]) -> None:
+    found = separation(decisions)
+    alphas = [[d.alpha for d in decisions if d.role == role] for role in ("quantitative", "nominal")]
+    pairs = list(product(*alphas))
+    if not pairs:
+        assert found.auc is None and found.balanced_accuracy is None
+        return
+    assert found.auc == pytest.approx(sum((q > n) + (q == n) / 2 for q, n in pairs) / len(pairs))
+    closed = [not d.injected for d in decisions if d.role == "nominal"]
+    opened = [d.injected for d in decisions if d.role == "quantitative"]
+    estimate = found.balanced_accuracy
+    assert estimate is not None
+    assert estimate.value == pytest.approx((sum(closed) / len(closed) + sum(opened) / len(opened)) / 2)
+    assert -1e-9 <= estimate.low <= estimate.value <= estimate.high <= 1 + 1e-9
+
+
+def test_balanced_interval_covers_as_promised() -> None:
+    """Exact coverage by summing the binomials: close to 95% (never under 93% at these rates)."""
+    n = 20
+    for p, q in ((0.9, 0.7), (0.5, 0.95), (0.8, 0.8)):
+        covered = 0.0
+        for a, b in product(range(n + 1), repeat=2):
+            decisions = [GateDecision(role="nominal", injected=i >= a) for i in range(n)]
+            decisions += [GateDecision(role="quantitative", injected=i < b) for i in range(n)]
+            estimate = separation(decisions).balanced_accuracy
+            assert estimate is not None
+            if estimate.low <= (p + q) / 2 <= estimate.high:
+                covered += float(binom.pmf(a, n, p) * binom.pmf(b, n, q))
+        assert 0.93 < covered < 0.985
+
+
+def test_auc_needs_every_alpha() -> None:
+    decisions = [
+        GateDecision(role="nominal", alpha=0.1, injected=False),
+        GateDecision(role="quantitative", alpha=0.9, injected=True),
+        GateDecision(role="quantitative", alpha=None, injected=True),
+    ]
+    assert separation(decisions).auc is None
+    assert separation(decisions[:2]).auc == 1.0
+
+
+def test_gates_are_summarised_a_run_and_seed() -> None:
+    # Each seed tells its roles apart perfectly, at another threshold: pooling them would hide it.
+    decisions = [
+        GateDecision(run="ours", seed=seed, role=role, alpha=alpha + 0.3 * seed, injected=alpha + 0.3 * seed > 0.5)
+        for seed in (0, 1)
+        for role, alpha in (("nominal", 0.2), ("nominal", 0.3), ("quantitative", 0.4))
+    ]
+    found = separations(decisions)["ours"]
+    assert found.auc == 1.0
+    assert separation(decisions).auc != 1.0
+    closed, opened = found.nominal_closed, found.quantitative_open
+    assert closed is not None and (closed.value, closed.cases, closed.seeds) == (0.75, 2, 2)
+    assert opened is not None and (opened.value, opened.cases, opened.seeds) == (0.5, 1, 2)
+
+
+# --- gate shares ---
+
+
+def test_gate_shares_go_from_the_greatest_to_the_least() -> None:
+    def text(source: str, group: str | None, *injected: bool) -> GatedText:
+        numbers = tuple(DecidedNumber(text="1", value="1", start=0, end=1, injected=each) for each in injected)
+        return GatedText(source=source, group=group, numbers=numbers)
+
+    texts = [text("b", "closed", False), text("b", "empty"), text("b", "half", True, False), text("a", "only", True)]
+    shares = gate_shares([*texts, text("b", "open", True, True), text("b", "half", False, False, False, True)])
+    expected = [("b", None, 5), ("b", "open", 1), ("b", "half", 2), ("b", "closed", 1), ("b", "empty", 1)]
+    assert [(share.source, share.group, share.texts) for share in shares] == [*expected, ("a", None, 1)]
+    whole, half = shares[0], shares[2]
+    assert whole.numbers is not None and (whole.numbers.value, whole.numbers.cases) == (4 / 9, 9)
+    assert whole.texts_open is not None and (whole.texts_open.value, whole.texts_open.cases) == (3 / 4, 4)
+    # Two texts with 1 of 2 and 1 of 4: resamples of whole texts reach no further than either's share.
+    assert half.numbers is not None and half.numbers[:3] == (2 / 6, 0.25, 0.5)
+    assert shares[4].numbers is None
+
+
+# --- language ---
+
+LOSSES = [
+    TextLoss(run=run, seed=seed, kind="plain", text=text, tokens=tokens, loss=loss)
+    for run, seed, texts in (
+        ("base", None, {"short": (1, 2.0), "long": (10, 30.0)}),
+        ("ours", 0, {"short": (1, 1.5), "long": (10, 28.0)}),
+        ("ours", 1, {"long": (10, 30.0), "short": (1, 2.5)}),
+        ("other", 0, {"short": (2, 5.0), "long": (10, 31.0)}),
+    )
+    for text, (tokens, loss) in texts.items()
+]
+
+
+def test_perplexity_weighs_tokens_and_pairs_texts() -> None:
+    # Another order of the records is the same comparison, but for which text is drawn when.
+    for records in (LOSSES, LOSSES[::-1]):
+        found = {run: kinds["plain"] for run, kinds in perplexities(records, "base").items()}
+        base, ours, other = (found[run] for run in ("base", "ours", "other"))
+        assert [(run.value.cases, run.value.seeds) for run in (base, ours)] == [(2, 1), (2, 2)]
+        # Of two texts, a quarter of the resamples hold the first alone and a quarter the second: the interval's ends.
+        assert base.value[:3] == pytest.approx(np.exp([32 / 11, 2, 3]))
+        assert ours.value[:3] == pytest.approx(np.exp([31 / 11, 2, 2.9]))
+        assert base.difference is None and ours.difference is not None and other.difference is not None
+        # The same resamples for both runs: 2 - 2 with the short text alone, 2.9 - 3 with the long one alone.
+        assert ours.difference[:3] == pytest.approx((-1 / 11, -0.1, 0), abs=1e-12)
+        # Each run has its own tokens: 36/12 - 32/11 with both texts, 2.5 - 2 and 3.1 - 3 with one alone.
+        assert other.difference[:3] == pytest.approx((1 / 11, 1 / 11, 0.5), abs=1e-12)
+    assert all(kinds["plain"].difference is None for kinds in perplexities(LOSSES).values())
+
+
+def test_losses_on_different_texts_are_refused() -> None:
+    fewer = [record for record in LOSSES if record.loss != 2.5]
+    refused(lambda: perplexities(fewer), "run 'ours': its seeds 0, 1 were not asked the same problems")
+    refused(lambda: perplexities(LOSSES[:-1], "base"), "plain texts: runs 'other' and 'base' were given different ones")
+    refused(lambda: perplexities(LOSSES, "gone"), "plain texts: runs 'base' and 'gone' were given different ones")

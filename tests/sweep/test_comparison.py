@@ -1,0 +1,647 @@
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from importlib.machinery import ModuleSpec
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import yaml
+from filelock import FileLock
+from rich.console import Console
+
+import ani
+from ani import cells, comparison
+from ani.cells import Cell
+from ani.errors import InputError, TrainingFailed
+from ani.results.files import TRAINING_LOG, read_run
+from ani.settings import load_settings, save_settings
+from ani.tasks import Posed
+from ani.evaluation.tasks.gate_shares import GateShares
+from ani.evaluation.tasks.gating import Gating
+from ani.evaluation.tasks.inspected import Inspected
+from ani.training import run as run_module
+from ani.training.checkpoints import ADAPTER
+from ani.training.examples import load_examples
+from ani.training.recipe import Recipe, load_recipe
+from tests.json_lines import read_lines as read
+from tests.json_lines import write_lines
+from tests.refusals import refused
+from tests.tiny import tiny
+from tests.tokenizers import qwen
+from tests.training.runs import interrupt_at, interrupted, weights_of
+
+SHIPPED = [
+    path
+    for path in sorted((Path(ani.__file__).parent / "recipes").rglob("*.yaml"))
+    if "variants" in yaml.safe_load(path.read_text())
+]
+assert SHIPPED
+TEXTS = ["Ann", "Bob", "Cid"]
+CELLS = [("early", 0), ("late", 0), ("early", 1), ("late", 1)]
+
+Write = Callable[..., Path]
+Compare = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tiny_recipe: Write, tmp_path: Path) -> Write:
+    """Write a comparison of two layers of the tiny model with two seeds, with results in `tmp_path/results`."""
+
+    def write(**changes: Any) -> Path:
+        tiny_recipe(training={"log_every": 1, "save_every": 2, "steps": 4, "gradient_accumulation": 1})
+        texts = tmp_path / "texts.jsonl"
+        words = "the tired porter of the old hotel had not slept"
+        write_lines(texts, *({"body": f"{name}, {words}"} for name in TEXTS))
+        settings = {
+            "output": str(tmp_path / "results"),
+            "recipe": "recipe.yaml",
+            "overrides": ["lora.dropout=0"],
+            "variants": {"early": ["ani.layer=1"], "late": ["ani.layer=2"]},
+            "seeds": [0, 1],
+            "baseline": "reference",
+            "evaluation": {
+                "arithmetic": {"count": 3, "digits": [1, 3]},
+                "gating": {"count": 5},
+                "language": {"texts": str(texts), "field": "body", "count": 3},
+            },
+            **changes,
+        }
+        path = tmp_path / "comparison.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def compare(write: Write) -> Compare:
+    """Carry it out; keyword arguments are changes to it, `console` apart."""
+
+    def compare(*overrides: str, console: Console | None = None, **changes: Any) -> Path:
+        return comparison.run_comparison(write(**changes), console or Console(file=StringIO()), overrides)
+
+    return compare
+
+
+def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    return {
+        path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
+    printed = StringIO()
+    page = compare(console=Console(file=printed, width=140))
+    folder = tmp_path / "results"
+    assert page == folder / "report.html"
+    results = {"arithmetic.jsonl", "gating.jsonl", "language.jsonl"}
+    names = {*results, "comparison.md", "comparison.yaml", "report.html", "run.json", "cells"}
+    assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
+
+    answers = read(folder / "arithmetic.jsonl")
+    cells = list(dict.fromkeys((record["run"], record["seed"]) for record in answers))
+    assert cells == [("reference", None), *CELLS]
+    asked = {cell: [r["prompt"] for r in answers if (r["run"], r["seed"]) == cell] for cell in cells}
+    assert all(prompts == asked["reference", None] for prompts in asked.values())
+    assert len(set(asked["reference", None])) == 6
+    decisions = read(folder / "gating.jsonl")
+    assert list(dict.fromkeys((record["run"], record["seed"]) for record in decisions)) == CELLS
+    assert len({record["text"] for record in decisions}) == 5
+
+    losses = read(folder / "language.jsonl")
+    scored = {cell: [(r["text"], r["tokens"]) for r in losses if (r["run"], r["seed"]) == cell] for cell in cells}
+    assert all(texts == scored["reference", None] for texts in scored.values())
+    assert len(scored["reference", None]) == 6 and len(losses) == 6 * len(cells)
+    assert len({record["loss"] for record in losses}) == len(losses)
+
+    run = json.loads((folder / "run.json").read_text())
+    layers = {(cell["variant"], cell["seed"]): cell.get("layer") for cell in run["cells"]}
+    assert layers == {("reference", None): None} | {(v, s): {"early": 1, "late": 2}[v] for v, s in CELLS}
+
+    adapters, examples = set(), []
+    for variant, seed in CELLS:
+        training = folder / "cells" / variant / f"seed-{seed}" / "training"
+        assert not list(training.glob("checkpoint-*"))
+        assert len(read(training / TRAINING_LOG)) == 4
+        adapters.add((training / ADAPTER / "ani.safetensors").read_bytes())
+        recipe = load_recipe(training / "recipe.yaml")
+        assert recipe.seed == seed
+        examples.append(load_examples(recipe))
+    assert len(adapters) == 4
+    assert all(found == examples[0] for found in examples)
+    assert load_examples(recipe.model_copy(update={"data_seed": None})) != examples[0]
+
+    markdown = (folder / "comparison.md").read_text()
+    assert "| + | late | " in markdown
+    assert "n = 3 × 2 seeds" in markdown and "Exact answers compared to reference" in markdown
+    language = markdown[markdown.index("Perplexity of word tokens") :]
+    assert "minus that of reference" in language and language.count("n = 3 × 2 seeds") == 4
+    html = page.read_text(encoding="utf-8")
+    assert "Exact answers compared to reference" in html and "Gates and roles" in html
+    assert "Perplexity of word tokens" in html
+    output = printed.getvalue()
+    assert "1/5 reference" in output and "5/5 late, seed 1" in output and "step    4/4" in output
+    assert output.count("Exact answers by number of digits") == 5
+
+
+def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unbroken, folder = tmp_path / "unbroken", tmp_path / "results"
+    compare(output=str(unbroken))
+    original = Gating.answer
+
+    def in_the_second_cell(*args: Any, **kwargs: Any) -> Any:
+        begun = "late" in {path.parts[-2] for path in folder.glob("cells/*/seed-*")}
+        return (interrupted if begun else original)(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Gating, "answer", in_the_second_cell)
+        with pytest.raises(KeyboardInterrupt):
+            compare()
+    late = folder / "cells" / "late" / "seed-0"
+    assert {path.name for path in late.iterdir()} == {"training", "arithmetic.jsonl"}
+
+    finished = files_of(folder / "cells")
+    with monkeypatch.context() as patch:
+        patch.setattr(cells, "training_lines", lambda console: interrupt_at(3))
+        with pytest.raises(KeyboardInterrupt):
+            compare()
+    assert (folder / "cells" / "early" / "seed-1" / "training" / "checkpoint-2").is_dir()
+    assert finished.items() <= files_of(folder / "cells").items()
+    assert (late / "gating.jsonl").is_file()
+
+    compare()
+    assert finished.items() <= files_of(folder / "cells").items()
+    for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl", "comparison.md"):
+        assert (folder / name).read_text().replace("results", "unbroken") == (unbroken / name).read_text()
+    assert [line["step"] for line in read(folder / "cells/early/seed-1/training" / TRAINING_LOG)] == [1, 2, 3, 4]
+
+    with monkeypatch.context() as patch:
+        for step in ("train", "load_model", "ask"):
+            patch.setattr(cells, step, interrupted)
+        compare()
+
+
+def test_cells_that_find_their_layer_probe_once(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        probed.append(1)
+        return real(*args, **kwargs)
+
+    probed: list[int] = []
+    real = run_module.probe
+    monkeypatch.setattr(run_module, "probe", counted)
+    auto = {"overrides": ["ani.layer=auto", "probe.sentences=240"], "variants": {"a": [], "b": ["ani.penalty=0"]}}
+    auto["variants"] |= {"c": ["ani.policy=after"]}  # which is probed elsewhere
+    compare(seeds=[0], **auto)
+    assert probed == [1, 1]
+    cells = [tmp_path / "results" / "cells" / name / "seed-0" / "training" for name in "abc"]
+    found = [json.loads((cell / "probe" / "selection.json").read_text()) for cell in cells]
+    used = [json.loads((cell / ADAPTER / "ani_config.json").read_text())["layer"] for cell in cells]
+    assert used == [each["layer"] for each in found] and used[0] == used[1]
+    assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
+
+
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_only_a_probe_for_the_same_policy_is_reused(
+    tiny_recipe: Callable[..., Path], tmp_path: Path, policy: str
+) -> None:
+    def recipe(*overrides: str) -> Recipe:
+        return load_recipe(tiny_recipe(), overrides)
+
+    base = recipe("ani.layer=auto", "ani.policy=terminal")
+    untrained = Cell("forced", None, recipe("method=forced"), tmp_path / "forced")
+    found = {"output": str(tmp_path / "own" / "training")}
+    own = recipe("ani.layer=auto", f"ani.policy={policy}").model_copy(update=found)
+    (tmp_path / "probe").mkdir()
+    (tmp_path / "probe" / "selection.json").touch()
+    cell = Cell("own", 0, own, tmp_path / "own")
+    cells.reuse_probe(cell, [untrained, cell], base, tmp_path)
+    assert (cell.training / "probe" / "selection.json").exists() == (policy == "terminal")
+
+
+@pytest.mark.parametrize(("values", "asked"), [("literals", 3), ("results", 2), ("both", 3)])
+def test_a_gate_for_results_alone_is_not_asked_about_roles(
+    tiny_recipe: Callable[..., Path], tmp_path: Path, values: str, asked: int
+) -> None:
+    recipe = load_recipe(tiny_recipe(), ["ani.policy=after", f"ani.values={values}"])
+    tasks = Gating(count=1), GateShares(texts=["gsm8k"]), Inspected(texts=["12 + 30 ="])
+    posed = [Posed(task, []) for task in tasks]
+    assert len(Cell("own", 0, recipe, tmp_path).asked(posed)) == asked
+    assert Cell("reference", None, recipe, tmp_path).asked(posed) == []
+
+
+def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:
+    variants = {f"layer-{layer}": [f"ani.layer={layer}"] for layer in range(3)}
+    page = compare(seeds=[0], probe=True, overrides=["lora.dropout=0", "probe.sentences=240"], variants=variants)
+    text = page.read_text(encoding="utf-8")
+    assert "Which layer" in text
+    assert "Layer sensitivity" in text
+    assert {"layers.jsonl", "selection.json", "probe"} <= {path.name for path in (tmp_path / "results").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("evaluation.gating.count=6", "evaluation"),
+        ("variants.late=[ani.layer=0]", "variant late"),
+        ("overrides=[seed=3]", "base and variant early and variant late"),
+    ],
+)
+def test_another_comparison_in_the_same_folder_is_refused(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, key: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cells, "train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compare()
+    before = files_of(tmp_path / "results")
+    assert Path("cells/reference/arithmetic.jsonl") in before
+    results = str(tmp_path / "results")
+    refused(lambda: compare(override), f"{results} holds another comparison, with other {key};")
+    assert files_of(tmp_path / "results") == before
+
+
+def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "results"
+    compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
+    before = files_of(folder / "cells")
+    assert (folder / TRAINING_LOG).exists()
+    methods = {
+        **{name: [f"method={name}"] for name in ("sft", "numerologic", "forced")},
+        "early": ["ani.layer=1"],
+    }
+    again = {"forced": [3]}
+    refused(
+        lambda: compare(seeds=[0], variants=methods, more_seeds=again, baseline="sft"),
+        "variant 'forced' trains nothing, so it is the same with every seed",
+    )
+    compare(seeds=[0], variants=methods, more_seeds={"sft": [3]}, baseline="sft")
+    assert not (folder / "cells" / "forced" / "training").exists() and not (folder / TRAINING_LOG).exists()
+    assert {path: file for path, file in files_of(folder / "cells").items() if path in before} == before
+    found = {(record["seed"], record["run"]) for record in read(folder / "arithmetic.jsonl")}
+    assert found == {(None, "reference"), (None, "forced"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
+    gated = {record["run"] for record in read(folder / "gating.jsonl")}
+    assert gated == {"early"}  # the others have no gate
+    monkeypatch.setattr(cells, "train", interrupted)  # nothing is left to do
+    compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
+    refused(lambda: compare(seeds=[0], variants={"sft": ["ani.layer=1"]}, baseline=None), "other variant sft;")
+
+
+def test_what_another_comparison_has_is_taken(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = {"ours": ["ani.layer=1"], "sft": ["method=sft"]}
+    compare(seeds=[0], variants=variants, baseline=None)
+    one, two = tmp_path / "results", tmp_path / "again"
+    (one / "cells" / "sft" / "seed-0" / "language.jsonl").unlink()
+    asked: list[tuple[str, str]] = []
+    ask = cells.ask
+
+    def asking(posed: list[Posed], *args: Any, of: str, **options: Any) -> None:
+        asked.extend((of, each.task.name) for each in posed)
+        ask(posed, *args, of=of, **options)
+
+    monkeypatch.setattr(cells, "ask", asking)
+    monkeypatch.setattr(cells, "train", interrupted)
+    changes: dict[str, Any] = {"output": str(two), "reuse": str(tmp_path), "seeds": [0], "baseline": None}
+    # A probe's settings say nothing about a cell whose layer is known; only the problems of one task are others.
+    changes["overrides"] = ["lora.dropout=0", "probe.sentences=9"]
+    with pytest.raises(KeyboardInterrupt):  # the last cell has another recipe
+        compare("evaluation.arithmetic.count=2", **changes, variants={**variants, "third": ["ani.layer=0"]})
+    assert asked == [
+        ("reference", "arithmetic"),
+        ("ours, seed 0", "arithmetic"),
+        ("sft, seed 0", "arithmetic"),
+        ("sft, seed 0", "language"),
+    ]
+    for cell in ("ours", "sft"):
+        taken, own = (weights_of(each / "cells" / cell / "seed-0" / "training" / ADAPTER) for each in (one, two))
+        assert taken and all(torch.equal(taken[name], own[name]) for name in taken | own)
+    place = Path("cells") / "ours" / "seed-0" / "gating.jsonl"
+    assert (two / place).read_bytes() == (one / place).read_bytes()
+    assert not (two / "cells" / "third").exists()
+
+    # Answers go with the weights that gave them.
+    config = two / "cells" / "ours" / "seed-0" / "training" / ADAPTER / "ani_config.json"
+    config.write_text(config.read_text().replace('"weights_sha256": "', '"weights_sha256": "0'))
+    (two / place).unlink()
+    with pytest.raises(InputError, match=r"ani\.safetensors"):
+        compare("evaluation.arithmetic.count=2", **changes, variants=variants)
+    assert not (two / place).exists()
+
+
+def test_another_budget_is_told(compare: Compare, tmp_path: Path) -> None:
+    printed = StringIO()
+    other_rate = ["method=sft", "training.module_learning_rate=0.5"]
+    variants = {"sft": other_rate, "short": ["method=sft", "training.steps=2"]}
+    compare(seeds=[0], variants=variants, console=Console(file=printed, width=200))
+    note = "short has other training than the recipe"
+    assert note in printed.getvalue()
+    assert note in (tmp_path / "results" / "comparison.md").read_text()
+    assert "sft has other" not in printed.getvalue()
+
+
+def test_operations_may_have_lengths_of_their_own(compare: Compare, tmp_path: Path) -> None:
+    tasks = [{"count": 2, "digits": [2]}, {"count": 1, "digits": [1, 3], "operations": ["subtraction"]}]
+    compare(seeds=[0], variants={"sft": ["method=sft"]}, evaluation={"arithmetic": tasks})
+    answers = read(tmp_path / "results" / "arithmetic.jsonl")
+    asked = [(record["operation"], record["digits"]) for record in answers if record["run"] == "sft"]
+    assert sorted(asked) == [("+", 2), ("+", 2), ("-", 1), ("-", 3)]
+
+
+def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_path: Path) -> None:
+    data, folder = tmp_path / "mmlu.jsonl", tmp_path / "results"
+    row = {"subject": "anatomy", "choices": ["a", "b", "1", "22"]}
+    write_lines(data, *({**row, "question": f"{i}?", "answer": i % 4} for i in range(9)))
+    asked = {"name": "mmlu", "data": str(data), "limit": 3}
+    settings = {"variants": {"sft": ["method=sft"]}, "evaluation": {"benchmarks": [asked]}}
+    twice = {**settings, "evaluation": {"benchmarks": [asked, {"name": "gsm8k"}, {"name": "mmlu"}]}}
+    refused(lambda: compare(**twice), "evaluation.benchmarks asks mmlu more than once")
+    sums = write_lines(tmp_path / "gsm8k.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
+    long = {"overrides": [f"model={chat_model}"], **settings}
+    long["evaluation"] = {"benchmarks": [{"name": "gsm8k", "data": str(sums), "max_new_tokens": 5000}]}
+    refused(lambda: compare(**long), "up to 5,000 tokens to gsm8k leave no room")
+    assert not folder.exists()
+
+    printed = StringIO()
+    page = compare(overrides=[f"model={chat_model}"], console=Console(file=printed, width=140), **settings)
+    records = read(folder / "mmlu.jsonl")
+    ids = [record["id"] for record in records[:3]]
+    cells = [("reference", None), ("sft", 0), ("sft", 1)]
+    assert len(set(ids)) == 3 and min(ids) >= 5  # the first five are the examples
+    assert [(r["run"], r["seed"], r["id"]) for r in records] == [(*cell, i) for cell in cells for i in ids]
+    assert len({tuple(record["output"]) for record in records}) == 9
+    assert not list(folder.rglob("*.answers"))
+    share = sum(record["correct"] for record in records[3:]) / 6
+    reference = sum(record["correct"] for record in records[:3]) / 3
+    markdown = (folder / "comparison.md").read_text()
+    assert re.search(rf"\| sft \| \**{share:.1%}\** \(.*, n = 3 × 2 seeds\)", markdown)
+    assert f"| MMLU | STEM | {100 * (share - reference):+.1f} (" in markdown
+    assert "mmlu, questions, sft, seed 1: 3 in" in printed.getvalue() and "n = 3 × 2 seeds" in printed.getvalue()
+    assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
+
+
+def test_two_processes_ask_what_one_asks(compare: Compare, write: Write, tmp_path: Path) -> None:
+    small: dict[str, Any] = {"seeds": [0], "variants": {"early": ["ani.layer=1"]}, "reference": False, "baseline": None}
+    compare(**small)
+    path = write(**small, output=str(tmp_path / "two"))
+    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "gating, sentences, early, seed 0" in done.stdout
+    for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl"):
+        assert (tmp_path / "two" / name).read_text() == (tmp_path / "results" / name).read_text()
+    assert not list((tmp_path / "two").rglob("*.answers"))
+
+
+def test_benchmarks_are_answered_as_they_would_be_served(
+    compare: Compare, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / "base"
+    tiny("qwen3", tokenizer=qwen(), head_dim=32, max_position_embeddings=4096).save_pretrained(base)
+    qwen().save_pretrained(base)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # it takes longer than all else
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line sets it
+    monkeypatch.setenv("TORCH_LOGS", "-all")
+
+    data, folder, printed = tmp_path / "gsm8k.jsonl", tmp_path / "results", StringIO()
+    write_lines(data, *({"question": f"{i} + {i}?", "answer": f"#### {2 * i}"} for i in range(12)))
+    settings: dict[str, Any] = {
+        "overrides": [f"model={base}"],
+        "variants": {"ours": []},
+        "evaluation": {"gsm8k": {"data": str(data), "limit": 3, "max_new_tokens": 4}},
+        "seeds": [0],
+        "reference": False,
+        "baseline": None,
+    }
+    both = {**settings, "variants": {"ours": [], "xval": ["method=xval"]}}
+    compare(backend="vllm", console=Console(file=printed, width=200), **both)
+    assert capfd.readouterr().err == ""
+    served, said = read(folder / "gsm8k.jsonl"), printed.getvalue()
+    assert "; gsm8k by vLLM on merged weights in" in said and ", of xval by transformers on the same." in said
+    assert "xval, seed 0: by transformers, not vLLM (" in said and "ours, seed 0: by transformers" not in said
+    assert [record["run"] for record in served] == ["ours"] * 3 + ["xval"] * 3
+    assert not list(folder.rglob("merged")) and not list(folder.rglob("*.answers"))
+    runs = [read_run(folder / "cells" / name / "seed-0") for name in ("ours", "xval")]
+    assert [run and run.backend for run in runs] == ["vllm", "transformers"]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "gsm8k by vLLM on merged weights in" in page and "Backend" not in page
+    compare(**both)  # `auto` goes on as it was begun
+    refused(lambda: compare(backend="transformers", **both), "with other backend")
+
+    again = tmp_path / "again"
+    compare(output=str(again), reuse=str(tmp_path), **settings)  # trained already, answered otherwise
+    outputs = [record["output"] for record in read(again / "gsm8k.jsonl")]
+    assert outputs == [record["output"] for record in served[:3]]
+
+    # What vLLM can't serve, several processes share; they answer alike.
+    (folder / "cells" / "xval" / "seed-0" / "gsm8k.jsonl").unlink()  # else its answers would be taken
+    alone = {**settings, "variants": {"xval": both["variants"]["xval"]}, "backend": "vllm"}
+    path = write(output=str(tmp_path / "shared"), reuse=str(tmp_path), **alone)
+    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "by transformers, not vLLM" in done.stdout and "gsm8k, questions, xval, seed 0: 3 in" in done.stdout
+    outputs = [record["output"] for record in read(tmp_path / "shared" / "gsm8k.jsonl")]
+    assert outputs == [record["output"] for record in served[3:]]
+    assert not list((tmp_path / "shared").rglob("merged"))
+
+
+def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm: Any = ModuleType("vllm")
+    vllm.__spec__, vllm.__version__ = ModuleSpec("vllm", None), "0.31.1"
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    refused(compare, "ANI works with vLLM", "and 0.31.1 is installed", "or set backend: transformers")
+    assert not (tmp_path / "results").exists()
+
+
+def test_other_data_or_another_program_is_not_taken(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, printed = tmp_path / "sums.jsonl", StringIO()
+
+    def write_sums(first: int) -> None:
+        write_lines(data, *({"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(first, first + 20)))
+
+    settings: dict[str, Any] = {
+        "overrides": ["lora.dropout=0", f"data=[{{kind: jsonl, path: {data}}}]"],
+        "variants": {"early": ["ani.layer=1"]},
+        "seeds": [0],
+        "reference": False,
+        "baseline": None,
+    }
+
+    def again(name: str) -> None:
+        compare(output=str(tmp_path / name), reuse=str(tmp_path), console=Console(file=printed, width=200), **settings)
+
+    write_sums(10)
+    compare(**settings)
+    monkeypatch.setattr(cells, "train", interrupted)
+    again("same")
+    assert f"taken from {tmp_path / 'results'}" in printed.getvalue()
+    write_sums(11)
+    refused(lambda: compare(**settings), f"{data} has changed since the comparison in", "name another output")
+    with pytest.raises(KeyboardInterrupt):
+        again("other-data")
+    write_sums(10)
+    monkeypatch.setattr(comparison, "code_version", lambda: "0.0 of tomorrow")
+    with pytest.raises(KeyboardInterrupt):
+        again("other-code")
+    assert f"nothing is taken from {tmp_path / 'same'}: ANI's code was another" in printed.getvalue()
+    compare(**settings)  # what is there stays, and is told
+    assert re.search(r"ANI's code changed .*, 0\.0 of tomorrow\.", (tmp_path / "results/comparison.md").read_text())
+
+
+def test_what_is_interrupted_takes_its_process_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cells.by_itself(time.sleep, 10**6)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
+def test_a_killed_process_takes_its_own_along(tmp_path: Path) -> None:
+    script, begun = tmp_path / "script.py", tmp_path / "begun"
+    script.write_text(
+        f"""
+import os, time
+from ani import cells
+
+def work():
+    with open({str(begun) + "."!r}, "w") as file:
+        file.write(str(os.getpid()))
+    os.rename({str(begun) + "."!r}, {str(begun)!r})
+    time.sleep(10**6)
+
+if __name__ == "__main__":
+    cells.by_itself(work)
+"""
+    )
+    with subprocess.Popen([sys.executable, script]) as parent:
+        while not begun.exists():
+            assert parent.poll() is None
+            time.sleep(0.1)
+        own = psutil.Process(int(begun.read_text()))
+        parent.kill()
+    own.wait(60)
+
+
+def test_a_process_that_is_killed_is_told() -> None:
+    with pytest.raises(BrokenProcessPool):
+        cells.by_itself(os._exit, 1)
+
+
+def test_a_folder_of_something_or_somebody_else_is_refused(compare: Compare, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    with FileLock(tmp_path / "results" / ".lock"):
+        refused(compare, "another process works on")
+    assert not files_of(tmp_path / "results")
+    (tmp_path / "results" / "arithmetic.jsonl").write_text("mine")
+    refused(compare, "is not empty and holds no comparison")
+    assert files_of(tmp_path / "results").keys() == {Path("arithmetic.jsonl")}
+
+
+def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise TrainingFailed("the loss is nan")
+
+    monkeypatch.setattr(cells, "train", fail)
+    with pytest.raises(TrainingFailed, match="early, seed 0: the loss is nan"):
+        compare(reference=False, baseline=None)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sed=1", "unknown key 'sed'; did you mean 'seeds'?"),
+        (
+            "evaluation.arithmetic.digit=[2]",
+            "unknown key 'evaluation.arithmetic.problems.0.digit'; did you mean 'digits'?",
+        ),
+        (
+            "evaluation.arithmetic=[{count: 5}, {count: 5, digits: [2, 3]}]",
+            "evaluation.arithmetic: addition of 2 digits is asked more than once",
+        ),
+        ("evaluation.gating.count=0", "evaluation.gating.count"),
+        ("evaluation.gatings.count=5", "comparison.yaml: evaluation: unknown task gatings; did you mean gating?"),
+        ("evaluation.math.limits=5", "unknown key 'evaluation.math.limits'; did you mean 'limit'?"),
+        ("evaluation={}", "evaluation needs a task"),
+        ("evaluation={math: null, benchmarks: null}", "evaluation needs a task"),
+        ("evaluation={gating: {count: 5}, inspected: null}", "set reference: false"),
+        ("evaluation={gating: {count: 5}}", "set reference: false"),
+        ("evaluation.arithmetic.count=1000000", "the test split has"),
+        ("evaluation.language.texts=gone.jsonl", "data file gone.jsonl does not exist"),
+        ("evaluation.language.texts=no/such-set", "dataset 'no/such-set' (split 'test') can't be read from the hub"),
+        ("evaluation.language.field=text", "texts.jsonl, line 1: no text under 'text'"),
+        ("evaluation.language.count=4", "holds 3 texts without numbers"),
+        ("seeds=[]", "seeds"),
+        ("seeds=[1, 1]", "seeds must be distinct"),
+        ("more_seeds={early: [1]}", "seeds must be distinct"),
+        ("more_seeds={sft: [0]}", "there is no variant 'sft'"),
+        ("published={sft: {math: 50}}", "published: there is no variant 'sft'"),
+        ("baseline=later", "baseline 'later' must be one of"),
+        ("variants={}", "variants"),
+        ("variants={a/b: []}", "variant 'a/b' needs another name"),
+        ("variants={reference: []}", "variant 'reference' needs another name"),
+        ("variants.late=[ani.layers=2]", "variant 'late': recipe"),
+        ("variants.late=[ani.layers=2]", "unknown key 'ani.layers'; did you mean 'layer'?"),
+        ("variants.late=[ani.layer]", "override 'ani.layer' must have the form key=value"),
+        (
+            "variants.late=[method=xval, ani.layer=2]",
+            "method 'xval' has ani.layer=0 of its own, not 2: leave ani.layer",
+        ),
+        ("variants.late=[method=sft, ani.layer=2]", "method 'sft' has no module to set; leave it out"),
+        ("variants.late=[ani.layer=4]", "variant 'late': layer=4 does not exist: llama has 3 decoder layers"),
+        ("variants.late=[ani.layer=paper]", "variant 'late': ani.layer: paper is for the models of the paper"),
+        ("variants.late=[quantization=nf4, lora=null]", "variant 'late': a 4-bit model is trained through LoRA only"),
+        ("variants.late=[seed=7]", "variant 'late' must not set seed"),
+        ("variants.late=[data_seed=7]", "variant 'late' must not set data_seed"),
+        ("variants.late=[model=smollm2]", "variant 'late' must not set model"),
+        ("overrides=[training.steps=none]", "training.steps"),
+        ("recipe=gone.yaml", "gone.yaml does not exist"),
+        ("overrides=[model=gone/model]", "no tokenizer 'gone/model'"),
+    ],
+)
+def test_bad_comparisons_leave_nothing(compare: Compare, tmp_path: Path, override: str, message: str) -> None:
+    refused(lambda: compare(override), message)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_shipped_comparisons_are_valid(path: Path, tmp_path: Path) -> None:
+    found = load_settings(path, comparison.Comparison)
+    plan = comparison._plan(found, comparison.evaluation_tasks(found, str(path)), path.parent)
+    assert list(plan.variants) == list(found.variants)
+    assert list(plan.evaluation) == list(found.evaluation)
+    save_settings(plan, tmp_path / "plan.yaml")
+    assert load_settings(tmp_path / "plan.yaml", comparison.Plan) == plan
+
+
+def test_benchmarks_are_named_like_every_task(write: Write) -> None:
+    def tasks(**evaluation: Any) -> Any:
+        return comparison.evaluation_tasks(load_settings(write(evaluation=evaluation), comparison.Comparison), "")
+
+    named = tasks(arithmetic={"count": 5}, gsm8k={"limit": 3}, math={}, mmlu=None)
+    assert [task.name for task in named] == ["arithmetic", "gsm8k", "math"]
+    assert named == tasks(arithmetic={"count": 5}, benchmarks=[{"name": "gsm8k", "limit": 3}, {"name": "math"}])
+    assert (named[1].limit, named[2].limit) == (3, None)
