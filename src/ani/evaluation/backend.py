@@ -48,14 +48,28 @@ class Backend(ABC):
     """A model that answers, and how texts are written for it."""
 
     tokenizer: PreTrainedTokenizerBase
-    config: PreTrainedConfig
     method: Method
     """What trained the model's adapter: it writes prompts its own way, and reads what the model writes."""
-    on_gpu = False
-    has_gate = False
-    """Whether `decide` can be asked."""
-    gates_numbers = False
-    """Whether the gate decides about numbers of the text, and not about results of calculations alone."""
+
+    @property
+    @abstractmethod
+    def config(self) -> PreTrainedConfig:
+        """The model's."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether forward passes run on a GPU, in batches that a task chooses."""
+        return False
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether `decide` can be asked."""
+        return False
+
+    @property
+    def gates_numbers(self) -> bool:
+        """Whether the gate decides about numbers of the text, and not about results of calculations alone."""
+        return False
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt as the method writes it; of chat messages by the model's template, up to the answer."""
@@ -164,13 +178,27 @@ class TransformersBackend(Backend):
         method: Method = METHODS["ani"],
         batch_size: int | None = None,
     ) -> None:
-        from ani.injection.attach import has_gate, number_locator
-
         self.model, self.tokenizer, self.method, self.batch_size = model, tokenizer, method, batch_size
-        self.config = model.config
-        self.on_gpu = model.device.type == "cuda"
-        self.has_gate = has_gate(model)
-        self.gates_numbers = self.has_gate and number_locator(model).values != "results"
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        return self.model.config
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.model.device.type == "cuda"
+
+    @property
+    def has_gate(self) -> bool:
+        from ani.injection.attach import has_gate
+
+        return has_gate(self.model)
+
+    @property
+    def gates_numbers(self) -> bool:
+        from ani.injection.attach import number_locator
+
+        return self.has_gate and number_locator(self.model).values != "results"
 
     def _generate(
         self, rows: Sequence[list[int]], max_new_tokens: int, stop: list[str], batch_size: int | None
@@ -294,7 +322,7 @@ class VllmBackend(Backend):
         # An engine in a process of its own outlives a killed one, and keeps its memory.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         need_vllm()
-        self.tokenizer, self.config, self.method = load_tokenizer(name), load_config(name), method
+        self.tokenizer, self._config, self.method = load_tokenizer(name), load_config(name), method
         settings = servable(self.config, name)
         from vllm import LLM
 
@@ -314,6 +342,10 @@ class VllmBackend(Backend):
         self._engine: Any = llm.llm_engine
         self._penalty: float = llm.get_default_sampling_params().repetition_penalty
         self._names = map(str, itertools.count())
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        return self._config
 
     def _generate(
         self, rows: Sequence[list[int]], max_new_tokens: int, stop: list[str], batch_size: int | None

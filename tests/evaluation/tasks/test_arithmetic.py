@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerBase
 
 from ani.data.arithmetic import ArithmeticProblem
 from ani.results.files import Run
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.arithmetic import PAPER_DIGITS, Arithmetic, ArithmeticAnswer
+from tests.answers import answers_of
 from tests.tokenizers import ALL
 
 
@@ -17,6 +18,8 @@ class Scripted:
     """Stands for a model: answers every prompt of a batch with a text, and keeps `generate`'s own rules."""
 
     device = torch.device("cpu")
+    config = LlamaConfig(max_position_embeddings=4096)
+    generation_config = GenerationConfig()
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, answer: Callable[[str], str]) -> None:
         self.tokenizer, self.answer = tokenizer, answer
@@ -27,8 +30,9 @@ class Scripted:
     ) -> torch.Tensor:
         assert kwargs == {
             "do_sample": False,
-            "logits_processor": None,
+            "logits_processor": [],
             "pad_token_id": self.tokenizer.pad_token_id,
+            "eos_token_id": [self.tokenizer.eos_token_id],
         }
         assert torch.is_inference_mode_enabled()
         self.batches.append(len(input_ids))
@@ -49,8 +53,8 @@ def right(prompt: str) -> str:
     return f" {result}"
 
 
-def answers(model: Scripted, problems: Sequence[ArithmeticProblem], counted: list[int]) -> list[ArithmeticAnswer]:
-    return list(Arithmetic().run(TransformersBackend(model, model.tokenizer), problems, counted.append))  # type: ignore[arg-type]
+def answers(model: Any, problems: Sequence[ArithmeticProblem]) -> list[ArithmeticAnswer]:
+    return answers_of(Arithmetic(), TransformersBackend(model, model.tokenizer), problems)
 
 
 @pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
@@ -59,14 +63,13 @@ def test_a_model_that_is_always_right_gets_everything(name: str, monkeypatch: py
     problems = Arithmetic.asked(limit=2, operations=operations).questions(seed=0)
     model = Scripted(ALL[name](), right)
     monkeypatch.setattr(Arithmetic, "together", 7)
-    counted: list[int] = []
-    records = answers(model, problems, counted)
+    records = answers(model, problems)
     summary = Arithmetic.summary(records)
     assert set(summary) == set(operations)
     for found in summary.values():
         everything = {"all": (12, 12), **{str(digits): (2, 2) for digits in PAPER_DIGITS}}
         assert {part: (share["right"], share["total"]) for part, share in found.items()} == everything
-    assert counted == model.batches == [7, 7, 7, 7, 7, 1]
+    assert model.batches == [7, 7, 7, 7, 7, 1]
     # Every problem once, whole, shortest first.
     assert [record.digits for record in records] == sorted(record.digits for record in records)
     assert len({(record.operation, record.prompt) for record in records}) == 36
@@ -80,7 +83,7 @@ def test_a_model_that_is_always_right_gets_everything(name: str, monkeypatch: py
 def test_thousands_separators_of_a_long_answer_are_not_cut_off() -> None:
     problem = ArithmeticProblem(12, "+", 999_999_999_999, 999_999_999_999)
     model = Scripted(ALL["qwen"](), lambda prompt: f" {int(right(prompt)):,}.")
-    (record,) = answers(model, [problem], [])
+    (record,) = answers(model, [problem])
     assert record.output is not None and record.output.startswith(" 1,999,999,999,998")
     assert record.correct
 
@@ -107,7 +110,7 @@ def test_thousands_separators_of_a_long_answer_are_not_cut_off() -> None:
 )
 def test_the_first_number_is_judged(operation: Any, output: str, prediction: str | None, correct: bool | None) -> None:
     problem = ArithmeticProblem(3, "+", 1000, 234) if operation == "+" else ArithmeticProblem(1, "-", 3, 9)
-    (record,) = answers(Scripted(ALL["qwen"](), lambda _: output), [problem], [])
+    (record,) = answers(Scripted(ALL["qwen"](), lambda _: output), [problem])
     if correct is None:
         assert record.prediction in ("-6", "6")
         assert record.correct == (record.prediction == "-6")
@@ -119,7 +122,7 @@ def test_the_first_number_is_judged(operation: Any, output: str, prediction: str
 
 def test_nothing_is_answered_without_problems() -> None:
     model = Scripted(ALL["qwen"](), right)
-    assert answers(model, [], []) == [] == model.batches
+    assert answers(model, []) == [] == model.batches
     assert Arithmetic.summary([]) == {}
 
 
@@ -139,7 +142,7 @@ def test_operations_may_differ_in_their_lengths_but_none_is_asked_twice() -> Non
 def test_additions_are_told_by_carry_chain() -> None:
     task = Arithmetic.model_validate({"count": 2, "digits": [4, 6], "chains": [0, 2, 3]})
     problems = [*task.questions(seed=0), ArithmeticProblem(2, "-", 20, 1)]
-    records = answers(Scripted(ALL["qwen"](), lambda prompt: right(prompt) if "9" in prompt else " 0"), problems, [])
+    records = answers(Scripted(ALL["qwen"](), lambda prompt: right(prompt) if "9" in prompt else " 0"), problems)
     _, table, _ = Arithmetic.tables(records)
     assert table.header[2:] == ("All", "0 places", "2 places", "3 places")
     ((operation, _, *cells),) = table.rows

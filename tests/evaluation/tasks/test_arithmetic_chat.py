@@ -5,6 +5,7 @@ import pytest
 from ani.data.arithmetic import SYMBOLS, Operation, arithmetic_problems
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.arithmetic_chat import ArithmeticInChat
+from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
 from tests.tokenizers import qwen
 
@@ -22,7 +23,7 @@ def test_worked_problems_of_the_same_kind_stand_before_the_question() -> None:
     task = ArithmeticInChat.asked(limit=3, operations=operations)
     problems = task.questions(seed=0)
     model: Any = Scripted(qwen(), steps)
-    records = list(task.run(TransformersBackend(model, model.tokenizer), problems, lambda _: None))
+    records = answers_of(task, TransformersBackend(model, model.tokenizer), problems)
     assert all(record.correct for record in records) and len(records) == len(problems) == len(prompts)
     assert [record.prompt for record in records] == [problem.prompt for problem in problems]
     for prompt, problem in zip(prompts, problems, strict=True):
@@ -42,5 +43,5 @@ def test_the_last_number_is_judged_and_there_is_room_for_it(text: str, right: bo
     task = ArithmeticInChat.asked(limit=1)
     (problem,) = [each for each in task.questions(seed=0) if each.digits == 2]
     model: Any = Scripted(qwen(), lambda _: text.format(problem.answer))
-    (record,) = task.run(TransformersBackend(model, model.tokenizer), [problem], lambda _: None)
+    (record,) = answers_of(task, TransformersBackend(model, model.tokenizer), [problem])
     assert record.correct == right and (record.prediction is None) == ("can't" in text)

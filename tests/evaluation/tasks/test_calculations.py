@@ -10,24 +10,24 @@ from ani.numbers.calculations import number_behind, remainder
 from ani.results.files import Run
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.calculations import CalculationAnswer, Calculations
+from tests.answers import answers_of
 from tests.tiny import attached, pair
 
 TASK = Calculations(count=6, digits=[2, 3], operands=[2])
 
 
-class Scripted(Answerer):
+class Scripted(TransformersBackend):
     """Writes what it is told to."""
 
     outputs: ClassVar[dict[str, str]] = {}
 
-    def greedy_texts(self, prompts: Any, max_new_tokens: int, *, add_special_tokens: bool = True) -> list[str]:
+    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
         return [self.outputs.get(prompt, "") for prompt in prompts]
 
 
-def answers(answerer: Answerer, questions: Any) -> list[CalculationAnswer]:
-    counted: list[int] = []
-    records = list(TASK.run(answerer, questions, counted.append))
-    assert sum(counted) == len(questions)
+def answers(answerer: TransformersBackend, questions: Any) -> list[CalculationAnswer]:
+    records = answers_of(TASK, answerer, questions)
+    assert len(records) == len(questions)
     return records
 
 
@@ -44,10 +44,10 @@ def test_problems_are_followed_and_sentences_gated_where_results_are_injected() 
         assert found is not None and record.replaced == f"{another_value(found.calculation):f}"
         assert record.digits in (2, 3) and record.operands == 2 and record.followed is False  # the module is random
     for record in sentences:
-        decision = ani.inspect(*answerer[:2], record.prompt)[-1]
+        decision = ani.inspect(answerer.model, answerer.tokenizer, record.prompt)[-1]
         assert (record.alpha, record.injected, record.replaced) == (decision.alpha, decision.injected, None)
     assert {record.role for record in sentences} == {"nominal", "quantitative"}
-    plain = answers(answerer._replace(model=pair("llama")[0]), questions)
+    plain = answers(TransformersBackend(pair("llama")[0], answerer.tokenizer), questions)
     assert {(record.followed, record.alpha, record.injected) for record in plain} == {(None, None, None)}
 
 

@@ -11,6 +11,7 @@ from tokenizers import normalizers
 import ani
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.finer import NOMINAL_TAGS, Finer, FinerSentence, TaggedDecision, TaggedNumber
+from tests.answers import answers_of
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tiny import attached, pair
@@ -25,9 +26,7 @@ SENTENCES = [
 @pytest.mark.parametrize(("family", "policy"), [("qwen3", "terminal"), ("mistral", "terminal"), ("mistral", "after")])
 def test_a_record_for_every_tagged_number(family: str, policy: str) -> None:
     model, tokenizer = attached(family, policy=policy)
-    counted: list[int] = []
-    records = list(Finer().answer(TransformersBackend(model, tokenizer), SENTENCES, counted.append))
-    assert counted == [1, 1]
+    records = answers_of(Finer(), TransformersBackend(model, tokenizer), SENTENCES)
     assert [(r.value, r.tag, r.role) for r in records] == [
         ("7.00", "Rate", "quantitative"),
         ("2024", "DebtInstrumentMaturityDate", "nominal"),
@@ -42,7 +41,7 @@ def test_a_record_for_every_tagged_number(family: str, policy: str) -> None:
 
 
 def test_a_model_without_ani_is_refused() -> None:
-    refused(lambda: list(Finer().answer(TransformersBackend(*pair("qwen3")), SENTENCES, print)), "no ANI module")
+    refused(lambda: answers_of(Finer(), TransformersBackend(*pair("qwen3")), SENTENCES), "no ANI module")
 
 
 def test_a_sentence_whose_numbers_the_tokenizer_changes_is_left_out_and_counted() -> None:
@@ -50,7 +49,7 @@ def test_a_sentence_whose_numbers_the_tokenizer_changes_is_left_out_and_counted(
     rewritten = FinerSentence("It is 10² m in 2024", (TaggedNumber(6, 8, "Area"), TaggedNumber(15, 19, "Year")))
     answerer = TransformersBackend(model, copy.deepcopy(tokenizer))
     answerer.tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
-    alone, records = (list(Finer().answer(answerer, asked, id)) for asked in (SENTENCES, [rewritten, *SENTENCES]))
+    alone, records = (answers_of(Finer(), answerer, asked) for asked in (SENTENCES, [rewritten, *SENTENCES]))
     assert [(r.value, r.rewritten) for r in records[:2]] == [(None, True)] * 2 and records[2:] == alone
     assert Finer.summary(records) == {**Finer.summary(alone), "sentences_left_out": 1}
     (table,), (of_others,) = Finer.tables(records), Finer.tables(alone)

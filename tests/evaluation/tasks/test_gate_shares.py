@@ -7,11 +7,12 @@ import pytest
 
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.gate_shares import GateShares, GateText
+from tests.answers import answers_of
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tiny import MIXED_TEXT, attached, pair
 
-ROWS = Path(__file__).parents[1] / "rows"
+ROWS = Path(__file__).parents[2] / "rows"
 """Rows of our own in the form of the data sets."""
 TASK = GateShares(texts=["gsm8k"])
 
@@ -24,12 +25,10 @@ def read(source: object, field: Sequence[str] = ("text",), seed: int = 0, **sett
 def test_a_record_for_every_text(policy: str) -> None:
     answerer = TransformersBackend(*attached("qwen3", policy=policy))
     texts = [GateText(MIXED_TEXT, "notes", "a"), GateText("No number", "notes")]
-    counted: list[int] = []
-    records = list(TASK.answer(answerer, texts, counted.append))
-    assert counted == [1, 1]
+    records = answers_of(TASK, answerer, texts)
     assert [record.group for record in records] == ["a", None]
     assert {record.source for record in records} == {"notes"}
-    assert records[0].numbers == answerer.decisions(MIXED_TEXT) != ()
+    assert records[0].numbers == answerer.decide(MIXED_TEXT) != ()
     assert records[1].numbers == ()
 
 
@@ -38,7 +37,7 @@ def test_texts_that_do_not_fit_and_models_without_ani() -> None:
     texts = [GateText("12", "b"), GateText("word " * 600, "a")]
     told = refused(lambda: TASK.check(texts, tokenizer, model.config), "the text 'word word … of a has ")
     assert re.search(r" of a has [\d,]+ tokens, but the model reads 512", told)
-    refused(lambda: list(TASK.answer(TransformersBackend(*pair("qwen3")), [GateText("12", "a")], print)), "no ANI module")
+    refused(lambda: answers_of(TASK, TransformersBackend(*pair("qwen3")), [GateText("12", "a")]), "no ANI module")
 
 
 # --- the texts ---

@@ -12,9 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.data.diagnostic import diagnostic_sentences
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
-from ani.tasks import language
+from ani.evaluation.tasks import language
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.language import Language, LanguageText, TextLoss
+from tests.answers import answers_of
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tiny import MIXED_TEXT, attached, encode, logits_of, pair
@@ -38,11 +39,9 @@ def scored(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[LanguageText],
-    counted: list[int] | None = None,
     method: Method = METHODS["ani"],
 ) -> list[TextLoss]:
-    count = (counted if counted is not None else []).append
-    return list(Language(texts="", count=1).answer(TransformersBackend(model, tokenizer, method), texts, count))
+    return answers_of(Language(texts="", count=1), TransformersBackend(model, tokenizer, method), texts)
 
 
 def language_texts(source: str, field: str, count: int, seed: int) -> list[LanguageText]:

@@ -8,16 +8,17 @@ from ani.numbers import find_numbers
 from ani.results.files import Run
 from ani.evaluation.backend import TransformersBackend, VllmBackend
 from ani.evaluation.tasks.reading import Reading, ReadingAnswer
+from tests.answers import answers_of
 from tests.tiny import attached, pair
 
 TASK = Reading(count=12, digits=[2, 5])
 OPENED = {"layer": 2, "gate": "open", "encoders": ["fourier"], "fraction_digits": 6}
 
 
-class Reader(Answerer):
+class Reader(TransformersBackend):
     """Answers by what is injected and says 0 where nothing is; the signs it reads in the text."""
 
-    def greedy_texts(self, prompts: Any, max_new_tokens: int, *, add_special_tokens: bool = True) -> list[str]:
+    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
         locator = number_locator(cast(Any, self.model))
         rows = [list(ids) for ids in cast(Any, self.tokenizer)(list(prompts))["input_ids"]]
         longest = max(map(len, rows))
@@ -43,20 +44,19 @@ class Reader(Answerer):
         return int("".join(map(str, [made[0], *(each % 10 for each in made[1:])])))
 
 
-class Ignorant(Answerer):
+class Ignorant(TransformersBackend):
     """Answers by the text alone."""
 
-    def greedy_texts(self, prompts: Any, max_new_tokens: int, *, add_special_tokens: bool = True) -> list[str]:
+    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
         answers = {question.prompt: question.problem.answer for question in TASK.questions(seed=0)}
         return [f" {answers[prompt]:,} in all" for prompt in prompts]
 
 
-def shares(answerer: Answerer) -> dict[str, float]:
-    counted: list[int] = []
+def shares(answerer: TransformersBackend) -> dict[str, float]:
     questions = TASK.questions(seed=0)
-    records = list(TASK.run(answerer, questions, counted.append))
+    records = answers_of(TASK, answerer, questions)
     assert [record.prompt for record in records] == [question.prompt for question in questions]
-    assert sum(counted) == len(records) == 24
+    assert len(records) == 24
     return {name: facts["all"]["share"] for name, facts in Reading.summary(records).items()}
 
 
@@ -77,10 +77,10 @@ def test_one_that_reads_follows_and_one_that_does_not_does_not(policy: str) -> N
 def test_with_other_values_no_result_is_injected() -> None:
     """A sum's result would be right by the text, whatever is read of its numbers."""
 
-    class Calculator(Answerer):
+    class Calculator(TransformersBackend):
         """Writes the results that are injected, and 0 without."""
 
-        def greedy_texts(self, prompts: Any, max_new_tokens: int, *, add_special_tokens: bool = True) -> list[str]:
+        def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
             locator = number_locator(cast(Any, self.model))
             rows = cast(list[list[int]], cast(Any, self.tokenizer)(list(prompts))["input_ids"])
             positions = [locator.batch([row]).positions.tolist() for row in rows]
@@ -105,7 +105,7 @@ def test_other_values_reach_generation(policy: str) -> None:
     """A random module's answers are others with other values, and with none; llama has tokens of three digits."""
     for family in ("qwen3", "llama"):
         answerer = TransformersBackend(*attached(family, **OPENED, policy=policy))
-        records = list(TASK.run(answerer, TASK.questions(seed=0), lambda _: None))
+        records = answers_of(TASK, answerer, TASK.questions(seed=0))
         assert sum(record.output != record.others_output for record in records if record.by_others) > 6
         assert sum(record.output != record.shut_output for record in records) > 6
         assert {record.by_others == record.answer for record in records} == {False}
@@ -117,7 +117,7 @@ def test_models_without_values_to_replace_are_asked_once(left_out: str) -> None:
     asked = object.__new__(VllmModel) if left_out == "vllm" else model
     answerer = Ignorant(asked, tokenizer)
     assert shares(answerer) == {"sums, right values": 1, "word problems, right values": 1}
-    (table,) = Reading.tables(list(TASK.run(answerer, TASK.questions(seed=0), lambda _: None)))
+    (table,) = Reading.tables(answers_of(TASK, answerer, TASK.questions(seed=0)))
     assert "(model asked once: " in table.caption and len(table.rows) == 2
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import ani
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
-from ani.tasks import routing
+from ani.evaluation.tasks import routing
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.routing import RoutedQuery, Routing, RoutingQuery, conversation, judged, parse_calls, routing_queries
 from tests.tiny import attached, pair, smollm2
