@@ -5,18 +5,18 @@ import json
 from pathlib import Path
 
 import pytest
+from ani.evaluation.benchmarks.kept import KeptAnswers
+from ani.evaluation.benchmarks.model import ChatModel
+from ani.tasks import lm_eval
 from transformers import PreTrainedTokenizerBase
 
 from ani.chat import around_message, rendered
 from ani.data.collator import tokenize
 from ani.data.sources import Example, Message
 from ani.errors import InputError
+from ani.evaluation.backend import TransformersBackend
 from ani.injection.methods import METHODS
 from ani.launch import ONE_PROCESS
-from ani.tasks import lm_eval
-from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.benchmarks.kept import KeptAnswers
-from ani.evaluation.benchmarks.model import ChatModel
 from tests.tiny import pair
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
 

@@ -15,8 +15,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ani.cli
 from ani.errors import InputError
-from ani.results.files import TRAINING_LOG
 from ani.evaluation.tasks.routing import Routing
+from ani.results.files import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from tests.conftest import save_tiny_llama

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from ani.comparison import DEMO
+
 from tests import test_cli
 from tests.json_lines import write_lines
 

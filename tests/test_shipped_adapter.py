@@ -8,11 +8,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import ani
 from ani import inspect, load_adapter
 from ani.data.calculation_sentences import calculation_sentences
-from ani.injection.adapter import _read_config
-from ani.injection.attach import ani_module
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.calculations import Calculations
 from ani.evaluation.tasks.gating import Gating
+from ani.injection.adapter import _read_config
+from ani.injection.attach import ani_module
 from ani.training.recipe import load_recipe
 from tests.tiny import pair
 

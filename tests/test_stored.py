@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from ani.tasks import TASKS, presented, read_results
 from rich.console import Console
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,13 +19,12 @@ import ani
 
 # All that these tests know of the package's inside.
 from ani import cells, comparison
+from ani.evaluation.diff import compare_folders
 from ani.models import load_model, load_tokenizer
 from ani.probing.curve import layers_table
 from ani.report import build_report
 from ani.report.layers import read_curve, read_selection
 from ani.results.tables import Fitted, Table, markdown
-from ani.tasks import TASKS, presented, read_results
-from ani.evaluation.diff import compare_folders
 from ani.training.recipe import load_recipe
 from ani.training.run import resume_recipe, train
 

@@ -10,11 +10,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from ani.comparison import variant_recipes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import load_adapter
-from ani.comparison import variant_recipes
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.training.examples import load_examples

@@ -13,13 +13,13 @@ from unittest.mock import patch
 
 import pytest
 import yaml
+from ani.tasks import TASKS, read_results, task_class
 from rich.console import Console
 
-from ani.models import load_model, load_tokenizer
-from ani.report import build_report
-from ani.tasks import TASKS, read_results, task_class
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.run import evaluate
+from ani.models import load_model, load_tokenizer
+from ani.report import build_report
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]

@@ -17,21 +17,21 @@ import pytest
 import torch
 import typer.main
 import yaml
+from ani.comparison import Comparison, evaluation_tasks, variant_recipes
+from ani.evaluation.tasks.folders import evaluated_tasks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ani
 import ani.cli
-from ani.comparison import Comparison, evaluation_tasks, variant_recipes
 from ani.data.labelled import read_labelled
 from ani.data.sources import read_jsonl
 from ani.errors import how_to_install
+from ani.evaluation.tasks import TASKS
 from ani.injection.attach import ani_module
 from ani.injection.config import REMOVED_SETTINGS
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings
-from ani.evaluation.tasks import TASKS
-from ani.evaluation.tasks.folders import evaluated_tasks
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
 from tests.tiny import pair

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ani.evaluation.diff import compare_folders
 from ani.results.statistics import paired_difference
 from ani.results.tables import Fitted
-from ani.evaluation.diff import compare_folders
 from tests.json_lines import read_lines, write_lines
 from tests.refusals import refused
 

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ani.tasks import TASKS, Posed, ask, clear_answers, presented, read_results, task_class
 from rich.console import Console
 
-from ani.results.files import write_records
-from ani.tasks import TASKS, Posed, ask, clear_answers, presented, read_results, task_class
-from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.gating import GateDecision, Gating
 from ani.evaluation.tasks.routing import Routing
+from ani.results.files import write_records
 from tests.refusals import refused
 
 

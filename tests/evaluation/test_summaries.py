@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from ani.results.decisions import DecidedNumber
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.gate_shares import GatedText, gate_shares
 from ani.evaluation.tasks.gating import GateDecision, separation, separations
 from ani.evaluation.tasks.language import TextLoss, perplexities
+from ani.results.decisions import DecidedNumber
 from tests.refusals import refused
 
 # --- arithmetic ---

@@ -10,27 +10,27 @@ from typing import Any
 
 import pytest
 import torch
+from ani.answerers import Candidate
+from ani.tasks import TASKS, routing
 from transformers import AutoModelForCausalLM
 
 import ani
-from ani.answerers import Candidate
 from ani.cli import main
 from ani.errors import InputError
+from ani.evaluation.backend import TransformersBackend, _fingerprint
+from ani.evaluation.task import Task
+from ani.evaluation.tasks.arithmetic import Arithmetic
+from ani.evaluation.tasks.benchmarks import BenchmarkAnswer
+from ani.evaluation.tasks.gating import Gating
+from ani.evaluation.tasks.routing import Routing
 from ani.injection.adapter import adapter_settings
 from ani.injection.methods import METHODS
 from ani.models import load_config
 from ani.results.files import Run, read_run, write_json
 from ani.serving.checkpoint import merged_settings
-from ani.tasks import TASKS, routing
-from ani.evaluation.backend import TransformersBackend, VllmBackend, _fingerprint
-from ani.evaluation.tasks.arithmetic import Arithmetic
-from ani.evaluation.tasks.benchmarks import BenchmarkAnswer
-from ani.evaluation.tasks.gating import Gating
-from ani.evaluation.tasks.routing import Routing
-from ani.evaluation.task import Task
+from tests.evaluation.tasks.test_benchmarks import Asked, Stopping
 from tests.json_lines import write_lines
 from tests.refusals import refused
-from tests.evaluation.tasks.test_benchmarks import Asked, Stopping
 from tests.tiny import tiny
 from tests.tokenizers import qwen
 

@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+from ani.comparison import Comparison, evaluation_tasks
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 import ani
-from ani.comparison import Comparison, evaluation_tasks
 from ani.data.collator import tokenize
 from ani.data.labelled import read_labelled
 from ani.data.sources import Example, read_jsonl
+from ani.evaluation.benchmarks.data import math_questions, mmlu_questions
+from ani.evaluation.benchmarks.judging import boxed_answer
+from ani.evaluation.diff import compare_folders
+from ani.evaluation.tasks.finer import Finer, FinerSentence
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import is_attached
 from ani.models import load_config, load_model, load_tokenizer
@@ -28,10 +32,6 @@ from ani.numbers.numerologic import remove_digit_counts
 from ani.report import build_report
 from ani.results.files import Record, read_records
 from ani.settings import load_settings
-from ani.evaluation.tasks.finer import Finer, FinerSentence
-from ani.evaluation.diff import compare_folders
-from ani.evaluation.benchmarks.data import math_questions, mmlu_questions
-from ani.evaluation.benchmarks.judging import boxed_answer
 from ani.training.recipe import Recipe, load_recipe
 from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
 from tests.refusals import refused

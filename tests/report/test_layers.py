@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 from scipy.stats import norm, spearmanr
 
+from ani.evaluation.tasks.arithmetic import ArithmeticAnswer
 from ani.probing.curve import LayerPoint, layers_table
 from ani.report.layers import exact_shares, layer_effects, read_selection
 from ani.results.statistics import correlation, wilson_interval
 from ani.results.tables import Fitted
-from ani.evaluation.tasks.arithmetic import ArithmeticAnswer
 from tests.refusals import refused
 from tests.report.test_page import HOSTILE, Page, answer, build, write
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.evaluation.tasks.test_summaries import LOSSES
 
-from ani.results.statistics import Estimate
-from ani.results.tables import Cell, Fitted, Table, inline, leader, markdown, percent, points
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer
 from ani.evaluation.tasks.gating import GateDecision, Gating
 from ani.evaluation.tasks.language import Language
+from ani.results.statistics import Estimate
+from ani.results.tables import Cell, Fitted, Table, inline, leader, markdown, percent, points
 from tests.refusals import refused
 from tests.results.test_scores import SOLVED
-from tests.evaluation.tasks.test_summaries import LOSSES
 
 
 def shown(tables: Iterable[Table]) -> str:

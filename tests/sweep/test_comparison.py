@@ -18,19 +18,19 @@ import psutil
 import pytest
 import torch
 import yaml
+from ani.cells import Cell
+from ani.tasks import Posed
 from filelock import FileLock
 from rich.console import Console
 
 import ani
 from ani import cells, comparison
-from ani.cells import Cell
 from ani.errors import InputError, TrainingFailed
-from ani.results.files import TRAINING_LOG, read_run
-from ani.settings import load_settings, save_settings
-from ani.tasks import Posed
 from ani.evaluation.tasks.gate_shares import GateShares
 from ani.evaluation.tasks.gating import Gating
 from ani.evaluation.tasks.inspected import Inspected
+from ani.results.files import TRAINING_LOG, read_run
+from ani.settings import load_settings, save_settings
 from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples

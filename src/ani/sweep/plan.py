@@ -19,7 +19,7 @@ from ani.injection.attach import check_layer
 from ani.injection.methods import METHODS, Method
 from ani.models import load_config, load_tokenizer
 from ani.provenance import code_version, data_names, digests
-from ani.results.files import Run, read_run, task_file
+from ani.results.files import SELECTION, Run, read_run, task_file
 from ani.serving.vllm_plugin import need_vllm
 from ani.settings import Section, load_settings, validated
 from ani.training.checkpoints import ADAPTER
@@ -144,6 +144,22 @@ class SweepRun(NamedTuple):
         return self.is_trained and not self.missing(loaded)
 
 
+class Probe(NamedTuple):
+    """The layers of the untrained model, probed once for all runs that look for theirs alike."""
+
+    recipe: Recipe
+    folder: Path
+    """`probe-HASH`."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / SELECTION).is_file()
+
+
 class Plan(NamedTuple):
     """All that can be told of a comparison before its first file is written."""
 
@@ -158,10 +174,19 @@ class Plan(NamedTuple):
     runs: list[SweepRun]
     """Seed after seed, so that all variants can be compared as early as possible."""
 
-    def probe_folder(self, recipe: Recipe) -> Path:
-        """Where the layers of the untrained model are probed as a recipe says; the same for all that probe alike."""
+    def probe(self, recipe: Recipe) -> Probe:
+        """What finds the layer for a recipe."""
         probing = {**recipe.probing, "model": recipe.model, "dtype": recipe.dtype, "quantization": recipe.quantization}
-        return self.folder / f"{PROBE}-{_hash(probing)}"
+        return Probe(recipe, self.folder / f"{PROBE}-{_hash(probing)}")
+
+    @property
+    def missing_probes(self) -> list[Probe]:
+        """Those that the comparison wants, or a run that is to be trained."""
+        recipes = [self.base] if self.comparison.probe else []
+        untrained = [run.recipe for run in self.runs if not run.is_trained]
+        recipes += [recipe for recipe in untrained if recipe.ani is not None and recipe.ani.layer == "auto"]
+        found = {probe.name: probe for probe in map(self.probe, recipes)}
+        return [probe for probe in found.values() if not probe.is_finished]
 
 
 def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:

@@ -14,19 +14,18 @@ from rich.console import Console
 
 from ani.errors import InputError, TrainingFailed
 from ani.files import only_process_in, replacing_directory, replacing_file
-from ani.models import load_model
-from ani.probing.run import probe
 from ani.results.files import LAYERS, SELECTION
 from ani.settings import save_settings
-from ani.sweep.plan import Plan, SweepRun, load_plan
-from ani.sweep.runs import carry_out, give_memory_back
+from ani.sweep.plan import Plan, Probe, SweepRun, load_plan
+from ani.sweep.runs import carry_out
 from ani.sweep.tables import notes_of, show, write_report
 from ani.training.checkpoints import ADAPTER
 
 COMPARISON_FILE = "comparison.yaml"
 
-Start = Callable[[Sequence[SweepRun], Plan, Console], Iterable[tuple[SweepRun, int]]]
-"""Carries out runs; gives each, as it ends, with its exit code."""
+Job = SweepRun | Probe
+Start = Callable[[Sequence[Job], Plan, Console], Iterable[tuple[Job, int]]]
+"""Carries out jobs; gives each, as it ends, with its exit code."""
 
 
 def run_comparison(
@@ -58,13 +57,16 @@ def run_comparison(
         notes = notes_of(plan)
         for note in notes:
             console.print(note, highlight=False, markup=False)
-        _probe(plan, console)
         if plan.comparison.reuse is not None:
             for run in plan.runs:
                 _take(run, Path(plan.comparison.reuse), console)
+        start = start or in_this_process
+        failed = [job.name for job, code in start(plan.missing_probes, plan, console) if code]
+        if plan.comparison.probe and not failed:
+            _show_probe(plan)
         waiting = [run for run in plan.runs if not run.is_finished(plan.tasks)]
-        failed, left = [], len(waiting)
-        for run, code in (start or in_this_process)(waiting, plan, console):
+        left = len(waiting)
+        for run, code in start(waiting, plan, console):
             left -= 1
             if code:
                 failed.append(run.name)
@@ -76,22 +78,22 @@ def run_comparison(
     return page
 
 
-def in_this_process(runs: Sequence[SweepRun], plan: Plan, console: Console) -> Iterator[tuple[SweepRun, int]]:
-    """One after another; what a run raises ends the comparison."""
-    for run in runs:
-        _announce(run, plan, console)
-        carry_out(run, plan, console)
-        yield run, 0
+def in_this_process(jobs: Sequence[Job], plan: Plan, console: Console) -> Iterator[tuple[Job, int]]:
+    """One after another; what a job raises ends the comparison."""
+    for job in jobs:
+        _announce(job, plan, console)
+        carry_out(job, plan, console)
+        yield job, 0
 
 
 def in_own_processes(arguments: Sequence[str]) -> Start:
     """One after another, each as `ani compare ARGUMENTS --run NAME`: a card in exclusive mode can't hold this process's
     context beside vLLM's, and vLLM gives no memory back."""
 
-    def start(runs: Sequence[SweepRun], plan: Plan, console: Console) -> Iterator[tuple[SweepRun, int]]:
-        for run in runs:
-            _announce(run, plan, console)
-            yield run, ended(subprocess.Popen(run_command(arguments, run.name)), run.name)
+    def start(jobs: Sequence[Job], plan: Plan, console: Console) -> Iterator[tuple[Job, int]]:
+        for job in jobs:
+            _announce(job, plan, console)
+            yield job, _ended(subprocess.Popen(run_command(arguments, job.name)), job.name)
 
     return start
 
@@ -103,7 +105,7 @@ def run_command(arguments: Sequence[str], name: str) -> list[str]:
     return [sys.executable, *this, "compare", *arguments, "--run", name]
 
 
-def ended(process: "subprocess.Popen[bytes]", name: str) -> int:
+def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
     """The exit code of a run's process.
 
     Raises:
@@ -124,38 +126,26 @@ def ended(process: "subprocess.Popen[bytes]", name: str) -> int:
 
 
 def carry_out_one(path: str | Path, overrides: Sequence[str], name: str, console: Console) -> None:
-    """What the process of one run does; raises InputError if the comparison has no run of this name."""
+    """What the process of one job does; raises InputError if the comparison has none of this name."""
     plan = load_plan(path, overrides)
-    run = next((run for run in plan.runs if run.name == name), None)
-    if run is None:
-        names = ", ".join(run.name for run in plan.runs)
-        raise InputError(f"the comparison {path} has no run {name!r}; it has {names}")
-    carry_out(run, plan, console)
+    jobs: dict[str, Job] = {job.name: job for job in (*plan.missing_probes, *plan.runs)}
+    if name not in jobs:
+        raise InputError(f"the comparison {path} has no run {name!r}; it has {', '.join(jobs)}")
+    carry_out(jobs[name], plan, console)
 
 
-def _announce(run: SweepRun, plan: Plan, console: Console) -> None:
-    console.rule(f"{plan.runs.index(run) + 1}/{len(plan.runs)} {run.name}")
+def _announce(job: Job, plan: Plan, console: Console) -> None:
+    if isinstance(job, SweepRun):
+        console.rule(f"{plan.runs.index(job) + 1}/{len(plan.runs)} {job.name}")
+    else:
+        console.rule("The layers of the untrained model")
 
 
-def _probe(plan: Plan, console: Console) -> None:
-    """Probe the untrained model where that is wanted by the comparison or by runs that look for their layer, once for
-    all that probe alike."""
-    wanted = [plan.base] if plan.comparison.probe else []
-    untrained = [run.recipe for run in plan.runs if not run.is_trained]
-    wanted += [recipe for recipe in untrained if recipe.ani is not None and recipe.ani.layer == "auto"]
-    for recipe in wanted:
-        folder = plan.probe_folder(recipe)
-        if not (folder / SELECTION).is_file():
-            console.rule("The layers of the untrained model")
-            model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
-            selection = probe(model, plan.tokenizer, folder, **recipe.probing, console=console)
-            console.print(selection.reason, highlight=False)
-            del model
-            give_memory_back()
-    if plan.comparison.probe:
-        for name in (SELECTION, LAYERS):  # the report looks for them beside the answers
-            with replacing_file(plan.folder / name) as file:
-                file.write((plan.probe_folder(plan.base) / name).read_text(encoding="utf-8"))
+def _show_probe(plan: Plan) -> None:
+    """The report looks for the curve beside the answers."""
+    for name in (SELECTION, LAYERS):
+        with replacing_file(plan.folder / name) as file:
+            file.write((plan.probe(plan.base).folder / name).read_text(encoding="utf-8"))
 
 
 def _take(run: SweepRun, place: Path, console: Console) -> None:

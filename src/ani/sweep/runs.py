@@ -17,12 +17,12 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE
-from ani.models import load_config
+from ani.models import load_config, load_model
+from ani.probing.run import probe
 from ani.progress import training_lines
-from ani.results.files import SELECTION
 from ani.serving.merge import merge
 from ani.serving.vllm_plugin import check_merged
-from ani.sweep.plan import BackendName, Plan, SweepRun
+from ani.sweep.plan import BackendName, Plan, Probe, SweepRun
 from ani.training.checkpoints import ADAPTER
 from ani.training.run import PROBE, train
 from ani.untrusted.text import read_json_object
@@ -30,13 +30,26 @@ from ani.untrusted.text import read_json_object
 MERGED = "merged"
 
 
-def carry_out(run: SweepRun, plan: Plan, console: Console) -> None:
-    """Train and ask one run, or go on with it; vLLM's engine comes last, as it gives no memory back.
+def carry_out(job: SweepRun | Probe, plan: Plan, console: Console) -> None:
+    """Probe, or train and ask one run, or go on with it.
 
     Raises:
         TrainingFailed: It can't be trained.
         InputError: It can't be loaded, or another process works on it.
     """
+    if isinstance(job, SweepRun):
+        _carry_out(job, plan, console)
+        return
+    recipe = job.recipe
+    model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
+    selection = probe(model, plan.tokenizer, job.folder, **recipe.probing, console=console)
+    console.print(selection.reason, highlight=False)
+    del model
+    give_memory_back()
+
+
+def _carry_out(run: SweepRun, plan: Plan, console: Console) -> None:
+    """vLLM's engine comes last, as it gives no memory back."""
     with only_process_in(run.folder):
         _train(run, plan, console)
         missing = run.missing(plan.tasks)
@@ -62,10 +75,10 @@ def _train(run: SweepRun, plan: Plan, console: Console) -> None:
     if run.seed is None:
         return
     if not run.is_trained:
-        found, ani = plan.probe_folder(run.recipe), run.recipe.ani
-        if ani is not None and ani.layer == "auto" and (found / SELECTION).is_file() and not run.training.exists():
+        probed, ani = plan.probe(run.recipe), run.recipe.ani
+        if ani is not None and ani.layer == "auto" and probed.is_finished and not run.training.exists():
             with replacing_directory(run.training / PROBE) as copy:
-                shutil.copytree(found, copy, dirs_exist_ok=True)
+                shutil.copytree(probed.folder, copy, dirs_exist_ok=True)
         try:
             train(run.recipe, resume=True, on_log=training_lines(console), console=console)
         except TrainingFailed as error:

@@ -7,10 +7,10 @@ import lm_eval
 import pytest
 import yaml
 
-from ani.evaluation.tasks import TASKS
-from ani.evaluation.tasks.benchmarks import Questions
 from ani.evaluation.benchmarks import data as tasks_data
 from ani.evaluation.benchmarks.data import MMLU_GROUPS
+from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks.benchmarks import Questions
 from tests.json_lines import write_lines
 from tests.refusals import refused
 

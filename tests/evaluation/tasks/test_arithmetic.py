@@ -7,9 +7,9 @@ import torch
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerBase
 
 from ani.data.arithmetic import ArithmeticProblem
-from ani.results.files import Run
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.arithmetic import PAPER_DIGITS, Arithmetic, ArithmeticAnswer
+from ani.results.files import Run
 from tests.answers import answers_of
 from tests.tokenizers import ALL
 

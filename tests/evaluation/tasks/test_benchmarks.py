@@ -7,10 +7,12 @@ import pytest
 import torch
 from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.injection.methods import METHODS
+from ani.evaluation import backend
+from ani.evaluation.backend import Backend, TransformersBackend
 from ani.evaluation.tasks import TASKS
-from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer, Questions
+from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer, BenchmarkQuestion
+from ani.injection.methods import METHODS
+from tests.answers import answers_of
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tiny import attached, encode, logits_of, pair
@@ -34,7 +36,7 @@ ROWS = {"gsm8k": GSM8K, "math": MATH, "mmlu": MMLU}
 
 def with_template(
     pair: tuple[PreTrainedModel, PreTrainedTokenizerBase], template: str | None = TEMPLATE, **settings: Any
-) -> Answerer:
+) -> TransformersBackend:
     model, tokenizer = pair
     model.config.max_position_embeddings = 4096  # rotary: nothing else knows the length
     tokenizer = copy.deepcopy(tokenizer)
@@ -42,38 +44,26 @@ def with_template(
     return TransformersBackend(model, tokenizer, **settings)
 
 
-class Asked(NamedTuple):
+class Loaded(NamedTuple):
     """A benchmark and its questions."""
 
     task: Benchmark
-    questions: Questions
+    questions: list[BenchmarkQuestion]
 
-    def answers(
-        self, answerer: Answerer, counted: list[int] | None = None, kept: Path | None = None, **settings: Any
-    ) -> list[BenchmarkAnswer]:
-        count = (counted if counted is not None else []).append
-        return list(self.task.run(answerer, self.questions, count, kept=kept, **settings))
+    def answers(self, backend: Backend) -> list[BenchmarkAnswer]:
+        return answers_of(self.task, backend, self.questions)
 
     def messages(self, record: BenchmarkAnswer) -> tuple[str, str]:
         """What the system and the user are told about a question."""
-        found: list[dict[str, str]] = []
-
-        def template(chat: list[dict[str, str]], add_generation_prompt: bool) -> str:
-            found.extend(chat)
-            return ""
-
-        doc = next(doc for doc in self.questions.task.eval_docs if doc["id"] == record.id)
-        self.questions.task.fewshot_context(
-            doc, 0, apply_chat_template=True, fewshot_as_multiturn=True, chat_template=template
-        )
-        system, user = found
+        system, user = next(each.messages for each in self.questions if each.doc["id"] == record.id)
+        assert (system["role"], user["role"]) == ("system", "user")
         return system["content"], user["content"]
 
 
-def load(name: str, folder: Path, **settings: Any) -> Asked:
+def load(name: str, folder: Path, **settings: Any) -> Loaded:
     file = write_lines(folder / f"{name}.jsonl", *ROWS[name])
     task: Any = TASKS[name](data=str(file), **{"max_new_tokens": 6, **settings})
-    return Asked(task, task.questions(seed=0))
+    return Loaded(task, task.questions(seed=0))
 
 
 def outputs(records: Sequence[BenchmarkAnswer]) -> list[Any]:
@@ -82,11 +72,10 @@ def outputs(records: Sequence[BenchmarkAnswer]) -> list[Any]:
 
 def test_written_answers_are_those_of_generate(tmp_path: Path) -> None:
     answerer = with_template(attached("qwen3"), batch_size=3)
-    model, tokenizer, *_ = answerer
-    counted: list[int] = []
+    model, tokenizer = answerer.model, answerer.tokenizer
     benchmark = load("gsm8k", tmp_path)
-    records = benchmark.answers(answerer, counted)
-    assert sum(counted) == len(records) == 5 and len(set(outputs(records))) > 1
+    records = benchmark.answers(answerer)
+    assert len(records) == 5 and len(set(outputs(records))) > 1
     for record in records:
         system, user = benchmark.messages(record)
         assert user.endswith(f"\nQ: {record.question}\nA:")
@@ -104,14 +93,13 @@ def test_written_answers_are_those_of_generate(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [{}, {"layer": 0, "gate": "open", "combine": "substitute"}], ids=["ani", "fone"])
 def test_log_probabilities_of_the_letters(config: dict[str, Any], tmp_path: Path) -> None:
     answerer = with_template(attached("qwen3", **config), batch_size=4)
-    model, tokenizer, *_ = answerer
+    model, tokenizer = answerer.model, answerer.tokenizer
     benchmark = load("mmlu", tmp_path)
-    counted: list[int] = []
     computed: list[int] = []
     head: Any = model.get_output_embeddings()
     with head.register_forward_pre_hook(lambda _, given: computed.append(given[0].shape[1])):
-        records = benchmark.answers(answerer, counted)
-    assert sum(counted) == len(records) == 16 - 2 * 5
+        records = benchmark.answers(answerer)
+    assert len(records) == 16 - 2 * 5
     assert 1 < max(computed) <= 4  # of a thousand; rows of a batch end at different tokens
     for record in records:
         system, user = benchmark.messages(record)
@@ -133,7 +121,9 @@ def test_a_shared_prefix_changes_nothing(
 ) -> None:
     answerer = with_template(attached(family, policy=policy), batch_size=4)
     benchmark = load("gsm8k", tmp_path, limit=4)
-    alone = benchmark.answers(answerer._replace(batch_size=1), share_prefix=False)
+    monkeypatch.setattr(backend, "SHORTEST_PREFIX", 10**6)
+    alone = benchmark.answers(TransformersBackend(answerer.model, answerer.tokenizer, batch_size=1))
+    monkeypatch.undo()
     lengths: list[int] = []
     model: Any = type(answerer.model)
     prepare = model.prepare_inputs_for_generation
@@ -148,14 +138,16 @@ def test_a_shared_prefix_changes_nothing(
     assert 1 < max(lengths) < 200  # of a thousand
 
 
-def test_a_prefix_is_not_shared_with_sliding_windows(tmp_path: Path) -> None:
+def test_a_prefix_is_not_shared_with_sliding_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answerer, benchmark = with_template(attached("gemma")), load("math", tmp_path)
-    assert benchmark.answers(answerer) == benchmark.answers(answerer, share_prefix=False)
+    records = benchmark.answers(answerer)
+    monkeypatch.setattr(backend, "SHORTEST_PREFIX", 10**6)
+    assert benchmark.answers(answerer) == records
 
 
 def test_letters_are_compared_in_float32(tmp_path: Path) -> None:
     answerer = with_template(attached("qwen3"), batch_size=1)
-    model, tokenizer, *_ = answerer
+    model, tokenizer = answerer.model, answerer.tokenizer
     model.to(torch.bfloat16)
     benchmark = load("mmlu", tmp_path, limit=2)
     for record in benchmark.answers(answerer):
@@ -171,54 +163,14 @@ def test_letters_are_compared_in_float32(tmp_path: Path) -> None:
     assert model(ids).logits.dtype == torch.bfloat16
 
 
-class Stopping(list[int]):
-    """Counts, and stops the run at the second count."""
-
-    def append(self, count: int) -> None:
-        super().append(count)
-        if len(self) == 2:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
-def test_a_killed_run_goes_on(name: str, tmp_path: Path) -> None:
-    answerer, benchmark = with_template(attached("qwen3"), batch_size=2), load(name, tmp_path)
-    whole = benchmark.answers(answerer)
-    file = tmp_path / "out" / "answers"
-    with pytest.raises(KeyboardInterrupt):
-        benchmark.answers(answerer, Stopping(), file)
-    with file.open("a") as torn:
-        torn.write('["half a li')
-    rest: list[int] = []
-    assert benchmark.answers(answerer, rest, file) == whole
-    assert rest[0] == 2 and sum(rest) == len(whole)  # two were there already
-
-
-def test_answers_of_another_model_or_method_are_not_taken(tmp_path: Path) -> None:
-    answerer, benchmark = with_template(attached("qwen3")), load("gsm8k", tmp_path)
-
-    def begun(answerer: Answerer) -> int:
-        """How many questions were answered when this run began."""
-        counted: list[int] = []
-        benchmark.answers(answerer, counted, tmp_path / "answers")
-        return counted[0] if len(counted) < 5 else 0
-
-    assert begun(answerer._replace(batch_size=8)) == 0
-    assert begun(answerer._replace(batch_size=3)) == 5
-    answerer = answerer._replace(method=METHODS["numerologic"])
-    assert begun(answerer) == 0
-    assert begun(answerer) == 5
-    with torch.no_grad():
-        weights = next(iter(answerer.model.parameters()))
-        weights[:2] = weights[:2].flip(0)
-    assert begun(answerer) == 0
-
-
 def test_methods_that_rewrite_texts(tmp_path: Path) -> None:
     answerer, benchmark = with_template(pair("qwen3")), load("gsm8k", tmp_path)
     seen: list[str] = []
     method = METHODS["numerologic"]._replace(read=lambda text: seen.append(text) or "The answer is 3.")  # type: ignore[func-returns-value]
-    records, plain = benchmark.answers(answerer._replace(method=method)), benchmark.answers(answerer)
+    records, plain = (
+        benchmark.answers(TransformersBackend(answerer.model, answerer.tokenizer, method)),
+        benchmark.answers(answerer),
+    )
     assert len(seen) == 5 and set(outputs(records)) == {"The answer is 3."}
     assert [record.correct for record in records] == [record.answer == "3" for record in records]
     assert {record.marker for record in records} == {"The answer is"}
@@ -238,13 +190,13 @@ def test_methods_that_decode_otherwise(tmp_path: Path) -> None:
 
     answerer, benchmark = with_template(attached("qwen3"), batch_size=3), load("gsm8k", tmp_path)
     method = METHODS["ani"]._replace(decoding=Sevens)
-    benchmark.answers(answerer, kept=tmp_path / "answers")
-    assert outputs(benchmark.answers(answerer._replace(method=method), kept=tmp_path / "answers")) == ["777777"] * 5
+    sevens = TransformersBackend(answerer.model, answerer.tokenizer, method, batch_size=3)
+    assert outputs(benchmark.answers(sevens)) == ["777777"] * 5
 
 
 def test_without_a_system_role_the_text_stands_before_the_users(tmp_path: Path) -> None:
     answerer, benchmark = with_template(pair("qwen3"), NO_SYSTEM), load("math", tmp_path, limit=1)
-    model, tokenizer, *_ = answerer
+    model, tokenizer = answerer.model, answerer.tokenizer
     (record,) = benchmark.answers(answerer)
     system, user = benchmark.messages(record)
     encoded = tokenizer(f"<user>{system}\n\n{user}\n<assistant>", return_tensors="pt")
@@ -255,15 +207,17 @@ def test_without_a_system_role_the_text_stands_before_the_users(tmp_path: Path) 
 
 def test_prompts_and_answers_that_are_too_long_are_told(tmp_path: Path) -> None:
     answerer = with_template(pair("qwen3"))
-    long = load("math", tmp_path, max_new_tokens=5000)
-    refused(lambda: long.answers(answerer), "up to 5,000 tokens to math leave no room")
+
+    def check(name: str, **settings: Any) -> None:
+        task, questions = load(name, tmp_path, **settings)
+        task.check(questions, answerer.tokenizer, answerer.config)
+
+    refused(lambda: check("math", max_new_tokens=5000), "up to 5,000 tokens to math leave no room")
     answerer.model.config.max_position_embeddings = 500
     (record,) = load("gsm8k", tmp_path, limit=1).answers(answerer)
     assert record.truncated
     answerer.model.config.max_position_embeddings = 6
-    refused(lambda: load("gsm8k", tmp_path, limit=1).answers(answerer), "up to 6 tokens to gsm8k leave no room")
-    longer = load("math", tmp_path, max_new_tokens=5000)
-    refused(lambda: longer.answers(answerer), "up to 5,000 tokens to math leave no room")
+    refused(lambda: check("gsm8k", limit=1), "up to 6 tokens to gsm8k leave no room")
 
 
 def test_settings(tmp_path: Path) -> None:

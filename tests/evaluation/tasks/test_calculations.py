@@ -4,12 +4,12 @@ import pytest
 
 import ani
 from ani.data.calculation_sentences import CalculationSentence
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.calculations import CalculationAnswer, Calculations
 from ani.injection.inspection import another_value
 from ani.injection.methods import METHODS
 from ani.numbers.calculations import number_behind, remainder
 from ani.results.files import Run
-from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.tasks.calculations import CalculationAnswer, Calculations
 from tests.answers import answers_of
 from tests.tiny import attached, pair
 

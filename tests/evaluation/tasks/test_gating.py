@@ -7,10 +7,10 @@ from tokenizers import normalizers
 
 import ani
 from ani.chat import rendered
-from ani.models import load_model, load_tokenizer
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.gating import Gating
 from ani.evaluation.tasks.inspected import Inspected
+from ani.models import load_model, load_tokenizer
 from tests import tiny
 from tests.answers import answers_of
 from tests.refusals import refused
@@ -21,7 +21,9 @@ TEXT = "Room 505 holds 1,234 people"
 @pytest.fixture(scope="module")
 def attached(tiny_model: Path, tiny_adapter: Path) -> TransformersBackend:
     tokenizer = load_tokenizer(str(tiny_model))
-    return TransformersBackend(ani.load_adapter(load_model(str(tiny_model), dtype="float32"), tokenizer, tiny_adapter), tokenizer)
+    return TransformersBackend(
+        ani.load_adapter(load_model(str(tiny_model), dtype="float32"), tokenizer, tiny_adapter), tokenizer
+    )
 
 
 @pytest.mark.parametrize("policy", ["terminal", "after"])

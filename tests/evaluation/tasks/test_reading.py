@@ -3,11 +3,12 @@ from typing import Any, cast
 
 import pytest
 
+from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend
+from ani.evaluation.tasks.reading import Reading, ReadingAnswer
 from ani.injection.attach import ani_module, number_locator
+from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
 from ani.results.files import Run
-from ani.evaluation.backend import TransformersBackend, VllmBackend
-from ani.evaluation.tasks.reading import Reading, ReadingAnswer
 from tests.answers import answers_of
 from tests.tiny import attached, pair
 
@@ -52,7 +53,7 @@ class Ignorant(TransformersBackend):
         return [f" {answers[prompt]:,} in all" for prompt in prompts]
 
 
-def shares(answerer: TransformersBackend) -> dict[str, float]:
+def shares(answerer: Backend) -> dict[str, float]:
     questions = TASK.questions(seed=0)
     records = answers_of(TASK, answerer, questions)
     assert [record.prompt for record in records] == [question.prompt for question in questions]
@@ -114,8 +115,11 @@ def test_other_values_reach_generation(policy: str) -> None:
 @pytest.mark.parametrize("left_out", ["no module", "results", "vllm"])
 def test_models_without_values_to_replace_are_asked_once(left_out: str) -> None:
     model, tokenizer = attached("qwen3", values="results") if left_out == "results" else pair("qwen3")
-    asked = object.__new__(VllmModel) if left_out == "vllm" else model
-    answerer = Ignorant(asked, tokenizer)
+    answerer: Any = Ignorant(model, tokenizer)
+    if left_out == "vllm":
+        answerer = object.__new__(VllmBackend)
+        answerer.texts = Ignorant(model, tokenizer).texts
+        answerer.tokenizer, answerer.method = tokenizer, METHODS["ani"]
     assert shares(answerer) == {"sums, right values": 1, "word problems, right values": 1}
     (table,) = Reading.tables(answers_of(TASK, answerer, TASK.questions(seed=0)))
     assert "(model asked once: " in table.caption and len(table.rows) == 2

@@ -9,11 +9,20 @@ import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks import routing
+from ani.evaluation.tasks.routing import (
+    RoutedQuery,
+    Routing,
+    RoutingQuery,
+    conversation,
+    judged,
+    parse_calls,
+    routing_queries,
+)
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
-from ani.evaluation.tasks import routing
-from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.tasks.routing import RoutedQuery, Routing, RoutingQuery, conversation, judged, parse_calls, routing_queries
+from tests.answers import answers_of
 from tests.tiny import attached, pair, smollm2
 
 
@@ -28,7 +37,7 @@ SEATS = query("rooms", "Room 12 seats 12 and the hall seats 45. How many can sit
 def routed(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *queries: RoutingQuery, method: str = "ani"
 ) -> list[RoutedQuery]:
-    return list(Routing().run(TransformersBackend(model, tokenizer, METHODS[method]), queries, lambda _: None))
+    return answers_of(Routing(), TransformersBackend(model, tokenizer, METHODS[method]), queries)
 
 
 @pytest.mark.parametrize(
@@ -188,19 +197,13 @@ def test_a_comparison_has_a_column_a_run_and_seeds_share_their_queries() -> None
     assert {cell.details[0] for cell in called[1:]} == {"20.7–100.0", "0.0–100.0"}  # Wilson's for one query, not two
 
 
-@pytest.mark.parametrize(
-    ("together", "batches", "policy"), [(1, [1] * 4, "terminal"), (3, [3, 1], "terminal"), (3, [3, 1], "after")]
-)
-def test_gate_and_calls_of_a_tiny_model(
-    together: int, batches: list[int], policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("together", "policy"), [(1, "terminal"), (3, "terminal"), (3, "after")])
+def test_gate_and_calls_of_a_tiny_model(together: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
     monkeypatch.setattr(Routing, "together", together)
     model, tokenizer = attached("qwen3", policy=policy)
     queries = routing_queries()[:4]
-    counted: list[int] = []
-    records = list(Routing().run(TransformersBackend(model, tokenizer), queries, counted.append))
-    assert counted == batches
+    records = answers_of(Routing(), TransformersBackend(model, tokenizer), queries)
     prompts = [
         tokenizer.apply_chat_template(
             conversation(query), add_generation_prompt=True, return_tensors="pt", return_dict=True
