@@ -1,20 +1,20 @@
 """A task of one's own, beside ANI's: of two numbers such as 9.9 and 9.11, which is larger?"""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 from pydantic import Field
 
 from ani.cli import main
+from ani.evaluation.backend import Backend
+from ani.evaluation.task import Answers, Task
+from ani.evaluation.tasks import TASKS
 from ani.numbers import find_numbers
 from ani.results.scores import Answer, scores
 from ani.results.statistics import share, share_facts
 from ani.results.tables import Cell, Table, percent
-from ani.evaluation.tasks import TASKS
-from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.task import Count, Task
 
 
 class LargerAnswer(Answer):
@@ -32,7 +32,6 @@ class Larger(Task):
     title = "The larger number"  # of its section of the page
     unit = "pairs"
     record = LargerAnswer
-    together = 50  # a batch
     count: int = Field(default=100, ge=1, le=10_000)
 
     def questions(self, seed: int) -> list[tuple[str, str]]:
@@ -40,14 +39,13 @@ class Larger(Task):
         wholes = draw.sample(range(10_000), self.count)
         return [(f"{n}.{draw.randint(1, 9)}", f"{n}.{draw.randint(1, 9)}{draw.randint(1, 9)}") for n in wholes]
 
-    def answer(self, answerer: Answerer, questions: Sequence[Any], count: Count) -> Iterator[LargerAnswer]:
+    def answer(self, backend: Backend, questions: Sequence[Any]) -> Answers:
         asked = [f"Which is larger, {a} or {b}? The larger one is" for a, b in questions]
-        outputs = answerer.texts([answerer.method.write(question) for question in asked], max_new_tokens=12)
-        for pair, question, output in zip(questions, asked, map(answerer.method.read, outputs), strict=True):
+        for place, output in backend.generate(asked, max_new_tokens=12):
             said = next((number.value for number in find_numbers(output)), None)
-            judged = {"prediction": None if said is None else str(said), "correct": said == max(map(Decimal, pair))}
-            yield LargerAnswer(question=question, output=output, **judged)
-        count(len(questions))
+            right = said == max(map(Decimal, questions[place]))
+            judged = {"prediction": None if said is None else str(said), "correct": right}
+            yield place, [LargerAnswer(question=asked[place], output=output, **judged)]
 
     @classmethod
     def summary(cls, records: Sequence[Any]) -> Any:  # of --json

@@ -8,16 +8,17 @@ import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import yaml
-from ani.tasks import TASKS, read_results, task_class
 from rich.console import Console
 
 from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.run import evaluate
+from ani.evaluation.run import evaluate, read_results, task_class
+from ani.evaluation.tasks import TASKS
 from ani.models import load_model, load_tokenizer
 from ani.report import build_report
 from tests.refusals import refused
@@ -66,8 +67,8 @@ def test_its_questions(larger: Any) -> None:
     [(" 9.9, as", "9.9", True), ("9.90", "9.90", True), ("9.11", "9.11", False), ("the first", None, False)],
 )
 def test_its_judgement(output: str, prediction: str | None, correct: bool, larger: Any) -> None:
-    with patch.object(Answerer, "greedy_texts", lambda *_, **__: [output]):
-        (record,) = larger().answer(TransformersBackend(Any, Any), [("9.9", "9.11")], lambda _: None)  # type: ignore[arg-type]
+    backend = SimpleNamespace(generate=lambda *_, **__: [(0, output)])
+    ((_, (record,)),) = larger().answer(backend, [("9.9", "9.11")])
     assert (record.prediction, record.correct) == (prediction, correct)
 
 

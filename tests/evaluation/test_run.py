@@ -1,14 +1,17 @@
-"""What every task owes, and the folder that `ask` fills."""
+"""What every task owes, and the folder that `evaluate` fills."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ani.tasks import TASKS, Posed, ask, clear_answers, presented, read_results, task_class
 from rich.console import Console
 
+from ani.evaluation.run import LoadedTask, answer, evaluate, presented, read_results, task_class
+from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.gating import GateDecision, Gating
 from ani.evaluation.tasks.routing import Routing
+from ani.injection.methods import METHODS
 from ani.results.files import write_records
 from tests.refusals import refused
 
@@ -44,37 +47,90 @@ def decision(number: int) -> GateDecision:
 
 
 class Counting(Gating):
-    """Knows its answers."""
+    """Knows its answers; gives the last question first, and two records of the first."""
 
     def questions(self, seed: int) -> list[Any]:
         return list(range(self.count))
 
-    def answer(self, answerer: Answerer, questions: Any, count: Any) -> Any:
-        for number in questions:
-            count(1)
-            yield decision(number)
+    def answer(self, backend: Any, questions: Any) -> Any:
+        for place, number in reversed([*enumerate(questions)]):
+            backend.asked.append(number)
+            if len(backend.asked) == backend.stops_at:
+                raise KeyboardInterrupt
+            yield place, [decision(number)] * (1 + (number == 0))
 
 
-def test_records_are_in_the_folder_when_all_are_there(tmp_path: Path) -> None:
-    done: list[tuple[Any, int, bool]] = []
-    task = Counting(count=3)
+class Counted:
+    """Stands for a model: notes what it is asked."""
 
-    def note(which: Any, records: list[Any]) -> None:
-        done.append((which, len(records), (tmp_path / "gating.jsonl").is_file()))
+    method, tokenizer, config = METHODS["ani"], None, None
 
-    answerer: Any = None
-    ask([Posed(task, task.questions(0))], answerer, tmp_path, console=Console(quiet=True), done=note)
-    assert done == [(Counting, 3, True)]
-    assert read_results(tmp_path) == {Gating: [decision(0), decision(1), decision(2)]}
+    def __init__(self, stops_at: int | None = None) -> None:
+        self.stops_at = stops_at
+        self.asked: list[int] = []
 
 
-def test_what_was_kept_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    kept = ["gsm8k.answers", "gsm8k.answers.1", "gsm8k.answers.12"]
-    others = ["gsm8k.answers-of-mine", "gsm8k.jsonl", "math.answers", "math.answers.1"]
-    for name in (*kept, *others):
-        (tmp_path / name).touch()
-    clear_answers(tmp_path, [TASKS["gsm8k"]()])
-    assert sorted(file.name for file in tmp_path.iterdir()) == others
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., list[int]]:
+    """Ask for five numbers; returns the questions that were asked."""
+
+    def ask(fingerprint: str | None = "mine", stops_at: int | None = None, seed: int = 0, count: int = 5) -> list[int]:
+        backend: Any = Counted(stops_at)
+        task = Counting(count=count)
+        facts = {} if fingerprint is None else {"fingerprint": fingerprint}
+        console = Console(quiet=True)
+        asked = answer(
+            [LoadedTask(task, task.questions(0))], lambda: backend, tmp_path, seed=seed, console=console, facts=facts
+        )
+        if stops_at is not None:
+            with pytest.raises(KeyboardInterrupt):
+                list(asked)
+        else:
+            ((done, records),) = asked
+            assert done is task and records == [decision(0), *map(decision, range(count))]
+            assert read_results(tmp_path) == {Gating: records}
+            assert {path.name for path in tmp_path.iterdir()} == {"gating.jsonl", "run.json"}
+        return backend.asked
+
+    return ask
+
+
+def test_a_killed_run_goes_on_and_asks_nothing_twice(ask: Callable[..., list[int]], tmp_path: Path) -> None:
+    assert ask(stops_at=3) == [4, 3, 2]
+    with (tmp_path / "gating.answers.jsonl").open("a") as torn:
+        torn.write('[2, [{"run')
+    assert not (tmp_path / "gating.jsonl").exists()
+    assert ask() == [2, 1, 0]
+    assert ask() == []
+
+
+@pytest.mark.parametrize("changes", [{"fingerprint": "another"}, {"seed": 1}, {"count": 4}, {"fingerprint": None}])
+def test_answers_of_another_model_or_to_other_questions_are_not_taken(
+    ask: Callable[..., list[int]], changes: dict[str, Any]
+) -> None:
+    ask(stops_at=3)
+    everything = [*reversed(range(changes.get("count", 5)))]
+    assert ask(**changes) == everything
+    ask()
+    assert ask(**changes) == everything
+
+
+def test_a_file_that_holds_no_answers_is_named(ask: Callable[..., list[int]], tmp_path: Path) -> None:
+    ask(stops_at=2)
+    file = tmp_path / "gating.answers.jsonl"
+    file.write_text(file.read_text() + "[7, []]\n")
+    refused(ask, "gating.answers.jsonl, line 3 is no answer; delete the file to answer anew")
+
+
+def test_a_folder_of_another_models_results_is_refused(ask: Callable[..., list[int]], tmp_path: Path) -> None:
+    ask()
+    facts = {"model": "another", "adapter": None, "backend": "transformers"}
+    backend: Any = Counted()
+    task = Counting(count=5)
+    refused(
+        lambda: evaluate([task], backend, tmp_path, console=Console(quiet=True), facts=facts),
+        "holds results of the model None, adapter None, by transformers; name another output",
+    )
 
 
 def test_tasks_that_share_a_section_are_shown_together(tmp_path: Path) -> None:

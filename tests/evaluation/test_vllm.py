@@ -10,25 +10,27 @@ from typing import Any
 
 import pytest
 import torch
-from ani.answerers import Candidate
-from ani.tasks import TASKS, routing
+from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 import ani
 from ani.cli import main
 from ani.errors import InputError
-from ani.evaluation.backend import TransformersBackend, _fingerprint
+from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend
+from ani.evaluation.run import evaluate
+from ani.evaluation.spec import ModelSpec
 from ani.evaluation.task import Task
+from ani.evaluation.tasks import TASKS, routing
 from ani.evaluation.tasks.arithmetic import Arithmetic
 from ani.evaluation.tasks.benchmarks import BenchmarkAnswer
 from ani.evaluation.tasks.gating import Gating
 from ani.evaluation.tasks.routing import Routing
 from ani.injection.adapter import adapter_settings
-from ani.injection.methods import METHODS
 from ani.models import load_config
 from ani.results.files import Run, read_run, write_json
 from ani.serving.checkpoint import merged_settings
-from tests.evaluation.tasks.test_benchmarks import Asked, Stopping
+from tests.answers import answers_of
+from tests.evaluation.tasks.test_benchmarks import Loaded
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tiny import tiny
@@ -69,25 +71,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(folder: Path) -> Answerer:
+def theirs(folder: Path) -> Backend:
     return TransformersBackend(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), qwen())
 
 
 @pytest.fixture(scope="module")
-def ours(folder: Path) -> Iterator[Answerer]:
+def ours(folder: Path) -> Iterator[Backend]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         patch.setattr(vllm, "LLM", partial(vllm.LLM, enforce_eager=True))
         patch.setattr("ani.models.default_dtype", lambda *_: torch.float32)
-        yield TransformersBackend(VllmModel(str(folder)), qwen())
+        yield VllmBackend(str(folder))
 
 
-def load(name: str, folder: Path) -> Asked:
+def load(name: str, folder: Path) -> Loaded:
     file = folder / f"{name}.jsonl"
     write_lines(file, *ROWS[name])
     task: Any = TASKS[name].asked(data=str(file), max_new_tokens=24)
-    return Asked(task, task.questions(seed=0))
+    return Loaded(task, task.questions(seed=0))
 
 
 def alike(records: Sequence[BenchmarkAnswer], others: Sequence[BenchmarkAnswer]) -> None:
@@ -98,82 +100,80 @@ def alike(records: Sequence[BenchmarkAnswer], others: Sequence[BenchmarkAnswer])
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math"])
-def test_written_answers_are_those_of_transformers(name: str, ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
+def test_written_answers_are_those_of_transformers(name: str, ours: Backend, theirs: Backend, tmp_path: Path) -> None:
     benchmark = load(name, tmp_path)
-    counted: list[int] = []
-    records = benchmark.answers(ours, counted)
+    records = benchmark.answers(ours)
     assert records == benchmark.answers(theirs)
-    assert sum(counted) == len(records) == len(ROWS[name]) and len({record.output for record in records}) == len(
-        records
-    )
+    assert len({str(record.output) for record in records}) == len(records) == len(ROWS[name])
 
 
-def test_answers_end_where_transformers_ends_them(ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
+def test_answers_end_where_transformers_ends_them(ours: Backend, theirs: Backend, tmp_path: Path) -> None:
     """At a text of the task's, which is cut off with what follows it."""
     benchmark = load("gsm8k", tmp_path)
     longest = max((str(record.output) for record in benchmark.answers(ours)), key=len)
     stop = longest[len(longest) // 2 :][:3]
-    benchmark.questions.task.set_config("generation_kwargs", {"until": [stop]}, update=True)
+    generation: Any = {**(benchmark.questions[0].generation or {}), "until": [stop]}
+    benchmark = benchmark._replace(questions=[each._replace(generation=generation) for each in benchmark.questions])
     records = benchmark.answers(ours)
     assert longest.split(stop)[0] in [record.output for record in records]
     assert records == benchmark.answers(theirs)
 
 
-def test_letters_have_transformers_log_probabilities(ours: Answerer, theirs: Answerer, tmp_path: Path) -> None:
+def test_letters_have_transformers_log_probabilities(ours: Backend, theirs: Backend, tmp_path: Path) -> None:
     benchmark = load("mmlu", tmp_path)
-    counted: list[int] = []
-    records = benchmark.answers(ours, counted)
+    records = benchmark.answers(ours)
     alike(records, benchmark.answers(theirs))
-    assert sum(counted) == len(records) == 3
+    assert len(records) == 3
 
 
-def test_arithmetic_and_routing(ours: Answerer, theirs: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arithmetic_and_routing(ours: Backend, theirs: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
     arithmetic, queries = Arithmetic.model_validate({"count": 3, "digits": [2, 4]}), Routing(limit=3)
     for task in (arithmetic, queries):
-        records, expected = (
-            list(task.run(answerer, task.questions(seed=0), lambda _: None)) for answerer in (ours, theirs)
-        )
+        records, expected = (answers_of(task, backend, task.questions(seed=0)) for backend in (ours, theirs))
         assert records == expected and len({record.output for record in records}) > 1
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
 def test_a_run_that_was_stopped_asks_nothing_twice(
-    name: str, ours: Answerer, theirs: Answerer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, ours: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    benchmark, file = load(name, tmp_path), tmp_path / "answers"
-    whole = benchmark.answers(ours)
+    benchmark, asked = load(name, tmp_path), list[Any]()
+    inner: Any = ours._generate if name == "gsm8k" else ours._score
+
+    def once(rows: Any, *rest: Any) -> Iterator[Any]:
+        asked.extend(rows)
+        for number, answer in enumerate(inner(rows, *rest)):
+            if number == 1 and len(asked) == len(benchmark.questions):
+                raise KeyboardInterrupt
+            yield answer
+
+    def run(out: str) -> str:
+        facts = {"fingerprint": "ours"}
+        evaluate([benchmark.task], ours, tmp_path / out, console=Console(quiet=True), facts=facts)
+        return (tmp_path / out / f"{name}.jsonl").read_text()
+
+    whole = run("whole")
+    monkeypatch.setattr(ours, inner.__name__, once)
     with pytest.raises(KeyboardInterrupt):
-        benchmark.answers(ours, Stopping([0]), file)  # at the first one
-    asked: list[Any] = []
-    for kind in ("write", "score"):
-        method = getattr(ours.model, kind)
-        monkeypatch.setattr(
-            ours.model, kind, lambda rows, *rest, method=method: (asked.extend(rows), method(rows, *rest))[1]
-        )
-    alike(benchmark.answers(ours, kept=file), whole)
-    assert len(asked) == len(whole) - 1
+        run("out")
     asked.clear()
-    benchmark.answers(ours, kept=file)
-    assert asked == []
-    benchmark.answers(ours._replace(method=METHODS["numerologic"]), kept=file)
-    assert len(asked) == len(whole)
-    counted: list[int] = []
-    benchmark.answers(theirs, counted, file)
-    assert counted[0] < len(whole)  # it began anew: no backend takes over the other's answers
+    assert run("out") == whole if name == "gsm8k" else run("out")
+    assert len(asked) == len(benchmark.questions) - 1
 
 
-def test_another_checkpoint_in_the_directory_is_told(folder: Path, ours: Answerer) -> None:
-    before = _fingerprint(str(folder))
-    assert isinstance(ours.model, VllmModel) and ours.model.fingerprint == f"{before} float32"
+def test_another_checkpoint_in_the_directory_is_told(folder: Path) -> None:
+    facts = ModelSpec(str(folder), backend="vllm").facts
+    assert facts == ModelSpec(str(folder), backend="vllm").facts
+    assert facts["fingerprint"] != ModelSpec(str(folder)).facts["fingerprint"]
     (folder / "model.safetensors").touch()
-    assert _fingerprint(str(folder)) != before
+    assert ModelSpec(str(folder), backend="vllm").facts["fingerprint"] != facts["fingerprint"]
 
 
 def test_the_command(
-    ours: Answerer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ours: Backend, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(VllmModel, "__init__", lambda self, _: vars(self).update(vars(ours.model)))
+    monkeypatch.setattr(VllmBackend, "__init__", lambda self, *_: vars(self).update(vars(ours)))
     load("gsm8k", tmp_path)
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -211,13 +211,13 @@ def adapter(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_an_adapter_is_merged_first(
-    adapter: Path, ours: Answerer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapter: Path, ours: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load_merged(self: VllmModel, name: str) -> None:
+    def load_merged(self: VllmBackend, name: str, _: object) -> None:
         assert merged_settings(load_config(name)) == adapter_settings(adapter)
-        vars(self).update(vars(ours.model))
+        vars(self).update(vars(ours))
 
-    monkeypatch.setattr(VllmModel, "__init__", load_merged)
+    monkeypatch.setattr(VllmBackend, "__init__", load_merged)
     load("gsm8k", tmp_path)
     out = tmp_path / "out"
     (out / ".merged-of-another").mkdir(parents=True)
@@ -228,10 +228,10 @@ def test_an_adapter_is_merged_first(
         main()
     assert {path.name for path in out.iterdir() if path.name != ".lock"} == {"gsm8k.jsonl", "run.json"}
 
-    def too_large(self: VllmModel, name: str) -> None:
+    def too_large(self: VllmBackend, *_: object) -> None:
         raise InputError("vLLM finds no room")
 
-    monkeypatch.setattr(VllmModel, "__init__", too_large)
+    monkeypatch.setattr(VllmBackend, "__init__", too_large)
     with pytest.raises(SystemExit, match="2"):
         main()
     assert not list(out.glob(".merged*"))
@@ -241,15 +241,14 @@ def test_an_adapter_is_merged_first(
 def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark, gates = TASKS["gsm8k"](), Gating()
 
-    def backend(*tasks: Task, batch_size: int | None = None, alone: bool = True) -> str:
-        candidate = Candidate(str(folder), str(adapter), "auto", batch_size)
-        return candidate.settled(tasks, tmp_path / "out", alone=alone).backend
+    def backend(*tasks: Task, batch_size: int | None = None) -> str:
+        return ModelSpec(str(folder), str(adapter), "auto", batch_size).resolved(tasks, tmp_path / "out").backend
 
     assert backend(benchmark) == "transformers"  # no GPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert backend(benchmark) == backend(benchmark, Arithmetic()) == "vllm"
     assert backend(benchmark, gates) == backend(Arithmetic()) == "transformers"
-    assert backend(benchmark, batch_size=8) == backend(benchmark, alone=False) == "transformers"
+    assert backend(benchmark, batch_size=8) == "transformers"
     save(folder, adapter, layer=0, policy="terminal", scope="prompt", gate="open", combine="substitute")
     assert backend(benchmark) == "transformers"  # vLLM can't serve it
     write_json(tmp_path / "out" / "run.json", {"backend": "vllm"})
@@ -276,4 +275,4 @@ def test_what_vllm_cannot_do(
 
 def test_without_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    refused(lambda: VllmModel(str(folder)), "vLLM is missing; install it")
+    refused(lambda: VllmBackend(str(folder)), "vLLM is missing; install it")
