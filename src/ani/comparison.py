@@ -49,7 +49,6 @@ from ani.tasks.task import Task
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import PROBE, check, paper_layer
-from ani.untrusted.text import one_line
 
 PLAN_FILE = "comparison.yaml"
 DEMO = Path(__file__).parent / "recipes" / "demo-comparison.yaml"
@@ -260,21 +259,13 @@ def ask_cell(
 
 
 def evaluation_tasks(design: Comparison | Plan, where: str) -> list[Task]:
-    """The tasks of `evaluation`, in its order; `benchmarks: [{name: gsm8k, ...}]` is another way to write
-    `gsm8k: {...}`.
+    """The tasks of `evaluation`, in its order.
 
     Raises:
-        InputError: A task is unknown, asked twice, or its settings aren't valid; or there is none that every model can
-            be asked, where one is needed.
+        InputError: A task is unknown, or its settings aren't valid; or there is none that every model can be asked,
+            where one is needed.
     """
     wanted = {name: settings for name, settings in design.evaluation.items() if settings is not None}
-    listed = wanted.pop("benchmarks", [])
-    for each in listed if isinstance(listed, list) else [listed]:
-        if not isinstance(each, dict) or not isinstance(name := each.get("name"), str):
-            raise InputError(f"{where}: evaluation.benchmarks must be a list such as [{{name: gsm8k, limit: 100}}]")
-        if name in wanted:
-            raise InputError(f"{where}: evaluation.benchmarks asks {one_line(name, 80)} more than once")
-        wanted[name] = {key: value for key, value in each.items() if key != "name"}
     try:
         kinds = {name: task_class(name) for name in wanted}
     except InputError as error:
@@ -385,7 +376,6 @@ def _cells(plan: Plan, folder: Path) -> list[Cell]:
     return cells
 
 
-_UNKNOWN = "one that didn't say so"
 _MAY_GROW = ("variants", "seeds", "more_seeds", "baseline", "files", "code")
 
 
@@ -404,7 +394,6 @@ def _claim(plan: Plan, folder: Path) -> Plan:
         save_settings(plan, file)
         return plan
     found = load_settings(file, Plan)
-    found = found.model_copy(update={"evaluation": _spelled_out(evaluation_tasks(found, str(file)))})
     changed = [key for key in Plan.model_fields if key not in _MAY_GROW and getattr(found, key) != getattr(plan, key)]
     changed += [
         f"variant {name}"
@@ -420,7 +409,7 @@ def _claim(plan: Plan, folder: Path) -> Plan:
             f"{' and '.join(other)} has changed since the comparison in {folder} was begun; put it back as it was, or "
             "name another output"
         )
-    plan = plan.model_copy(update={"code": [*dict.fromkeys([*(found.code or [_UNKNOWN]), *plan.code])]})
+    plan = plan.model_copy(update={"code": [*dict.fromkeys([*found.code, *plan.code])]})
     # Left out variants stay in the plan: should they come back, their cells must be theirs.
     kept = {"variants": {**found.variants, **plan.variants}, "files": {**found.files, **plan.files}}
     grown = plan.model_copy(update=kept)

@@ -31,7 +31,6 @@ from ani.tasks.language import Language
 from ani.tasks.reading import Reading
 from ani.tasks.routing import Routing
 from ani.tasks.task import Task
-from ani.tasks.value_problems import Comparing, Modulo
 from ani.untrusted.text import one_line
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ TASKS: dict[str, type[Task]] = {
         ArithmeticInChat,
         Reading,
         Calculations,
-        Comparing,
-        Modulo,
         Gsm8k,
         Math,
         Mmlu,

@@ -18,6 +18,7 @@ from ani.results.decisions import DecidedNumber
 
 if TYPE_CHECKING:
     from transformers import (
+        BatchEncoding,
         LogitsProcessor,
         LogitsProcessorList,
         PreTrainedConfig,
@@ -181,7 +182,12 @@ class Answerer(NamedTuple):
         return self.has_gate and number_locator(cast(Any, self.model)).values != "results"
 
     def greedy_texts(
-        self, prompts: Sequence[str], max_new_tokens: int, *, add_special_tokens: bool = True
+        self,
+        prompts: Sequence[str],
+        max_new_tokens: int,
+        *,
+        add_special_tokens: bool = True,
+        read_as: Sequence[str] | None = None,
     ) -> list[str]:
         """What the model writes after each prompt, without special tokens.
 
@@ -189,6 +195,8 @@ class Answerer(NamedTuple):
             prompts: One batch.
             max_new_tokens: At most, each.
             add_special_tokens: To the prompts; False for those that a chat template made.
+            read_as: Of each prompt, the text whose numbers are injected (`AttachedModel.generate`); for attached
+                models. None: the prompts.
         """
         import torch
 
@@ -198,9 +206,13 @@ class Answerer(NamedTuple):
             written = dict(model.write(rows, max_new_tokens))
             ids = [written[position] for position in range(len(rows))]
             return tokenizer.batch_decode(ids, skip_special_tokens=True)
-        encoded = tokenizer(
-            list(prompts), return_tensors="pt", padding=True, padding_side="left", add_special_tokens=add_special_tokens
-        ).to(model.device)
+
+        def encode(texts: Sequence[str]) -> BatchEncoding:
+            special = {"add_special_tokens": add_special_tokens}
+            encoded = tokenizer(list(texts), return_tensors="pt", padding=True, padding_side="left", **special)
+            return cast("BatchEncoding", encoded.to(model.device))
+
+        encoded = encode(prompts)
         with torch.inference_mode():
             generated = cast(Any, model).generate(
                 input_ids=encoded["input_ids"],
@@ -209,6 +221,7 @@ class Answerer(NamedTuple):
                 do_sample=False,
                 logits_processor=decoding(self.method, tokenizer),
                 pad_token_id=tokenizer.pad_token_id,
+                **({} if read_as is None else {"read_as": encode(read_as)["input_ids"]}),
             )
         return tokenizer.batch_decode(generated[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
 

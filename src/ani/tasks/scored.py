@@ -125,15 +125,19 @@ def _with_seeds(cell: Cell, row: Score) -> Cell:
     return cell._replace(details=(*cell.details, f"seeds {min(found):.1f}–{max(found):.1f}"))
 
 
-def answers_to(answerer: Answerer, prompts: Sequence[str], expected: Iterable[str]) -> list[str]:
-    """What is written behind each prompt, greedily, with room for the expected answers.
+def answers_to(
+    answerer: Answerer, prompts: Sequence[str], expected: Iterable[str], read_as: Sequence[str] | None = None
+) -> list[str]:
+    """What is written behind each prompt, greedily, with room for the expected answers; `read_as` as in `Answerer`.
 
     They are best given with thousands separators: a model that writes them must not be cut short.
     """
     method = answerer.method
+    others = None if read_as is None else [*map(method.write, read_as)]
     answers = [method.write(f" {answer}") for answer in expected]
     longest = max(len(ids) for ids in cast(Any, answerer.tokenizer)(answers, add_special_tokens=False)["input_ids"])
-    return [*map(method.read, answerer.greedy_texts([*map(method.write, prompts)], longest + 2))]
+    written = answerer.greedy_texts([*map(method.write, prompts)], longest + 2, read_as=others)
+    return [*map(method.read, written)]
 
 
 def first_number(output: str) -> Decimal | None:
