@@ -2,20 +2,17 @@
 
     python benchmarks/startup.py [--pairs 5]
 
-Each side is a process of its own, on the shipped model and stored results.
+Each side is a process of its own, on the shipped model and its results.
 """
 
 import argparse
-import shutil
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import _paired
 
-STORED = Path(__file__).parent.parent / "tests" / "stored" / "eval"
 COMMANDS = {
     "ani --help": (["--help"], "≤ 0.5"),
     "ani train --help": (["train", "--help"], "≤ 0.5"),
@@ -40,7 +37,8 @@ def main() -> None:
     pairs = parser.parse_args().pairs
     rows = _paired.table("Startup, wall time")
     with TemporaryDirectory() as folder:
-        shutil.copytree(STORED, Path(folder, "eval"))
+        asked = ("--adapter", "smollm2-adapter", "--tasks", "arithmetic,gating", "--limit", "2", "--out", "eval")
+        run("-m", "ani.cli", "eval", *asked, folder=folder)
         for name, (arguments, aim) in COMMANDS.items():
             ours = partial(run, "-m", "ani.cli", *arguments, folder=folder)
             peers = {"python -c pass": ("pass", ""), "import torch, transformers": ("import torch, transformers", aim)}

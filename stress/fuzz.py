@@ -487,8 +487,7 @@ evaluation:
   arithmetic: {count: 5, digits: [2, 4]}
   gating: {count: 5}
   mmlu: {limit: 3}
-  benchmarks:
-    - {name: gsm8k, limit: 3}
+  gsm8k: {limit: 3}
 """
 # fmt: off
 YAML_PIECES = [

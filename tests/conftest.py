@@ -25,6 +25,7 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 import ani
+import ani.cli
 from ani.injection.attach import ani_module, last_decision
 from ani.injection.scale import CALIBRATION_TEXT
 from tests.properties import register_profiles
@@ -126,6 +127,18 @@ def tiny_adapter(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     path = tmp_path_factory.mktemp("adapters") / "tiny"
     ani.save_adapter(model, path)
     return path
+
+
+@pytest.fixture(scope="session")
+def results(tiny_model: Path, tiny_adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what `ani eval` writes of `tiny_model`: `eval` with `tiny_adapter`, `eval-other` without."""
+    folder = tmp_path_factory.mktemp("results")
+    for name, *more in (("eval", "arithmetic,gating", "--adapter", str(tiny_adapter)), ("eval-other", "arithmetic")):
+        arguments = ["--model", str(tiny_model), "--out", str(folder / name), "--limit", "2", "--tasks", *more]
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="0"):
+            patch.setattr("sys.argv", ["ani", "eval", *arguments])
+            ani.cli.main()
+    return folder
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from tests import test_cli
 from tests.json_lines import write_lines
 
 data = test_cli.data
-STORED = Path(__file__).parent / "stored"
 
 OF_MODEL = "--model {model} --adapter {adapter}"
 SMALL = "model={model} ani.layer=1 lora=null training.steps=1 training.batch_size=4 data.0.count=8 data.1.count=8"
@@ -53,6 +52,7 @@ def test_standard_error_has_only_ours(
     tiny_adapter: Path,
     tiny_recipe: Callable[..., Path],
     data: dict[str, Path],
+    results: Path,
     tmp_path: Path,
 ) -> None:
     prompts = [f"{i} + 1 =" for i in range(8)] + ["7 " * 99]
@@ -60,8 +60,7 @@ def test_standard_error_has_only_ours(
         tmp_path / "examples.jsonl", *({"prompt": x, "completion": " 5", "problem": x} for x in prompts)
     )
     tiny_recipe(data=[{"kind": "jsonl", "path": str(examples)}], training={"steps": 1})
-    for name in ("eval", "eval-other"):
-        shutil.copytree(STORED / name, tmp_path / name)
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     line = LINES[command].format(model=chat_model, adapter=tiny_adapter, port=port, **data)

@@ -30,7 +30,7 @@ def test_it_is_small_and_made_by_the_recipe(adapter: Path, recipe_file: str) -> 
     saved = _read_config(adapter)
     assert saved.config is not None and recipe.ani is not None
     assert saved.method == recipe.method == "ani"
-    config = saved.config.model_dump()  # as read: the file is older than some settings
+    config = saved.config.model_dump()
     wanted = recipe.ani.model_dump()
     measured = {"embedding_scale", "hidden_size", "model_type", "num_hidden_layers"}
     assert {key: config[key] for key in wanted.keys() - measured} == {

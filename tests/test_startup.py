@@ -9,7 +9,6 @@ import pytest
 
 import ani
 
-STORED = Path(__file__).parent / "stored"
 HEAVY = ("accelerate", "datasets", "peft", "scipy", "sklearn", "torch", "transformers", "vllm")
 
 PRINT_IMPORTED = f"""
@@ -36,8 +35,8 @@ finally:
         "report eval",
     ],
 )
-def test_a_command_line_that_only_talks_imports_little(command: str, tmp_path: Path) -> None:
-    shutil.copytree(STORED / "eval", tmp_path / "eval")
+def test_a_command_line_that_only_talks_imports_little(command: str, results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-c", PRINT_IMPORTED, *command.split()],
         cwd=tmp_path,
@@ -58,19 +57,23 @@ def test_every_public_name_is_there() -> None:
         _ = ani.no_such_name  # type: ignore[attr-defined]
 
 
+@pytest.fixture(scope="module")
+def merged(tiny_model: Path, tiny_adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("merged") / "tiny"
+    ani.merge(tiny_adapter, path, model=str(tiny_model))
+    return path
+
+
 @pytest.mark.parametrize(
     "imports", ["ani, transformers", "transformers, ani", "transformers.models.auto.modeling_auto, ani"]
 )
-def test_transformers_knows_merged_checkpoints_whichever_is_imported_first(imports: str) -> None:
+def test_transformers_knows_merged_checkpoints_whichever_is_imported_first(imports: str, merged: Path) -> None:
     program = f"""
-import shutil, sys, tempfile
+import sys
 import {imports}
 from transformers import AutoModelForCausalLM
 print("ani.serving.checkpoint" in sys.modules)
-with tempfile.TemporaryDirectory() as folder:
-    for name in ("model", "merged"):  # the tokenizer is stored once
-        shutil.copytree(f"{STORED}/{{name}}", folder, dirs_exist_ok=True)
-    print(type(AutoModelForCausalLM.from_pretrained(folder)).__name__)
+print(type(AutoModelForCausalLM.from_pretrained({str(merged)!r})).__name__)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == ["False", "AniLlamaForCausalLM"], done.stderr

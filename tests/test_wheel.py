@@ -186,9 +186,9 @@ print(json.dumps(said))
 
 @pytest.mark.parametrize("extra", [""], indirect=True)
 def test_what_an_extra_is_for_names_it(
-    environment: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], tmp_path: Path
+    environment: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], results: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(ROOT / "tests" / "stored" / "eval", tmp_path / "eval")
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     write_lines(tmp_path / "x.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
     tiny_recipe(data=[{"kind": "hub", "name": "no/data"}])
     lines = (line.format(model=tiny_model) for line in SENTENCES)
@@ -197,12 +197,12 @@ def test_what_an_extra_is_for_names_it(
         assert code == 2 and printed.startswith(sentence) and len(printed.splitlines()) == 1, printed
 
 
-def test_commands_and_data(installed: Path, tmp_path: Path) -> None:
+def test_commands_and_data(installed: Path, results: Path, tmp_path: Path) -> None:
     def python(*command: str) -> str:
         return run(*command, folder=tmp_path, PYTHONPATH=str(installed))
 
     assert "which numbers of a text the gate injects" in python("-m", "ani.cli", "inspect", "--help")
-    shutil.copytree(ROOT / "tests" / "stored" / "eval", tmp_path / "eval")
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     python("-m", "ani.cli", "report", "eval")
     assert (tmp_path / "eval" / "report.html").stat().st_size > 10_000
     shown = python(

@@ -252,7 +252,7 @@ def evaluate(
         str,
         typer.Option(
             "--tasks",
-            help="Comma-separated: arithmetic, arithmetic-chat, reading, calculations, comparing, modulo, gating, "
+            help="Comma-separated: arithmetic, arithmetic-chat, reading, calculations, gating, "
             "gsm8k, math, mmlu, routing, finer.",
         ),
     ] = "arithmetic",
@@ -265,8 +265,8 @@ def evaluate(
         typer.Option(
             "--limit",
             min=1,
-            help="Problems a digit length, form or modulus, sentences, queries or questions; default: 100 of "
-            "arithmetic, reading, comparing, modulo and gating, 200 of calculations, else all.",
+            help="Problems a digit length, sentences, queries or questions; default: 100 of "
+            "arithmetic, reading and gating, 200 of calculations, else all.",
         ),
     ] = None,
     operations: Annotated[

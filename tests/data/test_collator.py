@@ -13,7 +13,6 @@ from ani.data.sources import Example, Message, Role
 from ani.encoders import FourierNumberEncoder
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from tests.properties import examples
-from tests.refusals import refused
 from tests.tokenizers import ALL, gemma_like, qwen
 
 LOCATORS: dict[tuple[str, str], NumberLocator] = {}
@@ -220,38 +219,3 @@ def test_a_number_that_ends_a_prompt_keeps_its_role_where_it_is_known_to_be_over
     assert numbers.positions.tolist()[-1] == row.prompt_length
     assert numbers.roles.tolist() == [NOMINAL, QUANTITATIVE]
     assert torch.equal(numbers.features, FourierNumberEncoder(10, 6).encode([505, 10]))
-
-
-# --- other values than the text says ---
-
-
-@pytest.mark.parametrize("policy", ["terminal", "digitwise", "placewise", "running", "after"])
-@pytest.mark.parametrize("name", ["qwen", "llama3", "mistral"])
-def test_other_values_are_injected_as_if_the_text_said_them(name: str, policy: str) -> None:
-    tokenizer, where = ALL[name](), locator(name, policy)
-    said, meant = "Is 345 + 67815 =", ["512", "40297"]
-    example = Example(said, " 345.", ("quantitative", "nominal"), tuple((other,) * len(other) for other in meant))
-    other = Example("Is 512 + 40297 =", " 345.", example.roles)
-    collate = NumberCollator(tokenizer, where)
-    rows = [tokenize(each, tokenizer, where, LONG) for each in (example, other, example._replace(values=None))]
-    changed, expected, plain = (collate([rows[2], row, rows[2]])["numbers"] for row in rows)
-    for field in ("rows", "positions", "roles", "absorbed"):
-        assert torch.equal(getattr(changed, field), getattr(expected, field))
-    assert torch.equal(changed.features, expected.features)
-    assert not torch.equal(changed.features, plain.features)
-
-
-def test_places_have_values_of_their_own() -> None:
-    tokenizer, where = qwen(), locator("qwen", "placewise")
-    values = (("39", "34"), ("51", "56"))
-    row = tokenize(Example("Is 34 + 56 =", " 7", values=values), tokenizer, where, LONG)
-    carried = NumberCollator(tokenizer, where)([row])["numbers"].features
-    assert torch.equal(carried, where.encoder.encode(["3.9", "34", "5.1", "56"]))
-
-
-@pytest.mark.parametrize(
-    ("name", "values"), [("llama3", (("39", "34"), ("51", "56"))), ("qwen", (("39", "34"), ("51", "56"), ("7", "8")))]
-)
-def test_other_values_that_no_token_carries_are_refused(name: str, values: tuple[tuple[str, ...], ...]) -> None:
-    example = Example("Is 34 + 56 =", " 7", values=values)
-    refused(lambda: tokenize(example, ALL[name](), locator(name, "placewise"), LONG), "several digits as a token")

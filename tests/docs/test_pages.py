@@ -28,7 +28,6 @@ from ani.data.sources import read_jsonl
 from ani.errors import how_to_install
 from ani.evaluation.tasks import TASKS
 from ani.injection.attach import ani_module
-from ani.injection.config import REMOVED_SETTINGS
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings
@@ -147,13 +146,13 @@ QUICK = {" ".join(word for word in shown.words if "runs/" not in word): shown fo
 
 @pytest.mark.parametrize("shown", QUICK.values(), ids=list(QUICK))
 def test_quick_commands_do_what_they_say(
-    shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shown: Shown, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _, command, *words = shown.words
     if command in {"diff", "report"}:  # of results that are there
         for folder, stored in zip([word for word in words if "/" in word], ("eval", "eval-other"), strict=False):
-            shutil.copytree(ROOT / "tests" / "stored" / stored, folder)
+            shutil.copytree(results / stored, folder)
     monkeypatch.setattr("sys.argv", ["ani", command, *(str(recipe(w)) if w.endswith(".yaml") else w for w in words)])
     with pytest.raises(SystemExit, match="0"):
         ani.cli.main()
@@ -295,7 +294,7 @@ def test_the_shipped_config_is_what_the_page_says() -> None:
     config = json.loads((ROOT / "src/ani/assets/smollm2-adapter/ani_config.json").read_text())
     page = (ROOT / "docs" / "files.md").read_text()
     own = {"format_version", "method", "weights_sha256", "lora_sha256", "base"}
-    assert set(config) - own <= set(ani.AniConfig.model_fields) | set(REMOVED_SETTINGS)
+    assert set(config) - own == set(ani.AniConfig.model_fields)
     assert all(f"| `{key}` |" in page for key in own)
 
 

@@ -16,7 +16,7 @@ from tests.tiny import MIXED_TEXT, attached, pair
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "encoders.md").read_text(), re.MULTILINE | re.DOTALL)
-OURS = ["fourier", "residues", "magnitude", "bits", "periodic"]
+OURS = ["fourier", "magnitude", "bits"]
 CHOICE: dict[str, Any] = {"encoders": ("fourier", "decade"), "integer_digits": 5, "fraction_digits": 1}
 
 

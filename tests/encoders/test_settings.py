@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from ani import AniConfig, BitsNumberEncoder, FourierNumberEncoder, MagnitudeNumberEncoder, load_adapter, save_adapter
 from ani.encoders import EncoderSettings, NumberEncoder, build_encoder
 from ani.injection.attach import ani_module, last_decision, number_locator
-from ani.injection.config import LATER_SETTINGS, REMOVED_SETTINGS, InjectionSettings
 from tests.invariants.test_injection import POLICIES, assert_parity, encode, generate, logits_of
 from tests.properties import examples
 from tests.refusals import refused
@@ -23,15 +22,11 @@ from tests.tiny import MIXED_TEXT, attached, pair
 CHOICES: dict[str, dict[str, Any]] = {
     "fourier": {},
     "phase": {"sign": "phase"},
-    "residues": {"encoders": ("residues",)},
     "magnitude": {"encoders": ("magnitude",)},
     "bits": {"encoders": ("bits",)},
-    "periodic": {"encoders": ("periodic",)},
-    "shuffled": {"shuffled": True},
-    "all": {"encoders": ("bits", "magnitude", "fourier", "residues", "periodic")},
+    "all": {"encoders": ("bits", "magnitude", "fourier")},
 }
-WIDTHS = {"fourier": 33, "phase": 32, "residues": 17, "magnitude": 1, "bits": 64, "periodic": 6, "shuffled": 33}
-WIDTHS["all"] = 64 + 1 + 33 + 17 + 6
+WIDTHS = {"fourier": 33, "phase": 32, "magnitude": 1, "bits": 64, "all": 64 + 1 + 33}
 EXTREMES = ["0", "-0", "1e999", "-1e999", "1e-999", "9" * 400, f"0.{'0' * 400}1", 10**5000, Decimal("1e-999999999")]
 NO_NUMBERS = [
     *("", ".", "-", "+.", "e5", "1e", "1e5.0", "abc", "12x", "12345678901x", "1.2.3", "--1", "1_000", "0x10"),
@@ -57,7 +52,7 @@ def test_shape_and_type(choice: str) -> None:
         assert features.shape == (len(values), encoder.width)
         assert features.dtype == torch.float32 and features.is_contiguous() and features.isfinite().all()
         assert features.abs().max().item() <= 5 if values else True
-    assert encoder.in_range("505") and encoder.in_range("-1e999") == (choice == "periodic")
+    assert encoder.in_range("505") and not encoder.in_range("-1e999")
 
 
 @choices
@@ -128,7 +123,7 @@ def test_a_number_is_in_range_where_it_is_for_all() -> None:
         ({"encoders": ("fourier", "fourier")}, ["encoders", "'fourier' is named more than once"]),
         (
             {"encoders": ("furrier",)},
-            ["encoders", "'furrier'", "fourier, residues, magnitude, bits, periodic", "ENCODERS"],
+            ["encoders", "'furrier'", "fourier, magnitude, bits", "ENCODERS"],
         ),
         ({"encoders": "bits"}, ["encoders"]),
         ({"sign": "minus"}, ["sign"]),
@@ -172,26 +167,11 @@ def test_save_and_load_change_no_bit(choice: str, tmp_path: Path) -> None:
     assert not torch.equal(logits_of(loaded, ids), logits_of(pair("llama")[0], ids))
 
 
-@pytest.mark.parametrize("before", [dict.fromkeys(LATER_SETTINGS), REMOVED_SETTINGS], ids=["first", "removed"])
-def test_an_adapter_from_before_loads_as_before(before: dict[str, Any], tmp_path: Path) -> None:
-    assert InjectionSettings(**REMOVED_SETTINGS) == InjectionSettings()  # and so are recipes
-    model, tokenizer = attached("llama", sign="phase")
-    ids = encode(tokenizer, MIXED_TEXT)
-    save_adapter(model, tmp_path / "adapter")
-    change_config(tmp_path / "adapter", before)
-    loaded = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
-    assert ani_module(loaded).config == ani_module(model).config
-    assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"encoders": ["mine"]}, "encoders: …'mine'…ENCODERS"),
         ({"sign": None}, "damaged: sign is missing"),  # else it would have today's default
-        ({"bases": [2, 5]}, "encoder setting bases was removed, and [2, 5] with it: only [10]"),
-        ({"magnitude_scaling": "linear"}, "magnitude_scaling was removed, and 'linear' with it: only 'log'"),
-        ({"bits_reciprocal": True}, "bits_reciprocal was removed, and True with it: only False"),
     ],
 )
 def test_an_adapter_of_other_encoders_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

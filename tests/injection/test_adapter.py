@@ -130,12 +130,15 @@ def test_damaged_config(damaged: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format_version": 99}, ["99", "newer ani"]),
+        ({"format_version": 99}, ["99", "the ani that wrote it"]),
         ({"format_version": "new"}, ["'new'"]),
         ({"from_the_future": 1}, ["from_the_future"]),
         ({"layer": -1}, ["layer"]),
         ({"policy": "sometimes"}, ["policy"]),
         ({"layer": KeyError}, ["layer"]),
+        ({"method": KeyError}, ["no method None"]),
+        ({"gate": KeyError}, ["damaged", "gate is missing"]),
+        ({"base": KeyError}, ["damaged", "base is missing"]),
         ({"embedding_scale": None}, ["embedding_scale"]),
         ({"hidden_size": None}, ["hidden_size"]),
         ({"model_type": None}, ["model_type"]),

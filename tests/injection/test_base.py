@@ -79,19 +79,14 @@ def test_four_bits(adapter: Path, tmp_path: Path) -> None:
     assert loads(quantized, adapter) is None
 
 
-@pytest.mark.parametrize("named", ["base", "peft"])
-def test_the_name(adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+def test_the_name(adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "adapter").mkdir()
     for file in adapter.iterdir():
         (tmp_path / "adapter" / file.name).write_bytes(file.read_bytes())
 
     def name(value: str | None) -> None:
-        for file, changes in (
-            (CONFIG_FILE, {"base": {"name": value if named == "base" else None}}),
-            ("adapter_config.json", {"base_model_name_or_path": value}),
-        ):
-            path = tmp_path / "adapter" / file
-            path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        path = tmp_path / "adapter" / CONFIG_FILE
+        path.write_text(json.dumps({**json.loads(path.read_text()), "base": {"name": value}}))
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()

@@ -13,7 +13,7 @@ from tokenizers import normalizers
 
 from ani import inspect
 from ani.injection.attach import ani_module, last_decision, number_locator
-from ani.injection.inspection import forced_gates, forced_numbers, replaced_numbers
+from ani.injection.inspection import forced_gates, forced_numbers
 from ani.injection.locate import PADDING, text_ids
 from tests.refusals import refused
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
@@ -139,7 +139,7 @@ def test_open_gates_have_alpha_one() -> None:
 
 
 @pytest.mark.parametrize("opened", [True, False])
-@pytest.mark.parametrize("policy", ["terminal", "placewise", "running", "after"])
+@pytest.mark.parametrize("policy", ["terminal", "digitwise", "running", "after"])
 def test_gates_of_single_numbers_are_forced_wherever_they_stand(policy: str, opened: bool) -> None:
     """In a padded batch, and generating from a cache: as if those that are open were all there are."""
     model, tokenizer = attached("llama", policy=policy)
@@ -182,44 +182,45 @@ def test_gates_of_single_numbers_are_forced_wherever_they_stand(policy: str, ope
         assert torch.equal(logits[1], learnt[1]) and torch.equal(model(**encoded).logits, learnt)
 
 
-@pytest.mark.parametrize("policy", ["terminal", "placewise", "running", "after"])
+@pytest.mark.parametrize("policy", ["terminal", "digitwise", "running", "after"])
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
-def test_numbers_of_a_prompt_are_replaced_wherever_it_stands(family: str, policy: str) -> None:
-    """In a padded batch, and generating from a cache: as if the numbers were given to each forward by hand."""
+def test_a_prompt_is_read_as_another(family: str, policy: str) -> None:
+    """In a padded batch, from a cache and by beams: as if the other's numbers were given to each forward by hand."""
     model, tokenizer = attached(family, policy=policy)
-    texts = ["Is 345 + 678 =", "Is it 345? It is 345, and 1 more:"]
-    encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
-    (prompt,) = (tuple(tokenizer(text)["input_ids"]) for text in texts[:1])
-    values = [("512",) * 3, ("401",) * 3]
-    numbers = number_locator(model).scanner.scan(prompt)
-    tokens = {
-        token: value
-        for number, value in zip(numbers, values, strict=True)
-        for token in range(number.first_token, number.last_token + 1)
-    }
-    rows = text_ids(encoded["input_ids"], encoded["attention_mask"])
-    shifted = {token + rows[0].count(PADDING): value for token, value in tokens.items()}
+    more = "Is it 345? It is 345, and 1 more:"
+    encoded, other = (
+        tokenizer([text, more], return_tensors="pt", padding=True, padding_side="left")
+        for text in ("Is 345 + 678 =", "Is 512 + 401 =")
+    )
+    read_as = other["input_ids"]
+    length = read_as.shape[1]
 
-    def run() -> tuple[torch.Tensor, torch.Tensor]:
+    def by_hand(ids: torch.Tensor) -> torch.Tensor:
+        mask = torch.nn.functional.pad(encoded["attention_mask"], (0, ids.shape[1] - length), value=1)
+        rows = text_ids(torch.cat([read_as, ids[:, length:]], dim=1), mask)
+        response = [[place >= length for place in range(len(row))] for row in rows]
+        numbers = number_locator(model).batch(rows, response=response)
         with torch.inference_mode():
-            return model(**encoded).logits, model.generate(**encoded, max_new_tokens=6, do_sample=False)
+            return torch.as_tensor(model(input_ids=ids, attention_mask=mask, numbers=numbers).logits[:, -1])
 
-    plain = run()
-    with replaced_numbers(model, {prompt: tokens}):
-        logits, written = run()
-    by_hand = number_locator(model).batch(rows, values=[shifted, {}])
-    with torch.inference_mode():
-        torch.testing.assert_close(logits, model(**encoded, numbers=by_hand).logits)
-        for length in range(encoded["input_ids"].shape[1], written.shape[1]):  # what is generated says what it says
-            ids = written[:, :length]
-            mask = torch.cat([encoded["attention_mask"], torch.ones_like(ids)], dim=1)[:, :length]
-            new = text_ids(ids, mask)
-            response = [[place >= len(rows[0]) for place in range(length)]] * 2
-            given = number_locator(model).batch(new, values=[shifted, {}], response=response)
-            following = model(input_ids=ids, attention_mask=mask, numbers=given).logits[:, -1].argmax(dim=-1)
-            assert torch.equal(following, written[:, length])
-    assert not torch.equal(logits[0, -1], plain[0][0, -1]) and torch.equal(logits[1], plain[0][1])
-    assert torch.equal(run()[0], plain[0])
+    def generated(**settings: Any) -> Any:
+        settings |= {"do_sample": False, "output_logits": True, "return_dict_in_generate": True, "eos_token_id": None}
+        return model.generate(**encoded, max_new_tokens=6, **settings)
+
+    plain, found = generated(), generated(read_as=read_as)
+    assert not torch.equal(found.logits[0][0], plain.logits[0][0])
+    assert torch.equal(found.logits[0][1], plain.logits[0][1])
+    for step, logits in enumerate(found.logits):  # what is generated says what it says
+        torch.testing.assert_close(logits, by_hand(found.sequences[:, : length + step]), rtol=0, atol=1e-4)
+    beams = generated(read_as=read_as, num_beams=2).sequences
+    assert torch.equal(generated(read_as=read_as, num_beams=2, use_cache=False).sequences, beams)
+    assert torch.equal(generated().sequences, plain.sequences)
+
+
+def test_a_prompt_of_another_length_is_refused() -> None:
+    model, tokenizer = attached("llama")
+    ids = tokenizer("Is 345 + 678 =", return_tensors="pt")["input_ids"]
+    refused(lambda: model.generate(ids, read_as=ids[:, 1:]), "read_as must have the shape of input_ids")
 
 
 @pytest.mark.parametrize("policy", ["running", "after"])

@@ -258,13 +258,3 @@ def test_plain_start_loses_the_gate_and_ours_separates_the_roles(seed: int) -> N
     assert quantities == names and quantities in (0.0, 1.0)
     quantities, names = open_shares(seed, OurModule)
     assert quantities > 0.95 and names < 0.05
-
-
-@pytest.mark.parametrize("start", [0.0, 0.01])
-def test_what_is_added_may_start_at_random(start: float) -> None:
-    module = module_of(start=start)
-    features = torch.randn(500, FEATURES, generator=torch.Generator().manual_seed(0))
-    rms = module.projection(features).square().mean().sqrt().item()
-    assert rms == pytest.approx(start, rel=0.2)
-    replacing = [module_of(combine="replace", gate="open", start=start).projection.weight for start in (0.0, start)]
-    assert torch.equal(*replacing)

@@ -1,13 +1,12 @@
 """What methods are made of: no gate, replacing instead of adding, and every token of a number."""
 
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ani import AniConfig, inspect, load_adapter, save_adapter
 from ani.injection.attach import ani_module, last_decision, number_locator
@@ -18,7 +17,6 @@ from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: METHODS[name].settings for name in ("digitwise", "static", "static-additive", "digitwise-gated")},
     "replace-gated": {"combine": "replace"},
-    "placewise": {"policy": "placewise"},
     "supervised": {"gate": "supervised", "role_weight": 1.0},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
@@ -29,10 +27,6 @@ def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, layer: int) -
     with torch.no_grad():
         output = model(input_ids=input_ids, output_hidden_states=True)
     return torch.as_tensor(output.hidden_states[layer][0])
-
-
-def digits_of(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> int:
-    return sum(character.isdigit() for character in str(tokenizer.decode(ids)))
 
 
 @families
@@ -52,13 +46,7 @@ def test_the_hidden_state_is_what_the_settings_say(family: str, variant: str) ->
     opened = []
     for number in scanner.scan(ids[0].tolist()):
         for token in range(number.last_token if policy == "terminal" else number.first_token, number.last_token + 1):
-            value: str | Decimal = number.text
-            if policy == "placewise":
-                digits_after = digits_of(tokenizer, ids[0, token + 1 : number.last_token + 1])
-                if not digits_of(tokenizer, ids[0, token : token + 1]):
-                    continue
-                value = number.value.scaleb(-digits_after - number.value.as_tuple().exponent)
-            features = number_locator(model).encoder.encode([value])
+            features = number_locator(model).encoder.encode([number.text])
             embedding = module.scale * (features @ module.projection.weight.detach().T)[0]
             assert int(decision.numbers.positions[place]) == token
             opened.append(bool(decision.injection.logits[place] > 0))

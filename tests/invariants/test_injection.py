@@ -32,7 +32,7 @@ TOLERANCE = 1e-5
 CLEAR = 2e-5
 """What is nearer to its threshold, a gate or a choice between two tokens, may fall either way by rounding."""
 NEW_TOKENS = 10
-POLICIES = ["terminal", "placewise", "running", "after"]
+POLICIES = ["terminal", "digitwise", "running", "after"]
 CAUSAL = {"running", "after"}
 PROMPTS = ["Room 505 holds 12 people; 3.5 kg cost $1,234,567 and", "7 +", "From 1999 to 2024 -42% of 48210.75, so 31"]
 

@@ -261,7 +261,7 @@ def test_four_bits(folder: Path, merged: PreTrainedModel, tokenizer: PreTrainedT
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format_version": 99}, ["99", "newer ani"]),
+        ({"format_version": 99}, ["99", "the ani that wrote it"]),
         ({"base_model_type": "no-such-family"}, ["base_model_type"]),
         ({"layer": 4}, ["layer=4"]),
         ({"policy": "sometimes"}, ["policy", "out"]),

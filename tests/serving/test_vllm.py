@@ -261,11 +261,11 @@ DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2
     [
         ("qwen3", {"policy": "after"}, {"tensor_parallel_size": 2}),
         ("mistral", {"policy": "terminal"}, {"additional_config": {}}),
-        ("llama", {"policy": "placewise"}, {"enforce_eager": False, "additional_config": {}}),
+        ("llama", {"policy": "digitwise"}, {"enforce_eager": False, "additional_config": {}}),
         ("mistral", {"policy": "running"}, {}),
         ("llama", {"policy": "after", "values": "both"}, {"speculative_config": DRAFTS}),
     ],
-    ids=["after-ranks", "terminal", "placewise-compiled", "running", "both-drafts"],
+    ids=["after-ranks", "terminal", "digitwise-compiled", "running", "both-drafts"],
 )
 def test_a_tiny_model_of_each_family(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, config: dict[str, Any], options: dict[str, Any]
@@ -402,7 +402,7 @@ def test_what_would_be_served_wrongly_is_refused() -> None:
 
 
 def test_prefixes_are_kept_where_they_mean_the_same() -> None:
-    for policy in ("terminal", "digitwise", "placewise"):
+    for policy in ("terminal", "digitwise"):
         assert not caches_prefixes(AniConfig(layer=1, policy=policy))
     for policy in ("running", "after"):
         assert caches_prefixes(AniConfig(layer=1, policy=policy))

@@ -368,13 +368,10 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     data, folder = tmp_path / "mmlu.jsonl", tmp_path / "results"
     row = {"subject": "anatomy", "choices": ["a", "b", "1", "22"]}
     write_lines(data, *({**row, "question": f"{i}?", "answer": i % 4} for i in range(9)))
-    asked = {"name": "mmlu", "data": str(data), "limit": 3}
-    settings = {"variants": {"sft": ["method=sft"]}, "evaluation": {"benchmarks": [asked]}}
-    twice = {**settings, "evaluation": {"benchmarks": [asked, {"name": "gsm8k"}, {"name": "mmlu"}]}}
-    refused(lambda: compare(**twice), "evaluation.benchmarks asks mmlu more than once")
+    settings = {"variants": {"sft": ["method=sft"]}, "evaluation": {"mmlu": {"data": str(data), "limit": 3}}}
     sums = write_lines(tmp_path / "gsm8k.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
     long = {"overrides": [f"model={chat_model}"], **settings}
-    long["evaluation"] = {"benchmarks": [{"name": "gsm8k", "data": str(sums), "max_new_tokens": 5000}]}
+    long["evaluation"] = {"gsm8k": {"data": str(sums), "max_new_tokens": 5000}}
     refused(lambda: compare(**long), "up to 5,000 tokens to gsm8k leave no room")
     assert not folder.exists()
 
@@ -586,7 +583,7 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
         ("evaluation.gatings.count=5", "comparison.yaml: evaluation: unknown task gatings; did you mean gating?"),
         ("evaluation.math.limits=5", "unknown key 'evaluation.math.limits'; did you mean 'limit'?"),
         ("evaluation={}", "evaluation needs a task"),
-        ("evaluation={math: null, benchmarks: null}", "evaluation needs a task"),
+        ("evaluation={math: null}", "evaluation needs a task"),
         ("evaluation={gating: {count: 5}, inspected: null}", "set reference: false"),
         ("evaluation={gating: {count: 5}}", "set reference: false"),
         ("evaluation.arithmetic.count=1000000", "the test split has"),
@@ -643,5 +640,4 @@ def test_benchmarks_are_named_like_every_task(write: Write) -> None:
 
     named = tasks(arithmetic={"count": 5}, gsm8k={"limit": 3}, math={}, mmlu=None)
     assert [task.name for task in named] == ["arithmetic", "gsm8k", "math"]
-    assert named == tasks(arithmetic={"count": 5}, benchmarks=[{"name": "gsm8k", "limit": 3}, {"name": "math"}])
     assert (named[1].limit, named[2].limit) == (3, None)

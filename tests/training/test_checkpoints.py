@@ -14,7 +14,6 @@ from ani.training.checkpoints import ADAPTER, COMPLETE
 from ani.training.recipe import load_recipe
 from ani.training.run import RECIPE_FILE, resume_recipe, train
 from ani.training.trainer import AniTrainer
-from tests.refusals import refused
 from tests.training.runs import assert_same_run, interrupt_at, log_of
 
 Write = Callable[..., Path]
@@ -166,18 +165,3 @@ def test_weights_that_are_not_finite_are_not_saved(
         train(load_recipe(tiny_recipe(), ["training.save_every=1", "training.gradient_accumulation=1"]))
     assert (tmp_path / "run" / "checkpoint-2" / COMPLETE).is_file()
     assert not (tmp_path / "run" / "checkpoint-3").exists()
-
-
-def test_a_run_of_an_earlier_version_resumes(tiny_recipe: Write, tmp_path: Path) -> None:
-    """Its recipe spells out the default of a setting that is gone."""
-    recipe, file = load_recipe(tiny_recipe()), tmp_path / "run" / RECIPE_FILE
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, on_log=interrupt_at(4))
-    text = file.read_text()
-    file.write_text(text.replace("training:\n", "training:\n  number_token_loss: 0.3\n"))
-    refused(lambda: resume_recipe(tmp_path / "run"), "unknown key 'training.number_token_loss'", " leave it out")
-    file.write_text(text.replace("training:\n", "training:\n  number_token_loss: 0.0\n"))
-    resumed = resume_recipe(tmp_path / "run")
-    assert resumed == recipe
-    train(resumed, resume=True)
-    assert (tmp_path / "run" / ADAPTER).is_dir()

@@ -209,8 +209,6 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
         {"kind": "gsm8k", "path": "gone.jsonl"},
         {"kind": "calculations", "count": 9, "operations": ["division"], "operands": [2, 3]},
         {"kind": "calculation-sentences", "count": 7},
-        {"kind": "comparing", "count": 5, "forms": ["plain", "mixed"]},
-        {"kind": "modulo", "count": 6, "digits": [3], "moduli": [7, 11]},
     ]
     record = dry_run_record(planned(tiny_recipe(data=data, training={"steps": None})))
     assert record["data"] == [
@@ -226,8 +224,6 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
             "rows": 8,
             "exists": None,
         },
-        {"kind": "comparing", "what": "forms plain, mixed", "rows": 5, "exists": None},
-        {"kind": "modulo", "what": "digits 3; moduli 7, 11", "rows": 6, "exists": None},
     ]
     assert (record["steps"], record["tokens"]) == (None, None)
     assert json.loads(json.dumps(record)) == record
@@ -250,7 +246,6 @@ def test_auto_is_left_to_probing(tiny_recipe: Write) -> None:
         (["lora.target_modules=[nope]"], "lora.target_modules: …nope"),
         (["data.0.digits=[1]", "data.0.count=1000"], "lower count"),
         (["data.0={kind: calculations, count: 1000, digits: [1], operands: [2]}"], "lower count"),
-        (["data.0={kind: modulo, count: 1000, digits: [1]}"], "lower count"),
         (
             ["data.0={kind: diagnostic, count: 43559}"],
             "data of kind: diagnostic has count=43559, but there are 43558 sentences to train on at most: lower count",

@@ -7,8 +7,6 @@ from torch.utils.data import BatchSampler
 
 from ani.data.calculation_sentences import calculation_sentences
 from ani.data.calculations import calculation_problems
-from ani.data.sources import Example
-from ani.data.value_problems import comparing_problems, modulo_problems
 from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train
@@ -44,15 +42,6 @@ def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
     assert [(each.completion, each.roles) for each in examples[6:]] == [(s.completion, s.roles) for s in sentences]
 
 
-def test_value_problems_come_from_the_training_split(tiny_recipe: Write) -> None:
-    data = [{"kind": "comparing", "count": 4}, {"kind": "modulo", "count": 4, "digits": [5], "moduli": [7]}]
-    examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
-    problems = comparing_problems(4, forms=["plain"], split="train", seed=4)
-    problems += modulo_problems(4, digits=[5], moduli=[7], split="train", seed=4)
-    assert [(each.prompt, each.completion) for each in examples] == [(p.prompt, f" {p.answer}") for p in problems]
-    assert {each.roles for each in examples} == {("quantitative", "quantitative")}
-
-
 @pytest.mark.parametrize("rows", [11, 12, 13, 24, 3])
 def test_processes_share_the_order_of_one(rows: int) -> None:
     lengths = [(7 * i) % 5 for i in range(rows)]
@@ -70,22 +59,3 @@ def test_a_supervised_gate_needs_both_roles(tiny_recipe: Write) -> None:
     sums, sentences = {"kind": "arithmetic", "count": 4}, {"kind": "calculation-sentences", "count": 4}
     refused(lambda: load_examples(load_recipe(tiny_recipe(data=[sums]), settings)), "no nominal number", "roles")
     assert len(load_examples(load_recipe(tiny_recipe(data=[sums, sentences]), settings))) == 9  # one is shown twice
-
-
-def test_a_share_of_sums_needs_the_value_where_there_is_one(tiny_recipe: Write) -> None:
-    data = [{"kind": "arithmetic", "count": 20, "digits": [4], "counterfactual": 0.25}]
-
-    def loaded(*settings: str) -> list[Example]:
-        return load_examples(load_recipe(tiny_recipe(data=data), settings))
-
-    plain = loaded("method=sft")
-    assert {each.values for each in plain} == {None}
-    for policy in ("after", "placewise"):
-        examples = loaded(f"ani.policy={policy}")
-        assert [each.prompt for each in examples] == [each.prompt for each in plain]
-        others = [pair for pair in zip(examples, plain, strict=True) if pair[0] != pair[1]]
-        assert len(others) == 5 and all(each.values and each.completion != was.completion for each, was in others)
-        assert all((len({*value}) > 1) == (policy == "placewise") for each, _ in others for value in each.values or ())
-    refused(lambda: loaded("ani.values=both", "ani.policy=after"), "contradicts the results", "ani.values=both")
-    refused(lambda: loaded("data.0.operations=[addition,multiplication]"), "addition and subtraction, not for '*'")
-    refused(lambda: loaded("data.0.counterfactual=1.5"), "counterfactual")

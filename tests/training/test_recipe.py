@@ -106,7 +106,7 @@ def test_overrides(write: Write) -> None:
     recipe = load_recipe(write(data=data), [*training, *sources, "ani.encoders=[bits, fourier]", "output=1e5"])
     rates = (recipe.training.steps, recipe.training.learning_rate, recipe.training.module_learning_rate)
     assert rates == (100, 1e-4, 3e-3)
-    sums = {"kind": "arithmetic", "count": 10, "digits": [3, 5], "operations": ["addition"], "counterfactual": 0.0}
+    sums = {"kind": "arithmetic", "count": 10, "digits": [3, 5], "operations": ["addition"]}
     assert [source.model_dump() for source in recipe.data] == [sums, {"kind": "jsonl", "path": "b=c.jsonl", "limit": 7}]
     assert recipe.ani.encoders == ("bits", "fourier")
     assert recipe.output == "1e5"
@@ -210,7 +210,6 @@ def test_a_method_fixes_its_settings(write: Write, tmp_path: Path, method: str) 
             "'static' has ani.gate='open' of its own, not 'learned': leave ani.gate",
         ),
         (["method=fone", "ani.encoders=[magnitude]"], "ani.encoders=['fourier'] of its own, not ['magnitude']"),
-        (["training.number_token_loss=0.3"], "unknown key 'training.number_token_loss': earlier … leave it out"),
         (["method=sft", "ani.layer=4"], "override 'ani.layer=4': method 'sft' has no module to set; leave it out"),
         (["ani={layer: 4}", "method=numerologic"], "method 'numerologic' has no module to set"),
         (["ani.policy=running", "ani.scope=all"], "scope='all' is for policy='terminal'"),

@@ -1,6 +1,6 @@
 """Examples → padded token batches with their numbers; knows nothing about models."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.chat import rendered
 from ani.data.sources import Example
-from ani.errors import InputError
-from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator, OtherValue
+from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.numbers import Number, find_numbers
 
 IGNORED = -100
@@ -27,8 +26,6 @@ class TokenizedExample(NamedTuple):
     prompt_length: int
     roles: list[int]
     """Role of the number that each token belongs to, `UNKNOWN_ROLE` elsewhere."""
-    values: Mapping[int, OtherValue] = {}
-    """What the number that a token belongs to is taken to be, by token; of the others it is what they say."""
 
 
 def tokenize(
@@ -40,7 +37,7 @@ def tokenize(
     Without a locator (a model without ANI) roles stay unknown: nobody asks for them.
 
     Raises:
-        InputError: If the chat template refuses a chat prompt, or there is no saying which tokens carry other values.
+        InputError: If the chat template refuses a chat prompt.
     """
     prompt = example.prompt if isinstance(example.prompt, str) else rendered(tokenizer, example.prompt)
     prompt_ids = tokenizer(prompt, add_special_tokens=isinstance(example.prompt, str))["input_ids"]
@@ -51,23 +48,11 @@ def tokenize(
         completion_ids = [*completion_ids, tokenizer.eos_token_id]
     input_ids = [*prompt_ids, *completion_ids]
     roles = [UNKNOWN_ROLE] * len(input_ids)
-    values: dict[int, OtherValue] = {}
-    if locator is not None and (example.roles or example.values):
+    if locator is not None and example.roles:
         for index, number in _own_numbers(example, prompt, prompt_ids, tokenizer, locator):
             for token in range(number.first_token, number.last_token + 1):
-                if example.roles is not None:
-                    roles[token] = QUANTITATIVE if example.roles[index] == "quantitative" else NOMINAL
-                if example.values is not None:
-                    values[token] = example.values[index]
-        others = example.values or ()
-        if {*values.values()} != {*others} or (
-            any(len({*x}) > 1 for x in others) and len(values) < sum(map(len, others))
-        ):
-            raise InputError(
-                f"the tokenizer writes several digits as a token, or changes the text {prompt!r:.80}, so it can't be "
-                "told which token carries another value; leave counterfactual out, or take another policy"
-            )
-    return TokenizedExample(input_ids[:max_length], min(len(prompt_ids), max_length), roles[:max_length], values)
+                roles[token] = QUANTITATIVE if example.roles[index] == "quantitative" else NOMINAL
+    return TokenizedExample(input_ids[:max_length], min(len(prompt_ids), max_length), roles[:max_length])
 
 
 def _own_numbers(
@@ -115,12 +100,12 @@ class NumberCollator:
         batch: dict[str, Any] = {
             "input_ids": _padded(rows, self.pad_id),
             "attention_mask": _padded(([1] * len(row) for row in rows), 0),
-            "labels": _padded(([IGNORED] * prompt + row[prompt:] for row, prompt, *_ in examples), IGNORED),
+            "labels": _padded(([IGNORED] * prompt + row[prompt:] for row, prompt, _ in examples), IGNORED),
         }
         if self.locator is not None:
             response = [[i >= example.prompt_length for i in range(len(example.input_ids))] for example in examples]
-            roles, values = [each.roles for each in examples], [each.values for each in examples]
-            batch["numbers"] = self.locator.batch(rows, response=response, roles=roles, values=values)
+            roles = [example.roles for example in examples]
+            batch["numbers"] = self.locator.batch(rows, response=response, roles=roles)
         return batch
 
 

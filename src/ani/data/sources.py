@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, get_args
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.calculations import CalculationProblem
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
-from ani.data.value_problems import ValueProblem
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.untrusted.text import json_lines, one_line
@@ -30,15 +29,9 @@ class Example(NamedTuple):
     completion: str
     roles: tuple[Role, ...] | None = None
     """Role of every number of the prompt (of its last message, in a chat), in order; None if unknown."""
-    values: tuple[tuple[str, ...], ...] | None = None
-    """What is injected in place of each of these numbers (`ani.injection.locate.OtherValue`); None: what they say."""
 
     def written(self, write: Callable[[str], str]) -> "Example":
-        """The example with its texts as a method writes them; roles stay known where no number is written anew.
-
-        Raises:
-            InputError: One is that is taken to be another.
-        """
+        """The example with its texts as a method writes them; roles stay known where no number is written anew."""
         prompt: str | list[Message]
         if isinstance(self.prompt, str):
             prompt = write(self.prompt)
@@ -46,12 +39,10 @@ class Example(NamedTuple):
             prompt = [{**message, "content": write(message["content"])} for message in self.prompt]
         if prompt == self.prompt:
             return self._replace(completion=write(self.completion))
-        if self.values is not None:
-            raise InputError("a method that writes numbers anew can't take them to be others: leave counterfactual out")
         return Example(prompt, write(self.completion))
 
 
-def problem_example(problem: ArithmeticProblem | CalculationProblem | ValueProblem) -> Example:
+def problem_example(problem: ArithmeticProblem | CalculationProblem) -> Example:
     """`Calculate 12 + 34 =` → ` 46`; every number is a quantity."""
     role: Role = "quantitative"
     return Example(problem.prompt, f" {problem.answer}", (role,) * len(find_numbers(problem.prompt)))

@@ -11,11 +11,7 @@ from ani.encoders.base import NumberEncoder, as_texts
 from ani.encoders.bits import BitsNumberEncoder
 from ani.encoders.fourier import FourierNumberEncoder
 from ani.encoders.magnitude import MagnitudeNumberEncoder
-from ani.encoders.periodic import PeriodicNumberEncoder
 from ani.encoders.remainder import CarriedEncoder
-from ani.encoders.residues import ResidueNumberEncoder
-from ani.encoders.shuffled import ShuffledNumberEncoder
-from ani.errors import InputError
 
 
 class EncoderSettings(BaseModel):
@@ -38,10 +34,6 @@ class EncoderSettings(BaseModel):
     sign: Literal["feature", "phase", "none"] = "feature"
     """How `fourier` tells negative numbers. `feature`: |x|, and ±1 beside it. `phase`: the formula of x itself, as in
     the paper; x and x − 10^integer_digits are then the same. `none`: |x|, as FoNE's published code."""
-    periods: tuple[int, ...] = (7, 11, 13)
-    """Of `periodic`."""
-    shuffled: bool = False
-    """A control: each literal has the features of another number, always the same, drawn by its value."""
     overflow: Literal["wrap", "skip"] = "wrap"
     """Numbers out of the range of one of the encoders. `wrap`: encode them all the same (`fourier` keeps the low
     digits, `magnitude` its maximum, `bits` infinity). `skip`: leave the number alone."""
@@ -69,10 +61,8 @@ ENCODERS: dict[str, Callable[[EncoderSettings], NumberEncoder]] = {
     "fourier": lambda settings: FourierNumberEncoder(
         settings.integer_digits, settings.fraction_digits, sign=settings.sign, overflow=settings.overflow
     ),
-    "residues": lambda settings: ResidueNumberEncoder(settings.integer_digits, settings.fraction_digits),
     "magnitude": lambda settings: MagnitudeNumberEncoder(settings.integer_digits),
     "bits": lambda settings: BitsNumberEncoder(),
-    "periodic": lambda settings: PeriodicNumberEncoder(settings.periods),
 }
 """Every encoder that a config can name, and how it is built; open to one's own."""
 
@@ -107,10 +97,6 @@ def build_encoder(settings: EncoderSettings) -> NumberEncoder | CarriedEncoder:
     """
     encoders = [ENCODERS[name](settings) for name in settings.encoders]
     literal = encoders[0] if len(encoders) == 1 else ConcatenatedNumberEncoder(encoders)
-    if settings.shuffled:
-        if settings.values == "results":
-            raise InputError("shuffled is for the features of literals, which values='results' doesn't inject")
-        literal = ShuffledNumberEncoder(literal, settings.integer_digits, settings.fraction_digits)
     if settings.values == "literals":
         return literal
     return CarriedEncoder(literal if settings.values == "both" else None, settings.result_characters)

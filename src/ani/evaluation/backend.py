@@ -81,7 +81,13 @@ class Backend(ABC):
         return cast(list[int], self.tokenizer.encode(rendered(self.tokenizer, messages), add_special_tokens=False))
 
     def generate(
-        self, prompts: Sequence[Prompt], max_new_tokens: int, *, stop: Sequence[str] = (), batch_size: int | None = None
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int,
+        *,
+        stop: Sequence[str] = (),
+        batch_size: int | None = None,
+        read_as: Sequence[Prompt] | None = None,
     ) -> Iterator[tuple[int, str]]:
         """Answer greedily: position in `prompts` and text without special tokens, in the order in which they are done.
 
@@ -90,22 +96,32 @@ class Backend(ABC):
             max_new_tokens: At most, each.
             stop: Texts before which an answer ends.
             batch_size: Prompts a forward pass, unless the backend has been told another; None: all. vLLM makes its own.
+            read_as: Of each prompt, the text whose numbers are injected (`AttachedModel.generate`), for a
+                `TransformersBackend` with an attached model; None: the prompts.
         """
         room = max(1, longest_text(self.config) - max_new_tokens)
         rows = [self.ids(prompt)[-room:] for prompt in prompts]
-        for position, ids in self._generate(rows, max_new_tokens, list(stop), batch_size):
+        others = None if read_as is None else [self.ids(prompt)[-room:] for prompt in read_as]
+        for position, ids in self._generate(rows, max_new_tokens, list(stop), batch_size, others):
             text = cast(str, self.tokenizer.decode(ids, skip_special_tokens=True))
             for end in stop:
                 text = text.split(end)[0]
             yield position, self.method.read(text)
 
-    def texts(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
+    def texts(
+        self, prompts: Sequence[Prompt], max_new_tokens: int, read_as: Sequence[Prompt] | None = None
+    ) -> list[str]:
         """What `generate` gives, in the order of the prompts."""
-        return [text for _, text in sorted(self.generate(prompts, max_new_tokens))]
+        return [text for _, text in sorted(self.generate(prompts, max_new_tokens, read_as=read_as))]
 
     @abstractmethod
     def _generate(
-        self, rows: Sequence[list[int]], max_new_tokens: int, stop: list[str], batch_size: int | None
+        self,
+        rows: Sequence[list[int]],
+        max_new_tokens: int,
+        stop: list[str],
+        batch_size: int | None,
+        read_as: Sequence[list[int]] | None,
     ) -> Iterator[tuple[int, list[int]]]:
         """Position in `rows`, and the new token ids; these may go on behind an end token."""
 
@@ -201,11 +217,16 @@ class TransformersBackend(Backend):
         return self.has_gate and number_locator(self.model).values != "results"
 
     def _generate(
-        self, rows: Sequence[list[int]], max_new_tokens: int, stop: list[str], batch_size: int | None
+        self,
+        rows: Sequence[list[int]],
+        max_new_tokens: int,
+        stop: list[str],
+        batch_size: int | None,
+        read_as: Sequence[list[int]] | None,
     ) -> Iterator[tuple[int, list[int]]]:
         import torch
 
-        prefix, cache = self._shared_prefix(rows)
+        prefix, cache = self._shared_prefix(rows) if read_as is None else ([], None)
         ends = self.model.generation_config.eos_token_id
         settings: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
@@ -217,18 +238,22 @@ class TransformersBackend(Backend):
         }
         for first, batch in self._batches(rows, batch_size):
             longest = max(map(len, batch))
-            # Of rows with a shared prefix the padding stands behind it.
-            ids = [
-                [*prefix, *[self.tokenizer.pad_token_id] * (longest - len(row)), *row[len(prefix) :]] for row in batch
-            ]
-            mask = [[*[1] * len(prefix), *[0] * (longest - len(row)), *[1] * (len(row) - len(prefix))] for row in batch]
+            pad = self.tokenizer.pad_token_id
+
+            def padded(row: list[int], pad: int, longest: int = longest) -> list[int]:
+                """Of rows with a shared prefix the padding stands behind it."""
+                return [*row[: len(prefix)], *[pad] * (longest - len(row)), *row[len(prefix) :]]
+
+            if read_as is not None:
+                others = [padded(row, pad) for row in read_as[first : first + len(batch)]]
+                settings["read_as"] = torch.tensor(others, device=self.model.device)
             if cache is not None:
                 settings["past_key_values"] = copy.deepcopy(cache)
                 settings["past_key_values"].batch_repeat_interleave(len(batch))
             with torch.inference_mode():
                 generated = cast(Any, self.model).generate(
-                    input_ids=torch.tensor(ids, device=self.model.device),
-                    attention_mask=torch.tensor(mask, device=self.model.device),
+                    input_ids=torch.tensor([padded(row, pad) for row in batch], device=self.model.device),
+                    attention_mask=torch.tensor([padded([1] * len(row), 0) for row in batch], device=self.model.device),
                     **settings,
                 )
             yield from enumerate(generated[:, longest:].tolist(), start=first)
@@ -348,7 +373,12 @@ class VllmBackend(Backend):
         return self._config
 
     def _generate(
-        self, rows: Sequence[list[int]], max_new_tokens: int, stop: list[str], batch_size: int | None
+        self,
+        rows: Sequence[list[int]],
+        max_new_tokens: int,
+        stop: list[str],
+        batch_size: int | None,
+        read_as: Sequence[list[int]] | None,
     ) -> Iterator[tuple[int, list[int]]]:
         end = self.tokenizer.eos_token_id
         found = self._asked(

@@ -124,14 +124,16 @@ def _with_seeds(cell: Cell, row: Score) -> Cell:
     return cell._replace(details=(*cell.details, f"seeds {min(found):.1f}–{max(found):.1f}"))
 
 
-def answers_to(backend: Backend, prompts: Sequence[str], expected: Iterable[str]) -> list[str]:
-    """What is written behind each prompt, greedily, with room for the expected answers.
+def answers_to(
+    backend: Backend, prompts: Sequence[str], expected: Iterable[str], read_as: Sequence[str] | None = None
+) -> list[str]:
+    """What is written behind each prompt, greedily, with room for the expected answers; `read_as` as in `Backend`.
 
     They are best given with thousands separators: a model that writes them must not be cut short.
     """
     answers = [backend.method.write(f" {answer}") for answer in expected]
     longest = max(len(ids) for ids in cast(Any, backend.tokenizer)(answers, add_special_tokens=False)["input_ids"])
-    return backend.texts(prompts, longest + 2)
+    return backend.texts(prompts, longest + 2, read_as)
 
 
 def first_number(output: str) -> Decimal | None:

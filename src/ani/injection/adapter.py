@@ -35,7 +35,7 @@ from ani.injection.methods import METHODS, Method, MethodName, unknown_method
 from ani.injection.module import AniModule
 from ani.models import EMBEDDED, lasting_name
 from ani.untrusted.folder import own_file, read_weights, unchanged_file
-from ani.untrusted.peft import check_lora, read_lora_config
+from ani.untrusted.peft import check_lora
 from ani.untrusted.text import first_problem, one_line, read_json_object
 
 CONFIG_FILE = "ani_config.json"
@@ -152,8 +152,8 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
     Warns if the model has the right shape, but other weights than the one that the adapter was trained on.
 
     Raises:
-        InputError: If the adapter is missing, damaged, from a newer version, or made for another model, or has LoRA
-            weights and the model has LoRA already; the model is then unchanged.
+        InputError: If the adapter is missing, damaged, of another format version, or made for another model, or has
+            LoRA weights and the model has LoRA already; the model is then unchanged.
     """
     _load(model, tokenizer, _directory(path), _add_lora)
     return cast(PreTrainedModel, model.eval())
@@ -240,12 +240,7 @@ def adapter_base(path: str | Path) -> str:
     Raises:
         InputError: As `load_adapter`; or it names none, or a directory that isn't there.
     """
-    directory = _directory(path)
-    saved = _read_config(directory)
-    name = saved.base.name
-    if name is None and saved.lora_digest is not None:
-        name = read_lora_config(directory).base_model_name_or_path
-    name = lasting_name(name)
+    name = lasting_name(_read_config(_directory(path)).base.name)
     say = f"say which it is (a directory, a hub name or {EMBEDDED}) with --model, in Python with model=..."
     if name is None:
         raise InputError(f"the adapter {path} doesn't name the model that it was trained on; {say}")
@@ -327,13 +322,13 @@ def _read_config(directory: Path) -> _Saved:
         raise InputError(f"{directory} has no {CONFIG_FILE}, so it is no ANI adapter")
     file = own_file(directory, CONFIG_FILE)
     raw = read_json_object(file)
-    if "lora_sha256" not in raw:
-        raise InputError(f"{file} is damaged: lora_sha256 is missing")
+    if missing := [key for key in ("lora_sha256", "base") if key not in raw]:
+        raise InputError(f"{file} is damaged: {missing[0]} is missing")
     digest, lora_digest = raw.pop("weights_sha256", None), raw.pop("lora_sha256")
     if not isinstance(digest, str | None) or not isinstance(lora_digest, str | None):
         raise InputError(f"{file} is damaged: weights_sha256 and lora_sha256 must be texts or null")
     try:
-        base = Base.model_validate(raw.pop("base", {"name": None}))  # the first adapters don't say
+        base = Base.model_validate(raw.pop("base"))
     except ValidationError as error:
         raise InputError(f"{file} is damaged: base: {first_problem(error)}") from error
     method, config = read_settings(raw, str(file))

@@ -50,7 +50,8 @@ class _GenerationPrompt:
     """What `generate` was given."""
 
     model: PreTrainedModel
-    numbers: NumberBatch
+    numbers: NumberBatch | None
+    """None: each forward finds its own."""
     rows: Rows
     """Token ids, those behind a carried cache included."""
 
@@ -98,12 +99,25 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
     def _ani_detached(self) -> None:
         """For subclasses: `detach` is about to give the model its own class back."""
 
-    def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `generate`; the prompt's numbers (under a causal policy generated ones too) are injected."""
+    def generate(
+        self, inputs: torch.Tensor | None = None, *args: Any, read_as: torch.Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        """transformers' `generate`; the prompt's numbers (under a causal policy generated ones too) are injected.
+
+        Args:
+            inputs: As transformers has it, and all others.
+            read_as: Token ids of the same shape, such as those of the same text with other numbers: their numbers and
+                calculations are injected in place of the prompt's. None: the prompt's.
+
+        Raises:
+            InputError: There are no token ids, or `read_as` has another shape.
+        """
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is None and kwargs.get("inputs_embeds") is not None:
             raise _no_ids()
-        with _prompting(self, input_ids, kwargs):
+        if read_as is not None and (input_ids is None or read_as.shape != input_ids.shape):
+            raise InputError("read_as must have the shape of input_ids: name numbers of as many tokens as the prompt's")
+        with _prompting(self, input_ids, read_as, kwargs):
             # GenerationMixin types `self` by a protocol that no class outside transformers meets.
             return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
@@ -413,7 +427,8 @@ def _new_ids(model: AttachedModel, input_ids: torch.Tensor, attention_mask: Any,
 
 @torch.compiler.disable
 def _find_numbers(model: AttachedModel, rows: Rows, start: int, labels: torch.Tensor | None) -> NumberBatch:
-    if prompt := _prompt(model):
+    prompt = _prompt(model)
+    if prompt is not None and prompt.numbers is not None:
         return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // len(prompt.rows))
     locator = number_locator(model)
     response = response_tokens(labels, start, locator, training=model.training and torch.is_grad_enabled())
@@ -421,7 +436,7 @@ def _find_numbers(model: AttachedModel, rows: Rows, start: int, labels: torch.Te
 
 
 def _prompt(model: AttachedModel) -> _GenerationPrompt | None:
-    """The prompt of the `generate` of this model to which a forward belongs, if its numbers were found there."""
+    """The prompt of the `generate` of this model to which a forward belongs, if it was read there."""
     prompt = _generation_prompt.get()
     return prompt if prompt is not None and prompt.model is model else None
 
@@ -461,27 +476,30 @@ def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _prompting(model: AttachedModel, input_ids: Any, given: dict[str, Any]) -> Iterator[None]:
+def _prompting(
+    model: AttachedModel, input_ids: Any, read_as: torch.Tensor | None, given: dict[str, Any]
+) -> Iterator[None]:
     """Unless the policy is causal, find the prompt's numbers once; what is generated after it gets nothing.
 
     Where numbers are read from one position, the mask in `given` is replaced by one without their other tokens.
     """
     locator = number_locator(model)
-    if locator.causal:
+    if locator.causal and read_as is None:
         yield
         return
     mask, cache = given.get("attention_mask"), given.get("past_key_values")
     substitutes = input_ids is not None and _substitutes(model)
     if substitutes and mask is None:
         mask = substitution.inferred_mask(model, input_ids, given)
-    rows = text_ids(input_ids, mask) if input_ids is not None else [[]]  # none: generation from BOS alone
+    ids = input_ids if read_as is None else read_as
+    rows = text_ids(ids, mask) if ids is not None else [[]]  # none: generation from BOS alone
     cached = cached_length(cache)
     only_new = mask is not None and mask.shape[1] > len(rows[0])
     if cached and (only_new or substitutes):  # what the cache holds stays as it is
         pairs = zip(history(cache, len(rows)), rows, strict=True)
         rows = [old + (new if only_new else new[cached:]) for old, new in pairs]
-    numbers = locator.batch(substitution.readable(rows))
-    if substitutes:
+    numbers = None if locator.causal else locator.batch(substitution.readable(rows))
+    if substitutes and numbers is not None:
         substitution.hide_absorbed(rows, numbers.between(cached, len(rows[0])), cached)
         given |= substitution.hiding_masks(rows, input_ids, {**given, "attention_mask": mask})
         given.pop("position_ids")

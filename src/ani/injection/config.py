@@ -11,18 +11,10 @@ from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, Policy, u
 from ani.untrusted.text import first_problem
 
 FORMAT_VERSION = 1
-"""Version of the adapter format on disk; raised when an older reader would misread a newer file."""
+"""Version of the adapter format on disk; a file of another one is refused."""
 
 MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
-
-LATER_SETTINGS = frozenset(
-    {"values", "result_characters", "encoders", "gate", "gate_bias", "combine", "start", "periods", "shuffled"}
-)
-"""Settings that the first adapters were written without; their defaults say what those adapters do."""
-
-REMOVED_SETTINGS = {"bases": [10], "magnitude_scaling": "log", "bits_reciprocal": False}
-"""Settings that earlier files spell out, each with the value that is all there is now."""
 
 
 class InjectionSettings(EncoderSettings):
@@ -30,11 +22,9 @@ class InjectionSettings(EncoderSettings):
 
     policy: Policy = DEFAULT_POLICY
     """`terminal`: a prompt number's last token. `digitwise`: every token of a prompt's number, with its whole value
-    (paper Section "Semantic Probing and Adaptive Integration"). `placewise`: every digit token of a prompt's number,
-    with the value in units of that token's last digit (12345 is 1.2345, 12.345, 123.45, …), so that what the places
-    below will carry is its fraction; at an integer's terminal token this is `terminal`. `running`: every digit token,
-    with the value of the digits so far. `after`: the first token that shows a number to be over, with its whole value;
-    of two numbers that one token shows, the later."""
+    (paper Section "Semantic Probing and Adaptive Integration"). `running`: every digit token, with the value of the
+    digits so far. `after`: the first token that shows a number to be over, with its whole value; of two numbers that
+    one token shows, the later."""
     scope: Literal["prompt", "all"] = "prompt"
     """With `terminal` alone: `all` also injects into the response while training (Algorithm 1 read literally)."""
     combine: Literal["add", "replace", "substitute"] = "add"
@@ -63,9 +53,6 @@ class InjectionSettings(EncoderSettings):
     embedding_scale: float | None = Field(default=None, gt=0)
     """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach. 1: no
     unit (the paper)."""
-    start: float = Field(default=0.0, ge=0, le=1)
-    """With `combine="add"`, what W_P begins with: at random, RMS(e) near so many `embedding_scale`. 0: zero, so that an
-    untrained module changes nothing."""
     hidden_size: int | None = Field(default=None, ge=1, le=2**20)
     """Of the model, as are `model_type` and `num_hidden_layers`; None: filled in on attach, and checked ever after."""
     model_type: str | None = None
@@ -78,24 +65,11 @@ class InjectionSettings(EncoderSettings):
         """Whether what a token carries depends on no later token, and so is the same in a prompt and an answer."""
         return self.values == "results" or self.policy in ("running", "after")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict):
-            return raw
-        for key, left in REMOVED_SETTINGS.items():
-            if raw.get(key, left) != left:
-                raise ValueError(
-                    f"the encoder setting {key} was removed, and {raw[key]!r:.80} with it: only {left!r} can still be "
-                    "read; train again without the key"
-                )
-        return {key: value for key, value in raw.items() if key not in REMOVED_SETTINGS}
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.policy != "terminal" and self.scope == "all":
             raise ValueError(
-                "scope='all' is for policy='terminal': 'running' and 'after' always cover all text, and the others "
+                "scope='all' is for policy='terminal': 'running' and 'after' always cover all text, and 'digitwise' "
                 "would tell a response's first digit what the rest will be"
             )
         if self.gate == "supervised" and not self.role_weight:
@@ -130,14 +104,14 @@ def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniCon
     """The method and the module's config (None: it has no module) from what a `file` says about them.
 
     Raises:
-        InputError: If it is from a newer version, of an unknown method, or damaged.
+        InputError: If it is of another format version or an unknown method, or damaged.
     """
     raw = dict(raw)
     version = raw.pop("format_version", None)
-    method = raw.pop("method", "ani")  # the first adapters don't say
-    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+    method = raw.pop("method", None)
+    if type(version) is not int or version != FORMAT_VERSION:
         raise InputError(
-            f"{file} has format version {version!r:.80}, this ani reads up to {FORMAT_VERSION}; it needs a newer ani"
+            f"{file} has format version {version!r:.80}, this ani reads {FORMAT_VERSION}; use the ani that wrote it"
         )
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"{file}: {unknown_method(method)}")
@@ -150,6 +124,6 @@ def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniCon
     except ValidationError as error:
         raise InputError(f"{file}: {first_problem(error)}") from error
     for key in AniConfig.model_fields:
-        if key not in LATER_SETTINGS and raw.get(key) is None:
+        if raw.get(key) is None:
             raise InputError(f"{file} is damaged: {key} is missing")
     return method, config

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,11 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, last_decision, number_locator
 from ani.injection.gate_view import gate_view
-from ani.injection.locate import PADDING, OtherValue, equals_signs
+from ani.injection.locate import PADDING, equals_signs
 from ani.models import evaluating
 from ani.numbers.calculations import Calculation
-
-Fact = TypeVar("Fact")
 
 
 class NumberDecision(NamedTuple):
@@ -57,7 +55,7 @@ def inspect(
 ) -> Decisions:
     """Run `text` through an attached model as a prompt and return the decision about each of its numbers.
 
-    Under `digitwise`, `placewise` and `running` a number is decided anew at each of its tokens; the last decision is
+    Under `digitwise` and `running` a number is decided anew at each of its tokens; the last decision is
     returned; under `after` a number at the very end is decided as if the text ended there
     (`NumberLocator.whole_text`). With `values="results"` or `"both"` there is also one for the equals sign of each
     calculation.
@@ -179,29 +177,13 @@ def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal
     return _with(number_locator(model), "value_of", value_of)
 
 
-def replaced_numbers(
-    model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping[int, OtherValue]]
-) -> AbstractContextManager[None]:
-    """Within the block, take the numbers of prompts to be others, in forward as in generation.
-
-    Their values are injected, not those that the text says, and no results of these texts' calculations, which would be
-    of what they say. The model is shared, as by `forced_gates`.
-
-    Args:
-        model: Attached.
-        prompts: Token ids that a text begins with, and what each number among them is taken to be, by each of its
-            tokens (`ani.data.collator.tokenize`).
-    """
-    return _with(number_locator(model), "others_of", _by_prompt(prompts))
-
-
 def _by_prompt(
-    prompts: Mapping[tuple[int, ...], Mapping[int, Fact]],
-) -> Callable[[Sequence[int]], Mapping[int, Fact]]:
+    prompts: Mapping[tuple[int, ...], Mapping[int, bool]],
+) -> Callable[[Sequence[int]], Mapping[int, bool]]:
     """What is said of a row's tokens, by the prompt that it begins with."""
     lengths = sorted({len(prompt) for prompt in prompts}, reverse=True)
 
-    def facts(token_ids: Sequence[int]) -> Mapping[int, Fact]:
+    def facts(token_ids: Sequence[int]) -> Mapping[int, bool]:
         padding = next((place for place, token in enumerate(token_ids) if token != PADDING), 0)
         starts = (tuple(token_ids[padding : padding + length]) for length in lengths)
         found = next((prompts[start] for start in starts if start in prompts), {})

@@ -4,11 +4,9 @@ The one place where the scanner, the encoder and the policy meet: the collator, 
 all ask here, so they can't disagree.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from itertools import pairwise
 from typing import Any, Self, cast
 
 import torch
@@ -24,15 +22,8 @@ UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
 """Values of `NumberBatch.roles`."""
 _ROLE_OF_FORCED = {None: UNKNOWN_ROLE, False: NOMINAL, True: QUANTITATIVE}
 
-_DIGIT = re.compile("[0-9]")
-
 PADDING = -1
 """Token id of a position that holds no text: no number stands there and none runs across it."""
-
-
-OtherValue = tuple[str, ...]
-"""What a number of digits alone is taken to be, instead of what it says: at each of its digits, from the first on, the
-number of as many digits that is meant there. The same at all of them, but for `placewise`, whose places are apart."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +76,6 @@ def text_ids(input_ids: torch.Tensor, attention_mask: Any) -> list[list[int]]:
     return cast(list[list[int]], input_ids.tolist())
 
 
-def in_units_of_place(number: str, end: int) -> str:
-    """A written number in units of its last digit before the character `end`: of 12345 and 2, the exact 12.345.
-
-    An exponent moves all places alike, so it is left out; within it, the mantissa's last digit counts.
-    """
-    mantissa = number.lower().partition("e")[0]
-    whole, _, fraction = mantissa.partition(".")
-    if end <= len(whole):
-        shift = sum(character.isdigit() for character in whole[end:])
-    else:
-        shift = -len(fraction[: end - len(whole) - 1])
-    return f"{mantissa}e{-shift}"
-
-
 def equals_signs(results: Mapping[int, Remainder]) -> dict[int, int]:
     """The token of the equals sign at which each result of a row begins to be written."""
     signs: dict[int, int] = {}
@@ -115,9 +92,6 @@ class NumberLocator:
         self.scanner = NumberScanner(tokenizer)
         self.encoder = build_encoder(config)
         self.policy = config.policy
-        digits = tokenizer("0123456789", add_special_tokens=False)["input_ids"]
-        self.by_place = config.policy == "placewise" and len(cast(list[int], digits)) >= 10
-        """Whether every digit has a token that carries its place alone."""
         end = tokenizer.eos_token_id if config.policy == "after" else None
         self._end = [] if end is None else [end]
         self.causal = config.causal
@@ -128,9 +102,6 @@ class NumberLocator:
         self.fraction_digits = config.fraction_digits
         self.value_of: Callable[[Calculation], Decimal] | None = None
         """What calculations are taken to come to (`ani.injection.inspection.replaced_results`); None: their results."""
-        self.others_of: Callable[[Sequence[int]], Mapping[int, OtherValue]] | None = None
-        """Of a row's numbers those that are taken to be others, by token (`ani.injection.inspection.replaced_numbers`);
-        None: none is."""
         self.forced_of: Callable[[Sequence[int]], Mapping[int, bool]] | None = None
         """Of a row's numbers and calculations those whose gate is forced open or shut, by each token of a number and
         that of a calculation's equals sign (`ani.injection.inspection.forced_numbers`); None: none is."""
@@ -179,7 +150,6 @@ class NumberLocator:
         start: int | Sequence[int] = 0,
         response: Sequence[Sequence[bool]] | None = None,
         roles: Sequence[Sequence[int]] | None = None,
-        values: Sequence[Mapping[int, OtherValue]] | None = None,
     ) -> NumberBatch:
         """Numbers of a batch.
 
@@ -191,8 +161,6 @@ class NumberLocator:
                 generation nobody knows that a number has ended.
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. None:
                 `QUANTITATIVE` and `NOMINAL` are those that are forced open and shut.
-            values: What the number that a token belongs to is taken to be, per row and by token; None: as `others_of`
-                says. Rows with such numbers have no results of calculations.
         """
         carried: list[Carried] = []
         found: list[tuple[int, int, int, int]] = []
@@ -206,22 +174,15 @@ class NumberLocator:
             known = roles[row] if roles is not None else ()
             forced = self.forced_of(token_ids) if self.forced_of is not None and roles is None else {}
             signs = equals_signs(self.results(token_ids)) if forced else {}
-            others: Mapping[int, OtherValue] = {}
-            if values is not None:
-                others = values[row]
-            elif self.others_of is not None:
-                others = self.others_of(token_ids)
-            # Results are of what the text says, and would tell it beside the other values.
-            results = {} if others else self.results(token_ids, start=first)
+            results = self.results(token_ids, start=first)
             for number, at in self.find(token_ids, start=first):
                 opened = forced.get(number.last_token)
                 role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]
                 absorbed = number.last_token - number.first_token if self.substitutes and opened is not False else 0
-                for token, text in self._tokens(number, at, token_ids, others.get(number.last_token)):
-                    if token >= first:
-                        result = results.pop(token, None)
-                        carried.append(Carried(text, None if result is None else result.upcoming))
-                        found.append((row, token - first, role, absorbed))
+                for token in range(max(first, number.first_token if self.policy == "digitwise" else at), at + 1):
+                    result = results.pop(token, None)
+                    carried.append(Carried(number.text, None if result is None else result.upcoming))
+                    found.append((row, token - first, role, absorbed))
             for token, result in results.items():  # it has the role of the last number before it whose role is known
                 before = (role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE)
                 role = next(before, _ROLE_OF_FORCED[forced.get(signs.get(token, PADDING))])
@@ -241,27 +202,3 @@ class NumberLocator:
             return {}
         found = self.scanner.scan_results(token_ids, start, self.fraction_digits, self.value_of)
         return {token: remainder for token, remainder in found.items() if token_ids[token] != PADDING}
-
-    def _tokens(
-        self, number: Number, at: int, token_ids: Sequence[int], other: OtherValue | None
-    ) -> list[tuple[int, str]]:
-        """The tokens that carry a number, of which `at` is the last, and what each of them encodes; `other`: what it is
-        taken to be."""
-        tokens = range(number.first_token, number.last_token + 1)
-
-        def written(end: int) -> str:
-            return number.text if other is None else other[end - 1]
-
-        match self.policy:
-            case "digitwise":
-                return [(token, written(0)) for token in tokens]
-            case "placewise":
-                so_far = ["", *self.scanner.so_far(token_ids, number)]
-                values = [
-                    (token, in_units_of_place(written(len(text)), len(text)))
-                    for token, (before, text) in zip(tokens, pairwise(so_far), strict=False)
-                    if _DIGIT.search(text[len(before) :])
-                ]
-                return [x for x in values if self.overflow == "wrap" or self.encoder.in_range(x[1])]
-            case _:  # under `running` there is no more of it yet
-                return [(at, written(0)[: len(number.text)])]

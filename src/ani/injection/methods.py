@@ -47,7 +47,7 @@ from ani.numbers.reversed import reversed_pieces, turn_back
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
-Policy = Literal["terminal", "digitwise", "placewise", "running", "after"]
+Policy = Literal["terminal", "digitwise", "running", "after"]
 """Which tokens carry a number (`ani.injection.config.InjectionSettings.policy`)."""
 
 DEFAULT_POLICY: Policy = "after"

@@ -52,8 +52,7 @@ class AniModule(nn.Module):
 
     s is `embedding_scale`, the RMS of the layer's own hidden states at numbers: the residual stream of a deep layer
     is so large that an embedding learnt from zero at an adapter's learning rate would be lost in it. W_P starts at
-    zero (but for the setting `start`), so an untrained module changes nothing, exactly; the gate starts half open, so
-    W_P has a gradient.
+    zero, so an untrained module changes nothing, exactly; the gate starts half open, so W_P has a gradient.
 
     The paper's baselines differ in two settings (`ani.injection.methods`): `gate="open"` is α = 1 without a gate, and
     `combine="replace"` or `"substitute"` is h ← h + α·(e − h). A state that is replaced by zero is lost, so W_P then
@@ -73,11 +72,10 @@ class AniModule(nn.Module):
         """Every gate open or shut, whatever it has learnt (`ani.injection.inspection.forced_gates`); "by role": those
         of numbers whose role is known (`forced_numbers`)."""
         self.projection = nn.Linear(feature_size, config.hidden_size, bias=False)
-        start = config.start if config.combine == "add" else 1.0
-        if start:
-            nn.init.normal_(self.projection.weight, std=start * feature_size**-0.5)
-        else:
+        if config.combine == "add":
             nn.init.zeros_(self.projection.weight)
+        else:
+            nn.init.normal_(self.projection.weight, std=feature_size**-0.5)
         self.gate = None
         if config.gate != "open":
             reads_value = config.gate == "learned"

@@ -163,13 +163,6 @@ class NumberScanner:
         last_tokens = map(bisect_left, repeat(token_ends), end_bytes)
         return list(map(Number, repeat(context), begins, starts, ends, first_tokens, last_tokens))
 
-    def so_far(self, token_ids: "TokenIds", number: Number) -> list[str]:
-        """What is written of a number of these ids at the end of each of its tokens, from first_token to last_token."""
-        pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[number.first_token : number.last_token + 1])))
-        text = number.text
-        before = b"".join(pieces).find(text.encode())
-        return [text[: end - before] for end in accumulate(map(len, pieces))]
-
     def scan_running(self, token_ids: "TokenIds", start: int = 0) -> list[Number]:
         """The number so far at every token from `start` on that holds a digit (policy `running`).
 

@@ -31,9 +31,9 @@ class LayerPoint(Record):
     """Accuracy of the random split on the same numbers, minus `control`."""
     selectivity_low: Gain
     selectivity_high: Gain
-    deficit_high: float = 0.0
+    deficit_high: float
     """With 95% confidence (one-sided) the held-out accuracy, smoothed, is at most this far below the best layer's."""
-    strength: float = 0.0
+    strength: float
     """C of the logistic regression."""
 
     def estimate(self, name: str) -> Estimate:

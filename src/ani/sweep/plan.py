@@ -25,7 +25,6 @@ from ani.settings import Section, load_settings, validated
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import ProbeSettings, Recipe, load_recipe
 from ani.training.run import PROBE, check, paper_layer
-from ani.untrusted.text import one_line
 
 REFERENCE = "reference"
 DEMO = Path(__file__).parent.parent / "recipes" / "demo-comparison.yaml"
@@ -220,21 +219,13 @@ def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
 
 
 def evaluation_tasks(comparison: Comparison, where: str) -> list[Task]:
-    """The tasks of `evaluation`, in its order; `benchmarks: [{name: gsm8k, ...}]` is another way to write
-    `gsm8k: {...}`.
+    """The tasks of `evaluation`, in its order.
 
     Raises:
-        InputError: A task is unknown, asked twice, or its settings aren't valid; or there is none that every model can
-            be asked, where one is needed.
+        InputError: A task is unknown, or its settings aren't valid; or there is none that every model can be asked,
+            where one is needed.
     """
     wanted = {name: settings for name, settings in comparison.evaluation.items() if settings is not None}
-    listed = wanted.pop("benchmarks", [])
-    for each in listed if isinstance(listed, list) else [listed]:
-        if not isinstance(each, dict) or not isinstance(name := each.get("name"), str):
-            raise InputError(f"{where}: evaluation.benchmarks must be a list such as [{{name: gsm8k, limit: 100}}]")
-        if name in wanted:
-            raise InputError(f"{where}: evaluation.benchmarks asks {one_line(name, 80)} more than once")
-        wanted[name] = {key: value for key, value in each.items() if key != "name"}
     try:
         kinds = {name: task_class(name) for name in wanted}
     except InputError as error:

@@ -18,7 +18,6 @@ from ani.data.arithmetic import arithmetic_problems
 from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.sources import diagnostic_examples, names_file
-from ani.data.value_problems import VALUE_PROBLEMS
 from ani.encoders import build_encoder
 from ani.errors import InputError
 from ani.injection.attach import check_layer, decoder_layers
@@ -232,12 +231,6 @@ def _need(source: DataSource) -> SourceNeed:
         case "calculations":
             calculation_problems(**source.model_dump(exclude={"kind"}), split="train")
             what = f"{', '.join(source.operations)} of {', '.join(map(str, source.operands))} operands"
-            return SourceNeed(source.kind, what, source.count, None)
-        case "comparing" | "modulo":
-            settings = source.model_dump(exclude={"kind"})
-            VALUE_PROBLEMS[source.kind](**settings, split="train")
-            del settings["count"]
-            what = "; ".join(f"{key} {', '.join(map(str, value))}" for key, value in settings.items())
             return SourceNeed(source.kind, what, source.count, None)
         case "calculation-sentences":
             rows = len(training_sentences(source.count))

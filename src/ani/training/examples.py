@@ -7,13 +7,11 @@ from random import Random
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
-from ani.data.arithmetic import ArithmeticProblem, arithmetic_problems
+from ani.data.arithmetic import arithmetic_problems
 from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.collator import TokenizedExample, tokenize
-from ani.data.counterfactual import counterfactual_example
 from ani.data.sources import Example, diagnostic_examples, load_gsm8k, load_hub, problem_example, read_jsonl
-from ani.data.value_problems import VALUE_PROBLEMS
 from ani.errors import InputError
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS
@@ -33,14 +31,10 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 problems = arithmetic_problems(
                     source.count, digits=source.digits, operations=source.operations, split="train", seed=seed
                 )
-                others = _counterfactuals(source.counterfactual, problems, recipe, seed)
-                examples += [*others, *map(problem_example, problems[len(others) :])]
+                examples += map(problem_example, problems)
             case "calculations":
                 settings = source.model_dump(exclude={"kind"})
                 examples += map(problem_example, calculation_problems(**settings, split="train", seed=seed))
-            case "comparing" | "modulo":
-                settings = source.model_dump(exclude={"kind"})
-                examples += map(problem_example, VALUE_PROBLEMS[source.kind](**settings, split="train", seed=seed))
             case "calculation-sentences":
                 answered = training_sentences(source.count, seed=seed)
                 examples += [Example(each.prompt, each.completion, each.roles) for each in answered]
@@ -55,19 +49,6 @@ def load_examples(recipe: Recipe) -> list[Example]:
     if recipe.ani is not None and recipe.ani.gate == "supervised":
         _check_roles(examples)
     return [example.written(METHODS[recipe.method].write) for example in examples]
-
-
-def _counterfactuals(share: float, problems: list[ArithmeticProblem], recipe: Recipe, seed: int) -> list[Example]:
-    """The first of the problems, which come in random order, with other values than they say."""
-    if recipe.ani is None or not share:
-        return []
-    if recipe.ani.values != "literals":
-        raise InputError(
-            f"counterfactual data contradicts the results that ani.values={recipe.ani.values} injects; leave it out"
-        )
-    random, by_place = Random(f"counterfactual {seed}"), recipe.ani.policy == "placewise"
-    chosen = problems[: round(share * len(problems))]
-    return [counterfactual_example(problem, random, by_place=by_place) for problem in chosen]
 
 
 def _check_roles(examples: list[Example]) -> None:

@@ -10,17 +10,12 @@ from pydantic import Field, field_validator, model_validator
 from ani.data.arithmetic import MOST_DIGITS, Operation
 from ani.data.calculations import MOST_DIGITS as MOST_CALCULATED_DIGITS
 from ani.data.calculations import MOST_OPERANDS
-from ani.data.value_problems import MOST_DIGITS as MOST_DIVIDED_DIGITS
-from ani.data.value_problems import MOST_MODULUS, Form
 from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
 from ani.models import Attention, DTypeName, Quantization
 from ani.settings import Section, override, read_settings, validated
 from ani.untrusted.text import one_line
-
-REMOVED: dict[str, Any] = {"training.number_token_loss": 0.0}
-"""Settings of earlier versions, which wrote all of them into each run's recipe: the one value still accepted."""
 
 
 class LoraSettings(Section):
@@ -81,9 +76,6 @@ class ArithmeticData(Section):
     """Lengths of the operands."""
     operations: list[Operation] = Field(default=["addition"])
     """One or several; quotients are exact."""
-    counterfactual: float = Field(default=0.0, ge=0, le=1)
-    """Share of the sums and differences in which other numbers are injected than the text says and the answer's carries
-    follow them, so that what is injected must be read; a method without a module learns these problems as they are."""
 
 
 class CalculationData(Section):
@@ -102,29 +94,6 @@ class CalculationData(Section):
     """Whether there may be any."""
     decimals: bool = True
     """Whether operands and results may have a fraction."""
-
-
-class ComparingData(Section):
-    """Which of two numbers is larger, the first or the second, from our generator; forms in equal parts."""
-
-    kind: Literal["comparing"]
-    count: int = Field(ge=1)
-    """Examples in all."""
-    forms: list[Form] = Field(default=["plain"])
-    """How the numbers are written. `plain`: 1250.5; `grouped`: 1,250.5; `scientific`: 1.2505e3; `mixed`: each in
-    another of these ways."""
-
-
-class ModuloData(Section):
-    """Remainders of whole numbers from our generator; moduli and lengths in equal parts."""
-
-    kind: Literal["modulo"]
-    count: int = Field(ge=1)
-    """Examples in all."""
-    digits: list[Annotated[int, Field(ge=1, le=MOST_DIVIDED_DIGITS)]] = Field(default=[3, 4, 5, 6])
-    """Lengths of the divided numbers."""
-    moduli: list[Annotated[int, Field(ge=2, le=MOST_MODULUS)]] = Field(default=[7, 11, 13])
-    """What they are divided by."""
 
 
 class CalculationSentenceData(Section):
@@ -178,15 +147,7 @@ class HubData(Section):
 
 
 DataSource = Annotated[
-    ArithmeticData
-    | CalculationData
-    | CalculationSentenceData
-    | ComparingData
-    | ModuloData
-    | Gsm8kData
-    | DiagnosticData
-    | JsonlData
-    | HubData,
+    ArithmeticData | CalculationData | CalculationSentenceData | Gsm8kData | DiagnosticData | JsonlData | HubData,
     Field(discriminator="kind"),
 ]
 
@@ -270,18 +231,6 @@ class Recipe(Section):
         if name not in METHODS:
             raise ValueError(unknown_method(name))
         return name
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, raw: Any) -> Any:
-        for key, accepted in REMOVED.items():
-            name, _, setting = key.partition(".")
-            section = raw.get(name) if isinstance(raw, dict) else None
-            if isinstance(section, dict) and setting in section:
-                if section[setting] != accepted:
-                    raise ValueError(f"unknown key {key!r}: earlier versions had it; leave it out")
-                raw = {**raw, name: {k: value for k, value in section.items() if k != setting}}
-        return raw
 
     @model_validator(mode="before")
     @classmethod

@@ -1,10 +1,10 @@
-import math
 from typing import Any, cast
 
 import pytest
 
+from ani.data.arithmetic import COMPUTE, ArithmeticProblem
 from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend
-from ani.evaluation.tasks.reading import Reading, ReadingAnswer
+from ani.evaluation.tasks.reading import Reading, ReadingAnswer, ReadingProblem
 from ani.injection.attach import ani_module, number_locator
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
@@ -17,38 +17,35 @@ OPENED = {"layer": 2, "gate": "open", "encoders": ["fourier"], "fraction_digits"
 
 
 class Reader(TransformersBackend):
-    """Answers by what is injected and says 0 where nothing is; the signs it reads in the text."""
+    """Answers by the literals that are injected, or by the result, and says 0 where nothing is; the signs it reads in
+    the text."""
 
-    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
+    def texts(self, prompts: Any, max_new_tokens: int, read_as: Any = None) -> list[str]:
+        if ani_module(cast(Any, self.model)).forced is False:
+            return ["0"] * len(prompts)
         locator = number_locator(cast(Any, self.model))
-        rows = [list(ids) for ids in cast(Any, self.tokenizer)(list(prompts))["input_ids"]]
-        longest = max(map(len, rows))
-        batch = locator.batch([[-1] * (longest - len(row)) + row for row in rows])
         answers = []
-        for index, prompt in enumerate(prompts):
-            values = cast(Any, locator.encoder).decode(batch.features[batch.rows == index])
+        for prompt, text in zip(prompts, read_as or prompts, strict=True):
+            ids = cast(Any, self.tokenizer)(text)["input_ids"]
+            if locator.values == "results":
+                found = locator.results(ids).get(len(ids) - 1)
+                answers.append("0" if found is None else f" {found.upcoming}")
+                continue
+            values = cast(Any, locator.encoder).decode(locator.batch([ids]).features)
             digits = len(find_numbers(prompt)[0].text)
-            if locator.policy in ("digitwise", "placewise", "running"):  # a token a digit here
-                left, right = values[:digits], values[digits : 2 * digits]
+            if locator.policy in ("digitwise", "running"):  # a token a digit here
+                left, right = values[digits - 1], values[2 * digits - 1]
             else:
-                left, right = values[:1], values[1:2]
+                left, right = values[:2]
             minus = not any(word in prompt for word in (" + ", " more", " up by", "both", "moved", "all", "Together"))
-            answers.append(f" {self.made(left, right, minus, places=locator.policy == 'placewise')}")
-        return ["0"] * len(answers) if ani_module(cast(Any, self.model)).forced is False else answers
-
-    def made(self, left: Any, right: Any, minus: bool, *, places: bool) -> int:
-        if not places:
-            return int(left[-1] - right[-1] if minus else left[-1] + right[-1])
-        if minus and left[0] < right[0]:
-            return -self.made(right, left, minus, places=places)
-        made = [math.floor(a - b if minus else a + b) for a, b in zip(left, right, strict=True)]
-        return int("".join(map(str, [made[0], *(each % 10 for each in made[1:])])))
+            answers.append(f" {int(left - right if minus else left + right)}")
+        return answers
 
 
 class Ignorant(TransformersBackend):
     """Answers by the text alone."""
 
-    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
+    def texts(self, prompts: Any, max_new_tokens: int, read_as: Any = None) -> list[str]:
         answers = {question.prompt: question.problem.answer for question in TASK.questions(seed=0)}
         return [f" {answers[prompt]:,} in all" for prompt in prompts]
 
@@ -61,7 +58,8 @@ def shares(answerer: Backend) -> dict[str, float]:
     return {name: facts["all"]["share"] for name, facts in Reading.summary(records).items()}
 
 
-POLICIES = ["terminal", "digitwise", "placewise", "running", "after"]
+MEASURES = ["right values", "other values", "no values", "follow rate"]
+POLICIES = ["terminal", "digitwise", "running", "after"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -69,36 +67,16 @@ def test_one_that_reads_follows_and_one_that_does_not_does_not(policy: str) -> N
     model, tokenizer = attached("qwen3", **OPENED, policy=policy)
     for kind in ("sums", "word problems"):
         read, ignored = shares(Reader(model, tokenizer)), shares(Ignorant(model, tokenizer))
-        names = [f"{kind}, {name}" for name in ("right values", "other values", "no values", "follow rate")]
+        names = [f"{kind}, {name}" for name in MEASURES]
         assert [read[name] for name in names] == [1, 0, 0, 1]
         assert [ignored[name] for name in names] == [1, 1, 1, 0]
-    assert number_locator(model).others_of is None and ani_module(model).forced is None
+    assert ani_module(model).forced is None
 
 
-def test_with_other_values_no_result_is_injected() -> None:
-    """A sum's result would be right by the text, whatever is read of its numbers."""
-
-    class Calculator(TransformersBackend):
-        """Writes the results that are injected, and 0 without."""
-
-        def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
-            locator = number_locator(cast(Any, self.model))
-            rows = cast(list[list[int]], cast(Any, self.tokenizer)(list(prompts))["input_ids"])
-            positions = [locator.batch([row]).positions.tolist() for row in rows]
-            shut = ani_module(cast(Any, self.model)).forced is False
-            results = [locator.results(row) for row in rows]
-            return [
-                " 0" if shut or len(row) - 1 not in found else f" {result[len(row) - 1].upcoming}"
-                for row, found, result in zip(rows, positions, results, strict=True)
-            ]
-
-    read = shares(Calculator(*attached("qwen3", values="both", policy="running")))
-    assert [read[f"sums, {name}"] for name in ("right values", "other values", "no values", "follow rate")] == [
-        1,
-        0,
-        0,
-        0,
-    ]
+def test_results_are_followed_where_there_is_a_calculation() -> None:
+    read = shares(Reader(*attached("qwen3", values="results")))
+    sums = {f"sums, {name}": share for name, share in zip(MEASURES, (1, 0, 0, 1), strict=True)}
+    assert read == {**sums, "word problems, right values": 0}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -112,9 +90,9 @@ def test_other_values_reach_generation(policy: str) -> None:
         assert {record.by_others == record.answer for record in records} == {False}
 
 
-@pytest.mark.parametrize("left_out", ["no module", "results", "vllm"])
+@pytest.mark.parametrize("left_out", ["no module", "vllm"])
 def test_models_without_values_to_replace_are_asked_once(left_out: str) -> None:
-    model, tokenizer = attached("qwen3", values="results") if left_out == "results" else pair("qwen3")
+    model, tokenizer = pair("qwen3")
     answerer: Any = Ignorant(model, tokenizer)
     if left_out == "vllm":
         answerer = object.__new__(VllmBackend)
@@ -157,6 +135,27 @@ def test_a_comparison_has_a_row_a_run_and_the_page_the_follow_rate() -> None:
 def test_questions_are_those_of_the_seed() -> None:
     questions = TASK.questions(seed=0)
     assert questions == TASK.questions(seed=0) != TASK.questions(seed=1)
-    for kind, prompt, problem in questions:
-        assert [int(number.value) for number in find_numbers(prompt)] == [problem.left, problem.right]
+    for kind, prompt, problem, other_prompt, other in questions:
         assert (prompt == problem.prompt) == (kind == "sums") and not prompt[-1].isspace()
+        for text, asked in ((prompt, problem), (other_prompt, other)):
+            assert [int(number.value) for number in find_numbers(text)] == [asked.left, asked.right]
+        assert other.answer != problem.answer and other[:2] == problem[:2]
+        compute = COMPUTE[problem.operation]
+        places, others = (zip(str(each.left), str(each.right), strict=True) for each in (problem, other))
+        for (a, b), (c, d) in zip(places, others, strict=True):
+            assert (compute(int(a), int(b)) - compute(int(c), int(d))) % 10 == 0
+
+
+def test_numbers_whose_answer_carries_nothing() -> None:
+    """What follows the others is what follows the text: such a problem says nothing about reading."""
+    answerer = TransformersBackend(*attached("qwen3", **OPENED))
+    problem = ArithmeticProblem(1, "+", 0, 0)
+    question = ReadingProblem(
+        "sums",
+        "Calculate 3 + 5 =",
+        problem._replace(left=3, right=5),
+        "Calculate 4 + 4 =",
+        problem._replace(left=4, right=4),
+    )
+    (record,) = TASK.run(answerer, [question], lambda _: None)
+    assert (record.by_others, record.followed) == (None, None) and record.shut is not None

@@ -3,17 +3,15 @@ training."""
 
 from collections.abc import Sequence
 from importlib import resources
-from itertools import cycle
+from itertools import cycle, product
 from random import Random
 from typing import Any, Literal, NamedTuple, cast
 
 import yaml
 from pydantic import Field
 
-from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
-from ani.data.counterfactual import Counterfactual, counterfactual
-from ani.data.sources import Example
-from ani.evaluation.backend import MAX_LENGTH, Backend, TransformersBackend
+from ani.data.arithmetic import COMPUTE, SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
+from ani.evaluation.backend import Backend, TransformersBackend
 from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number
 from ani.evaluation.task import Answers
 from ani.results.files import Integer, Run
@@ -25,11 +23,14 @@ Kind = Literal["sums", "word problems"]
 FOLLOWED = "follow rate"
 _MEASURES = {"right values": "correct", "other values": "kept", "no values": "shut", FOLLOWED: "followed"}
 """What was injected, and the record's key that says whether the answer was exact."""
+_ATTEMPTS = 20
+"""Drawings after which the answer is taken to be the same whatever the other numbers are, as that of 4 + 5."""
 
 
 class ReadingAnswer(PromptAnswer):
     """A problem, answered up to three times, a line of `reading.jsonl`. The second and third time are missing where
-    nothing can be injected otherwise: the model has no module or one for results alone, or vLLM answered."""
+    nothing can be injected otherwise: the model has no module, or one for results alone and there is no calculation, or
+    vLLM answered."""
 
     kind: Kind
     digits: Integer
@@ -49,11 +50,14 @@ class ReadingAnswer(PromptAnswer):
 
 
 class ReadingProblem(NamedTuple):
-    """A sum, or a word problem with the same numbers and answer."""
+    """A sum or difference, or a word problem with its numbers and answer."""
 
     kind: Kind
     prompt: str
     problem: ArithmeticProblem
+    other_prompt: str
+    """The same text with the other problem's numbers."""
+    other: ArithmeticProblem
 
 
 class Reading(Scored):
@@ -64,8 +68,8 @@ class Reading(Scored):
     note = (
         "Does the model use what is injected? The same problems with the values that the text says, with those of "
         "other numbers, and with every gate shut; exact is what is right by the text. Follow rate: answers that are "
-        "exact by the other values, which contradict the text in what is carried from place to place. With other "
-        "values no results of calculations are injected. Wilson 95% intervals."
+        "exact by the other numbers, which contradict the text in what is carried from place to place. Where results "
+        "of calculations are injected, those of sums are the other numbers' too. Wilson 95% intervals."
     )
     unit = "problems"
     record = ReadingAnswer
@@ -88,40 +92,40 @@ class Reading(Scored):
             )
             return sorted(problems, key=lambda problem: problem.digits)
 
+        def asked(kind: Kind, problem: ArithmeticProblem, text: str | None = None) -> ReadingProblem:
+            def write(problem: ArithmeticProblem) -> str:
+                return problem.prompt if text is None else text.format(a=problem.left, b=problem.right)
+
+            other = _other(problem, Random(write(problem)))
+            return ReadingProblem(kind, write(problem), problem, write(other), other)
+
         return [
-            *(ReadingProblem("sums", problem.prompt, problem) for problem in drawn(["addition"])),
-            *(
-                ReadingProblem(
-                    "word problems", next(texts[problem.operation]).format(a=problem.left, b=problem.right), problem
-                )
-                for problem in drawn(list(templates))
-            ),
+            *(asked("sums", problem) for problem in drawn(["addition"])),
+            *(asked("word problems", problem, next(texts[problem.operation])) for problem in drawn(list(templates))),
         ]
 
     def answer(self, backend: Backend, questions: Sequence[ReadingProblem]) -> Answers:
         """Answer greedily, with the right values, others and none."""
-        others = _others(backend, questions)
-        prompts = [question.prompt for question in questions]
-        expected = [f"{question.problem.answer:,}" for question in questions]
-        expected += [f"{other.answer:,}" for other in others]
-        outputs = answers_to(backend, prompts, expected)
-        followed, shut = outputs, outputs
-        if others:
-            from ani.injection.inspection import forced_gates, replaced_numbers
+        expected = [f"{number:,}" for each in questions for number in (each.problem.answer, each.other.answer)]
+        outputs = answers_to(backend, [question.prompt for question in questions], expected)
+        again: dict[ReadingProblem, tuple[str, str]] = {}
+        if askable := _askable(backend, questions):
+            from ani.injection.inspection import forced_gates
 
-            model = cast(Any, backend).model
-            with replaced_numbers(model, _by_token(backend, questions, others)):
-                followed = answers_to(backend, prompts, expected)
-            with forced_gates(model, False):
+            prompts = [question.prompt for question in askable]
+            followed = answers_to(backend, prompts, expected, [question.other_prompt for question in askable])
+            with forced_gates(cast(Any, backend).model, False):
                 shut = answers_to(backend, prompts, expected)
-        for index, (question, output) in enumerate(zip(questions, outputs, strict=True)):
+            again = dict(zip(askable, zip(followed, shut, strict=True), strict=True))
+        for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
             number, right = first_number(output), question.problem.answer
             facts: dict[str, Any] = {}
-            if others:
-                facts |= {"shut_output": shut[index], "shut": first_number(shut[index]) == right}
-                if (other := others[index].answer) != right:
-                    found = first_number(followed[index])
-                    facts |= {"by_others": str(other), "others_output": followed[index]}
+            if question in again:
+                by_others, without = again[question]
+                facts |= {"shut_output": without, "shut": first_number(without) == right}
+                if (other := question.other.answer) != right:
+                    found = first_number(by_others)
+                    facts |= {"by_others": str(other), "others_output": by_others}
                     facts |= {"kept": found == right, "followed": found == other}
             record = ReadingAnswer(
                 run=ONE_MODEL,
@@ -134,7 +138,7 @@ class Reading(Scored):
                 correct=number == right,
                 **facts,
             )
-            yield index, [record]
+            yield place, [record]
 
     @classmethod
     def scores(cls, records: Sequence[ReadingAnswer]) -> list[Score]:
@@ -154,8 +158,9 @@ class Reading(Scored):
     @classmethod
     def tables(cls, records: Sequence[ReadingAnswer], baseline: str | None = None) -> list[Table]:
         exact, *others = super().tables(records, baseline)
-        if left_out := list(dict.fromkeys(record.run for record in records if record.shut is None)):
-            why = "without a module for numbers, or in vLLM, nothing else can be injected"
+        twice = {record.run for record in records if record.shut is not None}
+        if left_out := [run for run in dict.fromkeys(record.run for record in records) if run not in twice]:
+            why = "without a module, or in vLLM, nothing else can be injected"
             exact = exact._replace(caption=f"{exact.caption} ({', '.join(left_out)} asked once: {why})")
         return [exact, *others]
 
@@ -171,31 +176,36 @@ class Reading(Scored):
         return shown._replace(figures=figures, headlines=tuple(headlines))
 
 
-def _others(backend: Backend, questions: Sequence[ReadingProblem]) -> list[Counterfactual]:
-    """Other values for the problems' numbers, always the same; none where a model's can't be replaced."""
+def _other(problem: ArithmeticProblem, random: Random) -> ArithmeticProblem:
+    """Numbers as long, whose digits make the same digit in each place, modulo 10, as the problem's: what differs is
+    what is carried. `345 + 678` may become `512 + 401`, but not `512 + 402`. The answer is another one, if there is
+    any."""
+    compute = COMPUTE[problem.operation]
+    for _ in range(_ATTEMPTS):
+        drawn: list[tuple[int, ...]] = []
+        for pair in zip(*(map(int, str(each)) for each in (problem.left, problem.right)), strict=True):
+            digits = product(range(0 if drawn or problem.digits == 1 else 1, 10), repeat=2)
+            drawn.append(random.choice([each for each in digits if (compute(*each) - compute(*pair)) % 10 == 0]))
+        left, right = (int("".join(map(str, digits))) for digits in zip(*drawn, strict=True))
+        other = problem._replace(left=left, right=right)
+        if other.answer != problem.answer:
+            break
+    return other
+
+
+def _askable(backend: Backend, questions: Sequence[ReadingProblem]) -> list[ReadingProblem]:
+    """Those for which other values can be injected: other ones than the prompt's, at the same tokens."""
+    import torch
+
     from ani.injection.attach import is_attached, number_locator
 
     if not isinstance(backend, TransformersBackend) or not is_attached(backend.model):
         return []
     locator = number_locator(backend.model)
-    if locator.values == "results":
-        return []
-    return [
-        counterfactual(question.problem, Random(question.prompt), by_place=locator.by_place) for question in questions
-    ]
 
+    def differ(prompt: str, other: str) -> bool:
+        rows = [backend.ids(text) for text in (prompt, other)]
+        own, others = (locator.batch([locator.whole_text(row)]).features for row in rows)
+        return len(rows[0]) == len(rows[1]) and not torch.equal(own, others)
 
-def _by_token(
-    backend: Backend, questions: Sequence[ReadingProblem], others: Sequence[Counterfactual]
-) -> dict[tuple[int, ...], Any]:
-    """For `replaced_numbers`."""
-    from ani.data.collator import tokenize
-    from ani.injection.attach import number_locator
-
-    locator = number_locator(cast(Any, backend).model)
-    examples = [
-        Example(question.prompt, "", values=other.values).written(backend.method.write)
-        for question, other in zip(questions, others, strict=True)
-    ]
-    rows = [tokenize(example, backend.tokenizer, locator, MAX_LENGTH) for example in examples]
-    return {tuple(row.input_ids[: row.prompt_length]): row.values for row in rows}
+    return [question for question in questions if differ(question.prompt, question.other_prompt)]
