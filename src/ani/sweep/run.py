@@ -66,10 +66,10 @@ def run_comparison(
             _show_probe(plan)
         waiting = [run for run in plan.runs if not run.is_finished(plan.tasks)]
         left = len(waiting)
-        for run, code in start(waiting, plan, console):
+        for job, code in start(waiting, plan, console):
             left -= 1
             if code:
-                failed.append(run.name)
+                failed.append(job.name)
             elif left:
                 show(plan, console)
         page = write_report(plan, show(plan, console), notes)
@@ -128,7 +128,8 @@ def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
 def carry_out_one(path: str | Path, overrides: Sequence[str], name: str, console: Console) -> None:
     """What the process of one job does; raises InputError if the comparison has none of this name."""
     plan = load_plan(path, overrides)
-    jobs: dict[str, Job] = {job.name: job for job in (*plan.missing_probes, *plan.runs)}
+    every: list[Job] = [*plan.missing_probes, *plan.runs]
+    jobs = {job.name: job for job in every}
     if name not in jobs:
         raise InputError(f"the comparison {path} has no run {name!r}; it has {', '.join(jobs)}")
     carry_out(jobs[name], plan, console)
