@@ -10,7 +10,7 @@ from ani.evaluation.benchmarks.model import ChatModel
 from ani.tasks import lm_eval
 from transformers import PreTrainedTokenizerBase
 
-from ani.chat import around_message, rendered
+from ani.chat import around_message, message_ends, rendered
 from ani.data.collator import tokenize
 from ani.data.sources import Example, Message
 from ani.errors import InputError
@@ -109,3 +109,17 @@ def test_a_system_that_the_template_refuses_goes_to_the_user() -> None:
     assert "[INST] Answer with a number.\n\n1 + 1? [/INST]2" in text
     with pytest.raises(InputError, match="the model's chat template refuses the messages"):
         rendered(tokenizer_of("alternating"), CHATS["shots"][2:])
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [("thinking", []), ("dated", []), ("alternating", []), ("none", ["\n\nAssistant:"])],
+)
+def test_what_ends_a_message_where_no_special_token_does(name: str, ends: list[str]) -> None:
+    assert message_ends(tokenizer_of(name)) == ends
+
+
+def test_a_literal_mark_ends_a_message() -> None:
+    tokenizer = tokenizer_of("none")
+    tokenizer.chat_template = ALTERNATING
+    assert message_ends(tokenizer) == [" [/INST]"]

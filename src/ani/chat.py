@@ -61,6 +61,16 @@ def around_message(tokenizer: PreTrainedTokenizerBase, before: Sequence[Mapping[
     return start, end
 
 
+def message_ends(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The text that ends a user's message in the tokenizer's chats, for `ani.values.pending.PendingReader`; none where
+    a special token does, which the reader sees by itself."""
+    after = around_message(tokenizer)[1]
+    added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    ends = (after.find(special) for special in {*tokenizer.all_special_tokens, *added} if special in after)
+    text = after[: min(ends, default=len(after))].rstrip()
+    return [text] if text else []
+
+
 def _rendered(tokenizer: PreTrainedTokenizerBase, chat: list[dict[str, Any]], add_generation_prompt: bool) -> str:
     return str(
         tokenizer.apply_chat_template(

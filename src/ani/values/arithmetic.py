@@ -1,0 +1,17 @@
+"""Results of written calculations: behind an equals sign, and behind a question or an order."""
+
+from ani.values.calculations import calculation_asked, calculation_before
+from ani.values.value import Known, Value
+
+
+class Arithmetic(Value):
+    """The calculations that `ani.values.calculations` understands."""
+
+    name = "arithmetic"
+    triggers = ("=", "＝", "≈", "\\approx", "equals", "is equal to", "are equal to")
+
+    def known(self, text: str) -> Known | None:
+        """The result of the calculation that stands before a sign at the end, or that a question at the end is for."""
+        sign = next(filter(text.endswith, self.triggers), None)
+        found = calculation_before(text, len(text) - len(sign)) if sign else calculation_asked(text, len(text))
+        return Known(found.value, found.text, found.start, found.currency) if found else None
