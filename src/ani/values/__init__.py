@@ -1,0 +1,1 @@
+"""What may be injected: exact values that a text makes known."""
