@@ -34,7 +34,7 @@ def test_rounding_is_half_away_from_zero(value: Fraction, places: int) -> None:
     rounded = of(value).rounded(places)
     with localcontext(prec=200):
         expected = (Decimal(value.numerator) / value.denominator).quantize(Decimal(1).scaleb(-places), "ROUND_HALF_UP")
-    assert rounded == format(abs(expected) if not expected else expected, "f")
+    assert rounded == format(expected or abs(expected), "f")
 
 
 @given(rationals)
