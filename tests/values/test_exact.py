@@ -1,0 +1,156 @@
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ani.values.exact import MAX_WHOLE, PI, SURE_PLACES, E, Exact
+
+of = Exact.of
+
+
+def sqrt(value: int) -> Exact:
+    return of(value).root(2)
+
+
+rationals = st.fractions(max_denominator=10**6) | st.integers(-(10**40), 10**40).map(Fraction)
+places = st.integers(0, 30)
+
+
+@given(rationals, places)
+def test_digits_are_those_of_long_division(value: Fraction, places: int) -> None:
+    exact = of(value)
+    assert exact.rational == value and exact.negative == (value < 0)
+    written = Fraction(int(exact.whole + exact.fraction(places)), 10**places)
+    assert 0 <= abs(value) - written < Fraction(1, 10**places)
+    assert len(exact.fraction(places)) == places
+    assert exact.fraction(places) == exact.fraction(places + 5)[:places]
+
+
+@given(rationals, places)
+def test_rounding_is_half_away_from_zero(value: Fraction, places: int) -> None:
+    rounded = of(value).rounded(places)
+    with localcontext(prec=200):
+        expected = (Decimal(value.numerator) / value.denominator).quantize(Decimal(1).scaleb(-places), "ROUND_HALF_UP")
+    assert rounded == format(expected or abs(expected), "f")
+
+
+@given(rationals)
+def test_where_a_number_ends(value: Fraction) -> None:
+    ends = of(value).ends
+    if ends is None:
+        assert any(value.denominator % p == 0 for p in sympy.primefactors(value.denominator) if p not in (2, 5))
+    else:
+        assert (value * 10**ends).denominator == 1
+        assert not ends or (value * 10 ** (ends - 1)).denominator != 1
+
+
+@given(rationals, rationals)
+def test_arithmetic_is_that_of_fractions(a: Fraction, b: Fraction) -> None:
+    x, y = of(a), of(b)
+    assert [(x + y).rational, (x - y).rational, (x * y).rational, (-x).rational] == [a + b, a - b, a * b, -a]
+    if b:
+        assert (x / y).rational == a / b
+    assert (x == y) == (a == b) and (a != b or hash(x) == hash(y))
+
+
+@pytest.mark.parametrize(
+    ("exact", "value"),
+    [
+        (sqrt(16), 4),
+        (of(Fraction(9, 4)).root(2), Fraction(3, 2)),
+        ((of(2) * sqrt(3)) ** of(2), 12),
+        (sqrt(12) * sqrt(3), 6),
+        (sqrt(8) / sqrt(2), 2),
+        ((of(1) + sqrt(2)) * (of(1) - sqrt(2)), -1),
+        (of(-8).root(3), -2),
+        (of(8) ** of(Fraction(2, 3)), 4),
+        (of(Fraction(1, 4)) ** of(Fraction(-1, 2)), 2),
+        (of(2).root(3) ** of(3), 2),
+        (sqrt(7) - sqrt(7), 0),
+        (PI * of(4) / PI, 4),
+        ((PI / of(6)).sin(), Fraction(1, 2)),
+        ((PI * of(Fraction(-7, 3))).cos(), Fraction(1, 2)),
+        ((PI * of(Fraction(3, 4))).tan(), -1),
+        (PI.sin(), 0),
+        (of(0).cos(), 1),
+        (of(0).exp(), 1),
+        (of(1).ln(), 0),
+        (E.ln(), 1),
+        ((E ** of(-3)).ln(), -3),
+        (E ** of(2) / E - E, 0),
+        (of(8).ln() / of(2).ln(), 3),
+        (of(Fraction(1, 27)).ln() / of(9).ln(), Fraction(-3, 2)),
+    ],
+)
+def test_reals_that_come_out_rational(exact: Exact, value: Fraction | int) -> None:
+    assert exact.decided().rational == value
+
+
+@pytest.mark.parametrize(
+    ("exact", "value"),
+    [
+        (sqrt(2), sympy.sqrt(2)),
+        (-sqrt(2) / of(3), -sympy.sqrt(2) / 3),
+        (of(Fraction(2, 3)).root(5), sympy.Rational(2, 3) ** sympy.Rational(1, 5)),
+        (of(2).root(50), 2 ** sympy.Rational(1, 50)),
+        (of(1) / (sqrt(2) + sqrt(3)), 1 / (sympy.sqrt(2) + sympy.sqrt(3))),
+        ((of(1) + sqrt(2)).root(2), sympy.sqrt(1 + sympy.sqrt(2))),
+        (of(2) ** sqrt(2), 2 ** sympy.sqrt(2)),
+        (PI * of(10**40), sympy.pi * 10**40),
+        (E ** of(-40), sympy.exp(-40)),
+        (of(Fraction(1, 3)).exp(), sympy.exp(sympy.Rational(1, 3))),
+        (of(5).ln() * of(7).ln(), sympy.log(5) * sympy.log(7)),
+        (PI.ln(), sympy.log(sympy.pi)),
+        (of(1).sin(), sympy.sin(1)),
+        ((PI / of(5)).sin(), sympy.sin(sympy.pi / 5)),
+        ((PI * of(Fraction(8, 7))).cos(), sympy.cos(sympy.pi * 8 / 7)),
+        (of(2).tan(), sympy.tan(2)),
+        (of(1000).ln() / of(12).ln(), sympy.log(1000) / sympy.log(12)),
+    ],
+)
+def test_digits_of_reals(exact: Exact, value: sympy.Expr) -> None:
+    near = Fraction(str(value.evalf(400)))
+    assert exact.decided().rational is None and exact.ends is None and exact.negative == (near < 0)
+    for places in (0, 1, 30, 3 * SURE_PLACES):
+        written = Fraction(int(exact.whole + exact.fraction(places)), 10**places)
+        assert 0 < abs(near) - written < Fraction(1, 10**places)
+        assert abs(Fraction(exact.rounded(places)) - near) < Fraction(1, 2 * 10**places)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: of(1) / of(0),
+        lambda: of(1) / (sqrt(2) - sqrt(2)),
+        lambda: of(-2).root(2),
+        lambda: of(-8) ** of(Fraction(1, 3)),
+        lambda: of(0) ** of(0),
+        lambda: of(0) ** of(-1),
+        lambda: of(0).ln(),
+        lambda: of(-1).ln(),
+        lambda: (PI / of(2)).tan(),
+        lambda: (of(6).ln() - of(2).ln() - of(3).ln()).decided(),
+        lambda: of(1) / (of(6).ln() - of(2).ln() - of(3).ln()),
+        lambda: of(10**MAX_WHOLE).decided(),
+        lambda: of(10**400),
+        lambda: of(Decimal("1e999999999")),
+        lambda: of(9) ** of(9) ** of(9),
+        lambda: of(8192).root(13),
+        lambda: of(1000).exp().exp().exp(),
+        lambda: (of(1) + sqrt(2)) * (of(1) + sqrt(3)) * (of(1) + sqrt(5)) * (of(1) + sqrt(7)),
+    ],
+)
+def test_what_does_not_exist_or_is_undecided_or_too_large_is_no_number(make) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ArithmeticError):
+        make()
+
+
+def test_signs_and_zeros() -> None:
+    small = of(Fraction(-1, 800))
+    assert (small.whole, small.fraction(5), small.ends, small.negative) == ("0", "00125", 5, True)
+    assert [small.rounded(p) for p in (0, 2, 3, 4)] == ["0", "0.00", "-0.001", "-0.0013"]
+    assert of(Decimal("-12.345")).rounded(2) == "-12.35" and of(-12).rounded(0) == "-12"
+    assert of(Fraction(10, 3)).ends is None and of(7).ends == 0 and of(0).fraction(3) == "000"
