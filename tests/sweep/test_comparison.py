@@ -1,13 +1,10 @@
 import json
-import multiprocessing
-import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from importlib.machinery import ModuleSpec
 from io import StringIO
 from pathlib import Path
@@ -18,23 +15,24 @@ import psutil
 import pytest
 import torch
 import yaml
-from ani.cells import Cell
-from ani.tasks import Posed
 from filelock import FileLock
 from rich.console import Console
 
 import ani
-from ani import cells, comparison
 from ani.errors import InputError, TrainingFailed
+from ani.evaluation.run import LoadedTask
 from ani.evaluation.tasks.gate_shares import GateShares
 from ani.evaluation.tasks.gating import Gating
 from ani.evaluation.tasks.inspected import Inspected
-from ani.results.files import TRAINING_LOG, read_run
-from ani.settings import load_settings, save_settings
-from ani.training import run as run_module
+from ani.results.files import SELECTION, TRAINING_LOG, read_run
+from ani.settings import load_settings
+from ani.sweep import plan as plan_module
+from ani.sweep import run as run_module
+from ani.sweep import runs
+from ani.sweep.plan import Comparison, SweepRun, evaluation_tasks, variant_recipes
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
-from ani.training.recipe import Recipe, load_recipe
+from ani.training.recipe import load_recipe
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -90,9 +88,15 @@ def compare(write: Write) -> Compare:
     """Carry it out; keyword arguments are changes to it, `console` apart."""
 
     def compare(*overrides: str, console: Console | None = None, **changes: Any) -> Path:
-        return comparison.run_comparison(write(**changes), console or Console(file=StringIO()), overrides)
+        return run_module.run_comparison(write(**changes), console or Console(file=StringIO()), overrides)
 
     return compare
+
+
+def place(folder: Path, variant: str, seed: int = 0) -> Path:
+    """The folder of a run, which there must be one of."""
+    (found,) = folder.glob(f"runs/{variant}/seed-{seed}-????????")
+    return found
 
 
 def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
@@ -109,7 +113,7 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     assert page == folder / "report.html"
     results = {"arithmetic.jsonl", "gating.jsonl", "language.jsonl"}
-    names = {*results, "comparison.md", "comparison.yaml", "report.html", "run.json", "cells"}
+    names = {*results, "comparison.md", "comparison.yaml", "report.html", "run.json", "runs"}
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
 
     answers = read(folder / "arithmetic.jsonl")
@@ -134,7 +138,7 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
 
     adapters, examples = set(), []
     for variant, seed in CELLS:
-        training = folder / "cells" / variant / f"seed-{seed}" / "training"
+        training = place(folder, variant, seed) / "training"
         assert not list(training.glob("checkpoint-*"))
         assert len(read(training / TRAINING_LOG)) == 4
         adapters.add((training / ADAPTER / "ani.safetensors").read_bytes())
@@ -163,75 +167,61 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
     compare(output=str(unbroken))
     original = Gating.answer
 
-    def in_the_second_cell(*args: Any, **kwargs: Any) -> Any:
-        begun = "late" in {path.parts[-2] for path in folder.glob("cells/*/seed-*")}
-        return (interrupted if begun else original)(*args, **kwargs)
+    def in_the_second_run(*args: Any, **kwargs: Any) -> Any:
+        return (interrupted if [*folder.glob("runs/late/*")] else original)(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Gating, "answer", in_the_second_cell)
+        patch.setattr(Gating, "answer", in_the_second_run)
         with pytest.raises(KeyboardInterrupt):
             compare()
-    late = folder / "cells" / "late" / "seed-0"
-    assert {path.name for path in late.iterdir()} == {"training", "arithmetic.jsonl"}
+    late = place(folder, "late")
+    assert {"training", "arithmetic.jsonl", "run.json"} <= {path.name for path in late.iterdir()}
+    assert not (late / "gating.jsonl").exists()
 
-    finished = files_of(folder / "cells")
+    finished = files_of(folder / "runs")
+    (run,) = (file for file in finished if file.match("late/*/run.json"))  # says when and by what it was asked last
+    del finished[run]
+    finished = {path: file for path, file in finished.items() if not path.name.endswith(".answers.jsonl")}
     with monkeypatch.context() as patch:
-        patch.setattr(cells, "training_lines", lambda console: interrupt_at(3))
+        patch.setattr(runs, "training_lines", lambda console: interrupt_at(3))
         with pytest.raises(KeyboardInterrupt):
             compare()
-    assert (folder / "cells" / "early" / "seed-1" / "training" / "checkpoint-2").is_dir()
-    assert finished.items() <= files_of(folder / "cells").items()
+    assert (place(folder, "early", 1) / "training" / "checkpoint-2").is_dir()
+    assert finished.items() <= files_of(folder / "runs").items()
     assert (late / "gating.jsonl").is_file()
 
     compare()
-    assert finished.items() <= files_of(folder / "cells").items()
+    assert finished.items() <= files_of(folder / "runs").items()
     for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl", "comparison.md"):
         assert (folder / name).read_text().replace("results", "unbroken") == (unbroken / name).read_text()
-    assert [line["step"] for line in read(folder / "cells/early/seed-1/training" / TRAINING_LOG)] == [1, 2, 3, 4]
+    log = read(place(folder, "early", 1) / "training" / TRAINING_LOG)
+    assert [line["step"] for line in log] == [1, 2, 3, 4]
 
     with monkeypatch.context() as patch:
-        for step in ("train", "load_model", "ask"):
-            patch.setattr(cells, step, interrupted)
+        patch.setattr(run_module, "carry_out", interrupted)
         compare()
 
 
-def test_cells_that_find_their_layer_probe_once(
+def test_runs_that_find_their_layer_probe_once(
     compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    probed: list[str] = []
+    real = runs.probe
+
     def counted(*args: Any, **kwargs: Any) -> Any:
-        probed.append(1)
+        probed.append(kwargs["policy"])
         return real(*args, **kwargs)
 
-    probed: list[int] = []
-    real = run_module.probe
-    monkeypatch.setattr(run_module, "probe", counted)
+    monkeypatch.setattr(runs, "probe", counted)
     auto = {"overrides": ["ani.layer=auto", "probe.sentences=240"], "variants": {"a": [], "b": ["ani.penalty=0"]}}
-    auto["variants"] |= {"c": ["ani.policy=after"]}  # which is probed elsewhere
+    auto["variants"] |= {"c": ["ani.policy=after"], "d": ["method=sft"]}  # c is probed elsewhere, d not at all
     compare(seeds=[0], **auto)
-    assert probed == [1, 1]
-    cells = [tmp_path / "results" / "cells" / name / "seed-0" / "training" for name in "abc"]
-    found = [json.loads((cell / "probe" / "selection.json").read_text()) for cell in cells]
-    used = [json.loads((cell / ADAPTER / "ani_config.json").read_text())["layer"] for cell in cells]
+    assert probed == ["terminal", "after"]
+    trained = [place(tmp_path / "results", name) / "training" for name in "abc"]
+    found = [json.loads((each / "probe" / SELECTION).read_text()) for each in trained]
+    used = [json.loads((each / ADAPTER / "ani_config.json").read_text())["layer"] for each in trained]
     assert used == [each["layer"] for each in found] and used[0] == used[1]
     assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
-
-
-@pytest.mark.parametrize("policy", ["terminal", "after"])
-def test_only_a_probe_for_the_same_policy_is_reused(
-    tiny_recipe: Callable[..., Path], tmp_path: Path, policy: str
-) -> None:
-    def recipe(*overrides: str) -> Recipe:
-        return load_recipe(tiny_recipe(), overrides)
-
-    base = recipe("ani.layer=auto", "ani.policy=terminal")
-    untrained = Cell("forced", None, recipe("method=forced"), tmp_path / "forced")
-    found = {"output": str(tmp_path / "own" / "training")}
-    own = recipe("ani.layer=auto", f"ani.policy={policy}").model_copy(update=found)
-    (tmp_path / "probe").mkdir()
-    (tmp_path / "probe" / "selection.json").touch()
-    cell = Cell("own", 0, own, tmp_path / "own")
-    cells.reuse_probe(cell, [untrained, cell], base, tmp_path)
-    assert (cell.training / "probe" / "selection.json").exists() == (policy == "terminal")
 
 
 @pytest.mark.parametrize(("values", "asked"), [("literals", 3), ("results", 2), ("both", 3)])
@@ -240,9 +230,9 @@ def test_a_gate_for_results_alone_is_not_asked_about_roles(
 ) -> None:
     recipe = load_recipe(tiny_recipe(), ["ani.policy=after", f"ani.values={values}"])
     tasks = Gating(count=1), GateShares(texts=["gsm8k"]), Inspected(texts=["12 + 30 ="])
-    posed = [Posed(task, []) for task in tasks]
-    assert len(Cell("own", 0, recipe, tmp_path).asked(posed)) == asked
-    assert Cell("reference", None, recipe, tmp_path).asked(posed) == []
+    loaded = [LoadedTask(task, []) for task in tasks]
+    assert len(SweepRun("own", 0, recipe, tmp_path).asked(loaded)) == asked
+    assert SweepRun("reference", None, recipe, tmp_path).asked(loaded) == []
 
 
 def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:
@@ -254,32 +244,39 @@ def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path:
     assert {"layers.jsonl", "selection.json", "probe"} <= {path.name for path in (tmp_path / "results").iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("override", "key"),
-    [
-        ("evaluation.gating.count=6", "evaluation"),
-        ("variants.late=[ani.layer=0]", "variant late"),
-        ("overrides=[seed=3]", "base and variant early and variant late"),
-    ],
-)
-def test_another_comparison_in_the_same_folder_is_refused(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, key: str
+def test_another_recipe_makes_another_run_and_other_questions_are_asked_of_the_same(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = tmp_path / "results"
+    small: dict[str, Any] = {"seeds": [0], "reference": False, "baseline": None}
+    compare(**small)
+    before = files_of(folder / "runs")
+    asked: list[str] = []
+    original = runs.answer
+
+    def asking(loaded: list[LoadedTask], *args: Any, name: str, **options: Any) -> Any:
+        asked.extend(f"{name}: {each.task.name}" for each in loaded)
+        return original(loaded, *args, name=name, **options)
+
+    monkeypatch.setattr(runs, "answer", asking)
     with monkeypatch.context() as patch:
-        patch.setattr(cells, "train", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            compare()
-    before = files_of(tmp_path / "results")
-    assert Path("cells/reference/arithmetic.jsonl") in before
-    results = str(tmp_path / "results")
-    refused(lambda: compare(override), f"{results} holds another comparison, with other {key};")
-    assert files_of(tmp_path / "results") == before
+        patch.setattr(runs, "train", interrupted)  # both are trained
+        compare("evaluation.gating.count=6", **small)
+    assert asked == ["early, seed 0: gating", "late, seed 0: gating"]
+    assert len({record["text"] for record in read(folder / "gating.jsonl")}) == 6
+    compare("variants.late=[ani.layer=0]", **small)
+    assert len([*folder.glob("runs/late/seed-0-*")]) == 2 and len([*folder.glob("runs/early/*")]) == 1
+    now = files_of(folder / "runs")
+    assert {path: file for path, file in before.items() if path.suffix == ".safetensors"}.items() <= now.items()
+    monkeypatch.setattr(run_module, "carry_out", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(**small)  # five sentences again: the answers to six were written over
 
 
 def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "results"
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
-    before = files_of(folder / "cells")
+    before = files_of(folder / "runs")
     assert (folder / TRAINING_LOG).exists()
     methods = {
         **{name: [f"method={name}"] for name in ("sft", "numerologic", "forced")},
@@ -291,58 +288,65 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
         "variant 'forced' trains nothing, so it is the same with every seed",
     )
     compare(seeds=[0], variants=methods, more_seeds={"sft": [3]}, baseline="sft")
-    assert not (folder / "cells" / "forced" / "training").exists() and not (folder / TRAINING_LOG).exists()
-    assert {path: file for path, file in files_of(folder / "cells").items() if path in before} == before
+    assert not [*folder.glob("runs/forced*/training")] and not (folder / TRAINING_LOG).exists()
+    assert {path: file for path, file in files_of(folder / "runs").items() if path in before} == before
     found = {(record["seed"], record["run"]) for record in read(folder / "arithmetic.jsonl")}
     assert found == {(None, "reference"), (None, "forced"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
     gated = {record["run"] for record in read(folder / "gating.jsonl")}
     assert gated == {"early"}  # the others have no gate
-    monkeypatch.setattr(cells, "train", interrupted)  # nothing is left to do
+    monkeypatch.setattr(run_module, "carry_out", interrupted)  # nothing is left to do
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
-    refused(lambda: compare(seeds=[0], variants={"sft": ["ani.layer=1"]}, baseline=None), "other variant sft;")
 
 
 def test_what_another_comparison_has_is_taken(
     compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variants = {"ours": ["ani.layer=1"], "sft": ["method=sft"]}
-    compare(seeds=[0], variants=variants, baseline=None)
-    one, two = tmp_path / "results", tmp_path / "again"
-    (one / "cells" / "sft" / "seed-0" / "language.jsonl").unlink()
-    asked: list[tuple[str, str]] = []
-    ask = cells.ask
+    data, printed = tmp_path / "sums.jsonl", StringIO()
 
-    def asking(posed: list[Posed], *args: Any, of: str, **options: Any) -> None:
-        asked.extend((of, each.task.name) for each in posed)
-        ask(posed, *args, of=of, **options)
+    def write_sums(first: int) -> None:
+        write_lines(data, *({"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(first, first + 20)))
 
-    monkeypatch.setattr(cells, "ask", asking)
-    monkeypatch.setattr(cells, "train", interrupted)
-    changes: dict[str, Any] = {"output": str(two), "reuse": str(tmp_path), "seeds": [0], "baseline": None}
-    # A probe's settings say nothing about a cell whose layer is known; only the problems of one task are others.
-    changes["overrides"] = ["lora.dropout=0", "probe.sentences=9"]
-    with pytest.raises(KeyboardInterrupt):  # the last cell has another recipe
-        compare("evaluation.arithmetic.count=2", **changes, variants={**variants, "third": ["ani.layer=0"]})
-    assert asked == [
-        ("reference", "arithmetic"),
-        ("ours, seed 0", "arithmetic"),
-        ("sft, seed 0", "arithmetic"),
-        ("sft, seed 0", "language"),
-    ]
-    for cell in ("ours", "sft"):
-        taken, own = (weights_of(each / "cells" / cell / "seed-0" / "training" / ADAPTER) for each in (one, two))
+    settings: dict[str, Any] = {
+        "overrides": ["lora.dropout=0", f"data=[{{kind: jsonl, path: {data}}}]"],
+        "variants": {"early": ["ani.layer=1"]},
+        "seeds": [0],
+        "reference": False,
+        "baseline": None,
+    }
+
+    def again(name: str, **changes: Any) -> None:
+        changes = {**settings, "output": str(tmp_path / name), "reuse": str(tmp_path), **changes}
+        compare(console=Console(file=printed, width=200), **changes)
+
+    write_sums(10)
+    compare(**settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "train", interrupted)
+        # A probe's settings say nothing about a run whose layer is known; the variant may have another name.
+        overrides = [*settings["overrides"], "probe.sentences=9"]
+        again("same", overrides=overrides, variants={"other-name": ["ani.layer=1"]})
+        assert f"other-name, seed 0: taken from {tmp_path / 'results'}" in printed.getvalue()
+        one, two = place(tmp_path / "results", "early"), place(tmp_path / "same", "other-name")
+        taken, own = (weights_of(each / "training" / ADAPTER) for each in (one, two))
         assert taken and all(torch.equal(taken[name], own[name]) for name in taken | own)
-    place = Path("cells") / "ours" / "seed-0" / "gating.jsonl"
-    assert (two / place).read_bytes() == (one / place).read_bytes()
-    assert not (two / "cells" / "third").exists()
-
+        assert (one / "gating.jsonl").read_bytes() == (two / "gating.jsonl").read_bytes()
+        with pytest.raises(KeyboardInterrupt):
+            again("other-seed", seeds=[1])
+        write_sums(11)
+        with pytest.raises(KeyboardInterrupt):
+            again("other-data")
+        with pytest.raises(KeyboardInterrupt):
+            compare(**settings)
+        write_sums(10)
+        patch.setattr(plan_module, "code_version", lambda: "0.0 of tomorrow")
+        with pytest.raises(KeyboardInterrupt):
+            again("other-code")
     # Answers go with the weights that gave them.
-    config = two / "cells" / "ours" / "seed-0" / "training" / ADAPTER / "ani_config.json"
+    config = place(tmp_path / "results", "early") / "training" / ADAPTER / "ani_config.json"
     config.write_text(config.read_text().replace('"weights_sha256": "', '"weights_sha256": "0'))
-    (two / place).unlink()
+    (config.parents[2] / "gating.jsonl").unlink()
     with pytest.raises(InputError, match=r"ani\.safetensors"):
-        compare("evaluation.arithmetic.count=2", **changes, variants=variants)
-    assert not (two / place).exists()
+        compare(**settings)
 
 
 def test_another_budget_is_told(compare: Compare, tmp_path: Path) -> None:
@@ -383,7 +387,7 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     assert len(set(ids)) == 3 and min(ids) >= 5  # the first five are the examples
     assert [(r["run"], r["seed"], r["id"]) for r in records] == [(*cell, i) for cell in cells for i in ids]
     assert len({tuple(record["output"]) for record in records}) == 9
-    assert not list(folder.rglob("*.answers"))
+    assert not list(folder.rglob("*.answers.jsonl"))
     share = sum(record["correct"] for record in records[3:]) / 6
     reference = sum(record["correct"] for record in records[:3]) / 3
     markdown = (folder / "comparison.md").read_text()
@@ -393,17 +397,59 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
 
 
-def test_two_processes_ask_what_one_asks(compare: Compare, write: Write, tmp_path: Path) -> None:
-    small: dict[str, Any] = {"seeds": [0], "variants": {"early": ["ani.layer=1"]}, "reference": False, "baseline": None}
-    compare(**small)
-    path = write(**small, output=str(tmp_path / "two"))
-    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "gating, sentences, early, seed 0" in done.stdout
+SMALL: dict[str, Any] = {"seeds": [0], "variants": {"early": ["ani.layer=1"]}, "reference": False, "baseline": None}
+
+
+def commanded(path: Path, **options: Any) -> subprocess.Popen[str]:
+    """`ani compare`, whose runs are processes of their own."""
+    command = [sys.executable, "-m", "ani.cli", "compare", str(path)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent, **options
+    )
+
+
+def test_runs_in_processes_of_their_own_are_those_of_this_one(compare: Compare, write: Write, tmp_path: Path) -> None:
+    """One of them fails: the others go on, and the exit code says so."""
+    compare(**SMALL)
+    bad = write_lines(tmp_path / "bad.jsonl", {"prompt": "12"})  # is read when its turn comes
+    variants = {"bad": [f"data=[{{kind: jsonl, path: {bad}}}]"], "early": ["ani.layer=1"]}
+    path = write(**{**SMALL, "variants": variants}, output=str(tmp_path / "two"))
+    process = commanded(path)
+    out, error = process.communicate()
+    assert process.returncode == 1, error
+    assert "bad.jsonl, line 1: no 'completion'" in error and "bad, seed 0 failed, as said above" in error
+    assert "gating, sentences, early, seed 0" in out
     for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl"):
         assert (tmp_path / "two" / name).read_text() == (tmp_path / "results" / name).read_text()
-    assert not list((tmp_path / "two").rglob("*.answers"))
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_the_process_of_a_run_ends_with_the_command(write: Write, tmp_path: Path, ended_by: signal.Signals) -> None:
+    if ended_by == signal.SIGKILL and sys.platform != "linux":
+        pytest.skip("needs /proc: only Linux tells a process that its parent was killed")
+    path = write(**SMALL, overrides=["training.steps=100000", "training.save_every=100000"])
+    process = commanded(path)
+    while not (own := psutil.Process(process.pid).children()):
+        assert process.poll() is None
+        time.sleep(0.1)
+    while not [*tmp_path.glob("results/runs/early/*/training/*.jsonl")]:
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(ended_by)
+    _, error = process.communicate()
+    own[0].wait(60)
+    assert process.returncode == (143 if ended_by == signal.SIGTERM else -ended_by), error
+
+
+def test_a_run_whose_process_is_killed_is_named(write: Write, tmp_path: Path) -> None:
+    process = commanded(write(**SMALL))
+    while not (own := psutil.Process(process.pid).children()):
+        assert process.poll() is None
+        time.sleep(0.1)
+    own[0].kill()
+    _, error = process.communicate()
+    assert process.returncode == 1
+    assert "the process of early, seed 0 was ended by signal 9; is there memory for it?" in error
 
 
 def test_benchmarks_are_answered_as_they_would_be_served(
@@ -435,30 +481,11 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     assert "; gsm8k by vLLM on merged weights in" in said and ", of xval by transformers on the same." in said
     assert "xval, seed 0: by transformers, not vLLM (" in said and "ours, seed 0: by transformers" not in said
     assert [record["run"] for record in served] == ["ours"] * 3 + ["xval"] * 3
-    assert not list(folder.rglob("merged")) and not list(folder.rglob("*.answers"))
-    runs = [read_run(folder / "cells" / name / "seed-0") for name in ("ours", "xval")]
-    assert [run and run.backend for run in runs] == ["vllm", "transformers"]
+    assert not list(folder.rglob("merged")) and not list(folder.rglob("*.answers.jsonl"))
+    found = [read_run(place(folder, name)) for name in ("ours", "xval")]
+    assert [run and run.backend for run in found] == ["vllm", "transformers"]
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "gsm8k by vLLM on merged weights in" in page and "Backend" not in page
-    compare(**both)  # `auto` goes on as it was begun
-    refused(lambda: compare(backend="transformers", **both), "with other backend")
-
-    again = tmp_path / "again"
-    compare(output=str(again), reuse=str(tmp_path), **settings)  # trained already, answered otherwise
-    outputs = [record["output"] for record in read(again / "gsm8k.jsonl")]
-    assert outputs == [record["output"] for record in served[:3]]
-
-    # What vLLM can't serve, several processes share; they answer alike.
-    (folder / "cells" / "xval" / "seed-0" / "gsm8k.jsonl").unlink()  # else its answers would be taken
-    alone = {**settings, "variants": {"xval": both["variants"]["xval"]}, "backend": "vllm"}
-    path = write(output=str(tmp_path / "shared"), reuse=str(tmp_path), **alone)
-    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "by transformers, not vLLM" in done.stdout and "gsm8k, questions, xval, seed 0: 3 in" in done.stdout
-    outputs = [record["output"] for record in read(tmp_path / "shared" / "gsm8k.jsonl")]
-    assert outputs == [record["output"] for record in served[3:]]
-    assert not list((tmp_path / "shared").rglob("merged"))
 
 
 def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
@@ -472,89 +499,13 @@ def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
     assert not (tmp_path / "results").exists()
 
 
-def test_other_data_or_another_program_is_not_taken(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, printed = tmp_path / "sums.jsonl", StringIO()
-
-    def write_sums(first: int) -> None:
-        write_lines(data, *({"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(first, first + 20)))
-
-    settings: dict[str, Any] = {
-        "overrides": ["lora.dropout=0", f"data=[{{kind: jsonl, path: {data}}}]"],
-        "variants": {"early": ["ani.layer=1"]},
-        "seeds": [0],
-        "reference": False,
-        "baseline": None,
-    }
-
-    def again(name: str) -> None:
-        compare(output=str(tmp_path / name), reuse=str(tmp_path), console=Console(file=printed, width=200), **settings)
-
-    write_sums(10)
-    compare(**settings)
-    monkeypatch.setattr(cells, "train", interrupted)
-    again("same")
-    assert f"taken from {tmp_path / 'results'}" in printed.getvalue()
-    write_sums(11)
-    refused(lambda: compare(**settings), f"{data} has changed since the comparison in", "name another output")
-    with pytest.raises(KeyboardInterrupt):
-        again("other-data")
-    write_sums(10)
-    monkeypatch.setattr(comparison, "code_version", lambda: "0.0 of tomorrow")
-    with pytest.raises(KeyboardInterrupt):
-        again("other-code")
-    assert f"nothing is taken from {tmp_path / 'same'}: ANI's code was another" in printed.getvalue()
-    compare(**settings)  # what is there stays, and is told
-    assert re.search(r"ANI's code changed .*, 0\.0 of tomorrow\.", (tmp_path / "results/comparison.md").read_text())
-
-
-def test_what_is_interrupted_takes_its_process_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Future, "result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        cells.by_itself(time.sleep, 10**6)
-    assert not multiprocessing.active_children()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
-def test_a_killed_process_takes_its_own_along(tmp_path: Path) -> None:
-    script, begun = tmp_path / "script.py", tmp_path / "begun"
-    script.write_text(
-        f"""
-import os, time
-from ani import cells
-
-def work():
-    with open({str(begun) + "."!r}, "w") as file:
-        file.write(str(os.getpid()))
-    os.rename({str(begun) + "."!r}, {str(begun)!r})
-    time.sleep(10**6)
-
-if __name__ == "__main__":
-    cells.by_itself(work)
-"""
-    )
-    with subprocess.Popen([sys.executable, script]) as parent:
-        while not begun.exists():
-            assert parent.poll() is None
-            time.sleep(0.1)
-        own = psutil.Process(int(begun.read_text()))
-        parent.kill()
-    own.wait(60)
-
-
-def test_a_process_that_is_killed_is_told() -> None:
-    with pytest.raises(BrokenProcessPool):
-        cells.by_itself(os._exit, 1)
-
-
 def test_a_folder_of_something_or_somebody_else_is_refused(compare: Compare, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     with FileLock(tmp_path / "results" / ".lock"):
         refused(compare, "another process works on")
     assert not files_of(tmp_path / "results")
     (tmp_path / "results" / "arithmetic.jsonl").write_text("mine")
-    refused(compare, "is not empty and holds no comparison")
+    refused(compare, "is not empty and holds no comparison.yaml")
     assert files_of(tmp_path / "results").keys() == {Path("arithmetic.jsonl")}
 
 
@@ -562,7 +513,7 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
     def fail(*args: Any, **kwargs: Any) -> None:
         raise TrainingFailed("the loss is nan")
 
-    monkeypatch.setattr(cells, "train", fail)
+    monkeypatch.setattr(runs, "train", fail)
     with pytest.raises(TrainingFailed, match="early, seed 0: the loss is nan"):
         compare(reference=False, baseline=None)
 
@@ -625,19 +576,9 @@ def test_bad_comparisons_leave_nothing(compare: Compare, tmp_path: Path, overrid
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_shipped_comparisons_are_valid(path: Path, tmp_path: Path) -> None:
-    found = load_settings(path, comparison.Comparison)
-    plan = comparison._plan(found, comparison.evaluation_tasks(found, str(path)), path.parent)
-    assert list(plan.variants) == list(found.variants)
-    assert list(plan.evaluation) == list(found.evaluation)
-    save_settings(plan, tmp_path / "plan.yaml")
-    assert load_settings(tmp_path / "plan.yaml", comparison.Plan) == plan
-
-
-def test_benchmarks_are_named_like_every_task(write: Write) -> None:
-    def tasks(**evaluation: Any) -> Any:
-        return comparison.evaluation_tasks(load_settings(write(evaluation=evaluation), comparison.Comparison), "")
-
-    named = tasks(arithmetic={"count": 5}, gsm8k={"limit": 3}, math={}, mmlu=None)
-    assert [task.name for task in named] == ["arithmetic", "gsm8k", "math"]
-    assert (named[1].limit, named[2].limit) == (3, None)
+def test_shipped_comparisons_are_valid(path: Path) -> None:
+    found = load_settings(path, Comparison)
+    trained = [name for name, changes in found.variants.items() if "method=forced" not in changes]
+    assert list(variant_recipes(path)) == trained
+    wanted = [name for name, settings in found.evaluation.items() if settings is not None]
+    assert [task.name for task in evaluation_tasks(found, str(path))] == wanted

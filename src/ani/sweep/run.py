@@ -53,7 +53,10 @@ def run_comparison(
     """
     plan = load_plan(path, overrides)
     with only_process_in(plan.folder):
-        save_settings(plan.comparison, plan.folder / COMPARISON_FILE)
+        named = plan.folder / COMPARISON_FILE
+        if not named.is_file() and any(not entry.name.startswith(".") for entry in plan.folder.iterdir()):
+            raise InputError(f"{plan.folder} is not empty and holds no {COMPARISON_FILE}; name another output")
+        save_settings(plan.comparison, named)
         notes = notes_of(plan)
         for note in notes:
             console.print(note, highlight=False, markup=False)
