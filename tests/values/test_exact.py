@@ -82,7 +82,13 @@ def test_arithmetic_is_that_of_fractions(a: Fraction, b: Fraction) -> None:
         ((E ** of(-3)).ln(), -3),
         (E ** of(2) / E - E, 0),
         (of(8).ln() / of(2).ln(), 3),
-        (of(Fraction(1, 27)).ln() / of(9).ln(), Fraction(-3, 2)),
+        (of(40).log(10) + of(25).log(10), 3),
+        (of(Fraction(1, 27)).log(9), Fraction(-3, 2)),
+        (of(36).log(6), 2),
+        (of(6).log(36), Fraction(1, 2)),
+        (of(7).log(7), 1),
+        (of(59 * 61).log(59 * 61), 1),
+        (of(6).ln() - of(2).ln() - of(3).ln(), 0),
     ],
 )
 def test_reals_that_come_out_rational(exact: Exact, value: Fraction | int) -> None:
@@ -108,7 +114,8 @@ def test_reals_that_come_out_rational(exact: Exact, value: Fraction | int) -> No
         ((PI / of(5)).sin(), sympy.sin(sympy.pi / 5)),
         ((PI * of(Fraction(8, 7))).cos(), sympy.cos(sympy.pi * 8 / 7)),
         (of(2).tan(), sympy.tan(2)),
-        (of(1000).ln() / of(12).ln(), sympy.log(1000) / sympy.log(12)),
+        (PI.log(3), sympy.log(sympy.pi) / sympy.log(3)),
+        (of(1000).log(12), sympy.log(1000) / sympy.log(12)),
     ],
 )
 def test_digits_of_reals(exact: Exact, value: sympy.Expr) -> None:
@@ -132,8 +139,8 @@ def test_digits_of_reals(exact: Exact, value: sympy.Expr) -> None:
         lambda: of(0).ln(),
         lambda: of(-1).ln(),
         lambda: (PI / of(2)).tan(),
-        lambda: (of(6).ln() - of(2).ln() - of(3).ln()).decided(),
-        lambda: of(1) / (of(6).ln() - of(2).ln() - of(3).ln()),
+        lambda: ((PI * PI).ln() - of(2) * PI.ln()).decided(),
+        lambda: of(1) / ((PI * PI).ln() - of(2) * PI.ln()),
         lambda: of(10**MAX_WHOLE).decided(),
         lambda: of(10**400),
         lambda: of(Decimal("1e999999999")),

@@ -2,10 +2,10 @@
 
 A number is a sum of terms ``coefficient · factors``. The coefficient is a rational; the factors are roots of integers,
 π, e, and what a function makes of another exact number (``ln 3``, ``sin 1``). Sums and products are worked out on the
-terms, so that ``(2√3)² = 12``, ``√8 / √2 = 2`` and ``log₂ 8 = ln 8 / ln 2 = 3`` are found to be rational and not only
+terms, so that ``(2√3)² = 12``, ``√8 / √2 = 2`` and ``log 40 + log 25 = 3`` are found to be rational and not only
 nearly so; of a real's digits, balls of rising precision (FLINT's ``arb``, which bounds every error) decide.
 
-No digit of a real can be had that way where the real is rational without our knowing it: ``ln 6 − ln 2 − ln 3`` is a
+No digit of a real can be had that way where the real is rational without our knowing it: ``ln π² − 2 ln π`` is a
 ball around 0 at any precision. Such a number, as one that does not exist (``1 / 0``, ``√−2``), raises
 `ArithmeticError` when it is made. So does one that is out of bounds, as no text may cost more than some hundred
 microseconds: more than `MAX_BITS` bits in a coefficient, `MAX_TERMS` terms, `MAX_WHOLE` digits before the point.
@@ -33,12 +33,17 @@ _PRIMES = [n for n in range(2, 50) if all(n % d for d in range(2, n))]
 
 
 class Atom(NamedTuple):
-    """A root; or a constant of `arb`, or a method of it with the number that it is of."""
+    """A root; or a constant of `arb`, or a method of it with the number that it is of and another argument."""
 
     name: str
     of: "Exact | None" = None
-    degree: int = 0
-    """Of a root; 0: it is none."""
+    argument: int = 0
+    """Of a root the degree."""
+
+    @property
+    def degree(self) -> int:
+        """Of a root; 0: it is none."""
+        return self.argument if self.name == "root" else 0
 
 
 Monomial = frozenset[tuple[Atom, int]]
@@ -81,7 +86,9 @@ class Exact:
         return hash(self._terms)
 
     def __repr__(self) -> str:
-        return f"Exact({self.rational})" if self._rational is not None else f"Exact({self.rounded(10)}…)"
+        return (
+            f"Exact({self.rational})" if self._rational is not None else f"Exact({self._ball().str(10, radius=False)}…)"
+        )
 
     # --- its digits ---------------------------------------------------------------------------------------------------
 
@@ -153,7 +160,8 @@ class Exact:
                     if atom.degree:
                         term *= arb(power).root(atom.degree)
                     else:
-                        term *= getattr(atom.of._ball(bits) if atom.of else arb, atom.name)() ** power
+                        method = getattr(atom.of._ball(bits) if atom.of else arb, atom.name)
+                        term *= (method(atom.argument) if atom.argument else method()) ** power
                 ball += term
         if bits == _SURE_BITS:
             self._sure = ball
@@ -236,26 +244,35 @@ class Exact:
         if value is None or degree > MAX_DEGREE:
             return (self.ln() / Exact.of(degree)).exp()
         factors, outside = _product(
-            [(Atom("root", degree=degree), int(value.numerator * value.denominator ** (degree - 1)))]
+            [(Atom("root", None, degree), int(value.numerator * value.denominator ** (degree - 1)))]
         )
         return Exact({factors: outside / value.denominator})
 
     def ln(self) -> "Exact":
-        """The natural logarithm, in bases that are no powers, so that quotients of logarithms meet."""
+        """The natural logarithm; of a rational by those of its prime factors, so that logarithms meet."""
         if self.decided().negative or not self._terms:
             raise ArithmeticError("a logarithm of 0 or less")
-        if (value := self._rational) is not None:
-            if value == 1:
-                return Exact({})
-            inverse = value < 1
-            base, power = _smallest_base(1 / value if inverse else value)
-            coefficient = fmpq(-power if inverse else power)
-            return Exact({frozenset([(Atom("log", Exact({_ONE: base})), 1)]): coefficient})
+        if self._rational is not None:
+            powers = _prime_powers(self._rational)
+            return Exact({frozenset({(Atom("log", Exact.of(p)), 1)}): fmpq(power) for p, power in powers.items()})
         (factors, coefficient), *others = self._terms
         (atom, power), *rest = factors or ((_E, 0),)
         if coefficient == 1 and atom == _E and not others and not rest:
             return Exact.of(power)
         return self._applied("log")
+
+    def log(self, base: int) -> "Exact":
+        """The logarithm to a base above 1; of a rational by those of primes, of which the base's last one is left out."""
+        value = self.decided()._rational
+        if value is None or value <= 0 or base < 2:
+            return self.ln() / Exact.of(base).ln()
+        powers, (*others, (last, times)) = _prime_powers(value), _prime_powers(fmpq(base)).items()
+        share = fmpq(powers.pop(last, 0), times)
+        terms = {_ONE: share}
+        for prime, power in {**{p: 0 for p, _ in others}, **powers}.items():
+            coefficient = power - share * dict(others).get(prime, 0)
+            terms[frozenset({(Atom("log_base", Exact.of(prime), base), 1)})] = coefficient
+        return Exact(terms)
 
     def exp(self) -> "Exact":
         """e to the power of it."""
@@ -266,7 +283,7 @@ class Exact:
 
     def cos(self) -> "Exact":
         """The cosine of an angle in radians; of a multiple of π/4 or π/6 by roots."""
-        turn = self._in_pi()
+        turn = self.in_pi
         if turn is not None:
             turn = abs(turn - 2 * ((turn + 1) / 2).floor())  # 0 to 1 is half a turn
             sign, turn = (-1, 1 - turn) if 2 * turn > 1 else (1, turn)
@@ -276,7 +293,7 @@ class Exact:
 
     def sin(self) -> "Exact":
         """The sine of an angle in radians."""
-        if self._in_pi() is None:
+        if self.in_pi is None:
             return self._applied("sin")
         return (Exact({_PI: fmpq(1, 2)}) - self).cos()
 
@@ -284,7 +301,8 @@ class Exact:
         """The tangent of an angle in radians."""
         return self.sin() / self.cos()
 
-    def _in_pi(self) -> fmpq | None:
+    @property
+    def in_pi(self) -> fmpq | None:
         """How many times π it is, where that is rational."""
         if not self._terms:
             return fmpq(0)
@@ -354,12 +372,14 @@ def _extracted(radicand: int, degree: int) -> tuple[int, int]:
     return outside, radicand
 
 
-def _smallest_base(value: fmpq) -> tuple[fmpq, int]:
-    """(b, n) with value = bⁿ and the greatest n; of a value above 1."""
-    if not value.numerator.is_perfect_power():
-        return value, 1
-    for degree in range(value.height_bits(), 1, -1):
-        numerator, denominator = value.numerator.root(degree), value.denominator.root(degree)
-        if numerator**degree == value.numerator and denominator**degree == value.denominator:
-            return fmpq(numerator, denominator), degree
-    return value, 1
+def _prime_powers(value: fmpq) -> dict[int, int]:
+    """The powers of small primes in a positive rational, and what is left of it above and below its line."""
+    powers: dict[int, int] = {}
+    for side, power in ((int(value.numerator), 1), (int(value.denominator), -1)):
+        for prime in _PRIMES:
+            while side % prime == 0:
+                side //= prime
+                powers[prime] = powers.get(prime, 0) + power
+        if side > 1:
+            powers[side] = powers.get(side, 0) + power
+    return powers
