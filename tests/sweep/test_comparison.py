@@ -241,7 +241,7 @@ def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path:
     text = page.read_text(encoding="utf-8")
     assert "Which layer" in text
     assert "Layer sensitivity" in text
-    assert {"layers.jsonl", "selection.json", "probe"} <= {path.name for path in (tmp_path / "results").iterdir()}
+    assert {"layers.jsonl", "selection.json"} <= {path.name for path in (tmp_path / "results").iterdir()}
 
 
 def test_another_recipe_makes_another_run_and_other_questions_are_asked_of_the_same(

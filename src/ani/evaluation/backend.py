@@ -212,9 +212,9 @@ class TransformersBackend(Backend):
 
     @property
     def gates_numbers(self) -> bool:
-        from ani.injection.attach import number_locator
+        from ani.injection.attach import ani_module
 
-        return self.has_gate and number_locator(self.model).values != "results"
+        return self.has_gate and ani_module(self.model).config.reads_literals
 
     def _generate(
         self,

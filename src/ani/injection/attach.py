@@ -187,7 +187,7 @@ def has_gate(model: nn.Module) -> bool:
 
 def injects_results(model: nn.Module) -> bool:
     """Whether a module that injects results of calculations is attached to the model."""
-    return is_attached(model) and number_locator(model).values != "literals"
+    return is_attached(model) and number_locator(model).values in ("results", "both")
 
 
 def number_locator(model: nn.Module) -> NumberLocator:

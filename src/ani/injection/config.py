@@ -63,7 +63,12 @@ class InjectionSettings(EncoderSettings):
     @property
     def causal(self) -> bool:
         """Whether what a token carries depends on no later token, and so is the same in a prompt and an answer."""
-        return self.values == "results" or self.policy in ("running", "after")
+        return not self.reads_literals or self.policy in ("running", "after")
+
+    @property
+    def reads_literals(self) -> bool:
+        """Whether numbers as they are written are injected."""
+        return self.values in ("literals", "both")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -71,7 +71,7 @@ def inspect(
     locator = number_locator(model)
     encoded = tokenizer(prompt, add_special_tokens=around is None, return_offsets_mapping=True)
     token_ids = locator.whole_text(encoded["input_ids"])
-    numbers = locator.scanner.scan(token_ids) if locator.values != "results" else []
+    numbers = locator.scanner.scan(token_ids) if locator.reads_literals else []
     results = locator.results(token_ids)
     if not numbers and not results:
         return Decisions(text, gated)

@@ -7,16 +7,19 @@ all ask here, so they can't disagree.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ani.chat import message_ends
 from ani.encoders import build_encoder
-from ani.encoders.remainder import Carried, CarriedEncoder
+from ani.encoders.remainder import Carried
 from ani.injection.config import AniConfig
 from ani.numbers import Number, NumberScanner
 from ani.numbers.calculations import Calculation, Remainder
+from ani.values.digits import END
+from ani.values.pending import Pending, PendingReader
 
 UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
 """Values of `NumberBatch.roles`."""
@@ -99,6 +102,9 @@ class NumberLocator:
         self.hides_response = not config.causal and config.scope == "prompt"
         """Whether numbers of the response get nothing, in training as in generation."""
         self.values = config.values
+        self.reads_literals = config.reads_literals
+        self._unread = _Read(PendingReader(message_ends(tokenizer) if config.values == "pending" else ()))
+        self._read: dict[tuple[int, ...], _Read] = {}
         self.fraction_digits = config.fraction_digits
         self.value_of: Callable[[Calculation], Decimal] | None = None
         """What calculations are taken to come to (`ani.injection.inspection.replaced_results`); None: their results."""
@@ -124,7 +130,7 @@ class NumberLocator:
             token_ids: `PADDING` where there is no text.
             start: Tokens before it are context only.
         """
-        if self.values == "results":
+        if not self.reads_literals:
             return []
         if self.policy == "after":  # padding ends a number too, but is no token that could carry it
             ended = self.scanner.scan_ended(token_ids, start)
@@ -134,7 +140,7 @@ class NumberLocator:
             numbers = self.scanner.scan_running(token_ids, start) if running else self.scanner.scan(token_ids)
             found = [(number, number.last_token) for number in numbers if number.last_token >= start]
         if self.overflow == "skip":
-            found = [x for x in found if self.encoder.in_range(x[0].value)]
+            found = [x for x in found if cast(Any, self.encoder).in_range(x[0].value)]
         if self.substitutes:  # what else its tokens say would be lost, as the bracket of "(-5"
             found = [x for x in found if self._is_all_of_its_tokens(x[0], token_ids)]
         return found
@@ -162,7 +168,7 @@ class NumberLocator:
             roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. None:
                 `QUANTITATIVE` and `NOMINAL` are those that are forced open and shut.
         """
-        carried: list[Carried] = []
+        carried: list[Any] = []  # of `Carried`, or of `Pending`
         found: list[tuple[int, int, int, int]] = []
         starts = [start] * len(rows) if isinstance(start, int) else start
         if response is not None and self.hides_response:
@@ -175,6 +181,9 @@ class NumberLocator:
             forced = self.forced_of(token_ids) if self.forced_of is not None and roles is None else {}
             signs = equals_signs(self.results(token_ids)) if forced else {}
             results = self.results(token_ids, start=first)
+            for token, pending in self.pending(token_ids, start=first).items():
+                carried.append(pending)
+                found.append((row, token - first, self._role(pending, token_ids, token) if known else UNKNOWN_ROLE, 0))
             for number, at in self.find(token_ids, start=first):
                 opened = forced.get(number.last_token)
                 role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]
@@ -188,17 +197,54 @@ class NumberLocator:
                 role = next(before, _ROLE_OF_FORCED[forced.get(signs.get(token, PADDING))])
                 carried.append(Carried(upcoming=result.upcoming))
                 found.append((row, token - first, role, 0))
-        if isinstance(self.encoder, CarriedEncoder):
-            features = self.encoder.encode(carried)
-        else:
-            features = self.encoder.encode([each.literal or "" for each in carried])
+        if self.values == "literals":
+            carried = [each.literal or "" for each in carried]
+        features = self.encoder.encode(carried)
         columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
         return NumberBatch(columns[0], columns[1], features, columns[2], columns[3])
 
     def results(self, token_ids: Sequence[int], *, start: int = 0) -> dict[int, Remainder]:
         """What is still to be written of calculations' results, at tokens ≥ `start` of one row; `PADDING` where there
         is no text."""
-        if self.values == "literals":
+        if self.values not in ("results", "both"):
             return {}
         found = self.scanner.scan_results(token_ids, start, self.fraction_digits, self.value_of)
         return {token: remainder for token, remainder in found.items() if token_ids[token] != PADDING}
+
+    def pending(self, token_ids: Sequence[int], *, start: int = 0) -> dict[int, Pending]:
+        """The value that is pending at each token ≥ `start` of one row, where there is one; `PADDING` where there is no
+        text. What was read of a row is remembered, so that a row that goes on costs its new tokens alone."""
+        if self.values != "pending":
+            return {}
+        read = self._read.get(tuple(token_ids[:start]), self._unread)
+        reader = read.reader.copy()
+        pieces, begun = self.scanner.pieces(token_ids[read.tokens :], read.begun)
+        found = reader.feed(pieces)
+        if len(self._read) == _REMEMBERED:
+            del self._read[next(iter(self._read))]
+        self._read[tuple(token_ids)] = _Read(reader, begun, len(token_ids))
+        every = enumerate(found, read.tokens)
+        return {token: each for token, each in every if each and token >= start and token_ids[token] != PADDING}
+
+    def _role(self, pending: Pending, token_ids: Sequence[int], token: int) -> int:
+        """Quantitative where the next token writes the value's next digits, nominal where it writes something else."""
+        ((piece,), _) = self.scanner.pieces(token_ids[token + 1 : token + 2] or [PADDING])
+        digits = pending.next(len(piece))
+        if not piece.strip() or not digits or digits[0].character == END:
+            return UNKNOWN_ROLE
+        *first, last = zip(piece, digits, strict=False)
+        goes_on = len(piece) <= len(digits) and all(written == digit.character for written, digit in first)
+        return QUANTITATIVE if goes_on and last[0] in (last[1].character, last[1].last) else NOMINAL
+
+
+class _Read(NamedTuple):
+    """What was read of a row."""
+
+    reader: PendingReader
+    begun: bytes = b""
+    """Of a character that the last tokens have only begun."""
+    tokens: int = 0
+
+
+_REMEMBERED = 1024
+"""Rows whose reading is remembered: more than an engine's step has requests."""

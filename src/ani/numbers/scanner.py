@@ -145,6 +145,24 @@ class NumberScanner:
         pieces = (self._special_text.get(i, self._pieces[i]) for i in _as_list(token_ids))
         return _readable(_decode(b"".join(pieces)).replace(_NOTHING_DECODED, ""))
 
+    def pieces(self, token_ids: "TokenIds", before: bytes = b"") -> tuple[list[str], bytes]:
+        """What each token adds to the text, NUL characters for boundaries: a character comes with its last byte.
+
+        Args:
+            token_ids: Of a text, or of what follows `before`.
+            before: The bytes of a character that the tokens before have only begun.
+
+        Returns:
+            A text a token, and the bytes of a character that the last tokens have only begun.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(before)
+        found = [
+            decoder.decode(piece.replace(_NOTHING, BOUNDARY.encode()))
+            for piece in map(self._pieces.__getitem__, _as_list(token_ids))
+        ]
+        return found, decoder.getstate()[0]
+
     def scan(self, token_ids: "TokenIds") -> list[Number]:
         """All numbers of a complete text, from left to right (policy `terminal`); linear in its length."""
         pieces = list(map(self._pieces.__getitem__, _as_list(token_ids)))

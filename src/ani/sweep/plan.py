@@ -122,7 +122,7 @@ class SweepRun(NamedTuple):
         """The tasks that this model can be asked."""
         ani = self.recipe.ani
         gate = self.seed is not None and ani is not None and ani.gate != "open"
-        numbers = ani is not None and ani.values != "results"
+        numbers = ani is not None and ani.reads_literals
         wanted = [each for each in loaded if gate or not each.task.needs_gate]
         return [each for each in wanted if numbers or not each.task.gates_numbers]
 

@@ -1,0 +1,104 @@
+"""Pending values inside a model: read token by token, in whatever chunks, and the same with a cache and without."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ani
+from ani.chat import rendered
+from ani.data.collator import NumberCollator, tokenize
+from ani.data.sources import Example
+from ani.injection.attach import last_decision
+from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from tests.properties import examples
+from tests.tiny import attached
+from tests.tokenizers import CHATML, llama3, qwen
+
+CONFIG = {"layer": 1, "values": "pending"}
+QUESTION = "What is 57415 * 52880? Room 12 is empty – café 数."
+ANSWER = "It is 57415 * 52880 = 3,036,105,200, as asked. Also: 10 / 3 = 3.33."
+
+
+def locator_of(tokenizer: Any) -> NumberLocator:
+    return NumberLocator(tokenizer, ani.AniConfig(**CONFIG))
+
+
+def chat_ids(tokenizer: Any) -> list[int]:
+    tokenizer.chat_template = CHATML
+    text = rendered(tokenizer, [{"role": "user", "content": QUESTION}]) + ANSWER
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def test_a_value_is_pending_from_the_question_until_it_is_written() -> None:
+    tokenizer = qwen()
+    ids, locator = chat_ids(tokenizer), locator_of(tokenizer)
+    found = locator.pending(ids)
+    text = [locator.scanner.text(ids[: token + 1]) for token in range(len(ids))]
+    first = min(found)
+    assert text[first].endswith("52880?") and str(found[first].value.rational) == "3036105200"
+    last = max(token for token, each in found.items() if each.value.rational == 3036105200)
+    assert text[last].endswith("3,036,105,200,")  # thousands may follow the comma
+    assert {str(each.value.rational) for token, each in found.items() if token > last} == {"10/3"}
+    batch = locator.batch([ids])
+    assert batch.positions.tolist() == list(found) and batch.features.shape == (len(found), locator.encoder.width)
+    assert bool(batch.features.any(dim=1).all())
+
+
+@pytest.mark.parametrize("make", [qwen, llama3])
+def test_chunks_and_branches_change_nothing(make: Any) -> None:
+    tokenizer = make()
+    ids, locator = chat_ids(tokenizer), locator_of(tokenizer)
+    whole = locator_of(tokenizer).pending(ids)
+    assert len(whole) > 20
+
+    @examples(20)
+    @given(st.lists(st.integers(1, len(ids) - 1), unique=True, max_size=6).map(sorted))
+    def check(cuts: list[int]) -> None:
+        found: dict[int, Any] = {}
+        for start, stop in zip([0, *cuts], [*cuts, len(ids)], strict=True):
+            found |= locator.pending(ids[:stop], start=start)
+            # Another row with the same beginning, as a beam's, goes on by itself, and no later token is known.
+            other = [*ids[:stop], *tokenizer(" 7 = 8", add_special_tokens=False)["input_ids"]]
+            assert {t: each for t, each in locator.pending(other, start=start).items() if t < stop} == {
+                t: each for t, each in whole.items() if start <= t < stop
+            }
+        assert found == whole
+
+    check()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma"])
+def test_generation_with_a_cache_equals_a_forward_over_all(family: str) -> None:
+    model, tokenizer = attached(family, **CONFIG, gate="open")
+    texts = ["What is 12 + 34? It is", "Calculate 345 * 678 = 23", "No sum"]
+    encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
+    generated = model.generate(**encoded, max_new_tokens=8, do_sample=False)
+    beams = model.generate(**encoded, max_new_tokens=4, num_beams=3, do_sample=False)
+    assert beams.shape[0] == 3
+    mask = torch.cat([encoded["attention_mask"], torch.ones(3, generated.shape[1] - encoded["input_ids"].shape[1])], 1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0).long()
+    with torch.inference_mode():
+        logits = model(input_ids=generated, attention_mask=mask.long(), position_ids=positions).logits
+    decision = last_decision(model)
+    assert decision is not None and set(decision.numbers.rows.tolist()) == {0, 1}
+    start = encoded["input_ids"].shape[1]
+    assert torch.equal(logits[:, start - 1 : -1].argmax(-1), generated[:, start:])
+
+
+def test_roles_say_where_the_next_token_writes_the_value() -> None:
+    tokenizer = qwen()
+    locator = locator_of(tokenizer)
+    tokenizer.chat_template = CHATML
+    prompt = [{"role": "user", "content": "What is 12 + 30?"}]
+    row = tokenize(Example(prompt, "So 12 + 30 = 42."), tokenizer, locator, 512)
+    numbers = NumberCollator(tokenizer, locator)([row])["numbers"]
+    pieces, _ = locator.scanner.pieces(row.input_ids)
+    roles = dict(zip(numbers.positions.tolist(), numbers.roles.tolist(), strict=True))
+    answer = {pieces[token]: role for token, role in roles.items() if token >= row.prompt_length}
+    four = max(token for token, piece in enumerate(pieces) if piece == "4")
+    assert roles[four - 1] == roles[four] == QUANTITATIVE
+    assert roles[row.prompt_length - 1] == NOMINAL  # "So"
+    assert UNKNOWN_ROLE in roles.values() and "So" in answer
