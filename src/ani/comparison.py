@@ -33,10 +33,11 @@ from ani.cells import (
 )
 from ani.errors import InputError
 from ani.files import only_process_in, replacing_directory, replacing_file
+from ani.hardware import default_dtype, where
 from ani.injection.adapter import CONFIG_FILE
 from ani.injection.attach import check_layer
 from ani.launch import Processes
-from ani.models import default_dtype, load_config, load_model, load_tokenizer
+from ani.models import load_config, load_model, load_tokenizer
 from ani.probing.run import probe
 from ani.provenance import code_version, data_names, digests, provenance
 from ani.report import build_report
@@ -202,7 +203,7 @@ def run_comparison(
     with only_process_in(folder):
         plan = _claim(plan, folder)
         notes = _notes(plan, tasks, cells)
-        for note in notes:
+        for note in (where(plan.base.dtype), *notes):
             console.print(note, highlight=False, markup=False)
         if plan.probe:
             _probe(plan, folder, tokenizer, console)

@@ -57,7 +57,8 @@ class VllmModel:
     """Differs for other files in a directory, another commit of the hub's, or another dtype."""
 
     def __init__(self, name: str) -> None:
-        from ani.models import default_dtype, load_config, model_source
+        from ani.hardware import default_dtype
+        from ani.models import check_weights, load_config, model_source
         from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
         # Before its first import: standard output is for results.
@@ -68,6 +69,7 @@ class VllmModel:
         need_vllm()
         self.config, source = load_config(name), model_source(name)
         settings = servable(self.config, name)
+        check_weights(name)  # vLLM asks of the fewest whether it found them
         dtype = str(default_dtype()).removeprefix("torch.")
         self.fingerprint = f"{_fingerprint(source)} {dtype}"
         from vllm import LLM
