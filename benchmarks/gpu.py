@@ -45,9 +45,10 @@ from transformers import (
 
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import NumberCollator, TokenizedExample
+from ani.hardware import default_dtype
 from ani.injection.attach import attach, number_locator
 from ani.injection.locate import UNKNOWN_ROLE
-from ani.models import default_dtype, load_tokenizer
+from ani.models import load_tokenizer
 from ani.probing.selection import PUBLISHED
 from ani.training.dry_run import dry_run
 from ani.training.examples import Examples

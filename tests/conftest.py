@@ -33,6 +33,9 @@ from tests.tokenizers import CHATML, gemma_like
 
 register_profiles()
 
+if not torch.cuda.is_available():  # where there is a card that this torch can't use, no test has to hear of it
+    os.environ["ANI_DEVICE"] = "cpu"
+
 Recipe = dict[str, Any]
 
 

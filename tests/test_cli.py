@@ -94,7 +94,7 @@ def test_env(run: Run) -> None:
     done = run("env", "--json")
     facts = json.loads(done.out)
     assert facts["python"] == sys.version.split()[0]
-    assert {"torch", "transformers", "peft", "commit", "cpu_cores", "gpu"} <= facts.keys()
+    assert {"torch", "transformers", "peft", "commit", "cpu_cores", "cuda", "driver", "cards"} <= facts.keys()
     plain = run("env").out.splitlines()
     assert [line.split(":")[0] for line in plain] == list(facts)
 
@@ -116,7 +116,7 @@ def test_train_evaluate_report(run: Run, tiny_recipe: Write, tiny_model: Path, t
     output = tmp_path / "[a] run"
     settings = ("training.steps=2", "lora.r=2", "training.learning_rate=1e-4")
     done = run("train", tiny_recipe(output=str(output)), *settings, code=0)
-    assert "step    2/2" in done.out
+    assert "step    2/2" in done.out and " GiB free\n" in done.out
     assert str(output / ADAPTER) in done.out
     recipe = load_recipe(output / "recipe.yaml")
     assert recipe.lora is not None
@@ -140,7 +140,8 @@ def test_train_evaluate_report(run: Run, tiny_recipe: Write, tiny_model: Path, t
         assert score["total"] == len(of_role)
         assert score["right"] == sum(decision["injected"] is (role == "quantitative") for decision in of_role)
     assert len(read(results / "arithmetic.jsonl")) == 24
-    assert "How well the gate tells the roles apart" in run(*arguments, "--tasks", "gating", code=0).out
+    shown = run(*arguments, "--tasks", "gating", code=0).out
+    assert "How well the gate tells the roles apart" in shown and " GiB free\n" in shown
 
     shutil.copy(output / TRAINING_LOG, results / TRAINING_LOG)
     assert str(results / "report.html") in run("report", results, code=0).out

@@ -22,6 +22,7 @@ def test_table_and_reason(run: Run, tiny_model: Path) -> None:
     done = run("probe", "--model", tiny_model, *QUICK)
     assert done.code == 0, done
     chosen = json.loads(Path("out", SELECTION).read_text())
+    assert " GiB free\n" in done.out
     assert "".join(chosen["reason"].split()) in "".join(done.out.split())
     for point in read_lines(Path("out", LAYERS)):
         assert f"{point['held_out']:.1%}" in done.out

@@ -4,7 +4,10 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import gradio as gr
@@ -18,7 +21,7 @@ import ani.cli
 from ani.injection.adapter import SHIPPED, load_adapter
 from ani.injection.gate_view import gate_view
 from ani.injection.inspection import forced_gates
-from ani.playground import answer, build, decisions, forced, launch, without_adapter
+from ani.playground import _hosts, answer, build, decisions, forced, launch, without_adapter
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
 
@@ -185,6 +188,30 @@ def test_numbers_without_decision() -> None:
 def test_too_long_a_text_and_a_model_without_module() -> None:
     refused(lambda: answer(*attached("gemma"), "7 " * 600, 1), "the model reads 512")
     refused(lambda: build(*pair("gemma")), "no ANI module")
+
+
+def test_only_its_own_names_and_no_files() -> None:
+    model, tokenizer = attached("llama")
+    page, port = build(model, tokenizer), free_port()
+    launch(page, "127.0.0.1", port)
+
+    def status(host: str, path: str = "/", **given: Any) -> int:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            method = "POST" if "body" in given else "GET"
+            connection.request(method, path, headers={"Host": host, **given.pop("headers", {})}, **given)
+            return connection.getresponse().status
+
+    own = f"127.0.0.1:{port}"
+    assert [status(host) for host in (own, "127.0.0.1", f"LOCALHOST:{port}", "localhost")] == [200] * 4
+    strangers = ("evil.example", f"evil.example:{port}", f"{own}.evil.example", "127.0.0.1.evil.example", "", "[::1]")
+    assert [status(host) for host in strangers] == [400] * 6
+    body = '--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nevil\r\n--x--\r\n'
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert status(own, "/gradio_api/upload", body=body, headers=form) == 413
+    page.close(verbose=False)
+    assert {"0.0.0.0", "localhost", socket.gethostname(), "127.0.0.1"} <= {*_hosts("0.0.0.0")}
+    for asked in (lambda: decisions(model, tokenizer, "7" * 30_000), lambda: answer(model, tokenizer, "7" * 30_000, 1)):
+        refused(asked, "the text has 30,000 characters, and 20,000 are read at most: shorten it")
 
 
 def test_command(

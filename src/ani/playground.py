@@ -6,9 +6,14 @@ One user at a time is enough, so every event waits for the one before it: the ga
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from html import escape
+from itertools import chain
+from socket import gethostname
 from typing import Any, cast
 
 import gradio as gr
+import psutil
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.chat import around_message
@@ -22,6 +27,8 @@ from ani.serving.checkpoint import merged_method
 GATES = {"as learnt": None, "open": True, "shut": False}
 EXAMPLE = "Room 505 has a capacity of 10. How many people can be in it?"
 MOST_NEW_TOKENS = 512
+LONGEST_TEXT = 20_000
+"""Characters."""
 
 
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
@@ -52,7 +59,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
     page = gr.Blocks(title="ANI playground", analytics_enabled=False)
     with page:
         gr.Markdown("# ANI playground")
-        text = gr.Textbox(EXAMPLE, label="Text", lines=3)
+        text = gr.Textbox(EXAMPLE, label="Text", lines=3, max_length=LONGEST_TEXT)
         gates = gr.Radio(
             list(GATES),
             value="as learnt",
@@ -88,8 +95,11 @@ def launch(page: gr.Blocks, host: str, port: int) -> str:
             server_port=port,
             share=False,
             ssr_mode=False,
+            num_workers=0,  # which would listen at other ports
+            max_file_size=0,
             quiet=True,
             prevent_thread_lock=True,
+            app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, _hosts(host))]},
             footer_links=[],
             theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"]).set(
                 # A contrast of 4.5 to 1 at least, in both of the theme's modes.
@@ -104,6 +114,13 @@ def launch(page: gr.Blocks, host: str, port: int) -> str:
     except OSError as error:
         raise InputError(f"{host}:{port} can't be listened on; name another --port or --host") from error
     return str(url)
+
+
+def _hosts(host: str) -> list[str]:
+    """What a request may call the page that listens at `host`. A site whose own name is made to point here (DNS
+    rebinding) must get nothing."""
+    addresses = (each.address for each in chain.from_iterable(psutil.net_if_addrs().values()))
+    return [host, "localhost", *([gethostname(), *addresses] if host in ("0.0.0.0", "::") else [])]
 
 
 def forced(
@@ -152,6 +169,8 @@ def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str
 
 def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[str, list[int]]:
     """What the model reads, and its tokens."""
+    if len(text) > LONGEST_TEXT:
+        raise InputError(f"the text has {len(text):,} characters, and {LONGEST_TEXT:,} are read at most: shorten it")
     prompt = text.join(around_message(tokenizer))
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     token_ids = cast(list[int], tokenizer(prompt, add_special_tokens=False)["input_ids"])

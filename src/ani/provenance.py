@@ -73,7 +73,7 @@ def _digest(path: Path) -> str:
 
 def environment() -> dict[str, Any]:
     """What a bug report tells: Python, packages, commit and hardware; None where there is none."""
-    import torch
+    from ani.hardware import cards
 
     found = provenance()
     return {
@@ -81,7 +81,7 @@ def environment() -> dict[str, Any]:
         **found["packages"],
         "commit": found["commit"],
         "cpu_cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        **cards(),
     }
 
 

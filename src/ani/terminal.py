@@ -88,6 +88,7 @@ def only_ours() -> None:
     if not os.environ.get("ANI_TRACEBACK"):
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported, as the next
         os.environ.setdefault("TORCH_LOGS", "-all")
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         logging.getLogger().addHandler(logging.NullHandler())  # or Python prints what others log
         warnings.showwarning = _note
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from ani.comparison import Comparison, evaluation_tasks
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 import ani
 from ani.data.collator import tokenize
@@ -23,16 +23,19 @@ from ani.data.sources import Example, read_jsonl
 from ani.evaluation.benchmarks.data import math_questions, mmlu_questions
 from ani.evaluation.benchmarks.judging import boxed_answer
 from ani.evaluation.diff import compare_folders
+from ani.evaluation.spec import ModelSpec
 from ani.evaluation.tasks.finer import Finer, FinerSentence
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import is_attached
-from ani.models import load_config, load_model, load_tokenizer
+from ani.models import check_weights, load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.numerologic import remove_digit_counts
 from ani.report import build_report
 from ani.results.files import Record, read_records
 from ani.settings import load_settings
+from ani.sweep.plan import Comparison, evaluation_tasks
 from ani.training.recipe import Recipe, load_recipe
+from ani.training.run import train
 from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE
 from tests.refusals import refused
 from tests.tiny import tiny
@@ -42,6 +45,9 @@ BOMB = "a0: &n0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &n{i} [{', '.join([f'*n{i - 1}'] * 9)}]\n" for i in range(1, 9)
 )
 ALIASES = "anchors (&) and aliases (*) are not read; write the value out"
+MORE = "config.json asks for more weights than its files hold"
+FILE = "model.safetensors"
+DIAGNOSTIC = {"kind": "diagnostic", "count": 8}
 REGEX = "is no module's name, and regular expressions are not read from a file: list the modules by name"
 
 
@@ -89,8 +95,15 @@ GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
         (GOOD.replace("count: 1", "count: 1000000000000"), "data.0: count is 1000000000000"),
         (GOOD + "training: {learning_rate: .nan}", "training.learning_rate: Input should be a finite number"),
         (GOOD + "training: {max_gradient_norm: .nan}", "training.max_gradient_norm: Input should be greater than 0"),
-        (GOOD + "lora: {target_modules: '(q_proj'}", "lora.target_modules: it is no regular expression (missing )"),
-        (GOOD + f"lora: {{target_modules: '{'(' * 5000}'}}", "lora.target_modules: it is no regular expression ("),
+        (
+            GOOD + "lora: {target_modules: '(([a-z0-9_]+)+[.]?)+!'}",
+            "lora.target_modules: '(([a-z0-9_]+)+[.]?)+!' " + REGEX,
+        ),
+        (GOOD + "lora: {target_modules: ['(a+)+$']}", "lora.target_modules: '(a+)+$' " + REGEX),
+        (
+            GOOD + "lora: {target_modules: q_proj}",
+            "lora.target_modules: it must be all-linear, or a list of modules' names",
+        ),
         (GOOD + "training: {learning_rate: .inf}", "training.learning_rate: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty: Input should be a finite number"),
         (GOOD.replace("layer: 1", "layer: 1, gate_hidden_size: 10000000000"), "ani.gate_hidden_size: "),
@@ -452,9 +465,13 @@ def test_what_peft_may_be_told(adapter: Path, changes: dict[str, Any], words: st
 def test_lora_of_other_names(adapter: Path, tmp_path: Path) -> None:
     """PEFT would draw what is missing at random."""
     weights = load_file(adapter / PEFT_WEIGHTS_FILE)
-    save_file({name.replace(".layers.", ".blocks."): tensor for name, tensor in weights.items()}, tmp_path / "other")
-    rewrite(adapter, PEFT_WEIGHTS_FILE, (tmp_path / "other").read_bytes())
-    assert "has the shape nothing, not [4, 32]" in refusal(adapter)
+    for others, words in (
+        ({name.replace(".layers.", ".blocks."): tensor for name, tensor in weights.items()}, "nothing, not [4, 32]"),
+        ({**weights, "base_model.model.lm_head.weight": torch.zeros(2, 2)}, "[2, 2], not nothing"),
+    ):
+        save_file(others, tmp_path / "other")
+        rewrite(adapter, PEFT_WEIGHTS_FILE, (tmp_path / "other").read_bytes())
+        assert f"has the shape {words}" in refusal(adapter)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])
@@ -493,10 +510,13 @@ def model(tiny_model: Path, tmp_path: Path) -> Path:
     ("changes", "words"),
     [
         ({"num_hidden_layers": 10**9}, "has num_hidden_layers=1000000000, no model's"),
-        ({"num_hidden_layers": 9999, "intermediate_size": 10**6}, "more than its files hold"),
-        ({"vocab_size": 10**8}, "hidden_size × vocab_size = 3,200,000,000 weights, more than its files hold"),
+        ({"model_type": "qwen3", "num_hidden_layers": 10**5}, "has num_hidden_layers=100000, no model's"),
+        ({"num_hidden_layers": 2000}, MORE),
+        ({"vocab_size": 10**7}, MORE),
+        ({"rope_theta": 10**9, "vocab_size": 10**7}, MORE),  # a large number that is no size
         ({"text_config": {"vocab_size": 2**62}}, "no model's"),
-        ({"hidden_size": math.nan}, "hidden_size=nan"),
+        ({"hidden_size": math.nan}, "hidden_size"),
+        ({"transformers_weights": "adapter_model.bin"}, "config.json names a file of weights"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "code.Config"}}, "code of its own, which ANI never runs"),
         ({"num_attention_heads": []}, "no model"),
         ({"model_type": "ani", "ani": {"base_model_type": ["x"]}}, "damaged"),
@@ -507,6 +527,86 @@ def test_model_config(model: Path, changes: dict[str, Any], words: str) -> None:
     edit(model / "config.json", **changes)
     assert words in refused(lambda: load_config(str(model)))
     assert words in refused(lambda: load_model(str(model)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "gpt2", "n_layer": 10**9},
+        {"model_type": "gpt2", "n_layer": 2000, "n_embd": 8, "n_head": 2},
+        {"model_type": "gpt2", "n_embd": 10**9},
+        {"model_type": "gpt2", "n_embd": 2**20},
+        {"model_type": "deepseek_v3", "n_routed_experts": 10**9},
+        {"model_type": "deepseek_v3", "n_routed_experts": 2**16},
+        {"model_type": "gpt_neo", "max_position_embeddings": 10**6, "hidden_size": 2, "num_heads": 1},  # its masks
+    ],
+    ids=lambda config: "-".join(map(str, config.values())),
+)
+def test_sizes_of_any_family(model: Path, config: dict[str, Any]) -> None:
+    (model / "config.json").write_text(json.dumps(config))
+    message = refused(lambda: load_config(str(model)))
+    assert MORE in message or "no model's" in message
+
+
+def test_sizes_without_files(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    for config in ({"n_layer": 2**20}, {"n_embd": 12 * 2**18}):
+        (model / "config.json").write_text(json.dumps({"model_type": "gpt2", **config}))
+        message = refused(lambda: load_config(str(model)))
+        assert "no model's" in message or "more weights than any model has" in message
+    refused(lambda: load_model(str(model)), "has no weights in safetensors files")
+
+
+LAYER = "model.layers.1."
+
+
+def change(model: Path, lacking: str, others: dict[str, torch.Tensor] | None = None) -> None:
+    """Take the weights whose names begin so out of the file, and put others in."""
+    weights = {name: each for name, each in load_file(model / FILE).items() if not name.startswith(lacking)}
+    save_file({**weights, **(others or {})}, model / FILE, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, adapter, out: load_model(str(model)),
+        lambda model, adapter, out: ani.merge(adapter, out, model=str(model)),
+        lambda model, adapter, out: check_weights(str(model)),  # what vLLM is to load
+        lambda model, adapter, out: train(
+            Recipe(model=str(model), output=str(out), quantization="none", ani={"layer": 1}, data=[DIAGNOSTIC])
+        ),
+        lambda model, adapter, out: ModelSpec(str(model), None, "transformers", None).load([], out),
+    ],
+    ids=["load", "merge", "vllm", "train", "eval"],
+)
+def test_weights_are_whole(model: Path, tiny_adapter: Path, tmp_path: Path, use: Callable[..., object]) -> None:
+    change(model, LAYER)
+    change(model, "lm_head")
+    message = refused(lambda: use(model, tiny_adapter, tmp_path / "out"), f"{model}: ", "10 missing (lm_head.weight, ")
+    assert f"{LAYER}mlp.down_proj.weight" in message
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+def test_weights_of_other_names_and_shapes(model: Path) -> None:
+    change(model, "model.norm", {"model.norm.weight": torch.zeros(3), "ani.projection.weight": torch.zeros(3)})
+    shapes = "1 of another shape (model.norm.weight [3] instead of [32])"
+    refused(lambda: load_model(str(model)), shapes, "1 unexpected (ani.projection.weight)")
+    kept_once = {f"{LAYER}self_attn.rotary_emb.inv_freq": torch.zeros(4)}  # by earlier versions of transformers
+    change(model, "ani.", {"model.norm.weight": torch.ones(32), **kept_once})
+    load_model(str(model))
+
+
+@pytest.mark.parametrize("lacks", [LAYER, "ani.gate"])
+def test_merged_weights_are_whole(tiny_model: Path, tiny_adapter: Path, tmp_path: Path, lacks: str) -> None:
+    ani.merge(tiny_adapter, tmp_path / "merged", model=str(tiny_model))
+    change(tmp_path / "merged", lacks)
+    refused(lambda: AutoModelForCausalLM.from_pretrained(tmp_path / "merged"), f" missing ({lacks}")
+
+
+def test_a_model_with_an_adapter_in_its_folder(model: Path, adapter: Path) -> None:
+    """transformers would load that too, with whatever its config tells PEFT."""
+    shutil.copy(adapter / PEFT_CONFIG_FILE, model)
+    refused(lambda: load_model(str(model)), "has an adapter among its files (adapter_config.json)")
 
 
 @pytest.mark.parametrize("text", ["[]", "[" * 100_000, "5", "\x00", '{"vocab_size": ' + "9" * 5000 + "}"])

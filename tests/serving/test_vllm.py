@@ -26,6 +26,7 @@ from ani.serving.scheduling import StepLocator
 from ani.serving.vllm_plugin import DECISIONS, SWITCH, caches_prefixes, gates_shut, refusal
 from tests import tiny as tiny_models
 from tests import tokenizers
+from tests.refusals import refused
 from tests.tiny import pair, randomise
 
 vllm = pytest.importorskip("vllm")
@@ -423,6 +424,33 @@ def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
         engine(path, False, [[0]], enable_prefix_caching=True)
     with pytest.raises(ValueError, match="--kv-offloading-size"):
         engine(path, False, [[0]], kv_offloading_size=1.0)
+
+
+@pytest.mark.parametrize("lacks", ["", "model.layers.3.self_attn.k_proj.weight", "model.norm.weight", "ani.gate."])
+def test_every_weight_is_asked_for(tmp_path: Path, lacks: str) -> None:
+    """vLLM would take three projections for loaded that it has two of."""
+    from ani.serving.vllm import AniForCausalLM
+
+    class Family:
+        def load_weights(self, weights: Any) -> set[str]:
+            return {name for name, _ in weights}
+
+    class Model(AniForCausalLM, Family):
+        pass
+
+    _, merged_model, _ = tiny_merged(tmp_path, "llama", policy="after")
+    weights = {name: each for name, each in merged_model.state_dict().items() if name != "lm_head.weight"}  # tied
+    model = Model.__new__(Model)
+    torch.nn.Module.__init__(model)
+    layers = [SimpleNamespace(ani=ani_module(merged_model))] * 4
+    model.__dict__ |= {"config": merged_model.config, "ani_config": ani_module(merged_model).config}
+    model.__dict__["model"] = SimpleNamespace(layers=layers)
+    found = [each for each in weights.items() if not lacks or not each[0].startswith(lacks)]
+    if lacks:
+        refused(lambda: model.load_weights(iter(found)), f" missing ({lacks}")
+        refused(lambda: model.load_weights(iter([*weights.items(), ("x", torch.zeros(1))])), "1 unexpected (x)")
+    else:
+        assert len(model.load_weights(iter(found))) == len(found)
 
 
 @pytest.mark.parametrize("policy", ["terminal", "running", "after"])

@@ -159,7 +159,7 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     assert "Perplexity of word tokens" in html
     output = printed.getvalue()
     assert "1/5 reference" in output and "5/5 late, seed 1" in output and "step    4/4" in output
-    assert output.count("Exact answers by number of digits") == 5
+    assert output.count("Exact answers by number of digits") == 5 and output.count(", float32, ") == 1
 
 
 def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,7 +338,8 @@ class VllmBackend(Backend):
     """
 
     def __init__(self, name: str, method: Method = METHODS["ani"]) -> None:
-        from ani.models import default_dtype, load_config, load_tokenizer, model_source
+        from ani.hardware import default_dtype
+        from ani.models import check_weights, load_config, load_tokenizer, model_source
         from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
         # Before its first import: standard output is for results.
@@ -349,6 +350,7 @@ class VllmBackend(Backend):
         need_vllm()
         self.tokenizer, self._config, self.method = load_tokenizer(name), load_config(name), method
         settings = servable(self.config, name)
+        check_weights(name)  # vLLM asks of the fewest whether it found them
         from vllm import LLM
 
         llm = LLM(

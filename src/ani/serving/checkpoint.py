@@ -32,6 +32,7 @@ from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, Method, MethodName
 from ani.serving.registration import FAMILY, MODEL_TYPE, SECTION
+from ani.untrusted.model import load_whole
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
@@ -102,17 +103,13 @@ class MergedModel(AttachedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `from_pretrained`, which also reads the tokenizer; raises InputError if it or the module's
-        weights are missing."""
+        """transformers' `from_pretrained`, which also reads the tokenizer; raises InputError if it or weights are
+        missing."""
         name = pretrained_model_name_or_path
         with_info = kwargs.pop("output_loading_info", False)
         hub = {key: kwargs[key] for key in _HUB_OPTIONS if key in kwargs}
         kwargs.setdefault("use_safetensors", True)  # never a pickle
-        loaded: Any = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        model, info = loaded
-        missing = sorted(key for key in info["missing_keys"] if key.startswith("ani."))
-        if missing:
-            raise InputError(f"{name} is no complete merged checkpoint: the weights {', '.join(missing)} are missing")
+        model, info = load_whole(super().from_pretrained, name, *args, **kwargs)
         try:
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
         except (OSError, ValueError, KeyError) as error:

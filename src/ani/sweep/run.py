@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ani.errors import InputError, TrainingFailed
 from ani.files import only_process_in, replacing_directory, replacing_file
+from ani.hardware import where
 from ani.results.files import LAYERS, SELECTION
 from ani.settings import save_settings
 from ani.sweep.plan import Plan, Probe, SweepRun, load_plan
@@ -58,7 +59,7 @@ def run_comparison(
             raise InputError(f"{plan.folder} is not empty and holds no {COMPARISON_FILE}; name another output")
         save_settings(plan.comparison, named)
         notes = notes_of(plan)
-        for note in notes:
+        for note in (where(plan.base.dtype), *notes):
             console.print(note, highlight=False, markup=False)
         if plan.comparison.reuse is not None:
             for run in plan.runs:

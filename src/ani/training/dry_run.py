@@ -20,9 +20,10 @@ from ani.data.calculations import calculation_problems
 from ani.data.sources import diagnostic_examples, names_file
 from ani.encoders import build_encoder
 from ani.errors import InputError
+from ani.hardware import default_dtype
 from ani.injection.attach import check_layer, decoder_layers
 from ani.injection.module import AniModule
-from ani.models import default_dtype, load_config
+from ani.models import load_config
 from ani.probing.selection import PUBLISHED
 from ani.training.recipe import DataSource, LoraSettings, Recipe, TrainingSettings
 from ani.training.run import check, lora_config, paper_layer
@@ -123,11 +124,8 @@ def dry_run(recipe: Recipe) -> DryRun:
     else:
         dtype = getattr(torch, recipe.dtype)
     with torch.device("meta"):
-        try:
-            kept_in = torch.float32 if quantized and dtype == torch.float16 else dtype
-            model = AutoModelForCausalLM.from_config(config, dtype=kept_in)
-        except ValueError as error:
-            raise InputError(f"{recipe.model} is no causal language model: {one_line(error)}") from error
+        kept_in = torch.float32 if quantized and dtype == torch.float16 else dtype
+        model = AutoModelForCausalLM.from_config(config, dtype=kept_in)
         layer: int | None = None
         module = 0
         if recipe.ani is not None:

@@ -1,6 +1,5 @@
 """One validated training recipe; knows nothing about how it is carried out."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +14,7 @@ from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
 from ani.models import Attention, DTypeName, Quantization
 from ani.settings import Section, override, read_settings, validated
-from ani.untrusted.text import one_line
+from ani.untrusted.peft import Targets
 
 
 class LoraSettings(Section):
@@ -27,17 +26,8 @@ class LoraSettings(Section):
     """The update counts alpha / r times."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """On the update's input."""
-    target_modules: str | list[str] = "all-linear"
-    """Modules by name, or `all-linear`: all but the output embedding; a text is a regular expression."""
-
-    @field_validator("target_modules")
-    @classmethod
-    def _compiles(cls, targets: str | list[str]) -> str | list[str]:
-        try:
-            re.compile(targets if isinstance(targets, str) else "")
-        except (re.error, RecursionError, OverflowError) as error:
-            raise ValueError(f"it is no regular expression ({one_line(error, 80)})") from error
-        return targets
+    target_modules: Targets = "all-linear"
+    """Modules by name, or `all-linear`: all but the output embedding."""
 
 
 class AniSettings(InjectionSettings):

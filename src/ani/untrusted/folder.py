@@ -54,7 +54,7 @@ def refuse_pickles(folder: Path, stem: str = "*") -> None:
 
 
 def read_weights(
-    file: Path, wanted: Mapping[str, torch.Tensor], told_by: str, *, prefix: str = "", part: str = ""
+    file: Path, wanted: Mapping[str, torch.Tensor], told_by: str, *, prefix: str = ""
 ) -> dict[str, torch.Tensor]:
     """The file's tensors by name, mapped into memory; names and shapes are judged by the header alone.
 
@@ -63,17 +63,16 @@ def read_weights(
         wanted: Tensors of the right shapes, such as those of a module on the meta device.
         told_by: What asked for these shapes, for errors.
         prefix: Left out of the file's names before they are compared.
-        part: Only names that hold it are compared; all tensors must be finite.
 
     Raises:
         InputError: It is damaged, or holds other names, shapes or types, NaN or infinity.
     """
-    shapes = {name: list(tensor.shape) for name, tensor in wanted.items() if part in name}
+    shapes = {name: list(tensor.shape) for name, tensor in wanted.items()}
     weights: dict[str, torch.Tensor] = {}
     try:
         with safe_open(file, "pt") as opened:
             keys = list(opened.keys())
-            held = {key.removeprefix(prefix): opened.get_slice(key).get_shape() for key in keys if part in key}
+            held = {key.removeprefix(prefix): opened.get_slice(key).get_shape() for key in keys}
             for name in {**shapes, **held}:
                 if held.get(name) != shapes.get(name):
                     raise InputError(

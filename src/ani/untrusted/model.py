@@ -1,59 +1,110 @@
-"""What a model directory of others may ask for, judged before anything is built by it; knows nothing about loading."""
+"""What a model of others may ask for, judged before it is loaded; and whether its files hold all of its weights.
 
-import math
-from collections.abc import Iterator
+Of whatever family it is, it is built from its config.json on no device, under a bound that its own files set.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from transformers import CONFIG_MAPPING, PreTrainedConfig
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import safe_open
+from torch import nn
+from torch.nn.modules import module as modules
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from ani.errors import InputError
 from ani.untrusted.folder import refuse_pickles
 from ani.untrusted.text import one_line, parse_json, read_text
 
-_MOST = {
-    "num_hidden_layers": 10_000,
-    "vocab_size": 10**8,
-    "hidden_size": 2**20,
-    "intermediate_size": 10**8,
-    "num_attention_heads": 2**16,
-    "num_key_value_heads": 2**16,
-    "head_dim": 2**16,
-    "num_experts": 2**16,
-    "num_local_experts": 2**16,
-    "max_position_embeddings": 10**9,
-}
-"""What a config.json may ask for, before it is asked whether its weights are as many."""
-_NEEDED = (
-    ("vocab_size",),
-    ("num_hidden_layers", "intermediate_size"),
-    ("num_attention_heads", "head_dim"),
-    ("gate_hidden_size",),
-)
-"""Times the width, weights that a model has at least; of a merged checkpoint's section `ani`, too."""
+_LARGEST_INTEGER = 2**26
+"""In a config.json: larger than any size. A rotary base is none; and configs have loops over their layers."""
 _LARGEST_INDEX = 2**26
+_FEW = (3_000, 2**26)
+"""Modules and tensors, and numbers in these, that any file may ask for: some 100 MB, and less than a second."""
+_MOST = (2**17, 2**44)
+"""The same where there are no files to go by: no model has so many."""
 
 
-def check_model(name: str, source: str) -> None:
-    """Judge a model by its config.json, and one in a directory by its other files, too.
+def check_model(name: str, source: str, *, fetch: bool = False) -> int:
+    """Judge a model by its config.json, and by its other files where these are at hand.
+
+    Args:
+        name: What errors call it.
+        source: A directory, or a name on the hub.
+        fetch: Have the files of a model on the hub at hand, as for loading it.
+
+    Returns:
+        How many weights it has.
 
     Raises:
         InputError: Sizes that no model has, or more weights than its files hold; names out of its folder; weights as
-            pickles; code that would have to come with it. The model is called `name`.
+            pickles; an adapter among its files; code that would have to come with it.
     """
-    config, _ = PreTrainedConfig.get_config_dict(source)
-    for key, most in _MOST.items():
-        for value in _sizes(config, key):
-            if not 0 <= value <= most:
-                raise InputError(f"{name}: config.json has {key}={one_line(value, 40)}, no model's; get the model anew")
-    if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
+    raw, _ = PreTrainedConfig.get_config_dict(source)
+    if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING:
         raise InputError(
-            f"{name} brings code of its own, which ANI never runs; name a model of a family that transformers has"
+            f"{name} brings code of its own, which ANI never runs; name a model of transformers' own families"
         )
+    if "transformers_weights" in raw:  # may be a pickle
+        raise InputError(f"{name}: config.json names a file of weights; call it model.safetensors, and leave that out")
     folder = Path(source)
-    if not folder.is_dir():
-        return
-    index = folder / "model.safetensors.index.json"
+    if fetch and not folder.is_dir():
+        wanted = ["*.safetensors", SAFE_WEIGHTS_INDEX_NAME, ADAPTER_CONFIG_NAME]
+        folder = Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=["*/*", "consolidated*"]))
+    _check_names(name, folder)
+    files = [*folder.glob("*.safetensors")]
+    if fetch and not files:
+        raise InputError(f"{name} has no weights in safetensors files, and ANI loads no others; name another model")
+    size, tensors = sum(file.stat().st_size for file in files), 0
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            tensors += len(opened.keys())
+    # A weight takes a bit at least, however it is quantized; and layers are more parts in memory than in a file.
+    parts, weights = (_FEW[0] + 16 * tensors, max(_FEW[1], 8 * size)) if files else _MOST
+    for key, value in _integers(raw):
+        if abs(value) > (parts if "layer" in key else _LARGEST_INTEGER) and "theta" not in key:
+            raise InputError(f"{name}: config.json has {one_line(key, 80)}={value}, no model's; get the model anew")
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    held = f"than its files hold ({size:,} bytes), so one of them is damaged" if files else "than any model has"
+    told = f"no model {name!r}: config.json asks for more weights {held}; get the model anew"
+    with _bounded(parts, weights, told), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def load_whole(load: Callable[..., Any], source: Any, *args: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """What `load`, transformers' `from_pretrained`, gives with `output_loading_info`; raises as `refuse_partial`.
+
+    It tells what is harmless: what a family doesn't keep (`_keys_to_ignore_on_load_*`), tied weights, rotary tables.
+    """
+    model, info = load(source, *args, **{**options, "output_loading_info": True, "ignore_mismatched_sizes": True})
+    refuse_partial(source, info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"])
+    return model, info
+
+
+def refuse_partial(name: object, missing: set[str], unexpected: set[str], shapes: Collection[Any] = ()) -> None:
+    """Raises InputError if weights of the model `name` are missing, unexpected, or of other shapes (name, found,
+    wanted)."""
+    others = [f"{key} {[*found]} instead of {[*wanted]}" for key, found, wanted in shapes]
+    wrong = {"missing": missing, "of another shape": others, "unexpected": unexpected}
+    told = [f"{len(keys)} {how} ({one_line(', '.join(sorted(keys)))})" for how, keys in wrong.items() if keys]
+    if told:
+        raise InputError(f"{name}: its files don't hold its weights: {'; '.join(told)}; get the model anew")
+
+
+def _check_names(name: str, folder: Path) -> None:
+    if (folder / ADAPTER_CONFIG_NAME).exists():  # transformers would load it, whatever it tells PEFT to do
+        raise InputError(
+            f"{name} has an adapter among its files ({ADAPTER_CONFIG_NAME}); move it to a folder of its own"
+        )
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
     if index.is_file():
         shards = parse_json(read_text(index, _LARGEST_INDEX), f"{index} is damaged")
         shards = shards.get("weight_map") if isinstance(shards, dict) else None
@@ -62,24 +113,32 @@ def check_model(name: str, source: str) -> None:
         ):
             raise InputError(f"{index} must name files of its own folder under weight_map; get the model anew")
     refuse_pickles(folder)
-    bits = 8 * sum(file.stat().st_size for file in folder.glob("*.safetensors"))  # no weight takes less than one
-    for section in (config, *(part for part in config.values() if isinstance(part, dict))):
-        width = section.get("hidden_size", config.get("hidden_size", 1))
-        for sizes in _NEEDED:
-            values = [section.get(key, 1) for key in sizes]
-            if not bits or not all(type(value) is int for value in (width, *values)):
-                continue
-            if (needed := width * math.prod(values)) > bits:
-                raise InputError(
-                    f"no model {name!r}: config.json tells of {' × '.join(('hidden_size', *sizes))} = {needed:,} "
-                    "weights, more than its files hold, so one of them is damaged; get the model anew"
-                )
 
 
-def _sizes(value: Any, key: str) -> Iterator[int]:
-    """The integers under a key, at any depth."""
-    if isinstance(value, dict):
-        if isinstance(value.get(key), int | float):
-            yield value[key]
-        for part in value.values():
-            yield from _sizes(part, key)
+@contextmanager
+def _bounded(parts: int, weights: int, told: str) -> Iterator[None]:
+    """Raises InputError as soon as the block has made more modules and tensors of modules, or numbers in these."""
+    left, thread = [parts, weights], threading.get_ident()
+
+    def count(_: nn.Module, name: str, made: object) -> None:
+        if threading.get_ident() == thread:
+            left[0] -= 1
+            left[1] -= made.numel() if isinstance(made, torch.Tensor) else 0
+            if min(left) < 0:
+                raise InputError(told)
+
+    with (
+        modules.register_module_module_registration_hook(cast(Any, count)),
+        modules.register_module_parameter_registration_hook(cast(Any, count)),
+        modules.register_module_buffer_registration_hook(cast(Any, count)),
+    ):
+        yield
+
+
+def _integers(value: Any, key: str = "") -> Iterator[tuple[str, int]]:
+    """With the key that each stands under, at any depth."""
+    if isinstance(value, dict | list):
+        for name, part in value.items() if isinstance(value, dict) else zip(repeat(key), value):
+            yield from _integers(part, name)
+    elif isinstance(value, int):
+        yield key, value

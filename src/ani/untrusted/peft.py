@@ -30,7 +30,15 @@ def _checked_names(value: Any) -> Any:
     return value
 
 
+def _listed(value: Any) -> Any:
+    if isinstance(value, str) and value != "all-linear":
+        raise ValueError("it must be all-linear, or a list of modules' names such as [q_proj, v_proj]")
+    return value
+
+
 _NAMES = BeforeValidator(_checked_names)
+Targets = Annotated[Literal["all-linear"] | list[str], BeforeValidator(_listed), _NAMES]
+"""What LoRA is trained in: modules by their names, or all linear ones but the output embedding."""
 
 
 class PlainLora(BaseModel):
@@ -42,7 +50,7 @@ class PlainLora(BaseModel):
     r: int = Field(ge=1, le=2**16)
     lora_alpha: float
     lora_dropout: float = Field(ge=0, le=1)
-    target_modules: Annotated[Literal["all-linear"] | list[str], _NAMES]
+    target_modules: Targets
     base_model_name_or_path: Annotated[str, Field(max_length=4096)] | None = None
     task_type: Literal["CAUSAL_LM"] | None = None
     modules_to_save: Annotated[list[str] | None, _NAMES] = None
@@ -97,4 +105,4 @@ def check_lora(model: PreTrainedModel, directory: Path) -> None:
     except Exception as error:  # whatever PEFT meets in what others wrote
         raise InputError(f"{directory / CONFIG_NAME} doesn't fit the model: {one_line(error)}") from error
     told_by = f"{CONFIG_NAME} and the model"
-    read_weights(directory / SAFETENSORS_WEIGHTS_NAME, wanted, told_by, prefix="base_model.model.", part=".lora_")
+    read_weights(directory / SAFETENSORS_WEIGHTS_NAME, wanted, told_by, prefix="base_model.model.")

@@ -1,0 +1,108 @@
+"""A line says where it runs; a card that torch can't use is told of once; nothing large is done on a CPU unasked."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import ani.cli
+import ani.hardware
+import ani.models
+from ani.hardware import DEVICE, cards, default_device, where
+from ani.models import load_model
+from tests.refusals import refused
+
+GIB = 2**30
+HIDDEN = "No CUDA GPUs are available"
+OLD = "The NVIDIA driver on your system is too old (found version 11040)."
+
+
+@pytest.fixture(autouse=True)
+def unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody says `--device cpu`, and there is no NVIDIA card."""
+    monkeypatch.delenv(DEVICE, raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(ani.hardware, "_NVIDIA", tmp_path / "none")
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    ani.hardware._warn_of_unused_card.cache_clear()
+
+
+def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (78 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert where() == "NVIDIA H100 80GB HBM3 (cuda:1), bfloat16, 78.0 of 80.0 GiB free"
+    assert where("float16").split(", ")[1] == "float16"
+    monkeypatch.setenv(DEVICE, "cpu")
+    assert default_device() == "cpu" and where().startswith("CPU (")
+
+
+def test_a_cpu() -> None:
+    assert re.fullmatch(rf"CPU \({os.cpu_count()} cores\), float32, [\d.]+ of [\d.]+ GiB free", where("float32"))
+
+
+@pytest.mark.parametrize(
+    ("built", "hidden", "error", "words"),
+    [
+        (None, None, "", "this torch is built without CUDA"),
+        ("13.0", "", HIDDEN, "CUDA_VISIBLE_DEVICES='' hides it"),
+        ("13.0", "7", HIDDEN, "CUDA_VISIBLE_DEVICES='7' hides it"),
+        ("13.0", None, OLD, OLD),
+        ("13.0", "0", OLD, OLD),
+    ],
+)
+def test_a_card_that_torch_cannot_use(
+    monkeypatch: pytest.MonkeyPatch, built: str | None, hidden: str | None, error: str, words: str
+) -> None:
+    def init() -> None:
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        where()
+        assert told == []  # there is none
+        ani.hardware._warn_of_unused_card.cache_clear()
+        monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/nvidia-smi")
+        where()
+        where()
+    (one,) = told
+    assert str(one.message).startswith(f"the CPU is used, as torch can't use this machine's NVIDIA card: {words}")
+
+
+def test_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cards() == {"cuda": torch.version.cuda, "driver": None, "cards": None}
+    told = "570.86.15, NVIDIA H100 80GB HBM3, 81559 MiB\n570.86.15, NVIDIA A10, 23028 MiB\n"
+    monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=told))
+    found = cards()
+    assert (found["driver"], found["cards"]) == ("570.86.15", "NVIDIA H100 80GB HBM3, 81559 MiB; NVIDIA A10, 23028 MiB")
+
+
+def test_nf4_of_a_large_model_on_a_cpu(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
+    monkeypatch.setattr(ani.models, "LARGE", 50_000)
+    call: Any = lambda **given: load_model(str(tiny_model), quantization="nf4", dtype="float32", **given)  # noqa: E731
+    refused(call, "NF4 takes minutes a step on a CPU", "--device cpu", "ANI_DEVICE=cpu")
+    call(device="cpu")
+    load_model(str(tiny_model))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv(DEVICE, "auto")
+    monkeypatch.setattr(sys, "argv", ["ani", "train", "none.yaml", "--device", "cpu"])
+    with pytest.raises(SystemExit):
+        ani.cli.main()
+    assert (os.environ[DEVICE], os.environ["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
+    call()
