@@ -45,7 +45,7 @@ def test_it_tells_names_from_quantities() -> None:
     load_adapter(model, tokenizer, ADAPTER)
     room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10")
     assert (room.text, room.injected, capacity.text, capacity.injected) == ("505", False, "10", True)
-    task = Gating(count=60)
+    task = Gating(count=40)
     records = list(task.run(Answerer(model, tokenizer), task.questions(seed=1), lambda _: None))
     for role, opened in (("nominal", False), ("quantitative", True)):
         decisions = [record.injected for record in records if record.role == role]
@@ -85,7 +85,7 @@ def test_the_calculator_tells_which_calculations_are_meant() -> None:
     model, tokenizer = pair("smollm2")
     load_adapter(model, tokenizer, "smollm2-calculator")
     module = ani_module(model)
-    sentences = calculation_sentences(80, split="test", seed=1)
+    sentences = calculation_sentences(48, split="test", seed=1)
     # As it ships, doubts open the gate; without the bias chance is a half.
     for config, meant, others in (
         (module.config, 0.9, 0.1),
