@@ -23,7 +23,7 @@ def together(count: int, work: Callable[[Processes], Any]) -> list[int]:
         torch.set_num_threads(1)
         work(join())
 
-    processes = [_start(started, rank) for rank in range(count)]
+    processes = [start(started, rank) for rank in range(count)]
     end = time.monotonic() + 120
     for process in processes:
         process.join(max(0.0, end - time.monotonic()))
@@ -36,12 +36,13 @@ def together(count: int, work: Callable[[Processes], Any]) -> list[int]:
 
 def forked(work: Callable[[], Any]) -> int | None:
     """The exit code of `work` in a process of its own, as it changes what signals do."""
-    process = _start(work)
+    process = start(work)
     process.join(120)
     return process.exitcode
 
 
-def _start(work: Callable[..., Any], *arguments: Any) -> Any:
+def start(work: Callable[..., Any], *arguments: Any) -> Any:
+    """A fork that does `work`."""
     process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads

@@ -2,10 +2,10 @@ import json
 import multiprocessing
 import os
 import re
-import subprocess
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from importlib.machinery import ModuleSpec
@@ -22,7 +22,7 @@ from filelock import FileLock
 from rich.console import Console
 
 import ani
-from ani import cells, comparison
+from ani import cells, cli, comparison
 from ani.cells import Cell
 from ani.errors import InputError, TrainingFailed
 from ani.results.files import TRAINING_LOG, read_run
@@ -35,11 +35,13 @@ from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
 from ani.training.recipe import Recipe, load_recipe
+from tests.conftest import MadeOnce
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
+from tests.processes import forked, start, together
 from tests.refusals import refused
 from tests.tiny import tiny
-from tests.tokenizers import qwen
+from tests.tokenizers import CHATML, gemma_like
 from tests.training.runs import interrupt_at, interrupted, weights_of
 
 SHIPPED = [
@@ -48,7 +50,7 @@ SHIPPED = [
     if "variants" in yaml.safe_load(path.read_text())
 ]
 assert SHIPPED
-TEXTS = ["Ann", "Bob", "Cid"]
+TEXTS = Path(__file__).parent / "rows" / "language.jsonl"
 CELLS = [("early", 0), ("late", 0), ("early", 1), ("late", 1)]
 
 Write = Callable[..., Path]
@@ -61,9 +63,6 @@ def write(tiny_recipe: Write, tmp_path: Path) -> Write:
 
     def write(**changes: Any) -> Path:
         tiny_recipe(training={"log_every": 1, "save_every": 2, "steps": 4, "gradient_accumulation": 1})
-        texts = tmp_path / "texts.jsonl"
-        words = "the tired porter of the old hotel had not slept"
-        write_lines(texts, *({"body": f"{name}, {words}"} for name in TEXTS))
         settings = {
             "output": str(tmp_path / "results"),
             "recipe": "recipe.yaml",
@@ -74,7 +73,7 @@ def write(tiny_recipe: Write, tmp_path: Path) -> Write:
             "evaluation": {
                 "arithmetic": {"count": 3, "digits": [1, 3]},
                 "gating": {"count": 5},
-                "language": {"texts": str(texts), "field": "body", "count": 3},
+                "language": {"texts": str(TEXTS), "field": "body", "count": 3},
             },
             **changes,
         }
@@ -95,6 +94,19 @@ def compare(write: Write) -> Compare:
     return compare
 
 
+@pytest.fixture
+def finished(compare: Compare, made_once: MadeOnce) -> Path:
+    """What it leaves, `results`, and beside it what it prints."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        with (folder / "printed").open("w") as printed:
+            page = compare(output=str(folder / "results"), console=Console(file=printed, width=140))
+        assert page == folder / "results" / "report.html"
+
+    return made_once("comparison", make)
+
+
 def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {
         path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes())
@@ -103,11 +115,8 @@ def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
     }
 
 
-def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
-    printed = StringIO()
-    page = compare(console=Console(file=printed, width=140))
-    folder = tmp_path / "results"
-    assert page == folder / "report.html"
+def test_every_cell_and_the_tables(finished: Path) -> None:
+    folder = finished / "results"
     results = {"arithmetic.jsonl", "gating.jsonl", "language.jsonl"}
     names = {*results, "comparison.md", "comparison.yaml", "report.html", "run.json", "cells"}
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
@@ -150,17 +159,18 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     assert "n = 3 × 2 seeds" in markdown and "Exact answers compared to reference" in markdown
     language = markdown[markdown.index("Perplexity of word tokens") :]
     assert "minus that of reference" in language and language.count("n = 3 × 2 seeds") == 4
-    html = page.read_text(encoding="utf-8")
+    html = (folder / "report.html").read_text(encoding="utf-8")
     assert "Exact answers compared to reference" in html and "Gates and roles" in html
     assert "Perplexity of word tokens" in html
-    output = printed.getvalue()
+    output = (finished / "printed").read_text()
     assert "1/5 reference" in output and "5/5 late, seed 1" in output and "step    4/4" in output
     assert output.count("Exact answers by number of digits") == 5
 
 
-def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unbroken, folder = tmp_path / "unbroken", tmp_path / "results"
-    compare(output=str(unbroken))
+def test_an_interrupted_comparison_goes_on(
+    compare: Compare, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unbroken, folder = finished / "results", tmp_path / "results"
     original = Gating.answer
 
     def in_the_second_cell(*args: Any, **kwargs: Any) -> Any:
@@ -186,7 +196,7 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
     compare()
     assert finished.items() <= files_of(folder / "cells").items()
     for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl", "comparison.md"):
-        assert (folder / name).read_text().replace("results", "unbroken") == (unbroken / name).read_text()
+        assert (folder / name).read_text() == (unbroken / name).read_text()
     assert [line["step"] for line in read(folder / "cells/early/seed-1/training" / TRAINING_LOG)] == [1, 2, 3, 4]
 
     with monkeypatch.context() as patch:
@@ -276,8 +286,10 @@ def test_another_comparison_in_the_same_folder_is_refused(
     assert files_of(tmp_path / "results") == before
 
 
-def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "results"
+def test_a_comparison_may_grow(
+    compare: Compare, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(finished / "results", tmp_path / "results")
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
     before = files_of(folder / "cells")
     assert (folder / TRAINING_LOG).exists()
@@ -303,11 +315,11 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
 
 
 def test_what_another_comparison_has_is_taken(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variants = {"ours": ["ani.layer=1"], "sft": ["method=sft"]}
+    variants = {"early": ["ani.layer=1"], "sft": ["method=sft"]}
+    one, two = shutil.copytree(finished / "results", tmp_path / "results"), tmp_path / "again"
     compare(seeds=[0], variants=variants, baseline=None)
-    one, two = tmp_path / "results", tmp_path / "again"
     (one / "cells" / "sft" / "seed-0" / "language.jsonl").unlink()
     asked: list[tuple[str, str]] = []
     ask = cells.ask
@@ -325,19 +337,19 @@ def test_what_another_comparison_has_is_taken(
         compare("evaluation.arithmetic.count=2", **changes, variants={**variants, "third": ["ani.layer=0"]})
     assert asked == [
         ("reference", "arithmetic"),
-        ("ours, seed 0", "arithmetic"),
+        ("early, seed 0", "arithmetic"),
         ("sft, seed 0", "arithmetic"),
         ("sft, seed 0", "language"),
     ]
-    for cell in ("ours", "sft"):
+    for cell in ("early", "sft"):
         taken, own = (weights_of(each / "cells" / cell / "seed-0" / "training" / ADAPTER) for each in (one, two))
         assert taken and all(torch.equal(taken[name], own[name]) for name in taken | own)
-    place = Path("cells") / "ours" / "seed-0" / "gating.jsonl"
+    place = Path("cells") / "early" / "seed-0" / "gating.jsonl"
     assert (two / place).read_bytes() == (one / place).read_bytes()
     assert not (two / "cells" / "third").exists()
 
     # Answers go with the weights that gave them.
-    config = two / "cells" / "ours" / "seed-0" / "training" / ADAPTER / "ani_config.json"
+    config = two / "cells" / "early" / "seed-0" / "training" / ADAPTER / "ani_config.json"
     config.write_text(config.read_text().replace('"weights_sha256": "', '"weights_sha256": "0'))
     (two / place).unlink()
     with pytest.raises(InputError, match=r"ani\.safetensors"):
@@ -396,25 +408,52 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
 
 
-def test_two_processes_ask_what_one_asks(compare: Compare, write: Write, tmp_path: Path) -> None:
-    small: dict[str, Any] = {"seeds": [0], "variants": {"early": ["ani.layer=1"]}, "reference": False, "baseline": None}
-    compare(**small)
-    path = write(**small, output=str(tmp_path / "two"))
-    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "gating, sentences, early, seed 0" in done.stdout
+@pytest.fixture
+def compare_in_two(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[Path], str]:
+    """What `ani compare --processes 2` prints; they are forks, not launched, as their imports take the longest."""
+
+    def main(arguments: Sequence[str]) -> None:
+        monkeypatch.setattr(sys, "argv", ["ani", *arguments])
+        cli.main()
+
+    def launch(arguments: Sequence[str], *, processes: int) -> int:
+        return max(together(processes, lambda _: main(arguments)))
+
+    def compare_in_two(path: Path) -> str:
+        monkeypatch.setattr(cli, "launch", launch)
+        capfd.readouterr()
+        code = forked(lambda: main(["compare", str(path), "--processes", "2"]))
+        said = capfd.readouterr()
+        assert code == 0, said.err
+        return said.out
+
+    return compare_in_two
+
+
+def test_two_processes_ask_what_one_asks(
+    write: Write, finished: Path, compare_in_two: Callable[[Path], str], tmp_path: Path
+) -> None:
+    said = compare_in_two(write(seeds=[0], variants={"early": ["ani.layer=1"]}, reference=False, baseline=None))
+    assert "gating, sentences, early, seed 0" in said
     for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl"):
-        assert (tmp_path / "two" / name).read_text() == (tmp_path / "results" / name).read_text()
-    assert not list((tmp_path / "two").rglob("*.answers"))
+        asked = read(finished / "results" / name)
+        of_cell = [record for record in asked if (record["run"], record["seed"]) == ("early", 0)]
+        assert read(tmp_path / "results" / name) == of_cell
+    assert not list((tmp_path / "results").rglob("*.answers"))
 
 
 def test_benchmarks_are_answered_as_they_would_be_served(
-    compare: Compare, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    compare: Compare,
+    write: Write,
+    compare_in_two: Callable[[Path], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     base = tmp_path / "base"
-    tiny("qwen3", tokenizer=qwen(), head_dim=32, max_position_embeddings=4096).save_pretrained(base)
-    qwen().save_pretrained(base)
+    tiny("qwen3", tokenizer=gemma_like(), head_dim=32, max_position_embeddings=4096).save_pretrained(base)
+    gemma_like().save_pretrained(base)
+    (base / "chat_template.jinja").write_text(CHATML)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # it takes longer than all else
@@ -454,11 +493,8 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     # What vLLM can't serve, several processes share; they answer alike.
     (folder / "cells" / "xval" / "seed-0" / "gsm8k.jsonl").unlink()  # else its answers would be taken
     alone = {**settings, "variants": {"xval": both["variants"]["xval"]}, "backend": "vllm"}
-    path = write(output=str(tmp_path / "shared"), reuse=str(tmp_path), **alone)
-    command = [sys.executable, "-m", "ani.cli", "compare", str(path), "--processes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "by transformers, not vLLM" in done.stdout and "gsm8k, questions, xval, seed 0: 3 in" in done.stdout
+    said = compare_in_two(write(output=str(tmp_path / "shared"), reuse=str(tmp_path), **alone))
+    assert "by transformers, not vLLM" in said and "gsm8k, questions, xval, seed 0: 3 in" in said
     outputs = [record["output"] for record in read(tmp_path / "shared" / "gsm8k.jsonl")]
     assert outputs == [record["output"] for record in served[3:]]
     assert not list((tmp_path / "shared").rglob("merged"))
@@ -519,33 +555,31 @@ def test_what_is_interrupted_takes_its_process_along(monkeypatch: pytest.MonkeyP
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
-def test_a_killed_process_takes_its_own_along(tmp_path: Path) -> None:
-    script, begun = tmp_path / "script.py", tmp_path / "begun"
-    script.write_text(
-        f"""
-import os, time
-from ani import cells
+@pytest.fixture
+def forking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is spawned imports all for seconds."""
+    monkeypatch.setattr(cells, "get_context", lambda _: multiprocessing.get_context("fork"))
 
-def work():
-    with open({str(begun) + "."!r}, "w") as file:
-        file.write(str(os.getpid()))
-    os.rename({str(begun) + "."!r}, {str(begun)!r})
+
+def wait_for_ever(begun: Path) -> None:
+    (begun / "part").write_text(str(os.getpid()))
+    (begun / "part").rename(begun / "pid")
     time.sleep(10**6)
 
-if __name__ == "__main__":
-    cells.by_itself(work)
-"""
-    )
-    with subprocess.Popen([sys.executable, script]) as parent:
-        while not begun.exists():
-            assert parent.poll() is None
-            time.sleep(0.1)
-        own = psutil.Process(int(begun.read_text()))
-        parent.kill()
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
+@pytest.mark.usefixtures("forking")
+def test_a_killed_process_takes_its_own_along(tmp_path: Path) -> None:
+    parent = start(cells.by_itself, wait_for_ever, tmp_path)
+    while not (tmp_path / "pid").exists():
+        assert parent.is_alive()
+        time.sleep(0.1)
+    own = psutil.Process(int((tmp_path / "pid").read_text()))
+    parent.kill()
     own.wait(60)
 
 
+@pytest.mark.usefixtures("forking")
 def test_a_process_that_is_killed_is_told() -> None:
     with pytest.raises(BrokenProcessPool):
         cells.by_itself(os._exit, 1)
@@ -592,7 +626,7 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
         ("evaluation.arithmetic.count=1000000", "the test split has"),
         ("evaluation.language.texts=gone.jsonl", "data file gone.jsonl does not exist"),
         ("evaluation.language.texts=no/such-set", "dataset 'no/such-set' (split 'test') can't be read from the hub"),
-        ("evaluation.language.field=text", "texts.jsonl, line 1: no text under 'text'"),
+        ("evaluation.language.field=text", "language.jsonl, line 1: no text under 'text'"),
         ("evaluation.language.count=4", "holds 3 texts without numbers"),
         ("seeds=[]", "seeds"),
         ("seeds=[1, 1]", "seeds must be distinct"),
