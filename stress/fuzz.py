@@ -43,12 +43,17 @@ from peft import LoraConfig, get_peft_model
 
 import ani
 from ani import InputError
-from ani.comparison import Comparison, evaluation_tasks
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.labelled import read_labelled
 from ani.data.openmath_magpie import _entries
 from ani.data.sources import read_jsonl
 from ani.encoders import ENCODERS, EncoderSettings
+from ani.evaluation.benchmarks import data as benchmarks
+from ani.evaluation.benchmarks.judging import boxed_answer, marked_answer
+from ani.evaluation.diff import compare_folders
+from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks.finer import Finer
+from ani.evaluation.tasks.gate_shares import GateShares
 from ani.injection import adapter as adapters
 from ani.injection.attach import number_locator
 from ani.models import load_config, load_model, load_tokenizer
@@ -60,12 +65,7 @@ from ani.report.training import TrainingStep
 from ani.results.files import Run, read_object, read_records
 from ani.serving.checkpoint import mark_merged, merged_settings
 from ani.settings import load_settings, save_settings
-from ani.evaluation.tasks import TASKS
-from ani.evaluation.tasks.finer import Finer
-from ani.evaluation.diff import compare_folders
-from ani.evaluation.tasks.gate_shares import GateShares
-from ani.evaluation.benchmarks import data as benchmarks
-from ani.evaluation.benchmarks.judging import boxed_answer, marked_answer
+from ani.sweep.plan import Comparison, evaluation_tasks
 from ani.training.recipe import Recipe
 from ani.untrusted.folder import unchanged_file
 from ani.untrusted.peft import check_lora

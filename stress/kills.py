@@ -33,9 +33,10 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import ani.cli
-import ani.comparison
 import ani.evaluation.tasks.folders
+
+import ani.cli
+import ani.sweep.run
 from ani.injection.attach import ani_module
 from ani.models import load_model, load_tokenizer
 from ani.provenance import provenance
@@ -258,8 +259,8 @@ def need_whole_files(folder: Path) -> None:
 
 
 def finished(folder: Path) -> dict[str, Any]:
-    """What no kill may take back: the results of a comparison's cells as they are, a run's step, its adapter."""
-    done: dict[str, Any] = {str(path): path.read_bytes() for path in folder.glob("out/cells/**/*.jsonl")}
+    """What no kill may take back: the results of a comparison's runs as they are, a run's step, its adapter."""
+    done: dict[str, Any] = {str(path): path.read_bytes() for path in folder.glob("out/runs/**/*.jsonl")}
     done = {name: text for name, text in done.items() if "/training/" not in name}
     if (folder / "out" / "recipe.yaml").is_file():
         done["step"] = last_step(folder / "out")

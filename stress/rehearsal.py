@@ -41,12 +41,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ani.cli
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
+from ani.evaluation.benchmarks.data import MATH
+from ani.evaluation.tasks import arithmetic_chat
+from ani.evaluation.tasks.finer import HUB_FILE, HUB_NAME
 from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.files import TRAINING_LOG
-from ani.tasks import arithmetic_chat
-from ani.evaluation.tasks.finer import HUB_FILE, HUB_NAME
-from ani.evaluation.benchmarks.data import MATH
+from ani.sweep import run as sweep
+from ani.sweep.plan import variant_recipes
 from ani.training.checkpoints import ADAPTER
 from tests.json_lines import read_lines
 from tests.tiny import tiny
@@ -197,7 +199,7 @@ def smaller(name: str) -> Iterator[str]:
 
 def lines() -> list[list[list[str]]]:
     """The commands of docs/reproduce.md in lines that need nothing of each other, the longest first."""
-    train, cells = str(RECIPES / "train.yaml"), "runs/paper/main-results/cells"
+    train, cells = str(RECIPES / "train.yaml"), "runs/paper/main-results/runs"
     adapter, roles, shares = f"{cells}/ani/seed-0/training/adapter", "runs/paper/roles", "runs/paper/shares"
     of_8b = [
         ["train", "--dry-run", train],
@@ -211,7 +213,7 @@ def lines() -> list[list[list[str]]]:
     ]
     # Two tables are served: that is what `backend: auto` does with all where there is a card.
     qwen, mistral = "scalability-qwen3-4b", "scalability-mistral-7b-v0.3"
-    diff = ["diff", "runs/paper/served/cells/ani/seed-0", f"runs/paper/{qwen}/cells/ani/seed-0"]
+    diff = ["diff", "runs/paper/served/runs/ani/seed-0", f"runs/paper/{qwen}/runs/ani/seed-0"]
     written = json.dumps({name: SMALLER[name] for name in ("gsm8k", "mmlu")})
     served_qwen = [*comparison(qwen), served(qwen, "served", f"evaluation={written}"), diff]
     served_mistral = [*comparison(mistral), served(mistral, "served-mistral", "variants={ani: []}", "published={}")]
@@ -257,17 +259,17 @@ def check() -> None:
     """Every cell was trained as its recipe says, on 4 bits, at the paper's layer, and is in the tables."""
     for name in COMPARISONS:
         folder = Path("runs/paper") / name
-        plan = yaml.safe_load((folder / "comparison.yaml").read_text())
+        seeds = yaml.safe_load((folder / "comparison.yaml").read_text())["seeds"]
         tables = (folder / "comparison.md").read_text()
         assert "Beside the published values" in (folder / "report.html").read_text(), folder
-        for variant, recipe in plan["variants"].items():
+        for variant, recipe in variant_recipes(RECIPES / f"{name}.yaml").items():
             assert f"| {variant} |" in tables, (name, variant)
-            for seed in plan["seeds"]:
-                training = folder / "cells" / variant / f"seed-{seed}" / "training"
+            for seed in seeds:
+                training = folder / "runs" / variant / f"seed-{seed}" / "training"
                 done = yaml.safe_load((training / "recipe.yaml").read_text())
                 assert done["quantization"] == "nf4" and done["training"]["gradient_checkpointing"], training
                 assert [line["step"] for line in read_lines(training / TRAINING_LOG)] == [1, 2], training
-                if (recipe["ani"] or {}).get("layer") == "paper":
+                if recipe.ani is not None and recipe.ani.layer == "paper":
                     layer = json.loads((training / ADAPTER / CONFIG_FILE).read_text())["layer"]
                     assert layer == PAPER_LAYERS[done["model"].split("/")[1]], training
 
@@ -285,6 +287,7 @@ def main() -> None:
         make_models()
         make_data()
         arithmetic_chat.ROOM = 2  # random models would fill it
+        sweep.in_own_processes = lambda arguments: sweep.in_this_process  # whose imports would take the longest
         datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
         # Forked, so that what took long to import and make is there.
         with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:

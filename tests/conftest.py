@@ -1,5 +1,6 @@
 """Fixtures of more than one file: a tiny model on disk, an adapter for it, a recipe."""
 
+import gc
 import json
 import os
 import random
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 import ani
@@ -37,6 +39,13 @@ if not torch.cuda.is_available():  # where there is a card that this torch can't
     os.environ["ANI_DEVICE"] = "cpu"
 
 Recipe = dict[str, Any]
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+def pytest_collection_finish() -> None:
+    """What is imported is no garbage: to look through it takes a second, and every trained model asks for it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup() -> None:
@@ -97,51 +106,75 @@ def _no_unexpected_skip(report: Report) -> Report:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    """A folder of this name, made by whichever of pytest-xdist's processes wants it first. Tests change copies."""
+    own = tmp_path_factory.getbasetemp()
+    place = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def made_once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, made = place / name, place / f"{name}.made"
+        with FileLock(place / f"{name}.lock"):
+            if not made.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of one that failed
+                make(folder)
+                made.touch()
+        return folder
+
+    return made_once
+
+
+@pytest.fixture(scope="session")
+def tiny_model(made_once: MadeOnce) -> Path:
     """A model directory; the tokenizer writes one digit a token."""
-    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", gemma_like())
+    return made_once("tiny", lambda folder: save_tiny_llama(folder, gemma_like()))
 
 
 @pytest.fixture(scope="session")
-def chat_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chat_model(tiny_model: Path, made_once: MadeOnce) -> Path:
     """`tiny_model` with a chat template and room for a benchmark's prompt."""
-    folder = tmp_path_factory.mktemp("models") / "chat"
-    shutil.copytree(tiny_model, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
-    (folder / "chat_template.jinja").write_text(CHATML)
-    return folder
+
+    def make(folder: Path) -> None:
+        shutil.copytree(tiny_model, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
+        (folder / "chat_template.jinja").write_text(CHATML)
+
+    return made_once("chat", make)
 
 
 @pytest.fixture(scope="session")
-def tiny_adapter(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_adapter(tiny_model: Path, made_once: MadeOnce) -> Path:
     """An adapter for `tiny_model` whose gate decides both ways."""
-    model = LlamaForCausalLM.from_pretrained(tiny_model)
-    ani.attach(model, gemma_like(), ani.AniConfig(layer=1, policy="terminal", gate_hidden_size=8))
-    module = ani_module(model)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(1)
-        for parameter in module.parameters():
-            parameter.normal_()
-        ani.inspect(model, gemma_like(), CALIBRATION_TEXT)
-        decision = last_decision(model)
-        assert decision is not None
-        module.gate.outer.bias -= decision.injection.logits.median()
-    path = tmp_path_factory.mktemp("adapters") / "tiny"
-    ani.save_adapter(model, path)
-    return path
+
+    def make(folder: Path) -> None:
+        model = LlamaForCausalLM.from_pretrained(tiny_model)
+        ani.attach(model, gemma_like(), ani.AniConfig(layer=1, policy="terminal", gate_hidden_size=8))
+        module = ani_module(model)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(1)
+            for parameter in module.parameters():
+                parameter.normal_()
+            ani.inspect(model, gemma_like(), CALIBRATION_TEXT)
+            decision = last_decision(model)
+            assert decision is not None
+            module.gate.outer.bias -= decision.injection.logits.median()
+        ani.save_adapter(model, folder)
+
+    return made_once("adapter", make)
 
 
 @pytest.fixture(scope="session")
-def results(tiny_model: Path, tiny_adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what `ani eval` writes of `tiny_model`: `eval` with `tiny_adapter`, `eval-other` without."""
-    folder = tmp_path_factory.mktemp("results")
-    for name, *more in (("eval", "arithmetic,gating", "--adapter", str(tiny_adapter)), ("eval-other", "arithmetic")):
-        arguments = ["--model", str(tiny_model), "--out", str(folder / name), "--limit", "2", "--tasks", *more]
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="0"):
-            patch.setattr("sys.argv", ["ani", "eval", *arguments])
-            ani.cli.main()
-    return folder
+def results(tiny_model: Path, tiny_adapter: Path, made_once: MadeOnce) -> Path:
+    """A folder with what `ani eval` writes of `tiny_model`: `first` with `tiny_adapter`, `second` without."""
+
+    def make(folder: Path) -> None:
+        for name, *more in (("first", "arithmetic,gating", "--adapter", str(tiny_adapter)), ("second", "arithmetic")):
+            arguments = ["--model", str(tiny_model), "--out", str(folder / name), "--limit", "2", "--tasks", *more]
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="0"):
+                patch.setattr("sys.argv", ["ani", "eval", *arguments])
+                ani.cli.main()
+
+    return made_once("results", make)
 
 
 @pytest.fixture

@@ -20,6 +20,11 @@ def register_profiles() -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def deep() -> bool:
+    """Whether every pair of what is combined is tried, and not each once."""
+    return settings().max_examples > DEFAULT
+
+
 def examples(count: int) -> settings:
     """So many examples by default, and as many times more as the profile has. The first is the simplest of all."""
     return settings(max_examples=count * settings().max_examples // DEFAULT)

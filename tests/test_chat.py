@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from ani.evaluation.benchmarks.kept import KeptAnswers
 from ani.evaluation.benchmarks.model import ChatModel
-from ani.tasks import lm_eval
 from transformers import PreTrainedTokenizerBase
 
 from ani.chat import around_message, message_ends, rendered
 from ani.data.collator import tokenize
 from ani.data.sources import Example, Message
 from ani.errors import InputError
+from ani.evaluation import benchmarks
 from ani.evaluation.backend import TransformersBackend
 from ani.injection.methods import METHODS
 from ani.launch import ONE_PROCESS
@@ -99,7 +99,7 @@ def test_an_answer_in_the_plain_form_ends_where_the_next_question_would_begin() 
     both = rendered(tokenizer, [*asked, answered, *asked])
     goes_on = both.removeprefix(rendered(tokenizer, asked)).replace(str(tokenizer.eos_token), "")
     for name in ("gsm8k", "math"):
-        text = (Path(lm_eval.__file__).parent / f"{name}.yaml").read_text(encoding="utf-8")
+        text = (Path(benchmarks.__file__).parent / f"{name}.yaml").read_text(encoding="utf-8")
         stops = json.loads(text.partition("  until: ")[2].partition("  #")[0])
         assert min(goes_on.split(stop)[0] for stop in stops) == "It is 42."
 

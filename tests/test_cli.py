@@ -329,7 +329,7 @@ def test_an_adapter_knows_its_model(
         adapter = [path, "o"] if command == "merge" else ["--adapter", path]
         return run(*command.split(), *adapter, *options)
 
-    for module in ("ani.answerers", "ani.serving.merge"):
+    for module in ("ani.evaluation.spec", "ani.serving.merge"):
         monkeypatch.setattr(f"{module}.load_tokenizer", asked_for)
     assert_refused(with_adapter(tiny_adapter), f"asked for {tiny_model}")
     moved = Path(shutil.copytree(tiny_adapter, tmp_path / "moved"))

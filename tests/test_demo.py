@@ -1,6 +1,7 @@
 """`ani demo` in small: the comparison that it is, started from the command line."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
-from ani import cells, comparison
 from ani.evaluation.tasks.gating import Gating
+from ani.sweep import plan, runs
+from ani.sweep import run as run_module
 from tests import test_cli
+from tests.conftest import MadeOnce
 from tests.json_lines import read_lines as read
 from tests.training.runs import interrupt_at, interrupted
 
 run = test_cli.run
-DEMO = yaml.safe_load(comparison.DEMO.read_text())
+DEMO = yaml.safe_load(plan.DEMO.read_text())
 RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "calculations", "reading", "gating", "inspected")}
-RESULTS |= {"training_log.jsonl", "run.json", "cells"}
+RESULTS |= {"training_log.jsonl", "run.json", "runs"}
 RESULTS |= {"comparison.md", "comparison.yaml", "report.html"}
 SETTINGS = ["ani.gate_hidden_size=8", "lora.r=2", "dtype=float32", "data.0.count=8", "data.1.count=8"]
 SETTINGS += ["training.batch_size=4", "training.steps=4", "training.log_every=1", "training.save_every=2"]
@@ -26,28 +29,50 @@ RunDemo = Callable[..., test_cli.Done]
 
 
 @pytest.fixture
-def run_demo(
-    run: Callable[..., test_cli.Done], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> RunDemo:
-    """With fewer problems and sentences, in `tmp_path/demo`, at layer 1 unless told otherwise."""
-    recipe = comparison.DEMO.parent / DEMO["recipe"]
+def small_demo(tmp_path: Path) -> Path:
+    """The demo's comparison with fewer problems and sentences."""
+    recipe = plan.DEMO.parent / DEMO["recipe"]
     evaluation = {**DEMO["evaluation"], "arithmetic": {"count": 2}, "gating": {"count": 12}}
     evaluation |= {"calculations": {"count": 8}, "reading": {"count": 6}}
     small = tmp_path / "demo-comparison.yaml"
     small.write_text(yaml.safe_dump({**DEMO, "recipe": str(recipe), "evaluation": evaluation}))
-    monkeypatch.setattr(comparison, "DEMO", small)
+    return small
 
-    def run_demo(*overrides: str, layer: str = "ani.layer=1") -> test_cli.Done:
-        return run("demo", f"model={tiny_model}", *SETTINGS, layer, *overrides, "--out", tmp_path / "demo")
+
+@pytest.fixture
+def run_demo(
+    run: Callable[..., test_cli.Done],
+    tiny_model: Path,
+    small_demo: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> RunDemo:
+    """In `tmp_path/demo` and at layer 1, unless told otherwise."""
+    monkeypatch.setattr(plan, "DEMO", small_demo)
+    # A process of its own for each run would import all anew; tests/sweep has such.
+    monkeypatch.setattr(run_module, "in_own_processes", lambda arguments: run_module.in_this_process)
+
+    def run_demo(*overrides: str, layer: str = "ani.layer=1", out: Path = tmp_path / "demo") -> test_cli.Done:
+        return run("demo", f"model={tiny_model}", *SETTINGS, layer, *overrides, "--out", out)
 
     return run_demo
 
 
-def test_the_demo_leaves_every_result_and_a_report(run_demo: RunDemo, tmp_path: Path, tiny_model: Path) -> None:
-    done = run_demo()
-    folder = tmp_path / "demo"
-    assert done.code == 0, done
-    assert str(folder / "report.html") in done.out and "step    4/4" in done.out
+@pytest.fixture
+def finished(run_demo: RunDemo, made_once: MadeOnce) -> Path:
+    """What it leaves, `demo`, and beside it what it prints."""
+
+    def make(folder: Path) -> None:
+        done = run_demo(out=folder / "demo")
+        assert done.code == 0, done
+        (folder / "printed").write_text(done.out)
+
+    return made_once("demo", make)
+
+
+def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: Path) -> None:
+    folder, printed = finished / "demo", (finished / "printed").read_text()
+    assert str(folder / "report.html") in printed and "step    4/4" in printed
     # No layer is looked for where one is named.
     assert {path.name for path in folder.iterdir()} == RESULTS
     assert not list(folder.rglob("probe"))
@@ -62,8 +87,7 @@ def test_the_demo_leaves_every_result_and_a_report(run_demo: RunDemo, tmp_path: 
     facts = json.loads((folder / "run.json").read_text())
     assert (facts["model"], facts["layer"], facts["policy"]) == (str(tiny_model), 1, "after")
     assert (Path(facts["adapter"]) / "ani.safetensors").is_file()
-    plan = yaml.safe_load((folder / "comparison.yaml").read_text())
-    assert plan["variants"]["ani"]["training"]["steps"] == 4
+    assert "training.steps=4" in yaml.safe_load((folder / "comparison.yaml").read_text())["overrides"]
     page = (folder / "report.html").read_text(encoding="utf-8")
     for part in (
         "Comparison demo",
@@ -79,7 +103,8 @@ def test_the_demo_finds_its_layer(run_demo: RunDemo, tmp_path: Path) -> None:
     done = run_demo("probe.sentences=240", layer="ani.layer=auto")
     folder = tmp_path / "demo"
     assert done.code == 0, done
-    assert {path.name for path in folder.iterdir()} == RESULTS | {"layers.jsonl", "probe", "selection.json"}
+    found = {path.name for path in folder.iterdir()} - RESULTS - {"layers.jsonl", "selection.json"}
+    assert len(found) == 1 and found.pop().startswith("probe-")
     selection = json.loads((folder / "selection.json").read_text())
     assert json.loads((folder / "run.json").read_text())["layer"] == selection["layer"]
     assert "".join(selection["reason"].split()) in "".join(done.out.split())
@@ -87,58 +112,44 @@ def test_the_demo_finds_its_layer(run_demo: RunDemo, tmp_path: Path) -> None:
     assert "Which layer" in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_second_run_reuses_what_is_there(run_demo: RunDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_demo()
-    folder = tmp_path / "demo"
-    kept = [*folder.glob("cells/**/*.jsonl"), *folder.glob("cells/*/*/training/adapter/*")]
+def test_a_second_run_reuses_what_is_there(
+    run_demo: RunDemo, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(finished / "demo", tmp_path / "demo")
+    kept = [*folder.glob("runs/**/*.jsonl"), *folder.glob("runs/*/*/training/adapter/*")]
     times = [path.stat().st_mtime_ns for path in kept]
     report = (folder / "report.html").read_bytes()
     (folder / "report.html").unlink()
 
-    for step in ("train", "load_model", "ask"):
-        monkeypatch.setattr(cells, step, None)  # nothing is done again
+    monkeypatch.setattr(run_module, "carry_out", None)  # nothing is done again
     assert run_demo().code == 0
     assert [path.stat().st_mtime_ns for path in kept] == times and len(kept) > 8
     assert len((folder / "report.html").read_bytes()) == pytest.approx(len(report), rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("where", "stage", "replacement", "there"),
-    [
-        (cells, "ask", interrupted, set()),
-        (cells, "training_lines", lambda console: interrupt_at(3), {"reference/arithmetic.jsonl"}),
+def test_an_interrupted_demo_goes_on(run_demo: RunDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again, each time a stage further."""
+    place = tmp_path / "demo" / "runs"
+    kept: dict[Path, int] = {}
+    stages: list[tuple[Any, str, Any, set[str]]] = [
+        (runs, "answer", interrupted, set()),
+        (runs, "training_lines", lambda console: interrupt_at(3), {"reference/arithmetic.jsonl"}),
         (Gating, "answer", interrupted, {"reference/arithmetic.jsonl", "ani/seed-0/arithmetic.jsonl"}),
-    ],
-)
-def test_an_interrupted_demo_goes_on(
-    run_demo: RunDemo,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    where: Any,
-    stage: str,
-    replacement: Any,
-    there: set[str],
-) -> None:
-    cells = tmp_path / "demo" / "cells"
-    with monkeypatch.context() as patch:
-        patch.setattr(where, stage, replacement)
-        done = run_demo()
-    assert done.code == 130 and done.err == "interrupted: continue with the same command\n"
-    results = {path: path.stat().st_mtime_ns for path in cells.rglob("arithmetic.jsonl")}
-    assert {path.relative_to(cells).as_posix() for path in results} == there
-    assert not (cells.parent / "report.html").exists()
+    ]
+    for where, stage, replacement, there in stages:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, stage, replacement)
+            done = run_demo()
+        assert done.code == 130 and done.err == "interrupted: continue with the same command\n"
+        results = {path: path.stat().st_mtime_ns for path in place.rglob("arithmetic.jsonl")}
+        assert {path.relative_to(place).as_posix() for path in results} == there
+        assert kept.items() <= results.items()
+        assert not (place.parent / "report.html").exists()
+        kept = results
     assert run_demo().code == 0
     assert {path.name for path in (tmp_path / "demo").iterdir()} == RESULTS
-    assert {path: path.stat().st_mtime_ns for path in results} == results
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert [line["step"] for line in read(tmp_path / "demo" / "training_log.jsonl")] == [1, 2, 3, 4]
-
-
-def test_another_recipe_in_the_same_folder_is_refused(run_demo: RunDemo, tmp_path: Path) -> None:
-    run_demo()
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*")}
-    done = run_demo("seed=1")
-    test_cli.assert_refused(done, str(tmp_path / "demo"), "holds another comparison", "name another output")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("*")} == before
 
 
 @pytest.mark.parametrize("wrong", ["training.stepps=1", "model=gone/model"])

@@ -205,11 +205,11 @@ def test_ctrl_c_at_the_last_step_finishes(tiny_recipe: Write, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "work", "how"),
     [
-        ("compare", "comparison.run_comparison", "continue with the same command"),
-        ("eval", "tasks.folders.evaluate", "start the same command again: benchmarks go on"),
+        ("compare", "sweep.run.run_comparison", "continue with the same command"),
+        ("eval", "evaluation.run.evaluate", "start the same command again"),
         ("probe", "probing.run.probe", "start the same command again"),
         ("merge", "serving.merge.merge", "start the same command again"),
-        ("demo", "comparison.run_comparison", "continue with the same command"),
+        ("demo", "sweep.run.run_comparison", "continue with the same command"),
     ],
 )
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
@@ -223,15 +223,6 @@ def test_an_interrupted_command_says_how_to_go_on(
     done = run(*commands(tmp_path / "out")[name], code=code)
     assert done.err.startswith(f"interrupted: {how}") and len(done.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("code", "said"), [(1, ""), (2, ""), (143, "interrupted: continue with the same command")])
-def test_processes_that_failed_speak_for_themselves(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, said: str
-) -> None:
-    monkeypatch.setattr("ani.cli.launch", lambda *_, **__: code)
-    monkeypatch.setattr("ani.comparison.run_comparison", lambda *_, asked_by, **__: asked_by("cell"))
-    assert run("compare", tmp_path / "comparison.yaml", "--processes", "2", code=code).err.strip() == said
 
 
 def test_a_killed_run_is_told_from_another(tiny_recipe: Write, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ani.evaluation.tasks.gating import Gating
 from ani.injection.adapter import _read_config
 from ani.injection.attach import ani_module
 from ani.training.recipe import load_recipe
+from tests.answers import answers_of
 from tests.tiny import pair
 
 PACKAGE = Path(ani.__file__).parent
@@ -45,8 +46,8 @@ def test_it_tells_names_from_quantities() -> None:
     load_adapter(model, tokenizer, ADAPTER)
     room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10")
     assert (room.text, room.injected, capacity.text, capacity.injected) == ("505", False, "10", True)
-    task = Gating(count=60)
-    records = list(task.run(TransformersBackend(model, tokenizer), task.questions(seed=1), lambda _: None))
+    task = Gating(count=40)
+    records = answers_of(task, TransformersBackend(model, tokenizer), task.questions(seed=1))
     for role, opened in (("nominal", False), ("quantitative", True)):
         decisions = [record.injected for record in records if record.role == role]
         # Chance is a half; its card says what a larger sample measured.
@@ -85,7 +86,7 @@ def test_the_calculator_tells_which_calculations_are_meant() -> None:
     model, tokenizer = pair("smollm2")
     load_adapter(model, tokenizer, "smollm2-calculator")
     module = ani_module(model)
-    sentences = calculation_sentences(80, split="test", seed=1)
+    sentences = calculation_sentences(48, split="test", seed=1)
     # As it ships, doubts open the gate; without the bias chance is a half.
     for config, meant, others in (
         (module.config, 0.9, 0.1),

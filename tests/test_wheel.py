@@ -124,12 +124,11 @@ OF_EXTRAS = {
 }
 """Packages that are there with an extra."""
 NEEDED = {
-    "ani.comparison": "matplotlib",
+    "ani.sweep.run": "matplotlib",
+    "ani.sweep.tables": "matplotlib",
     "ani.playground": "gradio",
     "ani.report": "matplotlib",
     "ani.serving.vllm": "vllm",
-    "ani.evaluation.benchmarks.kept": "lm_eval",
-    "ani.evaluation.benchmarks.model": "lm_eval",
 }
 """Modules of ours that are for an extra alone, and what they can't be imported without."""
 IMPORT_ALL = """

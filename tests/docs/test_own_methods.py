@@ -10,13 +10,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from ani.comparison import variant_recipes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import load_adapter
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
+from ani.sweep.plan import variant_recipes
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
 from tests.refusals import refused

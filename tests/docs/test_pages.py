@@ -17,7 +17,6 @@ import pytest
 import torch
 import typer.main
 import yaml
-from ani.comparison import Comparison, evaluation_tasks, variant_recipes
 from ani.evaluation.tasks.folders import evaluated_tasks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -31,6 +30,7 @@ from ani.injection.attach import ani_module
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings
+from ani.sweep.plan import Comparison, evaluation_tasks, variant_recipes
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
 from tests.tiny import pair

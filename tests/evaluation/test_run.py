@@ -146,3 +146,9 @@ def test_tasks_that_share_a_section_are_shown_together(tmp_path: Path) -> None:
     found = read_results(tmp_path)
     assert set(found) == {gsm8k, mmlu, gating}
     assert presented(found) == [(gsm8k, [answer("gsm8k"), answer("mmlu")]), (gating, [decision(1)])]
+
+
+def test_what_is_read_is_what_was_written(results: Path, tmp_path: Path) -> None:
+    for task, records in read_results(results / "first").items():
+        write_records(tmp_path / "again.jsonl", records)
+        assert (tmp_path / "again.jsonl").read_bytes() == (results / "first" / f"{task.name}.jsonl").read_bytes()

@@ -2,9 +2,14 @@
 
 The strategies write texts full of numbers; generation is confined to digits and punctuation, so that numbers are
 also generated.
+
+Each test has every family once and every policy, and together the tests have every pair of the two; `make stress` has
+every pair in each test.
 """
 
 import copy
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +29,7 @@ from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.locate import PADDING
-from tests.properties import examples
+from tests.properties import deep, examples
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair, randomise
 
 TOLERANCE = 1e-5
@@ -39,6 +44,16 @@ PROMPTS = ["Room 505 holds 12 people; 3.5 kg cost $1,234,567 and", "7 +", "From 
 
 def examples_of(family: str) -> settings:
     return examples(2 if family == "smollm2" else 5)
+
+
+_tests = itertools.count()
+
+
+def pairs(*families: str, policies: Sequence[str] = POLICIES) -> Any:
+    """Parametrize `family` and `policy`: each family with the policy that is its turn in this test, or with all."""
+    test = next(_tests)
+    turns = [(family, policies[(place + test) % len(policies)]) for place, family in enumerate(families)]
+    return pytest.mark.parametrize(("family", "policy"), itertools.product(families, policies) if deep() else turns)
 
 
 _words = st.sampled_from(
@@ -141,8 +156,7 @@ def closed(family: str, policy: str) -> tuple[PreTrainedModel, PreTrainedTokeniz
     return model, tokenizer
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+@pairs(*FAMILIES, "smollm2")
 def test_closed_gates_change_no_bit(family: str, policy: str) -> None:
     model, tokenizer = closed(family, policy)
 
@@ -158,8 +172,7 @@ def test_closed_gates_change_no_bit(family: str, policy: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+@pairs(*FAMILIES, "smollm2")
 def test_text_without_numbers_changes_no_bit(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -172,8 +185,7 @@ def test_text_without_numbers_changes_no_bit(family: str, policy: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+@pairs(*FAMILIES, "smollm2")
 def test_nothing_changes_before_the_first_injection(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
     changed = 0
@@ -234,8 +246,7 @@ def test_detach_inside_peft() -> None:
 # --- 2: no lookahead --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pairs(*FAMILIES)
 def test_no_lookahead(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
     scanner = number_locator(model).scanner
@@ -337,8 +348,7 @@ def prompt_batch(tokenizer: PreTrainedTokenizerBase, rows: list[str] = PROMPTS) 
     return batch["input_ids"], batch["attention_mask"]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+@pairs(*FAMILIES, "smollm2")
 def test_greedy_equals_full_forward(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -351,8 +361,7 @@ def test_greedy_equals_full_forward(family: str, policy: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+@pairs(*FAMILIES, "smollm2")
 def test_left_padded_batch_equals_full_forward(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -370,8 +379,7 @@ def test_left_padded_batch_equals_full_forward(family: str, policy: str) -> None
     check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pairs(*FAMILIES)
 def test_sampling_equals_full_forward(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
     ids, mask = prompt_batch(tokenizer)
@@ -385,8 +393,7 @@ def test_sampling_equals_full_forward(family: str, policy: str) -> None:
     assert sum(generated) > 0  # else the policies were not told apart
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+@pairs(*FAMILIES, "smollm2")
 def test_beam_scores_are_log_probabilities(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
     ids, mask = prompt_batch(tokenizer)
@@ -417,8 +424,7 @@ def carried_numbers(model: PreTrainedModel, before: torch.Tensor, now: torch.Ten
 
 
 @pytest.mark.parametrize("only_new_ids", [False, True], ids=["full ids again", "only new ids"])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pairs(*FAMILIES)
 def test_cache_carried_over_two_turns(family: str, policy: str, only_new_ids: bool) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -444,8 +450,7 @@ def test_cache_carried_over_two_turns(family: str, policy: str, only_new_ids: bo
     check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pairs(*FAMILIES)
 def test_chunked_prefill_cuts_numbers_in_half(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -462,8 +467,7 @@ def test_chunked_prefill_cuts_numbers_in_half(family: str, policy: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pairs(*FAMILIES)
 def test_manual_loop_over_chunks(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -485,8 +489,7 @@ def test_manual_loop_over_chunks(family: str, policy: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])  # a sliding cache can't be cropped
+@pairs("qwen3", "llama", "mistral")  # a sliding cache can't be cropped
 def test_crop(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -509,8 +512,7 @@ def test_crop(family: str, policy: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])  # candidates need a cache that can be cropped
+@pairs("qwen3", "llama", "mistral")  # candidates need a cache that can be cropped
 def test_speculative_decoding(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
     ids = encode(tokenizer, PROMPTS[0] + " 505 505 505")
@@ -523,8 +525,7 @@ def test_speculative_decoding(family: str, policy: str) -> None:
     assert_parity(model, ids, torch.ones_like(ids), assisted)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pairs(*FAMILIES)
 def test_static_cache(family: str, policy: str) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -543,8 +544,7 @@ def test_static_cache(family: str, policy: str) -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+@pairs(*FAMILIES, "smollm2")
 def test_padding_changes_nothing(family: str, policy: str, side: str) -> None:
     model, tokenizer = model_of(family, policy)
 
@@ -575,8 +575,7 @@ def test_padding_changes_nothing(family: str, policy: str, side: str) -> None:
 # --- 5: save and load -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", [*FAMILIES, "smollm2"])
+@pairs(*FAMILIES, "smollm2")
 def test_save_and_load_change_no_bit(family: str, policy: str, tmp_path: Path) -> None:
     model, tokenizer = attached(family, policy=policy)
     ids = encode(tokenizer, PROMPTS[0])
@@ -610,13 +609,11 @@ def test_save_and_load_with_lora(family: str, tmp_path: Path) -> None:
 # --- 8: the collator, the forward and generation find the same numbers ------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("policy", "scope"), [("terminal", "prompt"), ("terminal", "all"), ("running", "prompt"), ("after", "prompt")]
-)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_collator_forward_and_generate_agree(family: str, policy: str, scope: str) -> None:
+@pairs(*FAMILIES, policies=["terminal", "running", "after", "terminal, scope all"])
+def test_collator_forward_and_generate_agree(family: str, policy: str) -> None:
+    policy, _, scope = policy.partition(", scope ")
     model, tokenizer = (
-        attached(family, policy=policy, scope=scope) if scope == "all" else copy.deepcopy(model_of(family, policy))
+        attached(family, policy=policy, scope=scope) if scope else copy.deepcopy(model_of(family, policy))
     )
     locator = number_locator(model)
     collate = NumberCollator(tokenizer, locator)
@@ -645,7 +642,7 @@ def test_collator_forward_and_generate_agree(family: str, policy: str, scope: st
                 continue
             assert torch.equal(numbers.positions[mine], decision.numbers.positions)
             assert torch.equal(numbers.features[mine], decision.numbers.features)
-        if policy == "terminal" and scope == "prompt":
+        if policy == "terminal" and not scope:
             lengths = torch.tensor([one.prompt_length for one in tokenized])
             assert (numbers.positions < lengths[numbers.rows]).all()
         else:

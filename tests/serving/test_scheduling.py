@@ -1,6 +1,7 @@
 """However an engine cuts requests into steps, the numbers are those of the whole rows."""
 
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ PROMPTS = [
 ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6", " 1234, 2 * 3 = 6"]
 
 
+@cache
 def locators(config: str) -> tuple[NumberLocator, Any]:
     tokenizer = tokenizers.llama3()  # up to three digits a token
     return NumberLocator(tokenizer, AniConfig(layer=0, **CONFIGS[config])), tokenizer

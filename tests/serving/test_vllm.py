@@ -26,6 +26,7 @@ from ani.serving.scheduling import StepLocator
 from ani.serving.vllm_plugin import DECISIONS, SWITCH, caches_prefixes, gates_shut, refusal
 from tests import tiny as tiny_models
 from tests import tokenizers
+from tests.properties import deep
 from tests.refusals import refused
 from tests.tiny import pair, randomise
 
@@ -37,12 +38,8 @@ PREFIX = "Stock list of 2026-11-21 for hall 7, shelf 12, all 1,250 items of 98 k
 """A block and some tokens."""
 
 
-FEW = 40
-"""How many of the prompts begin alike."""
-
-
-def prompts(count: int) -> list[str]:
-    """Texts rich in numbers, no two the same; the first `FEW` begin with `PREFIX`."""
+def prompts(count: int, alike: int) -> list[str]:
+    """Texts rich in numbers, no two the same; the first `alike` begin with `PREFIX`."""
     draw = random.Random(0)
     number = [
         lambda: str(draw.randrange(10 ** draw.randint(1, 12))),
@@ -52,7 +49,7 @@ def prompts(count: int) -> list[str]:
     ]
     text = ["Room {} holds {} people.", "{} + {} =", "{} boxes at ${} each", "Bus {} covers {} km", "{} of {} is"]
     return [
-        PREFIX * (i < FEW)
+        PREFIX * (i < alike)
         + " ".join(
             draw.choice(text).format(draw.choice(number)(), draw.choice(number)()) for _ in range(draw.randint(1, 3))
         )
@@ -80,10 +77,10 @@ def merged(folder: Path, base: str) -> tuple[Path, PreTrainedModel]:
 def tiny_merged(folder: Path, family: str, **config: Any) -> tuple[Path, PreTrainedModel, Any]:
     tokenizer = tiny_models._TOKENIZERS[family]()
     # vLLM's attention on a CPU has kernels for heads of 32 and more.
-    model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32)
+    model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32, num_hidden_layers=2)
     model.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
-    ani.attach(model, tokenizer, AniConfig(layer=2, gate_hidden_size=8, **config))
+    ani.attach(model, tokenizer, AniConfig(layer=1, gate_hidden_size=8, **config))
     randomise(model, tokenizer)
     ani.save_adapter(model, folder / "adapter")
     return *merged(folder, str(folder / "base")), tokenizer
@@ -94,18 +91,18 @@ def cut_in_a_number(tokenizer: Any, row: list[int]) -> int:
     return next(n.last_token for n in NumberScanner(tokenizer).scan(row) if n.last_token > max(16, n.first_token))
 
 
-def engine(path: Path, causal: bool, rows: list[list[int]], chunk: int = 0, **options: Any) -> Any:
-    """32 requests in flight, prompts in chunks, cache blocks for 32 prompts but not for their answers."""
+def engine(path: Path, causal: bool, rows: list[list[int]], in_flight: int = 32, chunk: int = 0, **options: Any) -> Any:
+    """Prompts in chunks, cache blocks for those of the requests in flight but not for their answers."""
     shared = int(causal)
     settings: dict[str, Any] = {
         "dtype": "float32",
         "enforce_eager": True,
         "max_model_len": 256,
-        "max_num_seqs": 32,
+        "max_num_seqs": in_flight,
         "max_num_batched_tokens": 256,
         "long_prefill_token_threshold": chunk,
         "block_size": BLOCK,
-        "num_gpu_blocks_override": 8 + sum(sorted(len(row) // BLOCK + 1 - shared for row in rows)[-32:]),
+        "num_gpu_blocks_override": 8 + sum(sorted(len(row) // BLOCK + 1 - shared for row in rows)[-in_flight:]),
         "enable_prefix_caching": causal,
         "disable_log_stats": False,
         "seed": 0,
@@ -199,7 +196,7 @@ def check_beams(llm: Any, model: PreTrainedModel, rows: list[list[int]], causal:
 
 def check_decisions(llm: Any, file: Path, model: PreTrainedModel, tokenizer: Any) -> None:
     """A new line for each step of a request, which together hold what `inspect` says."""
-    texts = [*prompts(1), *prompts(FEW + 3)[FEW:]]  # of which none begins like another
+    texts = [*prompts(1, 1), *prompts(4, 1)[1:]]  # of which none begins like another
     before = len(file.read_text().splitlines())
     llm.reset_prefix_cache()
     served(llm, [tokenizer(text)["input_ids"] for text in texts], 1)
@@ -214,14 +211,22 @@ def check_decisions(llm: Any, file: Path, model: PreTrainedModel, tokenizer: Any
         assert all(x["token"] >= n.last_token for x, n in zip(found, expected, strict=True))
 
 
-def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, count: int, **options: Any) -> None:
+def check_parity(
+    path: Path,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    count: int,
+    alike: int = 40,
+    in_flight: int = 32,
+    **options: Any,
+) -> None:
     causal = ani_module(model).config.causal
-    rows = [tokenizer(text)["input_ids"] for text in prompts(count)]
+    rows = [tokenizer(text)["input_ids"] for text in prompts(count, alike)]
     expected = greedy(model, rows)
-    few = slice(0, FEW)
+    few = slice(0, alike)
     closed = greedy(shut(model), rows[few])
     assert sum(a != b for (a, _), (b, _) in zip(expected[few], closed, strict=True)) > 4  # it matters
-    llm = engine(path, causal, rows[few], cut_in_a_number(tokenizer, rows[0]), **options)
+    llm = engine(path, causal, rows[few], in_flight, cut_in_a_number(tokenizer, rows[0]), **options)
     try:
         found, cached = served(llm, rows)
         assert_same(found, expected)
@@ -229,9 +234,10 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, count: int,
         with pytest.MonkeyPatch.context() as patch:
             most = most_in_flight(llm, patch)
             assert_same(served(llm, rows[few], BLOCK + 1)[0], greedy(model, rows[few], BLOCK + 1))
-        assert most == [32] and metric(llm, "num_preemptions") > 0
+        assert most == [in_flight] and metric(llm, "num_preemptions") > 0
         if causal:  # a second turn: what was generated is cached too, and its numbers go on
-            turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[:20], expected[:20], strict=True)]
+            half = slice(0, alike // 2)
+            turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[half], expected[half], strict=True)]
             longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
             again, cached = served(llm, longer)
             assert cached > 0
@@ -257,22 +263,36 @@ def shut(model: PreTrainedModel) -> Any:
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
 
 
-@pytest.mark.parametrize(
-    ("family", "config", "options"),
-    [
-        ("qwen3", {"policy": "after"}, {"tensor_parallel_size": 2}),
-        ("mistral", {"policy": "terminal"}, {"additional_config": {}}),
-        ("llama", {"policy": "digitwise"}, {"enforce_eager": False, "additional_config": {}}),
-        ("mistral", {"policy": "running"}, {}),
-        ("llama", {"policy": "after", "values": "both"}, {"speculative_config": DRAFTS}),
-    ],
-    ids=["after-ranks", "terminal", "digitwise-compiled", "running", "both-drafts"],
+RANKS = {"tensor_parallel_size": 2}
+COMPILED = {"enforce_eager": False, "additional_config": {}}
+# Every engine starts for seconds, and most where it has processes: `make stress` has one for each.
+SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "digitwise-compiled": ("llama", {"policy": "digitwise"}, COMPILED),
+    "running": ("mistral", {"policy": "running"}, {}),
+} | (
+    {
+        "after-ranks": ("qwen3", {"policy": "after"}, RANKS),
+        "terminal": ("mistral", {"policy": "terminal"}, {"additional_config": {}}),
+        "both-drafts": ("llama", {"policy": "after", "values": "both"}, {"speculative_config": DRAFTS}),
+    }
+    if deep()
+    else {
+        "terminal": ("qwen3", {"policy": "terminal"}, {"additional_config": {}}),
+        "both-ranks-drafts": (
+            "mistral",
+            {"policy": "after", "values": "both"},
+            {**RANKS, "speculative_config": DRAFTS},
+        ),
+    }
 )
+
+
+@pytest.mark.parametrize(("family", "config", "options"), SERVED.values(), ids=SERVED)
 def test_a_tiny_model_of_each_family(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, config: dict[str, Any], options: dict[str, Any]
 ) -> None:
     path, model, tokenizer = tiny_merged(tmp_path, family, **config)
-    if "speculative_config" in options:  # where numba was at work, vLLM 0.32 can't start a second engine
+    if "speculative_config" in options and deep():  # where numba was at work, vLLM 0.32 can't start a second engine
         vllm.envs.disable_envs_cache()
         monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     if "additional_config" in options:
@@ -299,7 +319,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
-        model(input_ids=tokenizer(prompts(1)[0], return_tensors="pt")["input_ids"])
+        model(input_ids=tokenizer(prompts(1, 1)[0], return_tensors="pt")["input_ids"])
     decision = last_decision(model)
     assert decision is not None and bool((decision.injection.alpha == 1).all())
     folder = tmp_path_factory.mktemp("smollm2")
@@ -307,19 +327,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, tokenizer
 
 
-@pytest.mark.parametrize(("policy", "prompted"), [("after", 100), ("terminal", 50)])
-def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path, policy: str, prompted: int) -> None:
+@pytest.mark.parametrize("policy", ["after", "terminal"] if deep() else ["after"])
+def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path, policy: str) -> None:
     folder, tokenizer = trained
     adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
     config = adapter / CONFIG_FILE
     config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
     decisions = {DECISIONS: str(tmp_path / "decisions.jsonl")}
-    check_parity(*merged(tmp_path, "smollm2"), tokenizer, prompted, additional_config=decisions)
+    few = {} if deep() else {"count": 16, "alike": 10, "in_flight": 8}
+    check_parity(*merged(tmp_path, "smollm2"), tokenizer, **{"count": 100, **few}, additional_config=decisions)
 
 
 def test_states_come_from_a_store(tmp_path: Path) -> None:
     path, model, tokenizer = tiny_merged(tmp_path, "mistral", policy="after")
-    rows = [tokenizer(text)["input_ids"] for text in prompts(8)]
+    rows = [tokenizer(text)["input_ids"] for text in prompts(8, 8)]
     expected = greedy(model, rows)
     # vLLM's own example, which keeps whole prompts in files, takes no prompt in chunks.
     place = {"shared_storage_path": str(tmp_path / "store")}
@@ -419,7 +440,7 @@ def test_the_switch_has_two_values() -> None:
 
 
 def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
-    path, _, _ = tiny_merged(tmp_path, "llama", policy="terminal")
+    path, _, _ = tiny_merged(tmp_path, "mistral", policy="terminal")
     with pytest.raises(ValueError, match="--no-enable-prefix-caching"):
         engine(path, False, [[0]], enable_prefix_caching=True)
     with pytest.raises(ValueError, match="--kv-offloading-size"):

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from ani.sweep.plan import Comparison, SweepRun, evaluation_tasks, variant_recip
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
+from tests.conftest import MadeOnce
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -46,7 +48,7 @@ SHIPPED = [
     if "variants" in yaml.safe_load(path.read_text())
 ]
 assert SHIPPED
-TEXTS = ["Ann", "Bob", "Cid"]
+TEXTS = Path(__file__).parents[1] / "rows" / "language.jsonl"
 CELLS = [("early", 0), ("late", 0), ("early", 1), ("late", 1)]
 
 Write = Callable[..., Path]
@@ -59,9 +61,6 @@ def write(tiny_recipe: Write, tmp_path: Path) -> Write:
 
     def write(**changes: Any) -> Path:
         tiny_recipe(training={"log_every": 1, "save_every": 2, "steps": 4, "gradient_accumulation": 1})
-        texts = tmp_path / "texts.jsonl"
-        words = "the tired porter of the old hotel had not slept"
-        write_lines(texts, *({"body": f"{name}, {words}"} for name in TEXTS))
         settings = {
             "output": str(tmp_path / "results"),
             "recipe": "recipe.yaml",
@@ -72,7 +71,7 @@ def write(tiny_recipe: Write, tmp_path: Path) -> Write:
             "evaluation": {
                 "arithmetic": {"count": 3, "digits": [1, 3]},
                 "gating": {"count": 5},
-                "language": {"texts": str(texts), "field": "body", "count": 3},
+                "language": {"texts": str(TEXTS), "field": "body", "count": 3},
             },
             **changes,
         }
@@ -93,10 +92,21 @@ def compare(write: Write) -> Compare:
     return compare
 
 
+@pytest.fixture
+def finished(compare: Compare, made_once: MadeOnce) -> Path:
+    """What it leaves, `results`, and beside it what it prints."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        with (folder / "printed").open("w") as printed:
+            page = compare(output=str(folder / "results"), console=Console(file=printed, width=140))
+        assert page == folder / "results" / "report.html"
+
+    return made_once("comparison", make)
+
+
 def place(folder: Path, variant: str, seed: int = 0) -> Path:
-    """The folder of a run, which there must be one of."""
-    (found,) = folder.glob(f"runs/{variant}/seed-{seed}-????????")
-    return found
+    return folder / "runs" / variant / f"seed-{seed}"
 
 
 def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
@@ -107,11 +117,8 @@ def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
     }
 
 
-def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
-    printed = StringIO()
-    page = compare(console=Console(file=printed, width=140))
-    folder = tmp_path / "results"
-    assert page == folder / "report.html"
+def test_every_run_and_the_tables(finished: Path) -> None:
+    folder = finished / "results"
     results = {"arithmetic.jsonl", "gating.jsonl", "language.jsonl"}
     names = {*results, "comparison.md", "comparison.yaml", "report.html", "run.json", "runs"}
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
@@ -154,21 +161,22 @@ def test_every_cell_and_the_tables(compare: Compare, tmp_path: Path) -> None:
     assert "n = 3 × 2 seeds" in markdown and "Exact answers compared to reference" in markdown
     language = markdown[markdown.index("Perplexity of word tokens") :]
     assert "minus that of reference" in language and language.count("n = 3 × 2 seeds") == 4
-    html = page.read_text(encoding="utf-8")
+    html = (folder / "report.html").read_text(encoding="utf-8")
     assert "Exact answers compared to reference" in html and "Gates and roles" in html
     assert "Perplexity of word tokens" in html
-    output = printed.getvalue()
+    output = (finished / "printed").read_text()
     assert "1/5 reference" in output and "5/5 late, seed 1" in output and "step    4/4" in output
     assert output.count("Exact answers by number of digits") == 5 and output.count(", float32, ") == 1
 
 
-def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unbroken, folder = tmp_path / "unbroken", tmp_path / "results"
-    compare(output=str(unbroken))
+def test_an_interrupted_comparison_goes_on(
+    compare: Compare, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unbroken, folder = finished / "results", tmp_path / "results"
     original = Gating.answer
 
     def in_the_second_run(*args: Any, **kwargs: Any) -> Any:
-        return (interrupted if [*folder.glob("runs/late/*")] else original)(*args, **kwargs)
+        return (interrupted if [*folder.glob("runs/late/*/training")] else original)(*args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(Gating, "answer", in_the_second_run)
@@ -193,7 +201,7 @@ def test_an_interrupted_comparison_goes_on(compare: Compare, tmp_path: Path, mon
     compare()
     assert finished.items() <= files_of(folder / "runs").items()
     for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl", "comparison.md"):
-        assert (folder / name).read_text().replace("results", "unbroken") == (unbroken / name).read_text()
+        assert (folder / name).read_text() == (unbroken / name).read_text()
     log = read(place(folder, "early", 1) / "training" / TRAINING_LOG)
     assert [line["step"] for line in log] == [1, 2, 3, 4]
 
@@ -231,8 +239,8 @@ def test_a_gate_for_results_alone_is_not_asked_about_roles(
     recipe = load_recipe(tiny_recipe(), ["ani.policy=after", f"ani.values={values}"])
     tasks = Gating(count=1), GateShares(texts=["gsm8k"]), Inspected(texts=["12 + 30 ="])
     loaded = [LoadedTask(task, []) for task in tasks]
-    assert len(SweepRun("own", 0, recipe, tmp_path).asked(loaded)) == asked
-    assert SweepRun("reference", None, recipe, tmp_path).asked(loaded) == []
+    assert len(SweepRun("own", 0, recipe, tmp_path, "").asked(loaded)) == asked
+    assert SweepRun("reference", None, recipe, tmp_path, "").asked(loaded) == []
 
 
 def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:
@@ -245,11 +253,10 @@ def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path:
 
 
 def test_another_recipe_makes_another_run_and_other_questions_are_asked_of_the_same(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "results"
+    folder = Path(shutil.copytree(finished / "results", tmp_path / "results"))
     small: dict[str, Any] = {"seeds": [0], "reference": False, "baseline": None}
-    compare(**small)
     before = files_of(folder / "runs")
     asked: list[str] = []
     original = runs.answer
@@ -265,16 +272,19 @@ def test_another_recipe_makes_another_run_and_other_questions_are_asked_of_the_s
     assert asked == ["early, seed 0: gating", "late, seed 0: gating"]
     assert len({record["text"] for record in read(folder / "gating.jsonl")}) == 6
     compare("variants.late=[ani.layer=0]", **small)
-    assert len([*folder.glob("runs/late/seed-0-*")]) == 2 and len([*folder.glob("runs/early/*")]) == 1
-    now = files_of(folder / "runs")
-    assert {path: file for path, file in before.items() if path.suffix == ".safetensors"}.items() <= now.items()
-    monkeypatch.setattr(run_module, "carry_out", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        compare(**small)  # five sentences again: the answers to six were written over
+    (earlier,) = folder.glob("runs/late/seed-0-*")
+    assert [path.name for path in (folder / "runs" / "early").iterdir()] == ["seed-0"]
+    monkeypatch.setattr(runs, "train", interrupted)
+    compare("evaluation.gating.count=6", **small)  # as it was
+    assert not earlier.exists() and len([*folder.glob("runs/late/*")]) == 2
+    weights = {path: file for path, file in before.items() if path.suffix == ".safetensors"}
+    assert weights.items() <= files_of(folder / "runs").items()
 
 
-def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "results"
+def test_a_comparison_may_grow(
+    compare: Compare, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(finished / "results", tmp_path / "results"))
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
     before = files_of(folder / "runs")
     assert (folder / TRAINING_LOG).exists()
@@ -288,7 +298,7 @@ def test_a_comparison_may_grow(compare: Compare, tmp_path: Path, monkeypatch: py
         "variant 'forced' trains nothing, so it is the same with every seed",
     )
     compare(seeds=[0], variants=methods, more_seeds={"sft": [3]}, baseline="sft")
-    assert not [*folder.glob("runs/forced*/training")] and not (folder / TRAINING_LOG).exists()
+    assert not [*folder.glob("runs/forced/training")] and not (folder / TRAINING_LOG).exists()
     assert {path: file for path, file in files_of(folder / "runs").items() if path in before} == before
     found = {(record["seed"], record["run"]) for record in read(folder / "arithmetic.jsonl")}
     assert found == {(None, "reference"), (None, "forced"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
@@ -408,9 +418,8 @@ def commanded(path: Path, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-def test_runs_in_processes_of_their_own_are_those_of_this_one(compare: Compare, write: Write, tmp_path: Path) -> None:
+def test_runs_in_processes_of_their_own_are_those_of_this_one(write: Write, finished: Path, tmp_path: Path) -> None:
     """One of them fails: the others go on, and the exit code says so."""
-    compare(**SMALL)
     bad = write_lines(tmp_path / "bad.jsonl", {"prompt": "12"})  # is read when its turn comes
     variants = {"bad": [f"data=[{{kind: jsonl, path: {bad}}}]"], "early": ["ani.layer=1"]}
     path = write(**{**SMALL, "variants": variants}, output=str(tmp_path / "two"))
@@ -420,7 +429,8 @@ def test_runs_in_processes_of_their_own_are_those_of_this_one(compare: Compare, 
     assert "bad.jsonl, line 1: no 'completion'" in error and "bad, seed 0 failed, as said above" in error
     assert "gating, sentences, early, seed 0" in out
     for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl"):
-        assert (tmp_path / "two" / name).read_text() == (tmp_path / "results" / name).read_text()
+        own = [each for each in read(finished / "results" / name) if (each["run"], each["seed"]) == ("early", 0)]
+        assert own and read(tmp_path / "two" / name) == own
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
@@ -540,7 +550,7 @@ def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatc
         ("evaluation.arithmetic.count=1000000", "the test split has"),
         ("evaluation.language.texts=gone.jsonl", "data file gone.jsonl does not exist"),
         ("evaluation.language.texts=no/such-set", "dataset 'no/such-set' (split 'test') can't be read from the hub"),
-        ("evaluation.language.field=text", "texts.jsonl, line 1: no text under 'text'"),
+        ("evaluation.language.field=text", "language.jsonl, line 1: no text under 'text'"),
         ("evaluation.language.count=4", "holds 3 texts without numbers"),
         ("seeds=[]", "seeds"),
         ("seeds=[1, 1]", "seeds must be distinct"),

@@ -99,7 +99,9 @@ class SweepRun(NamedTuple):
     seed: int | None
     recipe: Recipe
     folder: Path
-    """`runs/VARIANT/seed-N-HASH`: another recipe, other data or other code make another folder."""
+    """`runs/VARIANT/seed-N`."""
+    hash: str
+    """Of what it is made from: recipe, data and ANI's code; `folder/hash` says the same of what stands there."""
 
     @property
     def name(self) -> str:
@@ -301,7 +303,7 @@ def _runs(
     runs = []
     for name, recipe in untrained:
         made_of = (None if name == REFERENCE else recipe.method, recipe.model, recipe.dtype, recipe.quantization)
-        runs.append(SweepRun(name, None, recipe, folder / "runs" / f"{name}-{_hash([*made_of, comparison.backend])}"))
+        runs.append(SweepRun(name, None, recipe, folder / "runs" / name, _hash([*made_of, comparison.backend])))
     for name, seed in trained:
         recipe = variants[name].model_copy(update={"seed": seed})
         made_from = recipe.model_dump(mode="json", exclude={"output"})
@@ -310,8 +312,9 @@ def _runs(
         if recipe.ani is not None and recipe.ani.layer == "paper":
             made_from["ani"]["layer"] = paper_layer(recipe.model, config)
         files = digests(data_names([made_from["data"], made_from["probe"]]))
-        place = folder / "runs" / name / f"seed-{seed}-{_hash([made_from, files, comparison.backend])}"
-        runs.append(SweepRun(name, seed, recipe.model_copy(update={"output": str(place / "training")}), place))
+        place = folder / "runs" / name / f"seed-{seed}"
+        recipe = recipe.model_copy(update={"output": str(place / "training")})
+        runs.append(SweepRun(name, seed, recipe, place, _hash([made_from, files, comparison.backend])))
     return runs
 
 

@@ -1,7 +1,6 @@
 """`ani compare`: every run in a process of its own, one after another or over a Ray cluster; then the tables.
 
-Started again, it goes on: a run's folder is named by a hash of recipe, data and code, and what stands there is not done
-again.
+Started again, it goes on: a run is known by a hash of recipe, data and code, and what it has done is not done again.
 """
 
 import shutil
@@ -23,6 +22,8 @@ from ani.sweep.tables import notes_of, show, write_report
 from ani.training.checkpoints import ADAPTER
 
 COMPARISON_FILE = "comparison.yaml"
+HASH = "hash"
+"""The file with a run's hash."""
 
 Job = SweepRun | Probe
 Start = Callable[[Sequence[Job], Plan, Console], Iterable[tuple[Job, int]]]
@@ -61,9 +62,8 @@ def run_comparison(
         notes = notes_of(plan)
         for note in (where(plan.base.dtype), *notes):
             console.print(note, highlight=False, markup=False)
-        if plan.comparison.reuse is not None:
-            for run in plan.runs:
-                _take(run, Path(plan.comparison.reuse), console)
+        for run in plan.runs:
+            _settle(run, plan.comparison.reuse, console)
         start = start or in_this_process
         failed = [job.name for job, code in start(plan.missing_probes, plan, console) if code]
         if plan.comparison.probe and not failed:
@@ -136,7 +136,10 @@ def carry_out_one(path: str | Path, overrides: Sequence[str], name: str, console
     jobs = {job.name: job for job in every}
     if name not in jobs:
         raise InputError(f"the comparison {path} has no run {name!r}; it has {', '.join(jobs)}")
-    carry_out(jobs[name], plan, console)
+    job = jobs[name]
+    if isinstance(job, SweepRun) and (job.folder / HASH).read_text() != job.hash:
+        raise InputError(f"{name} is to be made of another recipe, other data or other code of ANI than stand here")
+    carry_out(job, plan, console)
 
 
 def _announce(job: Job, plan: Plan, console: Console) -> None:
@@ -153,11 +156,22 @@ def _show_probe(plan: Plan) -> None:
             file.write((plan.probe(plan.base).folder / name).read_text(encoding="utf-8"))
 
 
-def _take(run: SweepRun, place: Path, console: Console) -> None:
-    """Copy a run that another comparison has of the same recipe, data and code."""
-    found = [other for other in place.glob(f"*/runs/**/*-{run.folder.name[-8:]}") if other != run.folder]
-    for other in found:
-        if not run.folder.exists() and (run.seed is None or (other / "training" / ADAPTER).is_dir()):
-            with replacing_directory(run.folder) as copy:
-                shutil.copytree(other, copy, ignore=shutil.ignore_patterns("checkpoint-*", ".*"), dirs_exist_ok=True)
-            console.print(f"{run.name}: taken from {other}", highlight=False, markup=False)
+def _settle(run: SweepRun, reuse: str | None, console: Console) -> None:
+    """Give a run the folder that has its hash: one that stood here before, or a copy of another comparison's. What
+    stands in its place is kept under its own hash."""
+    folder, mark = run.folder, run.folder / HASH
+    if folder.exists() and mark.read_text() != run.hash:
+        folder.rename(folder.with_name(f"{folder.name}-{mark.read_text()}"))
+    earlier = folder.with_name(f"{folder.name}-{run.hash}")
+    if not folder.exists() and earlier.exists():
+        earlier.rename(folder)
+    for other in Path(reuse).glob(f"*/runs/**/{HASH}") if reuse is not None and not folder.exists() else ():
+        if other.read_text() == run.hash and (run.seed is None or (other.parent / "training" / ADAPTER).is_dir()):
+            with replacing_directory(folder) as copy:
+                left_out = shutil.ignore_patterns("checkpoint-*", ".*")
+                shutil.copytree(other.parent, copy, ignore=left_out, dirs_exist_ok=True)
+            console.print(f"{run.name}: taken from {other.parent}", highlight=False, markup=False)
+            return
+    if not folder.exists():
+        with replacing_directory(folder) as made:
+            (made / HASH).write_text(run.hash)
