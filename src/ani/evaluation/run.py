@@ -41,6 +41,8 @@ class LoadedTask(NamedTuple):
 
     task: Task
     questions: Sequence[Any]
+    how: Mapping[str, Any] = {}
+    """What `run.json` says of how it is asked."""
 
 
 def task_class(name: str) -> type[Task]:
@@ -77,7 +79,7 @@ def load_tasks(
 ) -> list[LoadedTask]:
     """The questions of every task; raises InputError for all that can be told before the model is asked."""
     loaded = [LoadedTask(task, task.questions(seed)) for task in tasks]
-    for task, questions in loaded:
+    for task, questions, _ in loaded:
         task.check(questions, tokenizer, config)
     return loaded
 
@@ -164,7 +166,7 @@ def answer(
 def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None) -> dict[str, Any]:
     """What `run.json` says of a task; equal where the same model was asked the same."""
     known = {} if fingerprint is None else {"fingerprint": fingerprint}
-    return {**loaded.task.facts(loaded.questions), "seed": seed, **known}
+    return {**loaded.task.facts(loaded.questions), **loaded.how, "seed": seed, **known}
 
 
 def _answer(
@@ -174,7 +176,7 @@ def _answer(
 
     Until all are there, answers lie in `TASK.answers.jsonl`, a line each; a run with equal settings asks for the rest.
     """
-    task, questions = loaded
+    task, questions, _ = loaded
     part = folder / f"{task.name}.answers.jsonl"
     heading = json.dumps({**settings, "questions": len(questions)})
     found = _answered(part, heading, task.record, len(questions)) if "fingerprint" in settings else {}

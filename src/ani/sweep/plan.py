@@ -15,6 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ani.errors import InputError
 from ani.evaluation.run import LoadedTask, load_tasks, task_class, task_settings
 from ani.evaluation.task import Task
+from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.attach import check_layer
 from ani.injection.methods import METHODS, Method
 from ani.models import load_config, load_tokenizer
@@ -207,9 +208,17 @@ def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
     tokenizer, config, folder = load_tokenizer(base.model), load_config(base.model), Path(comparison.output)
     _check_variants(variants, config)
     assert base.data_seed is not None  # `_recipes` set it
-    loaded = load_tasks(tasks, tokenizer, config, base.data_seed)
+    loaded = [
+        each._replace(how={"merged_weights": True}) if asks_merged(each.task, backend) else each
+        for each in load_tasks(tasks, tokenizer, config, base.data_seed)
+    ]
     runs = _runs(comparison, base, variants, folder, config)
     return Plan(comparison, backend, base, variants, folder, tokenizer, loaded, runs)
+
+
+def asks_merged(task: Task, backend: BackendName) -> bool:
+    """Whether a task's answers are those of the merged checkpoint, as vLLM serves it."""
+    return backend == "vllm" and isinstance(task, Benchmark)
 
 
 def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Recipe]:
@@ -303,7 +312,7 @@ def _runs(
     runs = []
     for name, recipe in untrained:
         made_of = (None if name == REFERENCE else recipe.method, recipe.model, recipe.dtype, recipe.quantization)
-        runs.append(SweepRun(name, None, recipe, folder / "runs" / name, _hash([*made_of, comparison.backend])))
+        runs.append(SweepRun(name, None, recipe, folder / "runs" / name, _hash(made_of)))
     for name, seed in trained:
         recipe = variants[name].model_copy(update={"seed": seed})
         made_from = recipe.model_dump(mode="json", exclude={"output"})
@@ -314,7 +323,7 @@ def _runs(
         files = digests(data_names([made_from["data"], made_from["probe"]]))
         place = folder / "runs" / name / f"seed-{seed}"
         recipe = recipe.model_copy(update={"output": str(place / "training")})
-        runs.append(SweepRun(name, seed, recipe, place, _hash([made_from, files, comparison.backend])))
+        runs.append(SweepRun(name, seed, recipe, place, _hash([made_from, files])))
     return runs
 
 

@@ -13,8 +13,6 @@ from ani.errors import InputError, TrainingFailed
 from ani.evaluation.backend import Backend
 from ani.evaluation.run import LoadedTask, answer
 from ani.evaluation.spec import ModelSpec
-from ani.evaluation.task import Task
-from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE
 from ani.models import load_config, load_model
@@ -22,7 +20,7 @@ from ani.probing.run import probe
 from ani.progress import training_lines
 from ani.serving.merge import merge
 from ani.serving.vllm_plugin import check_merged
-from ani.sweep.plan import BackendName, Plan, Probe, SweepRun
+from ani.sweep.plan import Plan, Probe, SweepRun, asks_merged
 from ani.training.checkpoints import ADAPTER
 from ani.training.run import PROBE, train
 from ani.untrusted.text import read_json_object
@@ -110,11 +108,6 @@ def give_memory_back() -> None:
         libc.malloc_trim(0)  # glibc keeps gigabytes of freed activations
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def asks_merged(task: Task, backend: BackendName) -> bool:
-    """Whether a task's answers are those of the merged checkpoint, as vLLM serves it."""
-    return backend == "vllm" and isinstance(task, Benchmark)
 
 
 def not_served(run: SweepRun) -> str | None:

@@ -15,8 +15,8 @@ from ani.provenance import provenance
 from ani.report import build_report
 from ani.results.files import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records
 from ani.results.tables import Fitted, Table, markdown
-from ani.sweep.plan import Plan
-from ani.sweep.runs import asks_merged, injection, not_served
+from ani.sweep.plan import Plan, asks_merged
+from ani.sweep.runs import injection, not_served
 from ani.training.checkpoints import ADAPTER
 
 
@@ -27,7 +27,7 @@ def notes_of(plan: Plan) -> list[str]:
     computed = str(default_dtype() if plan.base.dtype == "auto" else plan.base.dtype).removeprefix("torch.")
     weights = "" if plan.base.quantization == "none" else f" on weights in {plan.base.quantization}"
     notes = [f"All rows are computed by transformers in {computed}{weights}."]
-    if merged := [task.name for task, _ in plan.tasks if asks_merged(task, plan.backend)]:
+    if merged := [task.name for task, *_ in plan.tasks if asks_merged(task, plan.backend)]:
         served = str(default_dtype()).removeprefix("torch.")
         others = " and ".join(dict.fromkeys(run.variant for run in plan.runs if not_served(run)))
         but = f", of {others} by transformers on the same" if others else ""
