@@ -33,27 +33,23 @@ class Scored(Task):
 
     what: ClassVar[str]
     """Begins the captions of tables, such as "Exact answers"."""
-    by: ClassVar[str] = "number of digits"
-    """What the columns are."""
     heading: ClassVar[str]
     """What the first column names, such as "Operation"."""
     names: ClassVar[Mapping[str, str]] = {}
     """What scripts call a kind, where that is another word."""
 
     kind_key: ClassVar[str]
-    """The record's key that names the kind of question."""
-    part_key: ClassVar[str] = "digits"
-    """The record's key that names the part."""
+    """The record's key that names the kind of question; the parts are its `digits`."""
 
     @classmethod
     def scores(cls, records: Sequence[Any]) -> list[Score]:
         """Right answers by kind of question and run."""
-        return scores(records, attrgetter(cls.kind_key), attrgetter(cls.part_key))
+        return scores(records, attrgetter(cls.kind_key), attrgetter("digits"))
 
     @classmethod
     def differences(cls, records: Sequence[Any], baseline: str) -> list[Difference]:
         """Gains in right answers likewise; raises InputError if runs were asked different questions."""
-        return differences(records, baseline, attrgetter(cls.kind_key), attrgetter(cls.part_key))
+        return differences(records, baseline, attrgetter(cls.kind_key), attrgetter("digits"))
 
     @classmethod
     def summary(cls, records: Sequence[Any]) -> dict[str, Any]:
@@ -67,7 +63,7 @@ class Scored(Task):
     @classmethod
     def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
         rows = cls.scores(records)
-        tables = [accuracies(rows, f"{cls.what} by {cls.by}", cls.heading)] if rows else []
+        tables = [accuracies(rows, f"{cls.what} by number of digits", cls.heading)] if rows else []
         if baseline is not None and (compared := cls.differences(records, baseline)):
             tables.append(cls._gains(compared, baseline))
         return tables
@@ -110,10 +106,10 @@ def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit"
 def _columns(
     rows: Sequence[Score] | Sequence[Difference], unit: str = "digit"
 ) -> tuple[list[str], list[list[Estimate | None]]]:
-    """What the columns are called, all parts together and each part, a number of units or a name; and what every row
-    has in them."""
+    """What the columns are called, all parts together and each part, a number of units; and what every row has in
+    them."""
     parts = sorted({part for row in rows for part in row.parts})
-    names = [part if isinstance(part, str) else f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
+    names = [f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
     return ["All", *names], [[row.overall, *map(row.parts.get, parts)] for row in rows]
 
 
