@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ani.evaluation.benchmarks.kept import KeptAnswers
-from ani.evaluation.benchmarks.model import ChatModel
 from transformers import PreTrainedTokenizerBase
 
 from ani.chat import around_message, message_ends, rendered
@@ -15,8 +13,6 @@ from ani.data.sources import Example, Message
 from ani.errors import InputError
 from ani.evaluation import benchmarks
 from ani.evaluation.backend import TransformersBackend
-from ani.injection.methods import METHODS
-from ani.launch import ONE_PROCESS
 from tests.tiny import pair
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
 
@@ -64,12 +60,13 @@ def test_training_and_evaluation_read_the_same_tokens(name: str, chat: str) -> N
     tokenizer = tokenizer_of(name)
     example = tokenize(Example(CHATS[chat], "42"), tokenizer, None, 4096)
     model, _ = pair("llama", tokenizer)
-    benchmark = ChatModel(model, tokenizer, METHODS["ani"], KeptAnswers(None, str, 1, print, ONE_PROCESS), 1)
-    asked = benchmark.tok_encode(benchmark.apply_chat_template([dict(message) for message in CHATS[chat]]))
+    backend = TransformersBackend(model, tokenizer)
+    asked = backend.ids(CHATS[chat])
     assert example.input_ids[: example.prompt_length] == asked
+    assert asked == tokenizer(rendered(tokenizer, CHATS[chat]), add_special_tokens=False)["input_ids"]
     seen: list[list[int]] = []
     model.generate = lambda input_ids, **_: seen.extend(input_ids.tolist()) or input_ids  # type: ignore[assignment,func-returns-value]
-    TransformersBackend(model, tokenizer).texts([rendered(tokenizer, CHATS[chat])], 1, add_special_tokens=False)
+    backend.texts([CHATS[chat]], 1)
     assert seen == [asked]
     before, after = around_message(tokenizer, CHATS[chat][:-1])
     assert tokenizer("What is 12 + 30?".join((before, after)), add_special_tokens=False)["input_ids"] == asked

@@ -17,7 +17,6 @@ import pytest
 import torch
 import typer.main
 import yaml
-from ani.evaluation.tasks.folders import evaluated_tasks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ani
@@ -25,6 +24,7 @@ import ani.cli
 from ani.data.labelled import read_labelled
 from ani.data.sources import read_jsonl
 from ani.errors import how_to_install
+from ani.evaluation.run import evaluated_tasks
 from ani.evaluation.tasks import TASKS
 from ani.injection.attach import ani_module
 from ani.injection.methods import METHODS

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.evaluation.tasks.test_summaries import LOSSES
 
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer
@@ -14,6 +13,7 @@ from ani.evaluation.tasks.gating import GateDecision, Gating
 from ani.evaluation.tasks.language import Language
 from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Fitted, Table, inline, leader, markdown, percent, points
+from tests.evaluation.test_summaries import LOSSES
 from tests.refusals import refused
 from tests.results.test_scores import SOLVED
 

@@ -10,7 +10,7 @@ import yaml
 from ani.evaluation.benchmarks import data as tasks_data
 from ani.evaluation.benchmarks.data import MMLU_GROUPS
 from ani.evaluation.tasks import TASKS
-from ani.evaluation.tasks.benchmarks import Questions
+from ani.evaluation.tasks.benchmarks import messages_of
 from tests.json_lines import write_lines
 from tests.refusals import refused
 
@@ -40,23 +40,14 @@ def write(path: Path, rows: list[Any]) -> str:
     return str(write_lines(path, *rows))
 
 
-def load(name: str, data: str) -> Questions:
-    found: Any = TASKS[name].asked(data=data).questions(seed=0)
-    return found
+def load(name: str, data: str) -> Any:
+    task: Any = TASKS[name].asked(data=data)
+    return task.harness(seed=0)
 
 
 def messages(name: str, doc: dict[str, Any], folder: Path) -> tuple[str, str]:
     """What a task tells the system and the user about a question."""
-    task = load(name, write(folder / f"{name}.jsonl", [ROWS[name]] * 6)).task
-    found: list[dict[str, str]] = []
-
-    def template(chat: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        assert add_generation_prompt
-        found.extend(chat)
-        return ""
-
-    task.fewshot_context(doc, 0, apply_chat_template=True, fewshot_as_multiturn=True, chat_template=template)
-    system, user = found
+    system, user = messages_of(load(name, write(folder / f"{name}.jsonl", [ROWS[name]] * 6)), doc)
     assert (system["role"], user["role"]) == ("system", "user")
     return system["content"], user["content"]
 
@@ -83,7 +74,7 @@ def test_the_mmlu_prompt_is_the_papers(tmp_path: Path) -> None:
 
 def test_the_harness_judges_as_we_do(tmp_path: Path) -> None:
     for name, right, wrong in (("gsm8k", "#### 1234", "#### 1235"), ("math", r"\boxed{0.5}", "0.5")):
-        task = load(name, write(tmp_path / "test.jsonl", [ROWS[name]])).task
+        task = load(name, write(tmp_path / "test.jsonl", [ROWS[name]]))
         assert [task.process_results(task.eval_docs[0], [text]) for text in (right, wrong)] == [{"acc": 1}, {"acc": 0}]
 
 

@@ -116,7 +116,8 @@ class Benchmark(Task):
     max_new_tokens: int | None = Field(default=None, ge=1)
     """Of an answer; null: 512 of GSM8K, 2,048 of MATH. MMLU's answers aren't written."""
 
-    def questions(self, seed: int) -> list[BenchmarkQuestion]:
+    def harness(self, seed: int) -> HarnessTask:
+        """lm-evaluation-harness's task, with its questions in the order that the seed draws."""
         from lm_eval.tasks import TaskManager
 
         manager = TaskManager(
@@ -124,7 +125,10 @@ class Benchmark(Task):
             include_defaults=False,
             metadata=cast(Any, {"seed": seed, **({} if self.data is None else {"data": self.data})}),
         )
-        task = manager.load(f"ani_{self.name}")["tasks"][f"ani_{self.name}"]
+        return manager.load(f"ani_{self.name}")["tasks"][f"ani_{self.name}"]
+
+    def questions(self, seed: int) -> list[BenchmarkQuestion]:
+        task = self.harness(seed)
         docs = task.eval_docs
         asked = min(self.limit or len(docs), len(docs))
         facts: dict[str, Any] = {"data": self.data or "hub", "questions": asked, "of": len(docs)}
@@ -137,7 +141,7 @@ class Benchmark(Task):
         else:
             facts["shots_from"] = docs[0]["shots_from"]
         return [
-            BenchmarkQuestion(dict(doc), _messages(task, doc), generation, facts)
+            BenchmarkQuestion(dict(doc), messages_of(task, doc), generation, facts)
             for _, doc in task.doc_iterator(limit=asked)
         ]
 
@@ -371,7 +375,7 @@ def _by_part(
     )
 
 
-def _messages(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
+def messages_of(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
     """The chat that the harness would render by a model's template."""
     prompt = task.fewshot_context(
         doc, num_fewshot=0, apply_chat_template=True, fewshot_as_multiturn=True, chat_template=_as_json
