@@ -16,8 +16,9 @@ from ani.values.exact import MAX_DEGREE, MAX_WHOLE, PI, SURE_PLACES, E, Exact
 
 MAX_LENGTH = 200
 """Characters of an expression, with what stands between it and the sign."""
-MAX_TOKENS = 120
-MAX_STARTS = 4
+MAX_WORK = 60
+"""Operands of an expression; a function and a root count for several."""
+MAX_STARTS = 3
 """Places at which a question's expression may begin."""
 MAX_DEPTH = 24
 """Of brackets, fractions, roots and functions in each other."""
@@ -73,7 +74,6 @@ _TEX = re.compile(r"\\[A-Za-z(\[]|\\\\[\s&]|[\^_]\{|\$[^\s$][^$\n]{0,80}(?<!\s)\
 _UNIT = re.compile(rf"({_B}?/{_B}?|{_B}|-|)({_WORD})")
 _AFTER_UNIT = re.compile(rf"{_B}{{0,{MAX_BLANKS}}}(?:[+*×·⋅∙∗÷/)\]}}=?!]|[.,](?![0-9])|[{_MINUS}](?={_B})|x{_B}|\Z)")
 _STARTS_NUMBER = (*"0123456789.+-−",)
-_SENTENCE = re.compile(rf"(?:[\n\r{BOUNDARY}]|[.!?;,]{_B}|(?<![0-9{BLANKS}]):{_B}?)\s*(?=[\w$(\[\\|√⌊+−.-])")
 _PLAIN = re.compile(r"[^-0-9.,/:–−]")
 _BEHIND = re.compile(
     rf"{_B}{{0,{MAX_BLANKS}}}(?:\\boxed\{{)?(?:\\?[{_MONEY}](?P<later>[-−])|(?P<sign>[-−])?(?:\\?[{_MONEY}])?)"
@@ -128,6 +128,8 @@ class _Lexicon(NamedTuple):
     before_verbs: frozenset[str]
     before_endings: tuple[str, ...]
     computing: frozenset[str]
+    sentence: re.Pattern[str]
+    """Up to where an expression may stand without a question's words."""
     question: re.Pattern[str]
     closing: re.Pattern[str]
 
@@ -170,6 +172,15 @@ def _lexicon() -> _Lexicon:
         return "|".join(re.escape(phrase) for phrase in sorted(listed(key), key=len, reverse=True))
 
     question = rf"(?<!\w)(?:{any_of('questions')})(?!\w)(?:[:,]?{_B}+(?:{any_of('fillers')})(?!\w))*[:,]?{_B}*"
+    beginnings = [name for language in languages for key in ("orders", "lists") for name in language[key]]
+    beginnings += [
+        name for language in languages for names in language["functions"].values() for name in names.split(", ")
+    ]
+    named = rf"(?:{'|'.join(beginnings)})(?!\w)|(?:{any_of('articles')}){_B}"
+    sentence = (
+        rf"(?:[\n\r{BOUNDARY}]|[.!?]{_B}|(?<![0-9{BLANKS}]):{_B}?)\s*(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|{named})"
+        rf"|[;,]{_B}+(?={named})"
+    )
     words = rf"(?:{any_of('closing')})(?!\w)|[0-9]{{1,2}}(?={_B}(?:{any_of('rounding')})(?!\w))"
     return _Lexicon(
         phrases,
@@ -182,6 +193,7 @@ def _lexicon() -> _Lexicon:
         frozenset(listed("before_verbs")),
         tuple(listed("before_endings")),
         frozenset(listed("computing")),
+        re.compile(sentence, re.IGNORECASE),
         re.compile(question, re.IGNORECASE),
         re.compile(rf"(?:{words}|[\s?.!,:;=()\"'`*$\\\])}}{BOUNDARY}])*", re.IGNORECASE),
     )
@@ -336,7 +348,7 @@ class _Reader:
         self.text, self.tokens = text, tokens
         self.tex = _TEX.search(text) is not None
         self.at = 0
-        self.depth = 0
+        self.depth = self.work = 0
         self.operated = False
         """Whether there was anything to work out."""
         self.currencies: set[str] = set()
@@ -354,6 +366,12 @@ class _Reader:
             return None
         self.at += 1
         return token
+
+    def do(self, work: int) -> None:
+        """Count what costs time; raises where it is too much."""
+        self.work += work
+        if self.work > MAX_WORK:
+            raise _Doubt
 
     def spaced(self, at: int) -> bool:
         """Whether something stands between the token at a place and the one before it."""
@@ -484,6 +502,8 @@ class _Reader:
         if following and (following.value == "^" or following.kind == "behind"):
             raise _Doubt  # 2^3^2 is 512, and 64 in a spreadsheet
         self.operated = True
+        if base.value.rational is None or exponent.value.ends != 0:
+            self.do(5)
         worded = bool(power.phrase)
         return _Operand(base.value**exponent.value, _POWER, worded, open=worded, unit=base.unit, signed=base.signed)
 
@@ -525,6 +545,7 @@ class _Reader:
         self.depth += 1
         if token is None or read is None or self.depth > MAX_DEPTH:
             raise _Doubt
+        self.do(5 if token.kind in ("tex", "function") else 1)
         self.at += 1
         joints, found = self.joints, read(token)
         self.joints = joints
@@ -782,7 +803,7 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
     first = max(0, end - MAX_QUESTION, text.rfind(BOUNDARY, 0, len(text[:end].rstrip(BOUNDARY + " \n"))) + 1)
     window = BOUNDARY + text[first:end]
     starts = {match.end(): True for match in lexicon.question.finditer(window)}
-    starts |= {match.end(): False for match in _SENTENCE.finditer(window) if match.end() not in starts}
+    starts = {match.end(): False for match in lexicon.sentence.finditer(window)} | starts
     for start in sorted(starts, reverse=True)[:MAX_STARTS]:
         tokens = _tokens(window[: start + MAX_LENGTH], start)
         opening = next((i for i, token in enumerate(tokens) if token.kind != "math"), 0)
@@ -832,26 +853,24 @@ def _read(text: str, tokens: list[_Token]) -> _Found | None:
 
 
 def _starts(tokens: list[_Token]) -> list[int]:
-    """Where the expression that ends a list of tokens may begin: at a list in words, or behind what holds none."""
-    depth, start = 0, len(tokens)
-    joint, lists = 0, []
-    while start:
-        token = tokens[start - 1]
+    """Where the expression that ends a list of tokens may begin: behind what holds none, or at a list in words."""
+    depth, first, joint = 0, len(tokens), 0
+    lists: list[int] = []
+    while first:
+        token = tokens[first - 1]
         if token.kind in ("break", "math") or (token.kind == "open" and not depth):
             break
         depth += (token.kind == "close") - (token.kind == "open")
-        if token.kind == "joint" and not depth:
-            joint = joint or start
-        elif token.kind in ("lists", "orders") and not depth:
-            joint = joint or start
-            lists.append(start - 1)
-        start -= 1
-    if depth or len(tokens) - start > MAX_TOKENS:
-        return []
-    start = max(start, joint)
-    while start < len(tokens) and tokens[start].kind == "operators" and tokens[start].phrase:
-        start += 1  # "a total of 3 + 4"
-    return [*lists[:-3:-1], *([start] if start < len(tokens) else [])]
+        if not depth and token.kind in ("joint", "lists", "orders"):
+            joint = joint or first
+            lists += [first - 1] * (token.kind != "joint")
+        first -= 1
+    starts = [first, *lists[:-3:-1], joint] if lists else [max(first, joint)]
+    for i, start in enumerate(starts):
+        while start < len(tokens) and tokens[start].kind == "operators" and tokens[start].phrase:
+            start += 1  # "a total of 3 + 4"
+        starts[i] = start
+    return [] if depth else [start for start in starts if start < len(tokens)]
 
 
 def _may_stand_before(text: str, first: _Token, signed: bool) -> bool:
