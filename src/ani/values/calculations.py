@@ -40,7 +40,8 @@ _SUM, _PRODUCT, _POWER, _WHOLE = 1, 2, 3, 4
 _LEVELS = {"+": _SUM, "-": _SUM, "^": _POWER} | dict.fromkeys(("*", "/", "//", "mod", "of"), _PRODUCT)
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "⌊": "⌋", "⌈": "⌉"}
 _BRACKETS |= {rf"\l{name}": rf"\r{name}" for name in ("floor", "ceil", "vert")}
-_FUNCTIONS = ("sqrt", "ln", "exp", "sin", "cos", "tan", "gcd", "lcm")
+_ANGLES = ("sin", "cos", "tan")
+_FUNCTIONS = ("sqrt", "ln", "exp", "gcd", "lcm", *_ANGLES)
 _FRACTIONS = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac")
 _OPERATORS = {"+": "+", "/": "/", "÷": "/", "^": "^", "**": "^", "//": "//"} | dict.fromkeys(_MINUS, "-")
 _OPERATORS |= dict.fromkeys("*×·⋅∙∗", "*") | {r"\times": "*", r"\cdot": "*", r"\div": "/", r"\bmod": "mod"}
@@ -520,13 +521,15 @@ class _Reader:
                         raise _Doubt
                     self.currencies.add(sign)
                     operand = operand._replace(unit=_CURRENCY)
-                case _ if operand.unit or operand.level != _WHOLE or operand.open:
+                case _ if (
+                    operand.unit or operand.level != _WHOLE or operand.open or self.tokens[self.at - 2].kind == "unit"
+                ):
                     raise _Doubt
                 case "behind", "%":
                     operand = operand._replace(unit="%")
+                case "behind", _ if self.spaced(self.at - 1) and not token.phrase:
+                    raise _Doubt
                 case "behind", "!":
-                    if self.spaced(self.at - 1) and not token.phrase:
-                        raise _Doubt
                     operand = self.result(Exact.of(math.factorial(_count(operand, MAX_WHOLE))))
                 case "behind", power:
                     while not token.phrase and (digit := self.take("behind")):
@@ -632,12 +635,12 @@ class _Reader:
                 raise _Doubt
             return self.result(_listed(name, [operand.value for operand in operands]))
         of = self.operand()
-        while not bracketed and self.next and self.next.kind == "constant":
+        while not bracketed and name in _ANGLES and self.next and self.next.kind == "constant":
             of = self.combined("*", of, self.operand())  # sin 2π
         if not bracketed:
             of = self.behind(of)
         value = of.value
-        if name in ("sin", "cos", "tan"):
+        if name in _ANGLES:
             if of.unit == "angle:degree":
                 value *= PI / Exact.of(180)
             elif of.unit != "angle:radian" and value.in_pi is None:
@@ -813,6 +816,12 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
         if found is None or not lexicon.closing.fullmatch(window, found.end):
             continue
         written = window[found.start : found.end]
+        if (
+            written[-1] == "!"
+            and found.end - found.start > 3
+            and window[found.end : found.end + 1] not in tuple("?.=$")
+        ):
+            continue  # 3 + 4! may be 7
         if _DATE.fullmatch(written) or not (starts[start] or found.order or _PLAIN.search(written)):
             continue
         return found.calculation(window, first - 1)
