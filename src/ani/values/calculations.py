@@ -86,6 +86,8 @@ _DATE = re.compile(r"[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{
 
 
 _BLANK_END = re.compile(rf"(?:{_B}|\\[,;:!> ]|~|\\q?quad|\\left|\\displaystyle)*\Z")
+_MATH_BEGIN = re.compile(r"(?:\$\$?|\\[(\[]|\\begin\{[a-z]+\*?\})\Z")
+_OPERATOR_END = re.compile(rf"(?:[{re.escape(''.join(c for c in _OPERATORS if len(c) == 1))}]|\\[a-z]+)\Z")
 _LINE_END = re.compile(rf"(?:[\n\r]|{_B}|\\\\(?:\[[^\]\n]*\])?|&)*(?:[\n\r]|\\\\(?:\[[^\]\n]*\])?|&)\Z|{BOUNDARY}\Z")
 _LAST_WORDS = re.compile(rf"(?:(?P<first>{_WORD}){_B}+)?(?<![\\\w])(?P<last>{_WORD}|e\.g\.|i\.e\.)\Z")
 _OPERAND_ENDS = (*"0123456789)]}%°",)
@@ -93,12 +95,11 @@ _OPERAND_END = re.compile(r"[\w)\]}%°!$]\Z")
 _SEPARATE = re.compile(
     rf"""(?:[(\[{{（=<>≈≤≥≠→⇒;：，。]
     |(?:^|[\n\r{BOUNDARY}])\s*(?:[•*>]|\#+|\(?[0-9a-z]{{1,2}}\))[ ]
-    |(?<![\w)\]}}])\$\$?
     |(?<![0-9])["'“‘`]
     |(?<![{BLANKS}])[,.!?:][ ]
     |(?<![0-9{BLANKS}]):
     |(?:^|[\n\r{BLANKS}{BOUNDARY}])[*_]{{1,3}}
-    |\\(?:[(\[]|begin\{{[a-z]+\*?\}}|approx|leq?|geq?|neq?|Rightarrow|Longrightarrow|implies|to|therefore|qquad|quad))\ ?\Z""",
+    |\\(?:approx|leq?|geq?|neq?|Rightarrow|Longrightarrow|implies|to|therefore|qquad|quad))\ ?\Z""",
     re.VERBOSE,
 )
 
@@ -127,6 +128,7 @@ class _Lexicon(NamedTuple):
     before_signs: frozenset[str]
     before_names: frozenset[str]
     before_verbs: frozenset[str]
+    before_particles: frozenset[str]
     before_endings: tuple[str, ...]
     computing: frozenset[str]
     sentence: re.Pattern[str]
@@ -179,7 +181,7 @@ def _lexicon() -> _Lexicon:
     ]
     named = rf"(?:{'|'.join(beginnings)})(?!\w)|(?:{any_of('articles')}){_B}"
     sentence = (
-        rf"(?:[\n\r{BOUNDARY}]|[.!?]{_B}|(?<![0-9{BLANKS}]):{_B}?)\s*(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|{named})"
+        rf"(?:[\n\r{BOUNDARY}]|[.!?]{_B})\s*(?:(?:(?:{any_of('introductions')}){_B}*)+:\s*)?(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|{named})"
         rf"|[;,]{_B}+(?={named})"
     )
     words = rf"(?:{any_of('closing')})(?!\w)|[0-9]{{1,2}}(?={_B}(?:{any_of('rounding')})(?!\w))"
@@ -192,6 +194,7 @@ def _lexicon() -> _Lexicon:
         frozenset(listed("before_signs")),
         frozenset(listed("before_names")),
         frozenset(listed("before_verbs")),
+        frozenset(listed("before_particles")),
         tuple(listed("before_endings")),
         frozenset(listed("computing")),
         re.compile(sentence, re.IGNORECASE),
@@ -576,7 +579,29 @@ class _Reader:
     def read_number(self, token: _Token) -> _Operand:
         if token.value[0] == "0" and token.value[1:2].isdigit():
             raise _Doubt  # a date, or a code
-        return _Operand(Exact.of(decimal_value(token.value)))
+        found = _Operand(Exact.of(decimal_value(token.value)))
+        return self.mixed(found) if token.value.isdigit() else found
+
+    def mixed(self, whole: _Operand) -> _Operand:
+        """A whole number with the fraction behind it, if there is one: ``1 1/2``, ``1\\frac12``."""
+        at, following = self.at, self.tokens[self.at : self.at + 3]
+        if following and following[0].value in _FRACTIONS:
+            self.at += 1
+            fraction = self.read_tex(following[0]).value
+        elif [token.value for token in following[1:2]] == ["/"] and [token.kind for token in following[::2]] == [
+            "number"
+        ] * 2:
+            if not self.spaced(at) or self.spaced(at + 1) or self.spaced(at + 2):
+                raise _Doubt
+            self.at += 3
+            fraction = Exact.of(
+                Fraction(decimal_value(following[0].value)) / Fraction(decimal_value(following[2].value))
+            )
+        else:
+            return whole
+        if fraction.rational is None or not 0 < fraction.rational < 1:
+            raise _Doubt
+        return self.result(whole.value + fraction)
 
     def read_money(self, token: _Token) -> _Operand:
         sign = self.take("operators", "+", "-")
@@ -792,9 +817,7 @@ def calculation_before(text: str, end: int) -> Calculation | None:
     for start in _starts(tokens):
         if (found := _read(window, tokens[start:])) and found.end == tokens[-1].end:
             token = tokens[start]
-            if len(window) - token.start > MAX_LENGTH or not _may_stand_before(
-                window[: token.start], token, found.signed
-            ):
+            if len(window) - token.start > MAX_LENGTH or not _may_stand_before(window, token, found.signed):
                 return None
             return found.calculation(window, first or -1)
     return None
@@ -883,25 +906,39 @@ def _starts(tokens: list[_Token]) -> list[int]:
 
 
 def _may_stand_before(text: str, first: _Token, signed: bool) -> bool:
-    """Whether a text can't belong to the expression behind it."""
-    before = _BLANK_END.sub("", text[-_CONTEXT:])
-    gap = len(text[-_CONTEXT:]) - len(before)
+    """Whether what stands before an expression's first token can't belong to it."""
+    context = text[max(0, first.start - _CONTEXT) : first.start]
+    before = _BLANK_END.sub("", context)
+    gap = len(context) - len(before)
     lexicon = _lexicon()
+    if signed and text[first.end] in BLANKS and before[-1:] not in tuple("=&([{<>"):
+        return False  # a bullet
+    if match := _MATH_BEGIN.search(before):
+        before = before[: match.start()].rstrip()
+        return not _OPERATOR_END.search(before)
     if match := _LINE_END.search(before):
         line = before[: match.start()].rstrip()
-        return not line or (line[-1] not in _OPERATORS and not (signed and _OPERAND_END.search(line)))
+        return not line or not (_OPERATOR_END.search(line) or (signed and _OPERAND_END.search(line)))
     if match := _LAST_WORDS.search(before):
         first_word, last = (match["first"] or "").lower(), match["last"].lower()
         known = lexicon.before_signs if signed else lexicon.before
         if not gap or last in known or f"{first_word} {last}" in known:
             return gap > 0
-        if signed or first.kind not in ("number", "money") or last in lexicon.computing | lexicon.changing:
+        if signed or first.kind not in ("number", "money"):
             return False
         if match["last"].istitle():
             return first_word in lexicon.before_names
-        verb = len(last) > 3 and last.endswith(lexicon.before_endings)
-        ends_operand = before[: match.start("last")].rstrip()[-1:] in _OPERAND_ENDS
-        return first_word in lexicon.before_verbs or (verb and not ends_operand)
+        if first_word in lexicon.before_verbs and last not in lexicon.computing and len(last) > 2:
+            return True
+        verb, at = (first_word, "first") if last in lexicon.before_particles else (last, "last")
+        known = lexicon.computing | lexicon.changing | lexicon.measures.keys()
+        before = before[: match.start(at)].rstrip()
+        return (
+            verb.endswith(lexicon.before_endings)
+            and len(verb) > 3
+            and verb not in known
+            and before[-1:] not in _OPERAND_ENDS
+        )
     return _SEPARATE.search(before + " " * min(gap, 1)) is not None
 
 
