@@ -264,7 +264,7 @@ class Exact:
         return self._applied("log")
 
     def log(self, base: int) -> "Exact":
-        """The logarithm to a base above 1; of a rational by those of primes, of which the base's last one is left out."""
+        """The logarithm to a base above 1; of a rational by those of primes, but the base's last one."""
         value = self.decided()._rational
         if value is None or value <= 0 or base < 2:
             return self.ln() / Exact.of(base).ln()
