@@ -147,7 +147,7 @@ def test_digits_of_reals(exact: Exact, value: sympy.Expr) -> None:
         lambda: of(9) ** of(9) ** of(9),
         lambda: of(8192).root(13),
         lambda: of(1000).exp().exp().exp(),
-        lambda: (of(1) + sqrt(2)) * (of(1) + sqrt(3)) * (of(1) + sqrt(5)) * (of(1) + sqrt(7)),
+        lambda: (of(1) + sqrt(2)) * (of(1) + sqrt(3)) * (of(1) + sqrt(5)) * (of(1) + sqrt(7)) * (of(1) + sqrt(11)),
     ],
 )
 def test_what_does_not_exist_or_is_undecided_or_too_large_is_no_number(make) -> None:  # type: ignore[no-untyped-def]

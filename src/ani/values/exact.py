@@ -22,7 +22,7 @@ MAX_BITS = 1000
 """Of every numerator and denominator, and of what stands under a root."""
 MAX_DEGREE = 12
 """Of a root that is worked with as such."""
-MAX_TERMS = 12
+MAX_TERMS = 16
 MAX_WHOLE = 100
 """Digits before the point."""
 SURE_PLACES = 100
@@ -60,15 +60,15 @@ class Exact:
 
     __slots__ = ("_rational", "_sure", "_terms")
     _rational: fmpq | None
-    _terms: frozenset[tuple[Monomial, fmpq]]
+    _terms: dict[Monomial, fmpq]
     _sure: arb | None
 
     def __init__(self, terms: Mapping[Monomial, fmpq]) -> None:
         """A sum of terms, by their factors."""
-        self._terms = frozenset((factors, c) for factors, c in terms.items() if c)
+        self._terms = {factors: c for factors, c in terms.items() if c}
         self._sure = None
-        self._rational = None if any(factors for factors, _ in self._terms) else fmpq(terms.get(_ONE, 0))
-        if len(self._terms) > MAX_TERMS or any(c.height_bits() > MAX_BITS for _, c in self._terms):
+        self._rational = None if any(self._terms) else fmpq(terms.get(_ONE, 0))
+        if len(self._terms) > MAX_TERMS or any(c.height_bits() > MAX_BITS for c in self._terms.values()):
             raise ArithmeticError("out of bounds")
 
     @staticmethod
@@ -77,13 +77,13 @@ class Exact:
         if isinstance(value, Decimal) and abs(value.adjusted()) > MAX_BITS:
             raise ArithmeticError("out of bounds")
         numerator, denominator = value.as_integer_ratio()
-        return Exact({_ONE: fmpq(numerator, denominator)})
+        return _exact(fmpq(numerator, denominator))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Exact) and self._terms == other._terms
 
     def __hash__(self) -> int:
-        return hash(self._terms)
+        return hash(frozenset(self._terms.items()))
 
     def __repr__(self) -> str:
         return (
@@ -154,7 +154,7 @@ class Exact:
             return self._sure
         with ctx.workprec(bits):
             ball = arb(0)
-            for factors, coefficient in self._terms:
+            for factors, coefficient in self._terms.items():
                 term = arb(coefficient)
                 for atom, power in factors:
                     if atom.degree:
@@ -183,23 +183,25 @@ class Exact:
     # --- what is made of it -------------------------------------------------------------------------------------------
 
     def __neg__(self) -> "Exact":
-        return Exact({factors: -c for factors, c in self._terms})
+        return _exact(-self._rational) if self._rational is not None else Exact({f: -c for f, c in self._terms.items()})
 
     def __add__(self, other: "Exact") -> "Exact":
         if self._rational is not None and other._rational is not None:  # many times faster
-            return Exact({_ONE: self._rational + other._rational})
-        return _summed([*self._terms, *other._terms])
+            return _exact(self._rational + other._rational)
+        return _summed([*self._terms.items(), *other._terms.items()])
 
     def __sub__(self, other: "Exact") -> "Exact":
         return self + -other
 
     def __mul__(self, other: "Exact") -> "Exact":
         if self._rational is not None and other._rational is not None:
-            return Exact({_ONE: self._rational * other._rational})
+            return _exact(self._rational * other._rational)
+        if len(self._terms) * len(other._terms) > 4 * MAX_TERMS:
+            raise ArithmeticError("out of bounds")
         return _summed(
             (factors, ca * cb * c)
-            for a, ca in self._terms
-            for b, cb in other._terms
+            for a, ca in self._terms.items()
+            for b, cb in other._terms.items()
             for factors, c in [_product((*a, *b))]
         )
 
@@ -220,7 +222,7 @@ class Exact:
         if exponent.denominator != 1 and self.decided().negative:
             raise ArithmeticError("a root of a negative number")
         if base is not None:
-            return Exact({_ONE: base ** int(exponent.numerator)}).root(int(exponent.denominator))
+            return _exact(base ** int(exponent.numerator)).root(int(exponent.denominator))
         power = self if exponent > 0 else self._inverse()
         result, times = Exact.of(1), abs(int(exponent.numerator))
         while times:
@@ -255,14 +257,14 @@ class Exact:
         if self._rational is not None:
             powers = _prime_powers(self._rational)
             return Exact({frozenset({(Atom("log", Exact.of(p)), 1)}): fmpq(power) for p, power in powers.items()})
-        (factors, coefficient), *others = self._terms
+        (factors, coefficient), *others = self._terms.items()
         (atom, power), *rest = factors or ((_E, 0),)
         if coefficient == 1 and atom == _E and not others and not rest:
             return Exact.of(power)
         return self._applied("log")
 
     def log(self, base: int) -> "Exact":
-        """The logarithm to a base above 1; of a rational by those of primes, of which the base's last one is left out."""
+        """The logarithm to a base above 1; of a rational by those of primes, but the base's last one."""
         value = self.decided()._rational
         if value is None or value <= 0 or base < 2:
             return self.ln() / Exact.of(base).ln()
@@ -306,13 +308,15 @@ class Exact:
         """How many times π it is, where that is rational."""
         if not self._terms:
             return fmpq(0)
-        (factors, coefficient), *others = self._terms
+        (factors, coefficient), *others = self._terms.items()
         return coefficient if factors == _PI and not others else None
 
     def _inverse(self) -> "Exact":
         if not self._terms:
             raise ZeroDivisionError
-        (factors, coefficient), *others = self._terms
+        if self._rational is not None:
+            return _exact(1 / self._rational)
+        (factors, coefficient), *others = self._terms.items()
         if others:
             return self._applied("__pos__", -1)
         inverse = []
@@ -333,6 +337,16 @@ class Exact:
 
 PI = Exact({_PI: fmpq(1)})
 E = Exact({frozenset({(_E, 1)}): fmpq(1)})
+
+
+def _exact(value: fmpq) -> Exact:
+    """A rational, made faster."""
+    if value.height_bits() > MAX_BITS:
+        raise ArithmeticError("out of bounds")
+    made = object.__new__(Exact)
+    made._rational, made._sure = value, None
+    made._terms = {_ONE: value} if value else {}
+    return made
 
 
 def _summed(terms: Iterable[tuple[Monomial, fmpq]]) -> "Exact":

@@ -1,0 +1,103 @@
+"""The words that calculations are written with and stand among, from one file a language (``languages/``)."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import yaml
+
+from ani.numbers.grammar import BLANKS, BOUNDARY
+
+BLANK = f"[{BLANKS}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}]"
+
+
+class Phrase(NamedTuple):
+    """Words that belong to a calculation."""
+
+    text: str
+    pattern: re.Pattern[str]
+    kind: str
+    """"operators", "functions", "behind", "lists", "orders", "number", or "joint", which stands between a list's items."""
+    value: Any
+    """What it stands for; of lists, by joint."""
+
+
+class Words:
+    """What the files of all languages say; see languages/en.yaml."""
+
+    def __init__(self, languages: list[dict[str, Any]]) -> None:
+        self.phrases: dict[str, list[Phrase]] = {}
+        """By their first words, the longest first."""
+        self.measures: dict[str, str] = {}
+        """Units by their names, as "time:minute"."""
+        self.listed: dict[str, frozenset[str]] = {}
+        """The other words, by key."""
+        for language in languages:
+            for phrase, kind, value in _phrases(language):
+                words = phrase.split(" ")
+                pattern = re.compile(rf"{BLANK}+".join(map(re.escape, words)) + r"(?!\w)", re.IGNORECASE)
+                self.phrases.setdefault(words[0], []).append(Phrase(phrase, pattern, kind, value))
+            for quantity, units in language["measures"].items():
+                self.measures |= {name: f"{quantity}:{unit.split()[0]}" for unit in units for name in unit.split()}
+            for key, names in language.items():
+                if isinstance(names, str):
+                    self.listed[key] = self.listed.get(key, frozenset()) | set(re.split(r",\s+", names))
+        for found in self.phrases.values():
+            found.sort(key=lambda phrase: (-len(phrase.text), phrase.kind == "joint"))
+        self.endings = tuple(self.listed["before_endings"])
+        openings = [
+            p.text for found in self.phrases.values() for p in found if p.kind in ("functions", "lists", "orders")
+        ]
+        named = rf"(?:{_any_of(openings)})(?!\w)|(?:{self._any('articles')}){BLANK}"
+        self.opening = re.compile(
+            rf"(?:[\n\r{BOUNDARY}]|[.!?]{BLANK})\s*(?:(?:(?:{self._any('introductions')}){BLANK}*)+:\s*)?"
+            rf"(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|{named})|[;,]{BLANK}+(?={named})",
+            re.IGNORECASE,
+        )
+        """Up to where an expression may stand that no question's words come before."""
+        self.question = re.compile(
+            rf"(?<!\w)(?:{self._any('questions')})(?!\w)"
+            rf"(?:[:,]?{BLANK}+(?:{self._any('fillers')})(?!\w))*[:,]?{BLANK}*",
+            re.IGNORECASE,
+        )
+        """Up to where a question's expression begins."""
+        self.closing = re.compile(
+            rf"(?:(?:{self._any('closing')})(?!\w)|[0-9]{{1,2}}(?={BLANK}(?:{self._any('rounding')})(?!\w))"
+            rf"|[\s?.!,:;=()\"'`*$\\\])}}{BOUNDARY}])*",
+            re.IGNORECASE,
+        )
+        """What may stand behind it."""
+
+    def phrase(self, text: str, start: int, word: str) -> tuple[Phrase, int] | None:
+        """The longest phrase that begins with a word at a place, and its end."""
+        for phrase in self.phrases.get(word.lower(), ()):
+            if found := phrase.pattern.match(text, start):
+                return phrase, found.end()
+        return None
+
+    def _any(self, key: str) -> str:
+        return _any_of(self.listed[key])
+
+
+def _phrases(language: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    for kind in ("operators", "functions", "behind"):
+        for value, names in language[kind].items():
+            yield from ((phrase, kind, value) for phrase in names.split(", "))
+    for kind in ("lists", "orders"):
+        for phrase, joints in language[kind].items():
+            yield phrase, kind, joints
+            yield from ((joint, "joint", None) for joint in joints)
+    yield from ((word, "number", str(i)) for i, word in enumerate(re.split(r",\s+", language["numbers"])))
+
+
+def _any_of(phrases: Iterator[str] | list[str] | frozenset[str]) -> str:
+    return "|".join(re.escape(phrase) for phrase in sorted(phrases, key=len, reverse=True))
+
+
+@cache
+def words() -> Words:
+    """All languages' words; read once."""
+    files = sorted((resources.files("ani.values") / "languages").iterdir(), key=lambda file: file.name)
+    return Words([yaml.safe_load(file.read_text("utf-8")) for file in files])
