@@ -56,7 +56,7 @@ def read(pieces: list[str]) -> list[Pending | None]:
     return PendingReader(oracle.ENDS).feed(pieces)
 
 
-@examples(400)
+@examples(200)
 @given(cut_texts())
 def test_the_rules(pieces: list[str]) -> None:
     found = read(pieces)
@@ -67,7 +67,7 @@ def test_the_rules(pieces: list[str]) -> None:
         assert shown == expected, (pieces[: index + 1], shown, expected)
 
 
-@examples(300)
+@examples(150)
 @given(cut_texts(), st.lists(st.integers(0, 100), max_size=8), st.integers(0, 100), texts)
 def test_neither_chunks_nor_copies_nor_what_follows_matter(
     pieces: list[str], cuts: list[int], at: int, other: str
