@@ -67,6 +67,8 @@ def pending(pieces: list[str], memory: int) -> tuple[Fraction, str] | None:
                 signs = [v for v in signs if not v["behind"]] + [value]
             else:
                 ask(value)
+        if kind == "line":
+            signs = [v for v in signs if not v["behind"]]
         if kind == "message":
             ask(*(v for v in signs if not v["behind"]))
             signs = []
@@ -219,7 +221,7 @@ def expansion(value: Fraction, places: int) -> tuple[str, bool]:
 def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tuple[str, str, bool]]:
     """(character, the digit if it were the last, whether the value goes on for ever) of the next; "" is the end."""
     body = beginning.replace("$", "")
-    minus, body = body.startswith("-"), body.removeprefix("-")
+    minus, body = body.startswith("-"), body.lstrip("-")
     start = [("-", "", False)] if value < 0 and not minus else []
     if minus != (value < 0) and (minus or body):
         return to_come(value, money, "", count)

@@ -13,17 +13,16 @@ A message ends
     roles in too many ways, and most rules hold for questions and answers alike.
 Of several values is pending
     1. the last one behind a sign in the message that is being written: who writes ``5 * 6 =`` wants 30, whatever was
-       asked. A later sign drops those before it that have a number behind them, even if that is not the value; and
-       who writes a sign's value has done with all signs before it.
+       asked. If another number stands behind the sign, it is pending up to the next sign or the line's end, for it may
+       follow yet: ``3 + 4 = 5 + 2 = 7``. Who writes the value of a sign has done with all signs before it.
     2. the first that is asked, since answers follow the order of the questions. A message that asks drops what earlier
-       messages asked: answers belong to the last question. When a message ends, the values behind its signs are asked,
-       too, but those with a number behind the sign: ``3 + 4 =`` is a user's question as well as the beginning of an
-       equation.
+       messages asked: answers belong to the last question. When a message ends, the values of its signs are asked, too,
+       if no number stands behind the sign: ``3 + 4 =`` may be all that a user writes.
 It is written
     when a number that equals it or rounds it (`ani.values.digits`) is over, which a later character shows: more digits
     may follow the last one. The number begins behind the place where the value became known. It is every pending value
-    that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers drop no value, since many answers
-    repeat the numbers of the question first.
+    that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers leave what is asked pending, since
+    many answers repeat the numbers of the question first.
 It is forgotten
     after `MEMORY` tokens, so that a question that nobody answers doesn't wait for ever.
 """
@@ -197,7 +196,9 @@ class PendingReader:
                     else:
                         self._ask([item])
                 break
-        if kind is _Kind.MESSAGE:
+        if kind is _Kind.LINE:
+            self._signs = self._unanswered()
+        elif kind is _Kind.MESSAGE:
             self._ask(self._unanswered())
             self._signs = []
             self._messages += 1

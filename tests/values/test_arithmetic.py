@@ -1,0 +1,78 @@
+"""Results of calculations, pending where chats and raw prompts ask for them, and in what answers write."""
+
+import pytest
+
+from ani.chat import message_ends, rendered
+from ani.numbers.grammar import BOUNDARY
+from ani.values.pending import Pending, PendingReader
+from tests.tokenizers import llama3
+
+CHAT = f"{BOUNDARY * 5}user\n{{}}{BOUNDARY * 4}\n{BOUNDARY * 5}assistant\n"
+
+
+def rest(pending: Pending | None) -> str | None:
+    """The characters that are to come, up to twelve."""
+    return None if pending is None else "".join(digit.character for digit in pending.next(12))
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("948 + -856 =", "92"),
+        ("57415 * 52880 =", "3036105200"),
+        ("57415 * 52880 = Just the number.", "3036105200"),
+        ("What is 529 + 339?", "868"),
+        ("What is 1894 * 9155?", "17339570"),
+        ("Calculate 9554 * 1645.", "15716330"),
+        ("Directly return the answer as an integer, like 123 . Add two numbers: 12 + 30 =", "42"),
+        ("3 - 10 equals what?", "-7"),
+        ("3 + 4", "7"),
+        ("How many r's are in strawberry?", "3"),
+        ("How many days are there between 3 March 2024 and 1 May 2024?", "59"),
+        ("Please don't calculate 3 + 4; tell me about the weather instead.", None),
+        ("What is the capital of France?", None),
+    ],
+)
+def test_a_chat_asks(question: str, answer: str | None) -> None:
+    before, after = CHAT.format(question), ["It", " is", " ", *(answer or ""), ".", BOUNDARY]
+    pieces = [*before, *after]
+    found = PendingReader().feed(pieces)
+    answered = found[len(before) - 1 :]
+    assert list(map(rest, answered[:3])) == [answer] * 3
+    if answer is not None:  # digit by digit, up to the boundary, behind which the dot is the sentence's
+        assert list(map(rest, answered[4 : 4 + len(answer)])) == [answer[i:] for i in range(1, len(answer) + 1)]
+        assert answered[-1] is None
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Q: What is 132 plus 762? A:", "Q: What is 132 plus 762?\nA:", "Calculate 132 + 762.\n", "132 + 762 ="]
+)
+def test_a_raw_prompt_asks(prompt: str) -> None:
+    pieces = [prompt, " 8", "9", "4", "\n"]
+    assert list(map(rest, PendingReader().feed(pieces))) == ["894", "94", "4", "", None]
+
+
+def test_a_chat_without_special_tokens_asks() -> None:
+    tokenizer = llama3()
+    assert tokenizer.chat_template is None
+    text = rendered(tokenizer, [{"role": "user", "content": "Multiply 12 by 3."}]).removeprefix(tokenizer.bos_token)
+    pieces = [BOUNDARY * len(tokenizer.bos_token), text]
+    assert list(map(rest, PendingReader(message_ends(tokenizer)).feed(pieces))) == [None, "36"]
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("10 / 3 = ^3^.^33^ ", ["3.3333333333", ".33333333333", "333333333333", "333333333333", None]),
+        ("2/3 ≈ ^0.66^7^, ", ["0.6666666666", "666666666666", "", None]),
+        ("$19 * 0.0825 = ^$1^.57^. ", ["1.57", ".57", "", None]),
+        (r"3 + 4 \approx ^7^ ", ["7", "", None]),
+        ("3 + 4 is equal to ^7^ ", ["7", "", None]),
+        ("3 + 4 equals ^7^ ", ["7", "", None]),
+        ("3 + 4 = ^5 + 2 =^ 7^ ", ["7", "7", "", None]),
+        ("1250 * 2 = ^2{,}^500^ ", ["2500", "500", "", None]),
+    ],
+)
+def test_an_answer_writes(text: str, digits: list[str | None]) -> None:
+    found = PendingReader().feed(text.split("^"))
+    assert list(map(rest, found)) == digits
