@@ -151,7 +151,7 @@ def test_quick_commands_do_what_they_say(
     monkeypatch.chdir(tmp_path)
     _, command, *words = shown.words
     if command in {"diff", "report"}:  # of results that are there
-        for folder, stored in zip([word for word in words if "/" in word], ("eval", "eval-other"), strict=False):
+        for folder, stored in zip([word for word in words if "/" in word], ("first", "second"), strict=False):
             shutil.copytree(results / stored, folder)
     monkeypatch.setattr("sys.argv", ["ani", command, *(str(recipe(w)) if w.endswith(".yaml") else w for w in words)])
     with pytest.raises(SystemExit, match="0"):
