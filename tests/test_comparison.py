@@ -456,7 +456,6 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     (base / "chat_template.jinja").write_text(CHATML)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # it takes longer than all else
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line sets it
     monkeypatch.setenv("TORCH_LOGS", "-all")
 

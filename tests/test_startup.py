@@ -71,6 +71,8 @@ with tempfile.TemporaryDirectory() as folder:
     for name in ("model", "merged"):  # the tokenizer is stored once
         shutil.copytree(f"{STORED}/{{name}}", folder, dirs_exist_ok=True)
     print(type(AutoModelForCausalLM.from_pretrained(folder)).__name__)
+import ani.serving.vllm_plugin
+print("vllm" in sys.modules)  # only when vLLM calls the plugin
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout.split() == ["False", "AniLlamaForCausalLM"], done.stderr
+    assert done.stdout.split() == ["False", "AniLlamaForCausalLM", "False"], done.stderr
