@@ -18,6 +18,8 @@ os.environ |= {"RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 # One thread, in every process that a test starts: those of two would fight for two cores, and a process that is
 # forked off one with several waits for them.
 os.environ["OMP_NUM_THREADS"] = "1"
+# vLLM compiles functions of its own, for minutes, whatever its options are. Tests of compiling turn it on again.
+os.environ["TORCH_COMPILE_DISABLE"] = "1"
 
 import numpy as np
 import pytest

@@ -74,6 +74,8 @@ import {imports}
 from transformers import AutoModelForCausalLM
 print("ani.serving.checkpoint" in sys.modules)
 print(type(AutoModelForCausalLM.from_pretrained({str(merged)!r})).__name__)
+import ani.serving.vllm_plugin
+print("vllm" in sys.modules)  # only when vLLM calls the plugin
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout.split() == ["False", "AniLlamaForCausalLM"], done.stderr
+    assert done.stdout.split() == ["False", "AniLlamaForCausalLM", "False"], done.stderr

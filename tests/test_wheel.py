@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.conftest import MadeOnce
 from tests.json_lines import write_lines
 
 ROOT = Path(__file__).parent.parent
@@ -42,15 +43,18 @@ def run(*command: str, folder: Path, python: str | Path = sys.executable, **envi
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(made_once: MadeOnce) -> Path:
     """The wheel's files alone, as pip installs them."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run("-m", "pip", "wheel", "-qq", "--no-deps", "--wheel-dir", "dist", str(ROOT), folder=folder)
-    (wheel,) = (folder / "dist").glob("ani-*.whl")
-    run("-m", "pip", "install", "-qq", "--no-deps", "--target", "installed", str(wheel), folder=folder)
-    with zipfile.ZipFile(wheel) as opened:
-        assert {name.split("/")[0].partition("-")[0] for name in opened.namelist()} == {"ani"}
-    return folder / "installed"
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        run("-m", "pip", "wheel", "-qq", "--no-deps", "--wheel-dir", "dist", str(ROOT), folder=folder)
+        (wheel,) = (folder / "dist").glob("ani-*.whl")
+        with zipfile.ZipFile(wheel) as opened:
+            assert {name.split("/")[0].partition("-")[0] for name in opened.namelist()} == {"ani"}
+            opened.extractall(folder / "installed")
+
+    return made_once("wheel", make) / "installed"
 
 
 def depended_on(name: str, extras: frozenset[str], found: dict[str, frozenset[str]]) -> None:
@@ -77,23 +81,14 @@ for owner, of_owner in DISTRIBUTIONS.items():
         OWNERS[top].add(owner)
 
 
-@pytest.fixture(scope="module", params=["", "train", "eval", "demo", "playground", "serve"])
-def extra(request: pytest.FixtureRequest) -> str:
-    if request.param == "serve" and INSTEAD["vllm"] not in DISTRIBUTIONS:
-        pytest.skip("vLLM is not installed")
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def environment(extra: str, installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that has the wheel with one extra."""
+def environment(extra: str, installed: Path, folder: Path) -> Path:
+    """Make `folder` an environment that has the wheel with one extra; where its packages are."""
     found: dict[str, frozenset[str]] = {}
     (metadata,) = installed.glob("ani-*.dist-info")
     for line in Distribution.at(metadata).requires or ():
         needed = Requirement(line)
         if needed.marker is None or needed.marker.evaluate({"extra": extra}):
             depended_on(needed.name, frozenset(("", *needed.extras)), found)
-    folder = tmp_path_factory.mktemp(extra or "bare")
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     for name in found.keys() - {"ani"}:  # the checkout's
@@ -111,7 +106,7 @@ def environment(extra: str, installed: Path, tmp_path_factory: pytest.TempPathFa
                     link.symlink_to(part)
     for path in installed.iterdir():
         (packages / path.name).symlink_to(path)
-    return folder / "bin" / "python"
+    return packages
 
 
 OF_EXTRAS = {
@@ -132,30 +127,63 @@ NEEDED = {
 }
 """Modules of ours that are for an extra alone, and what they can't be imported without."""
 IMPORT_ALL = """
-import importlib, json, pkgutil, sys
+import importlib, json, os, pkgutil, sys
 import ani
-missing = {}
-names = [found.name for found in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None)]
-for name in [*names, *sys.argv[1:]]:
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing[name] = error.name
-print(json.dumps([ani.__file__, missing]))
+
+def missing():
+    found = {}
+    names = [found.name for found in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None)]
+    for name in [*names, *packages]:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            found[name] = error.name
+    return found
+
+folders, packages = map(json.loads, sys.argv[1:])
+bare = folders.pop("")
+print(json.dumps(["", missing()]), flush=True)
+for extra, folder in folders.items():
+    if not (child := os.fork()):
+        sys.path[sys.path.index(bare)] = folder
+        importlib.invalidate_caches()
+        print(json.dumps([extra, missing()]))
+        sys.exit()
+    os.waitpid(child, 0)
 """
 
 
-def test_an_extra_brings_what_it_promises(environment: Path, extra: str, tmp_path: Path) -> None:
-    packages = set().union(*OF_EXTRAS.values())
-    shown = run("-c", IMPORT_ALL, *packages, python=environment, folder=tmp_path, PYTHONPATH="")
-    file, missing = json.loads(shown.splitlines()[-1])
+@pytest.fixture(scope="module")
+def environments(installed: Path, made_once: MadeOnce) -> Path:
+    """An environment for each extra, `bare` without one, and `missing.json`: what can't be imported there.
+
+    One process imports what all of them have, and forks of it the rest.
+    """
+
+    def make(folder: Path) -> None:
+        extras = [extra for extra in OF_EXTRAS if extra != "serve" or INSTEAD["vllm"] in DISTRIBUTIONS]
+        packages = {extra: str(environment(extra, installed, folder / (extra or "bare"))) for extra in extras}
+        given = json.dumps(packages), json.dumps([*set().union(*OF_EXTRAS.values())])
+        said = run("-c", IMPORT_ALL, *given, python=folder / "bare/bin/python", folder=folder, PYTHONPATH="")
+        missing = dict(json.loads(line) for line in said.splitlines() if line.startswith('["'))
+        (folder / "missing.json").write_text(json.dumps(missing))
+
+    return made_once("extras", make)
+
+
+@pytest.mark.parametrize("extra", OF_EXTRAS)
+def test_an_extra_brings_what_it_promises(environments: Path, extra: str, tmp_path: Path) -> None:
+    missing = json.loads((environments / "missing.json").read_text())
+    if extra == "serve" and extra not in missing:
+        pytest.skip("vLLM is not installed")
     there = OF_EXTRAS[""] | OF_EXTRAS[extra]
-    assert Path(file).is_relative_to(environment.parents[1])
-    gone = {package: package for package in packages - there}
-    assert missing == gone | {name: package for name, package in NEEDED.items() if package not in there}
-    assert "which numbers of a text" in run(
-        "-m", "ani.cli", "inspect", "--help", python=environment, folder=tmp_path, PYTHONPATH=""
-    )
+    gone = {package: package for package in set().union(*OF_EXTRAS.values()) - there}
+    assert missing[extra] == gone | {name: package for name, package in NEEDED.items() if package not in there}
+    python = environments / (extra or "bare") / "bin" / "python"
+    code = "import ani; from ani import cli; print(ani.__file__); cli.main()"
+    file, *shown = run("-c", code, "inspect", "--help", python=python, folder=tmp_path, PYTHONPATH="").splitlines()
+    assert Path(file).is_relative_to(python.parents[1])
+    assert "which numbers of a text" in "\n".join(shown)
 
 
 SENTENCES = {
@@ -183,15 +211,15 @@ print(json.dumps(said))
 """
 
 
-@pytest.mark.parametrize("extra", [""], indirect=True)
 def test_what_an_extra_is_for_names_it(
-    environment: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], results: Path, tmp_path: Path
+    environments: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], results: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     write_lines(tmp_path / "x.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
     tiny_recipe(data=[{"kind": "hub", "name": "no/data"}])
     lines = (line.format(model=tiny_model) for line in SENTENCES)
-    said = json.loads(run("-c", RUN_ALL, *lines, python=environment, folder=tmp_path, PYTHONPATH="").splitlines()[-1])
+    python = environments / "bare" / "bin" / "python"
+    said = json.loads(run("-c", RUN_ALL, *lines, python=python, folder=tmp_path, PYTHONPATH="").splitlines()[-1])
     for (code, printed), sentence in zip(said, SENTENCES.values(), strict=True):
         assert code == 2 and printed.startswith(sentence) and len(printed.splitlines()) == 1, printed
 

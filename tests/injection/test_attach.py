@@ -501,6 +501,7 @@ def test_a_tuner_that_calls_forward_directly() -> None:
     assert last_decision(wrapped) is not None
 
 
+@torch._dynamo.config.patch(disable=False)
 def test_torch_compile() -> None:
     model, tokenizer = attached("llama", gemma_like())
     torch._dynamo.reset()

@@ -25,7 +25,7 @@ vllm = pytest.importorskip("vllm")
 openai = pytest.importorskip("openai")
 
 
-def merge(folder: Path, family: str = "llama", method: str = "ani", **config: Any) -> str:
+def merge(folder: Path, family: str = "mistral", method: str = "ani", **config: Any) -> str:
     train(folder, family, method, **config)
     ani.merge(folder / "adapter", folder / "out", model=str(folder / "base"))
     return str(folder / "out")
@@ -87,7 +87,7 @@ def free_port() -> int:
 
 
 def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
-    path, model, tokenizer = tiny_merged(tmp_path, "qwen3", policy="after")
+    path, model, tokenizer = tiny_merged(tmp_path, "mistral", policy="after")
     port = free_port()
     decisions = tmp_path / "decisions.jsonl"
     options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--served-model-name", "tiny"]
@@ -152,8 +152,3 @@ def wait_for(address: str, server: "subprocess.Popen[bytes]", log: Path) -> None
         except OSError:
             time.sleep(0.5)
     raise AssertionError(f"no answer from {address}: {json.dumps(log.read_text()[-2000:])}")
-
-
-def test_the_plugin_imports_vllm_only_when_vllm_calls_it() -> None:
-    code = "import sys, ani.serving.vllm_plugin; sys.exit('vllm' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -471,7 +471,6 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     qwen().save_pretrained(base)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # it takes longer than all else
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line sets it
     monkeypatch.setenv("TORCH_LOGS", "-all")
 
