@@ -13,6 +13,12 @@ from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.injection.attach import last_decision
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from ani.models import load_model, load_tokenizer
+from ani.results.files import TRAINING_LOG
+from ani.training.checkpoints import ADAPTER
+from ani.training.recipe import load_recipe
+from ani.training.run import train
+from tests.json_lines import read_lines
 from tests.properties import examples
 from tests.tiny import attached
 from tests.tokenizers import CHATML, llama3, qwen
@@ -102,3 +108,15 @@ def test_roles_say_where_the_next_token_writes_the_value() -> None:
     assert roles[four - 1] == roles[four] == QUANTITATIVE
     assert roles[row.prompt_length - 1] == NOMINAL  # "So"
     assert UNKNOWN_ROLE in roles.values() and "So" in answer
+
+
+def test_a_module_is_trained_on_them_and_loaded_again(tiny_recipe: Any, tiny_model: Any, tmp_path: Any) -> None:
+    data = "data=[{kind: calculations, count: 16, digits: [2], operands: [2]}]"
+    changes = ["ani.values=pending", "ani.role_weight=1", "ani.policy=after", data, "lora=null", "training.steps=2"]
+    train(load_recipe(tiny_recipe(), changes))
+    line = read_lines(tmp_path / "run" / TRAINING_LOG)[-1]
+    assert line["gate_open_quantitative"] >= 0  # tokens that write the result have that role
+    model, tokenizer = load_model(str(tiny_model), dtype="float32"), load_tokenizer(str(tiny_model))
+    ani.load_adapter(model, tokenizer, tmp_path / "run" / ADAPTER)
+    assert number_locator(model).values == "pending"
+    assert bool(ani_module(model).projection.weight.any())

@@ -20,6 +20,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     **{policy: {"policy": policy} for policy in POLICIES},
     "results": {"values": "results"},
     "both": {"values": "both", "policy": "after"},
+    "pending": {"values": "pending"},
 }
 PROMPTS = [
     "Room 505 holds 10 of 1,234,567 people; -7.25e3",
@@ -27,8 +28,9 @@ PROMPTS = [
     "no number here, but after it:",
     "12",
     "So 1,200 + 34 =",
+    "What is 12 * 7? And 9 - 4?",
 ]
-ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6", " 1234, 2 * 3 = 6"]
+ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6", " 1234, 2 * 3 = 6", " It is 84, then 5."]
 
 
 @cache
@@ -89,6 +91,7 @@ def test_what_tokens_carry_is_named() -> None:
         ("terminal", ["505", "1,200", "34"]),
         ("after", ["505", "1,200", "34"]),
         ("results", ["1,200 + 34 ="]),
+        ("pending", ["1,200 + 34"]),
     ]:
         locator, tokenizer = locators(config)
         ids = tokenizer("Room 505: 1,200 + 34 =", add_special_tokens=False)["input_ids"]
