@@ -11,7 +11,7 @@ import ani
 from ani.chat import rendered
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import Example
-from ani.injection.attach import last_decision
+from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.models import load_model, load_tokenizer
 from ani.results.files import TRAINING_LOG
