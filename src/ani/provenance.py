@@ -55,7 +55,9 @@ def data_names(settings: Any) -> list[str]:
         return []
     values = [settings.get(key) for key in ("path", "name", "data", "texts")]
     named = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    return [*(name for name in named if isinstance(name, str)), *data_names([*settings.values()])]
+    texts = [name for name in named if isinstance(name, str)]
+    places = [place for name in texts if (place := name.partition("=")[2])]  # such as mmlu=PATH
+    return [*texts, *places, *data_names([*settings.values()])]
 
 
 def digests(names: Iterable[str]) -> dict[str, str]:

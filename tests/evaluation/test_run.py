@@ -7,8 +7,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ani.evaluation.run import LoadedTask, answer, evaluate, presented, read_results, task_class
+from ani.evaluation.run import (
+    LoadedTask,
+    answer,
+    evaluate,
+    presented,
+    read_results,
+    task_class,
+    task_settings,
+)
 from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks.finer import Finer
+from ani.evaluation.tasks.gate_shares import GateShares
 from ani.evaluation.tasks.gating import GateDecision, Gating
 from ani.evaluation.tasks.routing import Routing
 from ani.injection.methods import METHODS
@@ -113,6 +123,19 @@ def test_answers_of_another_model_or_to_other_questions_are_not_taken(
     assert ask(**changes) == everything
     ask()
     assert ask(**changes) == everything
+
+
+def test_another_content_of_a_data_file_is_asked_anew(tmp_path: Path) -> None:
+    file = tmp_path / "set.jsonl"
+    settings = []
+    for text in ("one", "two", "one"):
+        file.write_text(text)
+        settings += [task_settings(LoadedTask(task, []), 0, None) for task in (Finer(data=str(file)), shares(file))]
+    assert settings[:2] == settings[4:] and settings[0] != settings[2] and settings[1] != settings[3]
+
+
+def shares(file: Path) -> GateShares:
+    return GateShares(texts=[f"mmlu={file}"])
 
 
 def test_a_file_that_holds_no_answers_is_named(ask: Callable[..., list[int]], tmp_path: Path) -> None:

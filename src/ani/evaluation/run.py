@@ -16,7 +16,7 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS
 from ani.files import naming_full_disk, replacing_file
 from ani.progress import counting
-from ani.provenance import provenance
+from ani.provenance import data_names, digests, provenance
 from ani.results.files import (
     RUN,
     Run,
@@ -164,8 +164,10 @@ def answer(
 
 
 def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None) -> dict[str, Any]:
-    """What `run.json` says of a task; equal where the same model was asked the same."""
-    known = {} if fingerprint is None else {"fingerprint": fingerprint}
+    """What `run.json` says of a task; equal where the same model was asked the same, of data files with equal content."""
+    files = digests(data_names(loaded.task.model_dump(mode="json")))
+    known: dict[str, Any] = {"files": files} if files else {}
+    known |= {} if fingerprint is None else {"fingerprint": fingerprint}
     return {**loaded.task.facts(loaded.questions), **loaded.how, "seed": seed, **known}
 
 
