@@ -164,7 +164,7 @@ def answer(
 
 
 def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None) -> dict[str, Any]:
-    """What `run.json` says of a task; equal where the same model was asked the same, of data files with equal content."""
+    """What `run.json` says of a task: equal where one model was asked the same, of data files with equal content."""
     files = digests(data_names(loaded.task.model_dump(mode="json")))
     known: dict[str, Any] = {"files": files} if files else {}
     known |= {} if fingerprint is None else {"fingerprint": fingerprint}
