@@ -140,7 +140,7 @@ def _token(text: str, match: re.Match[str], tex: bool) -> Token:
 def _word(text: str, match: re.Match[str], tex: bool) -> Token:
     word, start, end = match[0].lower(), match.start(), match.end()
     around = text[start - 1 : start] + text[end : end + 1]
-    if word == "x" and not tex and (around.replace(".", "0").isdigit() or not around.strip(BLANKS)):
+    if word == "x" and not tex and (around.isdigit() or not around.strip(BLANKS)):
         return Token("operators", "*", start, end)
     if word in _FUNCTIONS and around[-1:] == "(":
         return Token("function", word, start, end)
@@ -546,6 +546,8 @@ class Reader:
                 raise Doubt
             used = "" if joint.phrase == "," else joint.phrase
             operands.append(self.chain(level))
+        if any(operand.worded and not operand.open and operand.level != _POWER for operand in operands):
+            raise Doubt  # the sum of 3 and 4 times 2
         operator = token.value.get(used)
         units = {operand.unit for operand in operands}
         if operator is None or len(units) > 1 or (operator not in ("+", "-", "reversed -", "mean") and units != {""}):
@@ -667,20 +669,28 @@ def read(text: str, tokens: list[Token]) -> Found | None:
 
 def starts_of(tokens: list[Token]) -> list[int]:
     """Where the expression that ends a list of tokens may begin: behind what holds none, or at a list in words."""
-    depth, first, joint = 0, len(tokens), 0
+    depth, first, joint, label = 0, len(tokens), 0, 0
     lists: list[int] = []
     while first:
         token = tokens[first - 1]
         if token.kind in ("break", "math") or (token.kind == "open" and not depth):
             break
+        if token.kind == "close" and not depth:
+            label = first
         depth += (token.kind == "close") - (token.kind == "open")
         if not depth and token.kind in ("joint", "lists", "orders"):
             joint = joint or first
             lists += [first - 1] * (token.kind != "joint")
         first -= 1
+    if depth:
+        first = max(label, joint)  # behind "1)", or "a)"
     starts = [first, *lists[:-3:-1], joint] if lists else [max(first, joint)]
     for i, start in enumerate(starts):
-        while start < len(tokens) and tokens[start].kind == "operators" and tokens[start].phrase:
-            start += 1  # "a total of 3 + 4"
+        while (
+            start < len(tokens)
+            and tokens[start].kind == "operators"
+            and not (tokens[start].value in ("+", "-") and not tokens[start].phrase)
+        ):
+            start += 1  # "a total of 3 + 4", a bullet, bold type
         starts[i] = start
-    return [] if depth else [start for start in starts if start < len(tokens)]
+    return [start for start in starts if start < len(tokens)]
