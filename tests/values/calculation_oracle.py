@@ -193,5 +193,6 @@ def may_belong(before: str) -> bool:
         return True
     if re.search(r"[)\]°²³%]\Z", before) and not re.search(r"(?:^|[\n\0])\s*\(?[0-9a-z]{1,2}\)$", before):
         return True
-    words = r"sin|cos|tan|ln|lg|log|exp|sqrt|abs|floor|ceil|half of|twice|thrice|double|plus|minus|times|over|negative|by|root of|square of"
+    words = "sin|cos|tan|ln|lg|log|exp|sqrt|abs|floor|ceil|half of|twice|thrice|double|plus|minus|times|over|negative"
+    words += "|multiplied by|divided by|root of|square of|reciprocal of|value of|add|subtract"
     return bool(re.search(rf"(?<![A-Za-z])(?:{words}|percent|less|than|from|lots of)\Z", before, re.IGNORECASE))

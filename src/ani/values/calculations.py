@@ -1,4 +1,99 @@
-"""DOC"""
+r"""Say which characters of a text are a calculation, and what it comes to.
+
+The grammar
+===========
+
+A calculation is an expression that ends at a place: that of an equals sign (`calculation_before`), or the end of a
+question or an order (`calculation_asked`). What its characters leave in doubt is no calculation, because a wrong result
+does harm and a missing one does none; what only the sense of the words tells, as of the range ``90-100 =``, is left to
+a gate::
+
+    expression = operand (operator operand)* with an operator, a function, a fraction, a "!" or a mixed number
+    operand    = [sign] power | list
+    power      = factor ["^" exponent]
+    factor     = (literal | bracket | function | constant) [unit | "!" | "²" | "%" | currency]*
+
+Literals
+    Those of `find_numbers` without their signs, also with thousands as TeX (``1{,}234``) or thin blanks separate them;
+    number words up to twenty. One with a needless 0 at its beginning makes a date or a code of all of it. Mixed numbers
+    are sums (``1 1/2``, ``1\frac12``: in GSM8K's and MATH's texts they always are).
+Blanks
+    Up to `MAX_BLANKS` between any two parts: more make a column of a table. A line break ends the expression, but in
+    TeX before the sign.
+Operators
+    ``+ - − – * × · ⋅ ∙ ∗ / ÷ ^ **``, ``//`` and ``mod`` of what isn't negative, and their names in TeX. Powers come
+    before products, these before sums, and equals go from left to right. Chained powers are doubtful (``2^3^2`` is 512,
+    and 64 in a spreadsheet), so is a negated base outside TeX (``-2^2``), a quotient in a quotient with other blanks
+    (``8 / 1/2``), and ``**`` with a blank on one side, which is bold type.
+The letter x
+    Multiplies with blanks on both sides and no sign behind it (``3 x 4``), or between two literals alone (``3x4``), but
+    not in TeX. Elsewhere it is a variable, and ``0x10`` is a hexadecimal number.
+Side by side
+    A literal, a bracket or a constant directly before a bracket, root or constant (``2(3 + 4)``, ``2√3``, ``4π``), in
+    TeX with blanks as well, is a factor. Not behind a quotient (``8/2(4)`` is 1 for some) or a unit.
+Signs
+    Directly before an operand, and not directly after another sign: ``3 * -5``; ``3--5`` has a dash, ``- 5`` a bullet.
+Functions
+    ``√ sqrt ln exp``, ``log`` with its base (without, it is 10 for some), ``sin cos tan``, ``gcd lcm``, ``| |``, ``⌊
+    ⌋``, ``⌈ ⌉``, ``\binom``, π, and e with a power. An angle is in degrees or radians if it says so (``30°``, ``2
+    rad``) or has a π, and doubtful otherwise.
+Words
+    Those of ``languages/``: between operands (``3 plus 4``), behind one (``squared``), before one (``half of``, ``the
+    square root of``) or several (``the sum of 3 and 4``, ``subtract 3 from 4``). Spoken, precedence is doubtful: a word
+    and an operator of another level don't stand beside each other (``3 plus 4 times 5``), nor does anything follow what
+    a word is of (``half of 10 plus 4``). ``of`` multiplies behind a fraction or percent only.
+Units
+    Behind a literal or bracket may stand what it counts or measures, `MAX_UNIT` words at most (``3 red apples * $2 per
+    apple``), in TeX in ``\text{}``. It changes nothing, so what might is none (``3 dozen``, ``4 halved``). Units of one
+    quantity are not added to or divided by others before they are converted (``2 hours + 30 minutes``). Letters
+    directly behind a digit are a variable, unless they are a known unit (``3ab``, ``3kg``).
+Currency
+    ``$ € £ ¥ ₹`` directly before a literal or behind it, the same one everywhere. In TeX ``\$``.
+Percent
+    ``5% * 40`` is 2 and ``5% + 10%`` is 15 (percent); ``1/4 * 100%`` is 25 (percent). ``40 + 5%`` and ``5% * 10%`` are
+    doubtful: texts mean different things by them.
+
+What stands before
+==================
+
+An expression that an equals sign follows begins where what stands before can't belong to it. That is not what isn't
+known to compute, as any word may (``floor``, ``thrice``, ``3 lots of``), but what is known not to: the start of the
+text; a line break, unless the line before ends in an operator, or in an operand where a sign follows; a relation; an
+opening bracket; where TeX's mathematics begins, unless an operator stands before; a comma or full stop with a blank; a
+quotation mark, a colon unless after a digit; a label, bold type or a bullet that begins a line; one of the words in
+``languages/`` (``is``, ``a total of``), and before a literal also a verb, to judge by its ending or the word before it.
+A sign at the beginning needs more, as ``apples -3 + 4`` may be a difference.
+
+A list in words begins with its words (``the sum of``), or with what stands before them in the same expression. Of a
+chain (``3 + 4 = 7 * 2 =``) the last link is meant, in an open bracket what stands in it.
+
+Questions
+=========
+
+A question or order is some words of ``languages/`` (``What is``, ``Please calculate``), an expression, and a closing of
+words that ask for nothing else (``? Just the number.``, ``to two decimals``): ``in binary`` is none. Without the words
+an expression may be the question that begins a line, a sentence, or stands behind a colon with an introduction (``Add
+two numbers:``); then it is no date and no number with a hyphen or slash (``555-1234``). What else was said before is
+free.
+
+The value
+=========
+
+`ani.values.exact.Exact`: a rational, or a real whose digits are known to be right. What has none, such as ``1/0`` and
+``√-2``, or none that can be decided, is no calculation.
+
+The expression has at most `MAX_LENGTH` characters and `MAX_WORK` operands, where roots and functions count for five, so
+that no text costs more than a millisecond, and a reader of a stream knows how much context it needs. A longer
+expression is no calculation, not a shorter one.
+
+Equations
+=========
+
+A text's equations are its calculations with the number behind the sign, if it stands there alone: in ``3 + 4 = 5 + 2``,
+``= 3/4``, ``= 1 1/2`` or ``= 3 r 1`` it may not be what the left side is said to be. An equation is right if the number
+is the value, rounded to the number's places (of a half, up or down), or that in percent. One in another unit of what
+its left side measures (``$0.05 * 4 = 20 cents``) is left out, unless the numbers agree.
+"""
 
 import re
 from decimal import Decimal
@@ -6,7 +101,7 @@ from fractions import Fraction
 from typing import NamedTuple, cast
 
 from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, decimal_value, number_spans
-from ani.values.exact import Exact
+from ani.values.exact import SURE_PLACES, Exact
 from ani.values.expressions import MONEY, OPERATORS, TEX, UNIT, WORD, Found, Token, read, starts_of, tokens_of
 from ani.values.words import BLANK, words
 
@@ -20,29 +115,29 @@ MAX_QUESTION = 480
 MAX_STARTS = 3
 """Places at which a question's expression may begin."""
 
-_BLANK_END = re.compile(rf"(?:{BLANK}|\\[,;:!> ]|~|\\q?quad|\\left|\\displaystyle)*\Z")
+_BLANK_END = re.compile(rf"(?:{BLANK}|\\[,;:!> ]|~|\\q?quad|\\left|\\displaystyle|(?<![^\s{BOUNDARY}])\*\*)*\Z")
 _MATH_BEGIN = re.compile(r"(?:\$\$?|\\[(\[]|\\begin\{[a-z]+\*?\})\Z")
 _OPERATOR_END = re.compile(rf"(?:[{re.escape(''.join(c for c in OPERATORS if len(c) == 1))}]|\\[a-z]+)\Z")
 _LINE_END = re.compile(rf"(?:[\n\r]|{BLANK}|\\\\(?:\[[^\]\n]*\])?|&)*(?:[\n\r]|\\\\(?:\[[^\]\n]*\])?|&)\Z|{BOUNDARY}\Z")
 _LAST_WORDS = re.compile(rf"(?:(?P<first>{WORD}){BLANK}+)?(?<![\\\w])(?P<last>{WORD}|e\.g\.|i\.e\.)\Z")
 _OPERAND_ENDS = (*"0123456789)]}%°",)
 _OPERAND_END = re.compile(r"[\w)\]}%°!$]\Z")
+_LABEL = re.compile(rf"(?:^|[\n\r{BOUNDARY}])\s*(?:[•*>]|#+|[0-9a-z]{{1,2}}\))\Z")
 _SEPARATE = re.compile(
     rf"""(?:[(\[{{（=<>≈≤≥≠→⇒;：，。]
-    |(?:^|[\n\r{BOUNDARY}])\s*(?:[•*>]|\#+|\(?[0-9a-z]{{1,2}}\))[ ]
     |(?<![0-9])["'“‘`]
     |(?<![{BLANKS}])[,.!?:][ ]
     |(?<![0-9{BLANKS}]):
-    |(?:^|[\n\r{BLANKS}{BOUNDARY}])[*_]{{1,3}}
-    |\\(?:approx|leq?|geq?|neq?|Rightarrow|Longrightarrow|implies|to|therefore|qquad|quad))\ ?\Z""",
+    |\\(?:approx|leq?|geq?|neq?|Rightarrow|Longrightarrow|implies|to|therefore))\ ?\Z""",
     re.VERBOSE,
 )
-_PLAIN = re.compile(r"[^-0-9.,/:–−]")
+_WORKED_OUT = re.compile(r"[^-0-9.,/:–−]")
 _BEHIND = re.compile(
     rf"{BLANK}{{0,{MAX_BLANKS}}}(?:\\boxed\{{)?(?:\\?[{MONEY}](?P<later>[-−])|(?P<sign>[-−])?(?:\\?[{MONEY}])?)"
 )
 _GOES_ON = re.compile(
-    rf"{BLANK}{{0,{MAX_BLANKS}}}(?:[-−–+*×·⋅÷/^]{BLANK}{{0,{MAX_BLANKS}}}[{MONEY}(.]?[0-9]|(?<={BLANK})[0-9]|[rR]\s?[0-9]|remainder)"
+    rf"{BLANK}{{0,{MAX_BLANKS}}}(?:[-−–+*×·⋅÷/^]{BLANK}{{0,{MAX_BLANKS}}}[{MONEY}(.]?[0-9]|(?<={BLANK})[0-9]"
+    r"|[rR]\s?[0-9]|remainder)"
 )
 _DATE = re.compile(r"[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{1,2}\2[0-9]{2,4}")
 
@@ -92,15 +187,12 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
         if found is None or not words().closing.fullmatch(window, found.end):
             continue
         written = window[found.start : found.end]
-        if (
-            written[-1] == "!"
-            and found.end - found.start > 3
-            and window[found.end : found.end + 1] not in tuple("?.=$")
-        ):
-            continue  # 3 + 4! may be 7
-        if _DATE.fullmatch(written) or not (starts[start] or found.order or _PLAIN.search(written)):
-            continue
-        return _calculation(found, window, first - 1)
+        exclaimed = (
+            written[-1] == "!" and not written[:-1].isdigit() and window[found.end : found.end + 1] not in tuple("?.=$")
+        )
+        bare = not (starts[start] or found.order or _WORKED_OUT.search(written))
+        if not exclaimed and not bare and not _DATE.fullmatch(written):  # 3 + 4! may be 7
+            return _calculation(found, window, first - 1)
     return None
 
 
@@ -116,29 +208,34 @@ def _may_stand_before(text: str, first: Token, signed: bool) -> bool:
     if signed and text[first.end] in BLANKS and before[-1:] not in tuple("=&([{<>"):
         return False  # a bullet
     if match := _MATH_BEGIN.search(before):
-        before = before[: match.start()].rstrip()
-        return not _OPERATOR_END.search(before)
+        return not _OPERATOR_END.search(before[: match.start()].rstrip(BLANKS + "$"))
+    if label := _LABEL.search(before) if gap else None:
+        before = before[: label.start() + 1]
     if match := _LINE_END.search(before):
         line = before[: match.start()].rstrip()
-        return not line or not (_OPERATOR_END.search(line) or (signed and _OPERAND_END.search(line)))
+        goes_on = (signed and _OPERAND_END.search(line)) or (label and line[-1:] in _OPERAND_ENDS)
+        return not (goes_on or _OPERATOR_END.search(line))
     if match := _LAST_WORDS.search(before):
-        first_word, last = (match["first"] or "").lower(), match["last"].lower()
-        known = words().listed["before_signs"] if signed else words().listed["before"]
-        if not gap or last in known or f"{first_word} {last}" in known:
-            return gap > 0
-        if signed or first.kind not in ("number", "money"):
-            return False
-        if match["last"].istitle():
-            return first_word in words().listed["before_names"]
-        if first_word in words().listed["before_verbs"] and last not in words().listed["computing"] and len(last) > 2:
-            return True
-        verb, at = (first_word, "first") if last in words().listed["before_particles"] else (last, "last")
-        known = words().listed["computing"] | words().listed["changing"] | words().measures.keys()
-        before = before[: match.start(at)].rstrip()
-        return (
-            verb.endswith(words().endings) and len(verb) > 3 and verb not in known and before[-1:] not in _OPERAND_ENDS
-        )
+        return gap > 0 and _may_be_last(match, first, signed)
     return _SEPARATE.search(before + " " * min(gap, 1)) is not None
+
+
+def _may_be_last(match: re.Match[str], first: Token, signed: bool) -> bool:
+    """Whether the last two words of a text can't belong to the expression behind them."""
+    listed, before, last = words().listed, (match["first"] or "").lower(), match["last"].lower()
+    known = listed["before_signs" if signed else "before"]
+    if last in known or f"{before} {last}" in known:
+        return True
+    if signed or first.kind not in ("number", "money") or last in listed["computing"]:
+        return False
+    if match["last"].istitle():
+        return before in listed["before_names"]
+    if before in listed["before_verbs"]:
+        return len(last) > 2
+    verb, at = (before, "first") if last in listed["before_particles"] else (last, "last")
+    other = verb in listed["computing"] or verb in listed["changing"] or verb in words().measures
+    follows_operand = match.string[: match.start(at)].rstrip()[-1:] in _OPERAND_ENDS
+    return verb.endswith(words().endings) and len(verb) > 3 and not other and not follows_operand
 
 
 # --- equations --------------------------------------------------------------------------------------------------------
@@ -154,20 +251,16 @@ class Equation(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether the number is the value, rounded to the places that it has; of a half, up or down."""
-        places = -cast(int, self.written.as_tuple().exponent)
-        value = Fraction(self.calculation.value.rounded(max(places, 0) + 30))
-        error = Fraction(1, 2 * 10**places) if places >= 0 else Fraction(10**-places, 2)
-        forms = (Fraction(self.written), Fraction(self.written) / 100) if self.percent else (Fraction(self.written),)
-        return any(abs(form - value) <= error for form in forms)
+        """Whether the number is the value, rounded to the places that it has."""
+        value = self.calculation.value.rational
+        if value is None:
+            value = Fraction(self.calculation.value.rounded(SURE_PLACES - 1))
+        number, last = Fraction(self.written), Fraction(10) ** cast(int, self.written.as_tuple().exponent)
+        return any(abs(number / scale - value) <= last / scale / 2 for scale in (1, 100)[: 1 + self.percent])
 
 
 def equations(text: str) -> list[Equation]:
-    """The written equations of a text, from left to right.
-
-    Left out are those whose number does not stand alone (``= 5 + 2``, ``= 3/4``, ``= 1 1/2``, ``= 3 r 1``), as it may
-    not be what the left side is said to be, and those in another unit (``$0.05 * 4 = 20 cents``).
-    """
+    """The written equations of a text, from left to right."""
     found = []
     for sign in re.finditer("=", text):
         value, end = _number_at(text, sign.end())
@@ -176,7 +269,7 @@ def equations(text: str) -> list[Equation]:
         if calculation := calculation_before(text, sign.start()):
             unit = UNIT.match(text, end)
             measure = words().measures.get(unit[2].lower()) if unit else None
-            equation = Equation(calculation, value, text[end : end + 1] == "%")
+            equation = Equation(calculation, value, text.startswith(("%", "\\%"), end))
             if equation.right or not measure or not _in_another_unit(calculation, measure):
                 found.append(equation)
     return found
@@ -200,9 +293,10 @@ def _number_at(text: str, begin: int) -> tuple[Decimal | None, int]:
     behind = _BEHIND.match(text, begin)
     if behind is None:
         return None, 0
-    begin = behind.end()
-    numbers = {start + (text[start] in "+-"): end for start, end in number_spans(text[: begin + MAX_LENGTH]).items()}
-    if begin not in numbers:
+    first = behind.end() - 1 if behind.end() else 0  # with what stands before it
+    numbers = number_spans(text[first : first + MAX_LENGTH])
+    end = next((first + end for start, end in numbers.items() if first + start in (behind.end() - 1, behind.end())), 0)
+    if not end or end <= behind.end():
         return None, 0
-    value = decimal_value(text[begin : numbers[begin]])
-    return -value if behind["sign"] or behind["later"] else value, numbers[begin]
+    value = abs(decimal_value(text[behind.end() : end]))
+    return -value if behind["sign"] or behind["later"] else value, end

@@ -29,6 +29,7 @@ _SUM, _PRODUCT, _POWER, _WHOLE = 1, 2, 3, 4
 _LEVELS = {"+": _SUM, "-": _SUM, "^": _POWER} | dict.fromkeys(("*", "/", "//", "mod", "of"), _PRODUCT)
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "⌊": "⌋", "⌈": "⌉"}
 _BRACKETS |= {rf"\l{name}": rf"\r{name}" for name in ("floor", "ceil", "vert")}
+_ROUNDING = {r"\lfloor": math.floor, "⌊": math.floor, r"\lceil": math.ceil, "⌈": math.ceil}
 _ANGLES = ("sin", "cos", "tan")
 _FUNCTIONS = ("sqrt", "ln", "exp", "gcd", "lcm", *_ANGLES)
 _FRACTIONS = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac")
@@ -40,9 +41,8 @@ _SYMBOLS |= {written: ("close", written) for written in _BRACKETS.values()}
 _SYMBOLS |= {rf"\{name}": ("function", name) for name in _FUNCTIONS} | {"√": ("function", "sqrt")}
 _SYMBOLS |= {name: ("tex", name) for name in (*_FRACTIONS, r"\sqrt", r"\binom", r"\dbinom", r"\tbinom")}
 _SYMBOLS |= {r"\pi": ("constant", "π"), "π": ("constant", "π"), "|": ("bar", "|"), ",": ("joint", ",")}
-_SYMBOLS |= {c: ("behind", str(i)) for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")} | {
-    c: ("behind", c[-1]) for c in ("%", r"\%", "!")
-}
+_SYMBOLS |= {c: ("behind", str(i)) for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+_SYMBOLS |= {"%": ("behind", "%"), r"\%": ("behind", "%"), "!": ("behind", "!")}
 
 _LETTER = r"[^\W\d_]"
 WORD = rf"{_LETTER}(?:{_LETTER}|['’](?={_LETTER}))*"
@@ -88,12 +88,8 @@ def tokens_of(text: str, begin: int) -> list[Token]:
     found: list[Token] = []
     at = begin
     while at < len(text):
-        if (
-            found
-            and not tex
-            and found[-1].kind in ("number", "close", "behind", "constant")
-            and (unit := _unit(text, at))
-        ):
+        counted = not tex and found and found[-1].kind in ("number", "close", "behind", "constant")
+        if counted and (unit := _unit(text, at)):
             found.append(unit)
         elif at in literals:
             grouped = _GROUPED.match(text, at)
@@ -119,8 +115,12 @@ def _token(text: str, match: re.Match[str], tex: bool) -> Token:
             return Token("unit", "angle:degree", start, end)
         case "text":
             name = match["inside"].strip()
-            kind = "function" if name in _FUNCTIONS else "unit"
-            return Token(kind, name if kind == "function" else words().measures.get(name, ""), start, end)
+            if name in _FUNCTIONS:
+                return Token("function", name, start, end)
+            changes = any(
+                word in words().listed["changing"] or word in words().phrases for word in name.lower().split()
+            )
+            return Token("break" if changes else "unit", words().measures.get(name, ""), start, end)
         case "log":
             base = match["base"] or match["digits"]
             if match["digits"] and tex:  # TeX lowers one character
@@ -140,7 +140,7 @@ def _token(text: str, match: re.Match[str], tex: bool) -> Token:
 def _word(text: str, match: re.Match[str], tex: bool) -> Token:
     word, start, end = match[0].lower(), match.start(), match.end()
     around = text[start - 1 : start] + text[end : end + 1]
-    if word == "x" and not tex and (around.replace(".", "0").isdigit() or not around.strip(BLANKS)):
+    if word == "x" and not tex and (around.isdigit() or not around.strip(BLANKS)):
         return Token("operators", "*", start, end)
     if word in _FUNCTIONS and around[-1:] == "(":
         return Token("function", word, start, end)
@@ -255,30 +255,29 @@ class Reader:
     def check_operator(self, token: Token) -> None:
         """Raise where an operator may be something else."""
         before, after = self.tokens[self.at - 1], self.tokens[self.at + 1 : self.at + 2]
-        spaced = self.spaced(self.at), self.spaced(self.at + 1)
-        if self.text[token.start] == "x":
-            if (
-                spaced[0] != spaced[1]
-                or (before.value == "0" and not spaced[0])
-                or (after and after[0].value in ("+", "-"))
-            ):
-                raise Doubt  # a variable, or a hexadecimal number
-        elif (
-            token.value == "/"
-            and self.at > 1
-            and self.tokens[self.at - 2].value == "/"
-            and spaced[0] != self.spaced(self.at - 2)
-        ):
-            raise Doubt  # 28 / 1/5
-        elif self.text.startswith("**", token.start) and spaced[0] != spaced[1]:
-            raise Doubt  # bold type
-        elif (
-            token.value == "-"
-            and before.kind == "unit"
-            and spaced != (True, True)
-            and self.text[before.start] not in "^°"
-        ):
-            raise Doubt  # a hyphen, or a sign
+        spaces = self.spaces(self.at)
+        if self.text[token.start] in "xX":
+            signed = after and after[0].value in ("+", "-")
+            doubtful = signed or spaces[0] != spaces[1] or (before.value == "0" and not spaces[0])  # 3x -4, 0x10
+        elif self.text.startswith("**", token.start):
+            doubtful = spaces[0] != spaces[1]  # bold type
+        elif token.value == "/":
+            doubtful = (
+                self.at > 1 and self.tokens[self.at - 2].value == "/" and self.spaces(self.at - 2) != spaces
+            )  # 8 / 1/2
+        else:  # 3 feet -4: a sign, or a hyphen
+            doubtful = (
+                token.value == "-" and before.kind == "unit" and spaces != (True, True) and not self.degree(before)
+            )
+        if doubtful:
+            raise Doubt
+
+    def degree(self, token: Token) -> bool:
+        return self.text[token.start] in "^°"
+
+    def spaces(self, at: int) -> tuple[bool, bool]:
+        """Whether something stands before and behind the token at a place."""
+        return self.spaced(at), self.spaced(at + 1)
 
     def is_factor(self, token: Token, left: Operand) -> bool:
         """Whether the next token is a factor without an operator before it."""
@@ -352,16 +351,11 @@ class Reader:
             if sign and sign.value == "-":
                 exponent = exponent._replace(value=-exponent.value)
         following = self.next
-        if (
-            base.open
-            or base.level == _POWER
-            or exponent.unit
-            or base.unit not in ("", _CURRENCY)
-            or exponent.level == _POWER
-        ):
-            raise Doubt
-        if following and (following.value == "^" or following.kind == "behind"):
+        chained = base.level == _POWER or exponent.level == _POWER or (following and following.value == "^")
+        if chained or (following and following.kind == "behind"):
             raise Doubt  # 2^3^2 is 512, and 64 in a spreadsheet
+        if base.open or exponent.unit or base.unit not in ("", _CURRENCY):
+            raise Doubt
         self.operated = True
         if base.value.rational is None or exponent.value.ends != 0:
             self.do(5)
@@ -371,23 +365,22 @@ class Reader:
     def behind(self, operand: Operand) -> Operand:
         """An operand with what stands behind it: ``!``, ``%``, ``²``, a unit, a currency."""
         while token := self.take("behind") or self.take("unit") or self.take("money"):
+            before = self.tokens[self.at - 2]
             match token.kind, token.value:
                 case "unit", unit:
                     if (unit and operand.unit) or operand.level != _WHOLE:
                         raise Doubt
                     operand = operand._replace(unit=operand.unit or unit)
                 case "money", sign:
-                    if self.tokens[self.at - 2].kind != "number":
+                    if before.kind != "number":
                         raise Doubt
                     self.currencies.add(sign)
                     operand = operand._replace(unit=_CURRENCY)
-                case _ if (
-                    operand.unit or operand.level != _WHOLE or operand.open or self.tokens[self.at - 2].kind == "unit"
-                ):
+                case _ if operand.unit or operand.level != _WHOLE or operand.open or before.kind == "unit":
                     raise Doubt
                 case "behind", "%":
                     operand = operand._replace(unit="%")
-                case "behind", _ if self.spaced(self.at - 1) and not token.phrase:
+                case _ if before.end < token.start and not token.phrase:
                     raise Doubt
                 case "behind", "!":
                     operand = self.result(Exact.of(math.factorial(_count(operand, MAX_WHOLE))))
@@ -419,12 +412,9 @@ class Reader:
         """What a TeX command takes: a group, or one character."""
         token = self.next
         if token and token.kind == "number" and len(token.value) > 1 and token.value.isdigit():
-            first, rest = token.value[0], token.value[1:]
-            cut = token.start + 1
-            self.tokens[self.at : self.at + 1] = [
-                token._replace(value=first, end=cut),
-                token._replace(value=rest, start=cut),
-            ]
+            first = token._replace(value=token.value[0], end=token.start + 1)
+            rest = token._replace(value=token.value[1:], start=token.start + 1)
+            self.tokens[self.at : self.at + 1] = [first, rest]
         elif token is None or token.kind not in ("number", "open", "constant") or token.value == "(":
             raise Doubt
         return self.operand()
@@ -445,15 +435,11 @@ class Reader:
         if following and following[0].value in _FRACTIONS:
             self.at += 1
             fraction = self.read_tex(following[0]).value
-        elif [token.value for token in following[1:2]] == ["/"] and [token.kind for token in following[::2]] == [
-            "number"
-        ] * 2:
-            if not self.spaced(at) or self.spaced(at + 1) or self.spaced(at + 2):
-                raise Doubt
+        elif [token.kind for token in following] == ["number", "operators", "number"] and following[1].value == "/":
             self.at += 3
-            fraction = Exact.of(
-                Fraction(decimal_value(following[0].value)) / Fraction(decimal_value(following[2].value))
-            )
+            fraction = Exact.of(decimal_value(following[0].value)) / Exact.of(decimal_value(following[2].value))
+            if not self.spaced(at) or self.spaces(at + 1) != (False, False):
+                raise Doubt
         else:
             return whole
         if fraction.rational is None or not 0 < fraction.rational < 1:
@@ -477,21 +463,20 @@ class Reader:
         inner = self.chain()
         if not self.take("close", _BRACKETS[token.value]):
             raise Doubt
-        if round_off := {"floor": math.floor, "⌊": math.floor, "ceil": math.ceil, "⌈": math.ceil}.get(
-            token.value.strip("\\l")
-        ):
-            return self.result(Exact.of(round_off(Fraction(inner.value.rounded(SURE_PLACES)))), inner.unit)
         if token.value == r"\lvert":
-            return self.read_size(inner)
+            return self.size(inner)
+        if token.value in _ROUNDING:
+            value = inner.value.rational or Fraction(inner.value.rounded(SURE_PLACES))
+            return self.result(Exact.of(_ROUNDING[token.value](value)), inner.unit)
         return Operand(inner.value, unit=inner.unit)
 
     def read_bar(self, token: Token) -> Operand:
         inner = self.chain()
         if not self.take("bar"):
             raise Doubt
-        return self.read_size(inner)
+        return self.size(inner)
 
-    def read_size(self, inner: Operand) -> Operand:
+    def size(self, inner: Operand) -> Operand:
         return self.result(-inner.value if inner.value.decided().negative else inner.value, inner.unit)
 
     def read_tex(self, token: Token) -> Operand:
@@ -513,7 +498,7 @@ class Reader:
             operands = [self.chain()]
             while self.take("joint", ","):
                 operands.append(self.chain())
-            if not bracketed or not self.take("close") or len(operands) < 2:
+            if not bracketed or not self.take("close"):
                 raise Doubt
             return self.result(_listed(name, [operand.value for operand in operands]))
         of = self.operand()
@@ -529,13 +514,10 @@ class Reader:
                 raise Doubt  # degrees, or radians
         elif of.unit:
             raise Doubt
-        match name:
-            case "sqrt":
-                value = value.root(2)
-            case "log":
-                value = value.log(int(base))
-            case _:
-                value = getattr(value, name)()
+        if name in ("sqrt", "log"):
+            value = value.root(2) if name == "sqrt" else value.log(int(base))
+        else:
+            value = getattr(value, name)()
         if power:
             if power.negative:
                 raise Doubt  # the inverse function, or the reciprocal
@@ -544,21 +526,17 @@ class Reader:
 
     def read_functions(self, token: Token) -> Operand:
         of = self.power()
-        match token.value:
-            case "square" | "cube":
-                value = of.value ** Exact.of(2 + (token.value == "cube"))
-            case "sqrt" | "cbrt":
-                value = of.value.root(2 + (token.value == "cbrt"))
-            case factor:
-                return self.result(of.value * Exact.of(Fraction(factor)), of.unit)._replace(worded=True, open=True)
-        if of.unit or (of.worded and not of.open):
+        power = {"square": 2, "cube": 3}.get(token.value)
+        degree = {"sqrt": 2, "cbrt": 3}.get(token.value)
+        if (power or degree) and (of.unit or (of.worded and not of.open)):
             raise Doubt
-        return self.result(value)._replace(worded=True, open=True)
+        if power:
+            return self.phrase(of.value ** Exact.of(power))
+        return self.phrase(of.value.root(degree) if degree else of.value * Exact.of(Fraction(token.value)), of.unit)
 
     def read_lists(self, token: Token) -> Operand:
         self.joints = frozenset((*token.value, ","))
-        operators = set(token.value.values())
-        level = _PRODUCT if operators <= {"+", "-", "reversed -", "mean"} else _POWER
+        level = _PRODUCT if {"+", "-", "reversed -", "mean"}.issuperset(token.value.values()) else _POWER
         operands, used = [self.chain(level)], ""
         while (joint := self.next) and joint.phrase in self.joints:
             self.at += 1
@@ -568,22 +546,16 @@ class Reader:
                 raise Doubt
             used = "" if joint.phrase == "," else joint.phrase
             operands.append(self.chain(level))
-        operator = token.value.get(used, "")
+        if any(operand.worded and not operand.open and operand.level != _POWER for operand in operands):
+            raise Doubt  # the sum of 3 and 4 times 2
+        operator = token.value.get(used)
         units = {operand.unit for operand in operands}
-        several = operator in ("+", "*", "mean", "gcd", "lcm")
-        if (
-            len(operands) < 2
-            or not operator
-            or (len(operands) > 2 and not several)
-            or (len(units) > 1 and operator != "*")
-        ):
+        if operator is None or len(units) > 1 or (operator not in ("+", "-", "reversed -", "mean") and units != {""}):
             raise Doubt
-        if operator == "*" and units != {""}:
-            raise Doubt
-        unit = units.pop() if operator in ("+", "-", "reversed -", "mean") else ""
-        return self.result(_listed(operator, [operand.value for operand in operands]), unit)._replace(
-            worded=True, open=True
-        )
+        return self.phrase(_listed(operator, [operand.value for operand in operands]), units.pop())
+
+    def phrase(self, value: Exact, unit: str = "") -> Operand:
+        return self.result(value, unit)._replace(worded=True, open=True)
 
     read_orders = read_lists
 
@@ -596,10 +568,11 @@ def _unit_of(operator: str, left: Operand, right: Operand) -> tuple[str, Fractio
         case "+" | "-" if a == b or (not percents and not (a and b)):
             return a or b, 1
         case "*" | "of" if percents == 1:
-            percent, other = (left, b) if a == "%" else (right, a)
-            if operator == "*" and percent.value == Exact.of(100):
+            if right == Operand(Exact.of(100), unit="%"):  # 1/4 * 100% is 25%, and 50 * 100% is 50
+                if left.value.rational is None or left.value.rational >= 2:
+                    raise Doubt
                 return "%", 1
-            return other, Fraction(1, 100)
+            return b if a == "%" else a, Fraction(1, 100)
         case "*" if not percents:
             return "" if a and b else a or b, 1
         case "of" if not a:
@@ -633,16 +606,21 @@ def _operated(operator: str, a: Exact, b: Exact) -> Exact:
 
 def _listed(operator: str, values: list[Exact]) -> Exact:
     """What is worked out of a list."""
+    if len(values) < 2 or (len(values) > 2 and operator not in ("+", "*", "mean", "gcd", "lcm")):
+        raise Doubt
     if operator in ("gcd", "lcm"):
-        whole = [value.rational for value in values]
-        if not all(number and number > 0 and number.denominator == 1 for number in whole):
+        whole = [value.rational or Fraction(1, 2) for value in values]
+        if any(number.denominator != 1 or number < 1 for number in whole):
             raise Doubt
-        return Exact.of(getattr(math, operator)(*(int(number or 0) for number in whole)))
+        return Exact.of(getattr(math, operator)(*map(int, whole)))
     if operator == "mean":
         return reduce(Exact.__add__, values) / Exact.of(len(values))
     if operator == "reversed -":
         return values[1] - values[0]
-    return reduce(lambda a, b: _operated(operator, a, b), values)
+    result = reduce(lambda a, b: _operated(operator, a, b), values)
+    if operator == "-" and result.decided().negative:
+        raise Doubt  # the difference of 3 and 5 is 2 for some
+    return result
 
 
 def _rational(operand: Operand) -> Fraction:
@@ -691,20 +669,28 @@ def read(text: str, tokens: list[Token]) -> Found | None:
 
 def starts_of(tokens: list[Token]) -> list[int]:
     """Where the expression that ends a list of tokens may begin: behind what holds none, or at a list in words."""
-    depth, first, joint = 0, len(tokens), 0
+    depth, first, joint, label = 0, len(tokens), 0, 0
     lists: list[int] = []
     while first:
         token = tokens[first - 1]
         if token.kind in ("break", "math") or (token.kind == "open" and not depth):
             break
+        if token.kind == "close" and not depth:
+            label = first
         depth += (token.kind == "close") - (token.kind == "open")
         if not depth and token.kind in ("joint", "lists", "orders"):
             joint = joint or first
             lists += [first - 1] * (token.kind != "joint")
         first -= 1
+    if depth:
+        first = max(label, joint)  # behind "1)", or "a)"
     starts = [first, *lists[:-3:-1], joint] if lists else [max(first, joint)]
     for i, start in enumerate(starts):
-        while start < len(tokens) and tokens[start].kind == "operators" and tokens[start].phrase:
-            start += 1  # "a total of 3 + 4"
+        while (
+            start < len(tokens)
+            and tokens[start].kind == "operators"
+            and not (tokens[start].value in ("+", "-") and not tokens[start].phrase)
+        ):
+            start += 1  # "a total of 3 + 4", a bullet, bold type
         starts[i] = start
-    return [] if depth else [start for start in starts if start < len(tokens)]
+    return [start for start in starts if start < len(tokens)]

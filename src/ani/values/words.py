@@ -19,7 +19,7 @@ class Phrase(NamedTuple):
     text: str
     pattern: re.Pattern[str]
     kind: str
-    """"operators", "functions", "behind", "lists", "orders", "number", or "joint", which stands between a list's items."""
+    """"operators", "functions", "behind", "lists", "orders", "number", or "joint": between a list's items."""
     value: Any
     """What it stands for; of lists, by joint."""
 

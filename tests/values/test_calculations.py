@@ -1,0 +1,548 @@
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import mpmath
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ani.values
+from ani.values.calculations import (
+    LOOK_BEHIND,
+    MAX_QUESTION,
+    Calculation,
+    calculation_asked,
+    calculation_before,
+    equations,
+    number_behind,
+)
+from tests.properties import examples
+from tests.values import calculation_oracle
+
+
+def before(text: str) -> Calculation | None:
+    """What stands before the last equals sign."""
+    return calculation_before(text, text.rindex("="))
+
+
+def asked(text: str) -> Calculation | None:
+    return calculation_asked(text, len(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "value"),
+    [
+        # operators and what comes first
+        ("3 + 4 =", "3 + 4", 7),
+        ("3 − 5 =", "3 − 5", -2),
+        ("3 – 5 =", "3 – 5", -2),
+        ("3 -5 =", "3 -5", -2),
+        ("12 × 12 =", "12 × 12", 144),
+        ("12·12=", "12·12", 144),
+        ("12⋅2∙3∗4 =", "12⋅2∙3∗4", 288),
+        ("48÷2 =", "48÷2", 24),
+        ("2^10 =", "2^10", 1024),
+        ("2^-2 =", "2^-2", Fraction(1, 4)),
+        ("2**3 =", "2**3", 8),
+        ("17 // 5 =", "17 // 5", 3),
+        ("17 mod 5 =", "17 mod 5", 2),
+        ("+2^2 =", "+2^2", 4),
+        ("2 + 3 * 4 =", "2 + 3 * 4", 14),
+        ("(2 + 3) * 4 =", "(2 + 3) * 4", 20),
+        ("[2 + 3] * {4} =", "[2 + 3] * {4}", 20),
+        ("8 / 2 * 4 =", "8 / 2 * 4", 16),
+        ("10 - 2 - 3 =", "10 - 2 - 3", 5),
+        ("2 * 3^2 =", "2 * 3^2", 18),
+        ("5 - 2^2 =", "5 - 2^2", 1),
+        ("10 / 3 =", "10 / 3", Fraction(10, 3)),
+        ("1e-7 * 1 =", "1e-7 * 1", Fraction(1, 10**7)),
+        # x, signs, literals
+        ("3 x 4 =", "3 x 4", 12),
+        ("3x4=", "3x4", 12),
+        ("2 x (3 + 4) =", "2 x (3 + 4)", 14),
+        ("-5 + 3 =", "-5 + 3", -2),
+        ("3 * -5 =", "3 * -5", -15),
+        ("3 - -5 =", "3 - -5", 8),
+        ("-(3 + 4) * 2 =", "-(3 + 4) * 2", -14),
+        ("is -5 + 3 =", "-5 + 3", -2),
+        ("1,234 + 1 =", "1,234 + 1", 1235),
+        ("1\u2009234\u202f567 + 1 =", "1\u2009234\u202f567 + 1", 1234568),
+        (".5 * 3 =", ".5 * 3", Fraction(3, 2)),
+        ("2e3 * 3 =", "2e3 * 3", 6000),
+        ("1 1/2 + 2 1/4 =", "1 1/2 + 2 1/4", Fraction(15, 4)),
+        ("Room 007: 3 + 4 =", "3 + 4", 7),
+        (f"{10**29 + 1} * {10**29} =", f"{10**29 + 1} * {10**29}", (10**29 + 1) * 10**29),
+        # behind an operand
+        ("5! =", "5!", 120),
+        ("10² + 2³ =", "10² + 2³", 108),
+        ("10¹² =", "10¹²", 10**12),
+        ("√16 + 9 =", "√16 + 9", 13),
+        ("√(16 + 9) =", "√(16 + 9)", 5),
+        ("2√9 =", "2√9", 6),
+        ("2(3 + 4) =", "2(3 + 4)", 14),
+        ("2(3)(4) =", "2(3)(4)", 24),
+        ("|3 - 5| * 2 =", "|3 - 5| * 2", 4),
+        ("⌊7/2⌋ =", "⌊7/2⌋", 3),
+        ("gcd(12, 18) * 2 =", "gcd(12, 18) * 2", 12),
+        ("log_2(8) =", "log_2(8)", 3),
+        ("log10(1000) =", "log10(1000)", 3),
+        # currency, percent, units
+        ("-$3 + $4 =", "-$3 + $4", 1),
+        ("€2.50 * 3 =", "€2.50 * 3", Fraction(15, 2)),
+        ("3€ + 4€ =", "3€ + 4€", 7),
+        ("¥300 - ¥120 =", "¥300 - ¥120", 180),
+        ("a total of $2.5*3=", "$2.5*3", Fraction(15, 2)),
+        ("20% * 40 =", "20% * 40", 8),
+        ("25% of 80 =", "25% of 80", 20),
+        ("100% - 40% =", "100% - 40%", 60),
+        ("5 / 20 * 100% =", "5 / 20 * 100%", 25),
+        ("60 / 20% =", "60 / 20%", 300),
+        ("3 apples * $2 per apple =", "3 apples * $2 per apple", 6),
+        ("She has 5 red pens + 3 blue ones =", "5 red pens + 3 blue ones", 8),
+        ("12 floors / 3 floors/gate =", "12 floors / 3 floors/gate", 4),
+        ("5 kg + 3 + 4 =", "5 kg + 3 + 4", 12),
+        ("10ft * 12ft =", "10ft * 12ft", 120),
+        ("2 hours * 60 minutes/hour =", "2 hours * 60 minutes/hour", 120),
+        ("30 miles / 2 hours =", "30 miles / 2 hours", 15),
+        # LaTeX
+        (r"$\frac{3}{4} + \frac18 =", r"\frac{3}{4} + \frac18", Fraction(7, 8)),
+        (r"\[ 12 \times 3 \div 4 =", r"12 \times 3 \div 4", 9),
+        (r"\(\left(2 + 3\right) \cdot 4 =", r"(2 + 3\right) \cdot 4", 20),
+        (r"$\sqrt{16} + \sqrt[3]{27} =", r"\sqrt{16} + \sqrt[3]{27}", 7),
+        (r"$(2\sqrt{3})^2 =", r"(2\sqrt{3})^2", 12),
+        (r"$2^{-1} \cdot 2^{3} =", r"2^{-1} \cdot 2^{3}", 4),
+        (r"$-2^2 + \frac{1}{2} =", r"-2^2 + \frac{1}{2}", Fraction(-7, 2)),
+        (r"$1{,}234 + 1,\!000 \cdot 1 =", r"1{,}234 + 1,\!000 \cdot 1", 2234),
+        (r"so \$1.50 + \$0.50 =", r"\$1.50 + \$0.50", 2),
+        (r"$\frac12(6)(8) =", r"\frac12(6)(8)", 24),
+        (r"$8\frac12 \cdot 2 =", r"8\frac12 \cdot 2", 17),
+        (r"$\frac{9!}{5!4!} =", r"\frac{9!}{5!4!}", 126),
+        (r"$\dbinom{5}{2} \cdot 3 =", r"\dbinom{5}{2} \cdot 3", 30),
+        (r"$180^\circ - 30^\circ =", r"180^\circ - 30^\circ", 150),
+        (r"$\sin 30^\circ + \cos^2 60^{\circ} =", r"\sin 30^\circ + \cos^2 60^{\circ}", Fraction(3, 4)),
+        (r"$\tan \frac{\pi}{4} =", r"\tan \frac{\pi}{4}", 1),
+        (r"$\log_{10} 40 + \log_{10} 25 =", r"\log_{10} 40 + \log_{10} 25", 3),
+        (r"$\left\lfloor \frac{10}{3} \right\rfloor =", r"\lfloor \frac{10}{3} \right\rfloor", 3),
+        (r"$20\% \cdot 50 =", r"20\% \cdot 50", 10),
+        (r"$3 \text{ cm} \cdot 4 \text{ cm} =", r"3 \text{ cm} \cdot 4 \text{ cm}", 12),
+        ("\\begin{align*}\nx &= 3 + 4 \\\\\n&=", "3 + 4", 7),
+        ("\\begin{align*}\n3 + 4\n&=", "3 + 4", 7),
+        # words
+        ("three plus 4 =", "three plus 4", 7),
+        ("12 divided by 4 =", "12 divided by 4", 3),
+        ("2 to the power of 10 =", "2 to the power of 10", 1024),
+        ("the sum of 1/2 and 1/3 =", "the sum of 1/2 and 1/3", Fraction(5, 6)),
+        ("the product of 2, 3 and 4 =", "the product of 2, 3 and 4", 24),
+        ("the average of 3, 4, and 8 =", "the average of 3, 4, and 8", 5),
+        ("half of 30 =", "half of 30", 15),
+        ("2/3 of 30 =", "2/3 of 30", 20),
+        ("twice the sum of 3 and 4 =", "twice the sum of 3 and 4", 14),
+        ("3 times the sum of 4 and 5 =", "3 times the sum of 4 and 5", 27),
+        ("the square root of 144 =", "the square root of 144", 12),
+        ("3 squared plus 4 =", "3 squared plus 4", 13),
+        ("Multiply 3 by (4 + 5) =", "Multiply 3 by (4 + 5)", 27),
+        ("Subtract 3 from 4 * 5 =", "Subtract 3 from 4 * 5", 17),
+        ("die Summe aus 3 und 4 =", "die Summe aus 3 und 4", 7),
+        ("zwölf geteilt durch 4 =", "zwölf geteilt durch 4", 3),
+        # which expression
+        ("3 + 4 = 7 * 2 =", "7 * 2", 14),
+        ("(3 + 4 =", "3 + 4", 7),
+        ("2 * (3 + 4 =", "3 + 4", 7),
+        ("a=3+4=", "3+4", 7),
+        ("The sum of all is 3 + 4 =", "3 + 4", 7),
+        # what may stand before
+        ("What is 3 + 4 =", "3 + 4", 7),
+        ("That's 3 + 4 =", "3 + 4", 7),
+        ("comes to 3 + 4 =", "3 + 4", 7),
+        ("1. 3 + 4 =", "3 + 4", 7),
+        ("1) 3 + 4 =", "3 + 4", 7),
+        ("Then:\n  a) 3 + 4 =", "3 + 4", 7),
+        ("• 3 + 4 =", "3 + 4", 7),
+        ("ok\n* 3 + 4 =", "3 + 4", 7),
+        ("Step 2: 3 + 4 =", "3 + 4", 7),
+        ("In 2020, 3 + 4 =", "3 + 4", 7),
+        ("<<3+4=", "3+4", 7),
+        ("12\n3 + 4 =", "3 + 4", 7),
+        ("Then:\n-3 + 4 =", "-3 + 4", 1),
+        ("a\0" + "3 + 4 =", "3 + 4", 7),
+        ("“3 + 4 =", "3 + 4", 7),
+        ("so **3 + 4 =", "3 + 4", 7),
+        ("Answer:3+4=", "3+4", 7),
+        ("She walks 3 * 4 =", "3 * 4", 12),
+        ("It takes Tom 3 * 4 =", "3 * 4", 12),
+        ("they can carry 3 * 4 =", "3 * 4", 12),
+        ("with $8-1=7$ zeros and $9+9=", "9+9", 18),
+    ],
+)
+def test_calculations(text: str, expression: str, value: int | Fraction) -> None:
+    found = before(text)
+    assert found is not None
+    assert (found.text, found.value.rational) == (expression, value)
+    assert text[found.start :].startswith(expression)
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("sqrt(2) =", "1.4142135623730950488"),
+        (r"$\sqrt{2} \cdot \sqrt{3} =", "2.4494897427831780982"),
+        ("exp(1) =", "2.7182818284590452354"),
+        ("ln(10) * 2 =", "4.6051701859880913680"),
+        ("sin(2 rad) =", "0.9092974268256816954"),
+        (r"$\cos 20^\circ =", "0.9396926207859083841"),
+        ("2^0.5 =", "1.4142135623730950488"),
+        (r"$2\pi(3) =", "18.8495559215387594308"),
+        ("e^2 =", "7.3890560989306502272"),
+    ],
+)
+def test_reals(text: str, digits: str) -> None:
+    found = before(text)
+    assert found and found.value.rational is None and found.value.rounded(19) == digits
+
+
+def test_the_currency_of_literals() -> None:
+    for text, currency in (("$3 + 4 =", "$"), (r"\$3 \cdot 2 =", "$"), ("3€ * 2 =", "€"), (r"so $\frac12 + 2 =", "")):
+        found = before(text)
+        assert found and found.currency == currency
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # nothing to work out
+        "=",
+        "x = 5 =",
+        "7 =",
+        "(-7) =",
+        r"\pi =",
+        "20% =",
+        "7 apples =",
+        # variables, names and functions
+        "2x + 3 =",
+        "3x -4 =",
+        "3 x -4 =",
+        "2x(3 + 4) =",
+        "0x10 + 5 =",
+        "x + 3 + 4 =",
+        "10m - 7 =",
+        "3ab + 4 =",
+        "a3 + 4 =",
+        "COVID-19 + 3 =",
+        "#3 + 4 =",
+        "f(3) + 4 =",
+        "f(3 + 4) =",
+        "a[3 + 4] =",
+        r"$x_1 + 3 =",
+        r"$x_{1} + 3 =",
+        r"$2ab + 3 =",
+        r"\sum 3 + 4 =",
+        r"$5 \pm 3 + 4 =",
+        r"\{3 + 4\} =",
+        r"$101_2 + 11_2 =",
+        # what stands before may belong to it
+        "5 • (3 + 4) =",
+        "100\n-30 + 5 =",
+        "12 + 5\n+3 + 4 =",
+        "12 +\n3 + 4 =",
+        "12\n* 3 + 4 =",
+        "x *3 + 4 =",
+        "x **3 + 4 =",
+        "(x) 3 + 4 =",
+        "f(x) 3 + 4 =",
+        "3 +" + " " * 9 + "4 + 5 =",
+        "10 apples -3 * 2 =",
+        "apples -3 * 2 =",
+        "log₂ (4 + 4) =",
+        "x² -3 + 4 =",
+        "12 m² (3 + 4) =",
+        "floor (7 / 2) =",
+        "floor 7 / 2 =",
+        "lg 3 + 4 =",
+        "lg (3 + 4) =",
+        "cbrt (7 + 20) =",
+        "cosh (1 + 2) =",
+        "arctan 1 + 2 =",
+        "to cosh 1 + 2 =",
+        "absolute value of 3 - 5 =",
+        "absolute value of (3 - 5) =",
+        "Multiply 3 by 4 + 5 =",
+        "Multiply 5 with 3 + 4 =",
+        "Add five apples to 3 + 4 =",
+        "thrice 3 + 4 =",
+        "reciprocal of 3 + 4 =",
+        "3 lots of 4 + 5 =",
+        "3 lots of (4 + 5) =",
+        "60 percent (20 + 5) =",
+        "5 ft 3 + 4 =",
+        "five inches 3 + 4 =",
+        "round up 7 / 2 =",
+        "20 increased by 3 + 4 =",
+        "twice as much as 3 + 4 =",
+        "half the sum of 3 and 4 =",
+        "half of 3 + 4 =",
+        "10% of 3 + 4 =",
+        "50 of 3 + 4 =",
+        "10 more than 3 + 4 =",
+        "negative 3 + 4 =",
+        "1,2 + 3 =",
+        "10:30 + 15 =",
+        "5 3 + 4 =",
+        "(a) 3 + 4 =",
+        "1'000 + 5 =",
+        "5'10 + 2 =",
+        "1.2.3 + 4 =",
+        "1 + 2 + ... + 9 + 10 =",
+        r"$2 \times$ $3 + 4 =",
+        "- 5 + 3 =",
+        # doubtful
+        "2024-01-15 =",
+        "007 - 3 =",
+        "3--5 =",
+        "3+-5 =",
+        "2^3^2 =",
+        "-2^2 =",
+        "8/2(4) =",
+        "8 / 1/2 =",
+        "5 **3 =",
+        "4 ² =",
+        "3 != =",
+        "2 * 3!=",
+        "7 apples! =",
+        "3 plus 4 times 5 =",
+        "2 times 3 squared =",
+        "12 divided by 3 times 2 =",
+        "half of 10 plus 4 =",
+        "square root of 16 + 9 =",
+        "the difference of 3 and 5 =",
+        "the sum of 3 and 4 times 2 =",
+        "40 + 5% =",
+        "5% * 10% =",
+        "50 * 100% =",
+        "$3 + €4 =",
+        "$1 + 30 cents =",
+        "2 hours + 30 minutes =",
+        "5 feet / 6 inches =",
+        "3 dozen + 4 =",
+        "4 halved + 1 =",
+        r"$12 \text{ dozen} + 3 =",
+        r"5 \text{ squared} + 1 =",
+        "sin(2) =",
+        "log(100) =",
+        r"$\sin^{-1} 1 =",
+        "-7 mod 3 =",
+        r"\(2^10 =",
+        r"$\sqrt 16 =",
+        # not written as one
+        "3 + 4) =",
+        "3 + 4] * 2 =",
+        '"12" + "3" =',
+        "3 +\n4 =",
+        "3 + 4\n=",
+        "3 +\0" + "4 =",
+        "3 + 4" + " " * 9 + "=",
+        "3" + " " * 9 + "+ 4 =",
+        "3 + 4 <=",
+        "3 + 4 :=",
+        "3 + 4 +=",
+        # no value
+        "1 / 0 =",
+        "1 / (2 - 2) =",
+        "0^0 =",
+        "√(-4) =",
+        "9^9^9 =",
+        "9^99999999999 =",
+        "2^999 =",
+        "1e999 * 1 =",
+        "ln(0) =",
+        r"$\tan 90^\circ =",
+        "1 + " * 50 + "1 =",
+        "(" * 30 + "1 + 2" + ")" * 30 + " =",
+    ],
+)
+def test_no_calculations(text: str) -> None:
+    assert before(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "value"),
+    [
+        ("What is 5 plus 3?", "5 plus 3", 8),
+        ("Add 12 to 30.", "Add 12 to 30", 42),
+        ("Calculate 5 * 3", "5 * 3", 15),
+        ("How much is the product of 4 and 5?", "product of 4 and 5", 20),
+        ("3/4 + 1/8", "3/4 + 1/8", Fraction(7, 8)),
+        ("What is 5 + 3? Just the number.", "5 + 3", 8),
+        ("Please calculate 5*3. Thanks!", "5*3", 15),
+        ("Give me the integer, like 123 . Add two numbers: 5 + 7 =", "5 + 7", 12),
+        ("Q: What is 132 plus 762?", "132 plus 762", 894),
+        ("-948 + -856 =", "-948 + -856", -1804),
+        ("What is 15% of 80?", "15% of 80", 12),
+        ("What do you get when you add 3 and 4?", "add 3 and 4", 7),
+        ("What is 10 / 4, to two decimal places?", "10 / 4", Fraction(5, 2)),
+        ("What is 5 apples plus 3 apples?", "5 apples plus 3 apples", 8),
+        ("I have 5 apples. What is 3 + 4?", "3 + 4", 7),
+        ("Hello! 5 + 3 = ?", "5 + 3", 8),
+        ("Can you add 15 and 27 for me?", "add 15 and 27", 42),
+        ("What is the remainder when 17 is divided by 5?", "remainder when 17 is divided by 5", 2),
+        ("What is \\(3 + 4\\)?", "3 + 4", 7),
+        ("Compute $\\sqrt{16}$.", r"\sqrt{16}", 4),
+        ("What does 5 + 3 equal?", "5 + 3", 8),
+        ("Take 3 away from 10.", "Take 3 away from 10", 7),
+        ("What is 5!?", "5!", 120),
+        ("a\n12 * 12\n", "12 * 12", 144),
+        ("Was ist 12 mal 7?", "12 mal 7", 84),
+        ("Berechne bitte 12 + 5", "12 + 5", 17),
+        ("Subtrahiere 5 von 12.", "Subtrahiere 5 von 12", 7),
+    ],
+)
+def test_questions(text: str, expression: str, value: int | Fraction) -> None:
+    found = asked(text)
+    assert found is not None
+    assert (found.text, found.value.rational) == (expression, value)
+    assert text[found.start :].startswith(expression)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "What is 5?",
+        "What is x + 5?",
+        "Is 5 + 3 8?",
+        "If I have 3 + 4 apples, how many are left?",
+        "What is 3 + 4 times the number of cats?",
+        "What is 10 + 5 in Roman numerals?",
+        "What is 10 + 5 in binary?",
+        "What is 10/4 as a fraction?",
+        "What is 3 + 4 in words?",
+        "What is 3 + 4, to the nearest ten?",
+        "Multiply 12 by 30, then tell me a joke.",
+        "Find the square root: 16 + 9",
+        "Convert to binary: 12 + 5",
+        "Mix it and add 2 to 3 cups of water.",
+        "What is 2024-11-15?",
+        "2024-11-15",
+        "555-1234",
+        "3-2",
+        "Calculate 3 + 4!",
+        "What is 3 plus 4 times 5?",
+        "What is 3 + 4\0",
+        "What is 3 + 4? Write 200 words.",
+    ],
+)
+def test_no_questions(text: str) -> None:
+    assert asked(text.rstrip("\0") + "\0 and more" if "\0" in text else text) is None
+
+
+def test_only_the_text_up_to_the_place_counts() -> None:
+    text = "What is 3 + 4? It is 3 + 4 = 7 = 7"
+    assert calculation_asked(text, 14) == Calculation("3 + 4", 8, calculation_before("3 + 4", 5).value, "")  # type: ignore[union-attr]
+    assert calculation_before(text, 27) == calculation_asked(text, 14)._replace(start=21)  # type: ignore[union-attr]
+
+
+_PIECES = (
+    r"3 4 12 0 007 1,234 .5 2.5 1e3 1.2.3 + - − – * × · / ÷ ^ x ( ( ) ) [ ] | = = $ € % , . : ; ' \ { } < > ! ? 7 1 2 # •"
+    r" is of by sin half twice times plus sum and to add apples hours ft divided a s é 数 ² √ ** // \frac \sqrt{ ^{ } }"
+    r" \cdot \left( \right) \pi ^\circ \text{a} \\ & \$ \% 5! 2(3 what calculate percent squared \binom{5}{2}"
+)
+pieces = st.sampled_from(
+    [*_PIECES.split(), *[" "] * 8, " + ", " x ", " * ", " - ", "\n", "\0", "\xa0", " " * 9, "3+4", "="]
+)
+texts = st.lists(pieces, max_size=24).map("".join)
+
+
+def agrees(found: Calculation) -> bool:
+    """Whether the oracle says the same of an expression, or does not know."""
+    try:
+        value = calculation_oracle.value_of(found.text)
+    except calculation_oracle.Unknown:
+        return True
+    if isinstance(value, Fraction) and found.value.rational is not None:
+        return value == found.value.rational
+    with mpmath.workdps(80):
+        near = mpmath.mpf(found.value.rounded(60))
+        return bool(abs(calculation_oracle.real(value) - near) <= mpmath.mpf(10) ** -50 * max(1, abs(near)))
+
+
+@given(texts)
+@examples(400)
+def test_what_is_found_agrees_with_the_oracle(text: str) -> None:
+    for end in range(len(text) + 1):
+        if found := calculation_before(text, end):
+            assert text[found.start :].startswith(found.text)
+            assert agrees(found), found
+            assert not calculation_oracle.may_belong(text[: found.start]), (text, found)
+        if found := calculation_asked(text, end):
+            assert agrees(found), found
+
+
+@given(texts, st.text(max_size=LOOK_BEHIND), st.text(max_size=20))
+@examples(50)
+def test_only_the_end_of_a_text_is_looked_at(text: str, between: str, start: str) -> None:
+    length = max(LOOK_BEHIND, MAX_QUESTION)
+    context = (between * length)[:length] or "a" * length
+    for find in (calculation_before, calculation_asked):
+        one, other = (find(head + context + text, len(head + context + text)) for head in (start, "b"))
+        assert (one and one._replace(start=one.start - len(start))) == (other and other._replace(start=other.start - 1))
+
+
+@pytest.mark.parametrize(
+    "unit", ["(", "-(", "1+", "1e9^", "9^", "√", "{", "|", "1,", "and ", "the sum of ", "3 a ", "\\frac"]
+)
+def test_long_texts_cost_no_more_than_short_ones(unit: str) -> None:
+    """Each of these takes minutes if a sign makes all of the text be read."""
+    long = unit * (200_000 // len(unit))
+    for end in range(len(long) - 50, len(long)):
+        calculation_before(long, end)
+        calculation_asked(long, end)
+
+
+def test_languages_do_not_contradict_themselves() -> None:
+    """What stands between a list's items may not stand before an expression, nor what works something out."""
+    for file in (Path(ani.values.__file__).parent / "languages").iterdir():
+        language = yaml.safe_load(file.read_text("utf-8"))
+        listed = {key: set(re.split(r",\s+", names)) for key, names in language.items() if isinstance(names, str)}
+        joints = {joint for key in ("lists", "orders") for joints in language[key].values() for joint in joints}
+        assert not listed["before"] & (joints | listed.get("computing", set()))
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("3 + 4 = 7, so 7 * 2 = 15 and 15-20=-5.", [True, False]),
+        ("So 15-20=-5. It is 3 - 5 = −2", [True, True]),
+        ("<<48/2=24>>24", [True]),
+        ("5 * 2 = $10. $3 - $4 = -$1 = $-1", [True, True]),
+        ("600 * 2 = 1,200 apples", [True]),
+        ("3 + 4 = 7.0\n8 + 1 =\t9", [True, True]),
+        ("3 + 4 = 7 - that is all", [True]),
+        (r"$\frac{1}{2} + \frac12 = \boxed{1}$. So 0.5 \cdot 3 = 3", [True, False]),
+        # rounded to any number of places, up or down at a half
+        ("0.125 * 3 = $0.38", [True]),
+        ("1 / 8 = 0.12\n1 / 8 = 0.13\n1 / 8 = 0.14\n1 / 8 = 0.1", [True, True, False, True]),
+        ("10 / 3 = 3.33\n10 / 3 = 3\n10 / 3 = 4\n10 / 3 = 3.34", [True, True, False, False]),
+        ("sqrt(2) = 1.414\nsqrt(2) = 1.415", [True, False]),
+        ("1000 * 3 = 3e3\n1001 * 3 = 3e3\n1501 * 3 = 3e3", [True, True, False]),
+        ("2 + 2 = 1e-999\n12 + 1 = 1e999", [False, False]),
+        # in another unit
+        ("$0.05 * 4 = 20 cents", []),
+        ("1 / 5 = 20%\n20 + 1 = 20%\n10% + 20% = 30%", [True, False, True]),
+        ("2 * 60 minutes = 2 hours\n2 * 60 minutes = 120 minutes\n2 * 60 minutes = 130 minutes", [True, False]),
+        ("3 * 4 = 13 apples\n60 / 20 = 4 hours", [False, False]),
+        # no result, or the number doesn't stand alone
+        ("7/2 = 3r1 or 7/2 = 3 R 1 or 7/2 = 3 remainder 1", []),
+        ("3 + 4 = x, 3 + 4 = 5 + 2, 3 + 4 = 7 * $2, 3 / 4 = 3/4, 3 / 2 = 1 1/2, 3 + 4 = (7)", []),
+        ("3 + 4 == 7, 3 + 4 = = 7, 3 + 4 =", []),
+    ],
+)
+def test_equations(text: str, right: list[bool]) -> None:
+    assert [found.right for found in equations(text)] == right
+
+
+def test_the_number_behind_a_sign() -> None:
+    found = [
+        str(number_behind(text)) for text in (" 7.50 and", "-$3", " $-3", r" \boxed{12}", " − 3", "x 3", "", " 1,234")
+    ]
+    assert found == ["7.50", "-3", "-3", "12", "None", "None", "None", "1234"]
