@@ -2,12 +2,12 @@
 
 `default` draws the same examples in every run, so that a commit has one verdict; `deep` (HYPOTHESIS_PROFILE=deep, or
 --hypothesis-profile deep; `make stress`) draws ten times as many, new ones in every run, and prints what reproduces a
-failure.
+failure. `hasty` (`stress/mutants.py`) doesn't look for a simpler failure than the first.
 """
 
 import os
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 DEFAULT = 100
 
@@ -17,6 +17,7 @@ def register_profiles() -> None:
     settings.register_profile("default", deadline=None, print_blob=True, max_examples=DEFAULT, derandomize=True)
     default = settings.get_profile("default")
     settings.register_profile("deep", default, max_examples=10 * DEFAULT, derandomize=False)
+    settings.register_profile("hasty", default, phases=[Phase.explicit, Phase.generate])
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

@@ -411,6 +411,7 @@ def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
 def test_num_items_in_batch_weighs_the_penalty() -> None:
     model, tokenizer = attached("llama", **TRAINING)
     batch = labelled(tokenizer)
+    batch["labels"][0, 0] = batch["input_ids"][0, 0]  # predicted by no token, so it doesn't count
     model.train()
     labels = batch["labels"][0, 1:]
     count = int((labels != -100).sum())

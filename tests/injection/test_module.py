@@ -134,6 +134,12 @@ def test_gradients_at_the_start() -> None:
     assert all(p.grad is not None and p.grad.any() for p in module.parameters())
 
 
+def test_the_gate_teaches_the_embedding() -> None:
+    module = trained_module().train()
+    module(*rows()).logits.sum().backward()
+    assert module.projection.weight.grad is not None and module.projection.weight.grad.abs().max() > 1e-3
+
+
 PARTS = [(0, 1), (1, 1), (1, 4)]
 """Of four numbers; the second has none."""
 

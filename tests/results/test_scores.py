@@ -85,7 +85,9 @@ def test_differences_pair_the_problems() -> None:
         assert {digits: found.value for digits, found in ours.parts.items()} == {1: 0.5, 3: 0.25}
     ours, other = compared(solved())
     assert (ours.run, other.run) == ("ours", "other")
-    assert ours.overall == paired_difference(np.array(SOLVED["ours"]).T, np.array(SOLVED["base"]).T)
+    right, baseline = (np.array(SOLVED[run]).T for run in ("ours", "base"))
+    assert ours.overall == paired_difference(right, baseline)
+    assert ours.parts == {1: paired_difference(right[:2], baseline[:2]), 3: paired_difference(right[2:], baseline[2:])}
     assert ours.overall.p is not None and other.overall.p is not None
     assert ours.overall.p < 0.5 < other.overall.p
 

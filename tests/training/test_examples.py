@@ -42,6 +42,23 @@ def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
     assert [(each.completion, each.roles) for each in examples[6:]] == [(s.completion, s.roles) for s in sentences]
 
 
+def test_data_have_a_seed_of_their_own(tiny_recipe: Write) -> None:
+    own, *others = (
+        load_examples(load_recipe(tiny_recipe(), settings))
+        for settings in (["seed=4", "data_seed=0"], ["seed=0"], ["seed=4"])
+    )
+    assert own == others[0] != others[1]
+
+
+def test_every_epoch_has_an_order_of_its_own() -> None:
+    sampler = LengthGroupedSampler([1] * 24, 2, seed=3)
+    orders = []
+    for epoch in (0, 1, 0):
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    assert orders[0] == orders[2] != orders[1]
+
+
 @pytest.mark.parametrize("rows", [11, 12, 13, 24, 3])
 def test_processes_share_the_order_of_one(rows: int) -> None:
     lengths = [(7 * i) % 5 for i in range(rows)]

@@ -75,7 +75,7 @@ def test_learning_rates_are_separate(tiny_recipe: Write, monkeypatch: pytest.Mon
         optimizer = original(self, *args, **kwargs)
         module = {id(parameter) for parameter in ani_module(self.model).parameters()}
         groups.extend(
-            {"lr": group["lr"], "ours": {id(p) in module for p in group["params"]}, "size": len(group["params"])}
+            {**group, "ours": {id(p) in module for p in group["params"]}, "size": len(group["params"])}
             for group in optimizer.param_groups
         )
         return optimizer
@@ -84,6 +84,7 @@ def test_learning_rates_are_separate(tiny_recipe: Write, monkeypatch: pytest.Mon
     overrides = ["training.steps=1", "training.learning_rate=1e-3", "training.module_learning_rate=0"]
     refused(lambda: load_recipe(tiny_recipe(), overrides), "training.module_learning_rate")
     model = train(load_recipe(tiny_recipe(), [*overrides[:2], "training.module_learning_rate=1e-2"]))
+    assert [group["weight_decay"] for group in groups[-2:]] == [0, 0]
     by_rate = {group["lr"]: group for group in groups[-2:]}
     assert by_rate[1e-2]["ours"] == {True}
     assert by_rate[1e-3]["ours"] == {False}
