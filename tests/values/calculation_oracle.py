@@ -43,6 +43,8 @@ def rewritten(text: str) -> str:
     """An expression as Python."""
     s = re.sub(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|quad|qquad|limits)(?![A-Za-z])", " ", text)
     s = re.sub(r"\\[,;:!> ]|~|\s", " ", s.replace(r"{,}", "").replace(r",\!", ""))
+    if re.search(r"(?:^|[^}\d])\d+ *\\[dtc]?frac|\d \d+/\d", s):
+        raise Unknown(text)  # mixed numbers
     s = re.sub(r"(?<=\d)[\u2009\u202f](?=\d{3})", "", s)
     while (joined := re.sub(r"(?<![\d.,])(\d{1,3}(?:,\d{3})*),(\d{3})(?!\d)", r"\1_\2", s)) != s:
         s = joined
@@ -146,7 +148,7 @@ def evaluated(node: ast.expr) -> Number:
                 case ast.Div():
                     return a / b
                 case ast.FloorDiv():
-                    return Fraction(a // b)
+                    return Fraction(math.floor(a / b))
                 case ast.Mod():
                     return a % b
         case ast.Call(func=ast.Name(id=name), args=given):

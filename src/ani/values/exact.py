@@ -58,15 +58,16 @@ _SQUARES = {fmpq(0): 4, fmpq(1, 6): 3, fmpq(1, 4): 2, fmpq(1, 3): 1, fmpq(1, 2):
 class Exact:
     """An exact number, immutable; equal numbers are equal if they are rational or made of the same terms."""
 
-    __slots__ = ("_rational", "_sure", "_terms")
+    __slots__ = ("_hash", "_rational", "_sure", "_terms")
     _rational: fmpq | None
     _terms: dict[Monomial, fmpq]
     _sure: arb | None
+    _hash: int | None
 
     def __init__(self, terms: Mapping[Monomial, fmpq]) -> None:
         """A sum of terms, by their factors."""
         self._terms = {factors: c for factors, c in terms.items() if c}
-        self._sure = None
+        self._sure = self._hash = None
         self._rational = None if any(self._terms) else fmpq(terms.get(_ONE, 0))
         if len(self._terms) > MAX_TERMS or any(c.height_bits() > MAX_BITS for c in self._terms.values()):
             raise ArithmeticError("out of bounds")
@@ -83,7 +84,9 @@ class Exact:
         return isinstance(other, Exact) and self._terms == other._terms
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._terms.items()))
+        if self._hash is None:
+            self._hash = hash(frozenset(self._terms.items()))
+        return self._hash
 
     def __repr__(self) -> str:
         return (
@@ -196,7 +199,7 @@ class Exact:
     def __mul__(self, other: "Exact") -> "Exact":
         if self._rational is not None and other._rational is not None:
             return _exact(self._rational * other._rational)
-        if len(self._terms) * len(other._terms) > 4 * MAX_TERMS:
+        if len(self._terms) * len(other._terms) > 2 * MAX_TERMS:
             raise ArithmeticError("out of bounds")
         return _summed(
             (factors, ca * cb * c)
@@ -344,7 +347,7 @@ def _exact(value: fmpq) -> Exact:
     if value.height_bits() > MAX_BITS:
         raise ArithmeticError("out of bounds")
     made = object.__new__(Exact)
-    made._rational, made._sure = value, None
+    made._rational, made._sure, made._hash = value, None, None
     made._terms = {_ONE: value} if value else {}
     return made
 

@@ -44,14 +44,14 @@ _SYMBOLS |= {r"\pi": ("constant", "π"), "π": ("constant", "π"), "|": ("bar", 
 _SYMBOLS |= {c: ("behind", str(i)) for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
 _SYMBOLS |= {"%": ("behind", "%"), r"\%": ("behind", "%"), "!": ("behind", "!")}
 
-_LETTER = r"[^\W\d_]"
+_LETTER = r"[^\W\d_⁰¹²³⁴⁵⁶⁷⁸⁹]"
 WORD = rf"{_LETTER}(?:{_LETTER}|['’](?={_LETTER}))*"
 _PIECE = re.compile(
-    rf"""(?P<blank>(?:{BLANK}|\\[,;:!>\ ]|~|\\(?:q?quad|left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z]))+)
+    rf"""(?P<blank>(?:{BLANK}|\\[,;:!>\ ]|~|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z]))+)
     |(?P<degree>°|\^\\circ\b|\^\{{\\circ\}})
     |(?P<text>\\(?:text(?:rm|bf|normal)?|mbox|mathrm|operatorname)\s*\{{(?P<inside>[^{{}}]*)\}}(?:\^\{{?[23]\}}?)?)
     |(?P<log>\\?log_?(?:\{{(?P<base>[0-9]+)\}}|(?P<digits>[0-9]+)))(?={BLANK}*\\?[\w(\{{])
-    |(?P<math>\\begin\{{[a-z]+\*?\}}|\\\\(?:\[[^\]\n]*\])?|\\[()\[\]]|\$\$|&)
+    |(?P<math>\\begin\{{[a-z]+\*?\}}|\\\\(?:\[[^\]\n]*\])?|\\[()\[\]]|\\q?quad\b|\$\$|&)
     |(?P<symbol>\\[A-Za-z]+|\\.|\*\*|//|[^\w\s]|[⁰¹²³⁴⁵⁶⁷⁸⁹])
     |(?P<word>{WORD})""",
     re.VERBOSE,
@@ -61,7 +61,7 @@ _GROUPED = re.compile(
 )
 _GROUPING = re.compile(r"[^0-9.]")
 TEX = re.compile(r"\\[A-Za-z(\[]|\\\\[\s&]|[\^_]\{|\$[^\s$][^$\n]{0,80}(?<!\s)\$(?![0-9])")
-UNIT = re.compile(rf"({BLANK}?/{BLANK}?|{BLANK}|-|)({WORD})")
+UNIT = re.compile(rf"({BLANK}?/{BLANK}?|{BLANK}|-|)({WORD})[²³]?")
 _AFTER_UNIT = re.compile(
     rf"{BLANK}{{0,{MAX_BLANKS}}}(?:[+*×·⋅∙∗÷/)\]}}=?!]|[.,](?![0-9])|[{MINUS}](?={BLANK})|x{BLANK}|\Z)"
 )
@@ -358,7 +358,7 @@ class Reader:
             raise Doubt
         self.operated = True
         if base.value.rational is None or exponent.value.ends != 0:
-            self.do(5)
+            self.do(10)
         worded = bool(power.phrase)
         return Operand(base.value**exponent.value, _POWER, worded, open=worded, unit=base.unit, signed=base.signed)
 
@@ -401,7 +401,7 @@ class Reader:
         self.depth += 1
         if token is None or read is None or self.depth > MAX_DEPTH:
             raise Doubt
-        self.do(5 if token.kind in ("tex", "function") else 1)
+        self.do(6 if token.kind in ("tex", "function") else 1)
         self.at += 1
         joints, found = self.joints, read(token)
         self.joints = joints
@@ -410,12 +410,15 @@ class Reader:
 
     def argument(self) -> Operand:
         """What a TeX command takes: a group, or one character."""
-        token = self.next
-        if token and token.kind == "number" and len(token.value) > 1 and token.value.isdigit():
-            first = token._replace(value=token.value[0], end=token.start + 1)
-            rest = token._replace(value=token.value[1:], start=token.start + 1)
-            self.tokens[self.at : self.at + 1] = [first, rest]
-        elif token is None or token.kind not in ("number", "open", "constant") or token.value == "(":
+        if token := self.take("number"):
+            if len(token.value) > 1:
+                if not token.value.isdigit():
+                    raise Doubt
+                rest = token._replace(value=token.value[1:], start=token.start + 1)
+                self.tokens.insert(self.at, rest)
+                token = self.tokens[self.at - 1] = token._replace(value=token.value[0], end=token.start + 1)
+            return Operand(Exact.of(int(token.value)))
+        if (token := self.next) is None or token.kind not in ("open", "constant") or token.value == "(":
             raise Doubt
         return self.operand()
 
