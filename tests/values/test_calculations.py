@@ -449,7 +449,8 @@ def test_only_the_text_up_to_the_place_counts() -> None:
 
 
 _PIECES = (
-    r"3 4 12 0 007 1,234 .5 2.5 1e3 1.2.3 + - − – * × · / ÷ ^ x ( ( ) ) [ ] | = = $ € % , . : ; ' \ { } < > ! ? 7 1 2 # •"
+    r"3 4 12 0 007 1,234 .5 2.5 1e3 1.2.3 + - − – * × · / ÷ ^ x ( ( ) ) [ ] | = = $ € % , . : ; ' \ { } < > ! ? 7 1 2"
+    r" # •"
     r" is of by sin half twice times plus sum and to add apples hours ft divided a s é 数 ² √ ** // \frac \sqrt{ ^{ } }"
     r" \cdot \left( \right) \pi ^\circ \text{a} \\ & \$ \% 5! 2(3 what calculate percent squared \binom{5}{2}"
 )
