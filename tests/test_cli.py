@@ -497,7 +497,9 @@ def test_bad_gate_shares(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_pat
     def shares(*texts: Path, adapter: Path = tiny_adapter) -> Done:
         return run("gate-shares", *texts, "--model", tiny_model, "--adapter", adapter, "--out", results)
 
-    assert_refused(shares(notes, adapter=tmp_path / "open"), "ani gate-shares needs an adapter with a gate", "open")
+    assert_refused(
+        shares(notes, adapter=tmp_path / "open"), "the task gate-shares needs an adapter with a gate", "open"
+    )
     assert_refused(shares(save(tmp_path / "x.jsonl", {"txt": ""})), "x.jsonl, line 1: no text under 'text'", "'txt'")
     assert_refused(shares(notes, save(tmp_path / "notes.jsonl", {"text": "3"})), "texts called 'notes' already")
     notes.write_text("12\n" + "word " * 600)

@@ -312,7 +312,7 @@ def test_a_killed_evaluation_mixes_no_models(
     with monkeypatch.context() as patch:
         patch.setattr("ani.evaluation.tasks.gating.Gating.answer", interrupted)
         assert run(*command).code == 130
-    assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl"}
+    assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl", "gating.answers.jsonl"}
     test_cli.assert_refused(run(*other), "holds results of the model")
     (out / "arithmetic.jsonl").unlink()
     assert run(*other).code == 0  # there was nothing of the first model left

@@ -77,7 +77,7 @@ def test_the_calculator_calculates() -> None:
         assert written(model, tokenizer, prompt).split()[0].partition("<")[0] == answer, prompt
     task = Calculations(count=4, digits=[3], operands=[2])
     problems = task.questions(seed=0)[:4]
-    for record in task.run(TransformersBackend(model, tokenizer), problems, lambda _: None):
+    for record in answers_of(task, TransformersBackend(model, tokenizer), problems):
         assert record.correct and record.followed, record
 
 

@@ -119,8 +119,6 @@ OF_EXTRAS = {
 }
 """Packages that are there with an extra."""
 NEEDED = {
-    "ani.sweep.run": "matplotlib",
-    "ani.sweep.tables": "matplotlib",
     "ani.playground": "gradio",
     "ani.report": "matplotlib",
     "ani.serving.vllm": "vllm",

@@ -1,5 +1,6 @@
 """Pending values inside a model: read token by token, in whatever chunks, and the same with a cache and without."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -32,14 +33,20 @@ def locator_of(tokenizer: Any) -> NumberLocator:
     return NumberLocator(tokenizer, ani.AniConfig(**CONFIG))
 
 
-def chat_ids(tokenizer: Any) -> list[int]:
+def with_chats(tokenizer: Any) -> Any:
+    """A copy, as tests share tokenizers."""
+    tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = CHATML
+    return tokenizer
+
+
+def chat_ids(tokenizer: Any) -> list[int]:
     text = rendered(tokenizer, [{"role": "user", "content": QUESTION}]) + ANSWER
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def test_a_value_is_pending_from_the_question_until_it_is_written() -> None:
-    tokenizer = qwen()
+    tokenizer = with_chats(qwen())
     ids, locator = chat_ids(tokenizer), locator_of(tokenizer)
     found = locator.pending(ids)
     text = [locator.scanner.text(ids[: token + 1]) for token in range(len(ids))]
@@ -55,7 +62,7 @@ def test_a_value_is_pending_from_the_question_until_it_is_written() -> None:
 
 @pytest.mark.parametrize("make", [qwen, llama3])
 def test_chunks_and_branches_change_nothing(make: Any) -> None:
-    tokenizer = make()
+    tokenizer = with_chats(make())
     ids, locator = chat_ids(tokenizer), locator_of(tokenizer)
     whole = locator_of(tokenizer).pending(ids)
     assert len(whole) > 20
@@ -95,9 +102,8 @@ def test_generation_with_a_cache_equals_a_forward_over_all(family: str) -> None:
 
 
 def test_roles_say_where_the_next_token_writes_the_value() -> None:
-    tokenizer = qwen()
+    tokenizer = with_chats(qwen())
     locator = locator_of(tokenizer)
-    tokenizer.chat_template = CHATML
     prompt = [{"role": "user", "content": "What is 12 + 30?"}]
     row = tokenize(Example(prompt, "So 12 + 30 = 42."), tokenizer, locator, 512)
     numbers = NumberCollator(tokenizer, locator)([row])["numbers"]

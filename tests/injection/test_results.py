@@ -215,4 +215,4 @@ def test_a_gate_of_results_decides_about_no_number() -> None:
     from ani.evaluation.backend import TransformersBackend
 
     with pytest.raises(InputError, match="injects results of calculations alone"):
-        TransformersBackend(*model_of("llama", "results")).labelled_decisions("Room 505")
+        TransformersBackend(*model_of("llama", "results")).decide_roles("Room 505")

@@ -54,7 +54,7 @@ def refuse_pickles(folder: Path, stem: str = "*") -> None:
 
 
 def read_weights(
-    file: Path, wanted: Mapping[str, torch.Tensor], told_by: str, *, prefix: str = ""
+    file: Path, wanted: Mapping[str, torch.Tensor], told_by: str, *, prefix: str = "", apart: str | None = None
 ) -> dict[str, torch.Tensor]:
     """The file's tensors by name, mapped into memory; names and shapes are judged by the header alone.
 
@@ -63,6 +63,7 @@ def read_weights(
         wanted: Tensors of the right shapes, such as those of a module on the meta device.
         told_by: What asked for these shapes, for errors.
         prefix: Left out of the file's names before they are compared.
+        apart: How names begin that may be there too, and are not compared.
 
     Raises:
         InputError: It is damaged, or holds other names, shapes or types, NaN or infinity.
@@ -73,6 +74,7 @@ def read_weights(
         with safe_open(file, "pt") as opened:
             keys = list(opened.keys())
             held = {key.removeprefix(prefix): opened.get_slice(key).get_shape() for key in keys}
+            held = {name: shape for name, shape in held.items() if apart is None or not name.startswith(apart)}
             for name in {**shapes, **held}:
                 if held.get(name) != shapes.get(name):
                     raise InputError(

@@ -105,4 +105,6 @@ def check_lora(model: PreTrainedModel, directory: Path) -> None:
     except Exception as error:  # whatever PEFT meets in what others wrote
         raise InputError(f"{directory / CONFIG_NAME} doesn't fit the model: {one_line(error)}") from error
     told_by = f"{CONFIG_NAME} and the model"
-    read_weights(directory / SAFETENSORS_WEIGHTS_NAME, wanted, told_by, prefix="base_model.model.")
+    file = directory / SAFETENSORS_WEIGHTS_NAME
+    # PEFT's modules_to_save has stored the module there, too; it is read from its own file.
+    read_weights(file, wanted, told_by, prefix="base_model.model.", apart="ani.")

@@ -157,5 +157,5 @@ def test_numbers_whose_answer_carries_nothing() -> None:
         "Calculate 4 + 4 =",
         problem._replace(left=4, right=4),
     )
-    (record,) = TASK.run(answerer, [question], lambda _: None)
+    (record,) = answers_of(TASK, answerer, [question])
     assert (record.by_others, record.followed) == (None, None) and record.shut is not None
