@@ -107,7 +107,10 @@ def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
         text = MIXED_TEXT.partition(", 7%")[0]
         ids = tokenizer(text)["input_ids"]
         numbers = ani.inspect(model, tokenizer, text)
-        expected, closed = (tokenizer.decode(greedy(m, [ids])[0][0]) for m in (model, shut(model)))
+        prompt = tokenizer.decode(ids)
+        expected, closed = (
+            tokenizer.decode(ids + greedy(m, [ids])[0][0]).removeprefix(prompt) for m in (model, shut(model))
+        )
         assert expected != closed
         asked: dict[str, Any] = {
             "model": "tiny",
