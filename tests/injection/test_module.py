@@ -85,7 +85,7 @@ def test_closed_gate_returns_its_input_even_beside_an_overflowing_embedding() ->
     with torch.no_grad():
         module.projection.weight.fill_(float("inf"))
     hidden = torch.tensor([[-0.0, 1.0] * (WIDTH // 2)])
-    module.gate.forward = lambda hidden, embeddings: torch.full((len(hidden),), -1.0)  # type: ignore[method-assign]
+    module.gate.forward = lambda hidden, *others: torch.full((len(hidden),), -1.0)  # type: ignore[method-assign]
     out = module(hidden, torch.ones(1, FEATURES)).hidden_states
     assert torch.equal(out, hidden) and torch.equal(out.signbit(), hidden.signbit())
 

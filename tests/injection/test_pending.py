@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ani
 from ani.chat import rendered
-from ani.data.collator import NumberCollator, tokenize
+from ani.data.collator import IGNORED, NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
@@ -88,7 +88,10 @@ def test_generation_with_a_cache_equals_a_forward_over_all(family: str) -> None:
     model, tokenizer = attached(family, **CONFIG, gate="open")
     texts = ["What is 12 + 34? It is", "Calculate 345 * 678 = 23", "No sum"]
     encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
-    generated = model.generate(**encoded, max_new_tokens=8, do_sample=False)
+    output = model.generate(
+        **encoded, max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True
+    )
+    generated = output.sequences
     beams = model.generate(**encoded, max_new_tokens=4, num_beams=3, do_sample=False)
     assert beams.shape[0] == 3
     mask = torch.cat([encoded["attention_mask"], torch.ones(3, generated.shape[1] - encoded["input_ids"].shape[1])], 1)
@@ -98,7 +101,7 @@ def test_generation_with_a_cache_equals_a_forward_over_all(family: str) -> None:
     decision = last_decision(model)
     assert decision is not None and set(decision.numbers.rows.tolist()) == {0, 1}
     start = encoded["input_ids"].shape[1]
-    assert torch.equal(logits[:, start - 1 : -1].argmax(-1), generated[:, start:])
+    assert (torch.stack(output.logits, dim=1) - logits[:, start - 1 : -1]).abs().max() <= 1e-4
 
 
 def test_roles_say_where_the_next_token_writes_the_value() -> None:
@@ -113,7 +116,21 @@ def test_roles_say_where_the_next_token_writes_the_value() -> None:
     four = max(token for token, piece in enumerate(pieces) if piece == "4")
     assert roles[four - 1] == roles[four] == QUANTITATIVE
     assert roles[row.prompt_length - 1] == NOMINAL  # "So"
-    assert UNKNOWN_ROLE in roles.values() and "So" in answer
+    end = max(token for token, piece in enumerate(pieces) if piece == "2")
+    assert roles[end] == QUANTITATIVE  # "." ends it
+    assert UNKNOWN_ROLE not in roles.values() and "So" in answer
+
+
+def test_of_values_alone_the_tokens_that_write_them_are_learnt() -> None:
+    tokenizer = with_chats(qwen())
+    locator = locator_of(tokenizer)
+    row = tokenize(
+        Example([{"role": "user", "content": "What is 12 + 30?"}], "So 12 + 30 = 42 or"), tokenizer, locator, 512
+    )
+    batch = NumberCollator(tokenizer, locator, values_only=True)([row])
+    learnt = [token for token, label in enumerate(batch["labels"][0].tolist()) if label != IGNORED]
+    assert [tokenizer.decode(row.input_ids[token]) for token in learnt] == ["4", "2", " or"]
+    assert all(batch["labels"][0, token] == row.input_ids[token] for token in learnt)
 
 
 def test_a_module_is_trained_on_them_and_loaded_again(tiny_recipe: Any, tiny_model: Any, tmp_path: Any) -> None:

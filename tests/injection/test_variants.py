@@ -18,6 +18,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: METHODS[name].settings for name in ("digitwise", "static", "static-additive", "digitwise-gated")},
     "replace-gated": {"combine": "replace"},
     "supervised": {"gate": "supervised", "role_weight": 1.0},
+    "gate-layers": {"gate_layers": (0,)},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
 families = pytest.mark.parametrize("family", FAMILIES)

@@ -277,7 +277,7 @@ BACKEND = {} if deep() else {"compilation_config": {"mode": 2, "backend": "aot_e
 COMPILED = {"enforce_eager": False, "additional_config": {}, **BACKEND}
 # Every engine starts for seconds, longest where it has processes: `make stress` has more of them.
 SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "digitwise-compiled": ("llama", {"policy": "digitwise"}, COMPILED),
+    "digitwise-compiled": ("llama", {"policy": "digitwise", "gate_layers": (0,)}, COMPILED),
     "running": ("mistral", {"policy": "running"}, {}),
 } | (
     {
@@ -290,7 +290,7 @@ SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "terminal": ("qwen3", {"policy": "terminal"}, {"additional_config": {}}),
         "both-ranks-drafts": (
             "mistral",
-            {"policy": "after", "values": "both"},
+            {"policy": "after", "values": "both", "gate_layers": (0,)},
             {**RANKS, "speculative_config": DRAFTS},
         ),
     }

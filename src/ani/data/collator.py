@@ -88,11 +88,15 @@ class NumberCollator:
     Args:
         tokenizer: For the padding token.
         locator: The attached model's (`ani.injection.attach.number_locator`), or None for a model without ANI.
+        values_only: Whether of the response only those tokens are learnt that write a pending value, or end it.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, values_only: bool = False
+    ) -> None:
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
         self.locator = locator
+        self.values_only = values_only
 
     def __call__(self, examples: Sequence[TokenizedExample]) -> dict[str, Any]:
         """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch."""
@@ -105,7 +109,12 @@ class NumberCollator:
         if self.locator is not None:
             response = [[i >= example.prompt_length for i in range(len(example.input_ids))] for example in examples]
             roles = [example.roles for example in examples]
-            batch["numbers"] = self.locator.batch(rows, response=response, roles=roles)
+            batch["numbers"] = numbers = self.locator.batch(rows, response=response, roles=roles)
+            if self.values_only:
+                written = numbers.roles == QUANTITATIVE
+                learnt = torch.zeros_like(batch["labels"], dtype=torch.bool)
+                learnt[numbers.rows[written], numbers.positions[written] + 1] = True
+                batch["labels"] = batch["labels"].masked_fill(~learnt, IGNORED)
         return batch
 
 

@@ -1,11 +1,12 @@
 """ANI inside a Hugging Face model: attach, forward, cache, generate, detach; knows nothing about files or trainers.
 
-The model stays the same object. Three classes are exchanged for subclasses of themselves, and given back by `detach`:
+The model stays the same object. Classes are exchanged for subclasses of themselves, and given back by `detach`:
 
 - the model's: its `forward` finds the numbers of `input_ids` before the pass and adds the penalty to the loss after
   it, and its `generate` remembers what is prompt;
 - decoder layer l's: its call edits the incoming hidden states. Being outside the layer's forward, the edit is never
   recomputed by gradient checkpointing (stanfordnlp/pyvene#231 is what happens otherwise);
+- that of each of `gate_layers`: its call keeps the incoming hidden states for the gate;
 - the KV cache's (`ani.injection.history`): it remembers the token ids behind its entries, so that a number that began
   before this forward is read whole, whatever the cache went through (beams, turns, chunks, crops).
 """
@@ -15,7 +16,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -43,6 +44,8 @@ class _ForwardPass:
     model: PreTrainedModel
     numbers: NumberBatch
     injection: Injection | None = None
+    earlier: list[torch.Tensor] = field(default_factory=list)
+    """Hidden states of the gate's earlier layers at the numbers, each (N, d_model)."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,17 @@ class _InjectionLayer(nn.Module):
             kwargs["hidden_states"] = _inject(kwargs["hidden_states"])
         else:
             args = (_inject(args[0]), *args[1:])
+        return super().__call__(*args, **kwargs)
+
+
+class _GateLayer(nn.Module):
+    """Mixed into the class of an earlier decoder layer: keeps its hidden states for the gate."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        current = _current_pass()
+        if len(current.numbers) or current.model.training:
+            states = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+            current.earlier.append(states[current.numbers.at(states.device)])
         return super().__call__(*args, **kwargs)
 
 
@@ -261,13 +275,15 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
 
 def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> None:
     """Give a model its module and layer l its edit, both idle until its class is an `AttachedModel` with a locator."""
-    layer = decoder_layers(model)[config.layer]
+    layers = decoder_layers(model)
     module = AniModule(config, feature_size)
-    parameter = next(iter(layer.parameters()), None)
+    parameter = next(iter(layers[config.layer].parameters()), None)
     module.to(parameter.device if parameter is not None else model.device)
     module.train(model.training)
     model.add_module("ani", module)
-    exchange(layer, _InjectionLayer, ClassOfBaseInstances)
+    exchange(layers[config.layer], _InjectionLayer, ClassOfBaseInstances)
+    for index in config.gate_layers:
+        exchange(layers[index], _GateLayer, ClassOfBaseInstances)
 
 
 def set_locator(model: PreTrainedModel, locator: NumberLocator) -> None:
@@ -340,9 +356,9 @@ def detach(model: nn.Module) -> nn.Module:
 
 
 def _take_off_module(model: nn.Module) -> None:
-    layer_index = ani_module(model).config.layer
-    base = base_model(model)
-    give_back(decoder_layers(base)[layer_index])
+    config, base = ani_module(model).config, base_model(model)
+    for index in (config.layer, *config.gate_layers):
+        give_back(decoder_layers(base)[index])
     inner_forward = base.__dict__.pop("_ani_inner_forward", None)
     cast(AttachedModel, base)._ani_detached()
     give_back(base)
@@ -459,9 +475,9 @@ def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
     if device.type == "meta":  # offloaded: accelerate brings the weights when they are needed
         device = hidden_states.device
     # Where a model lies on several devices, its hidden states arrive from the device of the layer before.
-    numbers = current.numbers.to(device)
-    at = (numbers.rows.to(hidden_states.device), numbers.positions.to(hidden_states.device))
-    injection: Injection = module(hidden_states[at].to(device), numbers.features, numbers.roles)
+    numbers, at = current.numbers.to(device), current.numbers.at(hidden_states.device)
+    earlier = [states.to(device) for states in current.earlier]
+    injection: Injection = module(hidden_states[at].to(device), numbers.features, numbers.roles, earlier)
     current.injection = injection
     decision = Decision(numbers, Injection(*(field.detach() for field in injection)))
     object.__setattr__(current.model, "_ani_last_decision", decision)

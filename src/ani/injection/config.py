@@ -1,7 +1,7 @@
 """Every setting needed to rebuild an ANI module; knows nothing about models or tensors."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -35,6 +35,9 @@ class InjectionSettings(EncoderSettings):
     `supervised`: from roles alone, and by the context alone, without e. A number whose role is known is injected by it
     while training, so that the gate needn't be right before there is something to inject, and isn't drawn open by what
     the model gains from it in other texts. `open`: no gate, α = 1 (the paper's static injection)."""
+    gate_layers: tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...] = ()
+    """Layers whose hidden states the gate reads beside the injection layer's: ascending, each below it, since what
+    comes later isn't known when the gate decides. None: the paper."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -89,6 +92,13 @@ class InjectionSettings(EncoderSettings):
                 "combine='substitute' leaves one token of a prompt's number, without choice: it needs "
                 "policy='terminal', scope='prompt' and gate='open'"
             )
+        layer = getattr(self, "layer", None)
+        if list(self.gate_layers) != sorted(set(self.gate_layers)) or (
+            isinstance(layer, int) and any(each >= layer for each in self.gate_layers)
+        ):
+            raise ValueError(f"gate_layers must ascend, each below the injection layer, but are {[*self.gate_layers]}")
+        if self.gate_layers and self.gate == "open":
+            raise ValueError("gate='open' has no gate that could read gate_layers")
         if self.combine == "substitute" and getattr(self, "layer", 0) != 0:
             raise ValueError("combine='substitute' takes tokens out of the input, so layer must be 0")
         return self

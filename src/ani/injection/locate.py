@@ -50,6 +50,10 @@ class NumberBatch:
     def to(self, device: torch.device | str, **kwargs: Any) -> Self:
         return type(self)(*(getattr(self, field.name).to(device, **kwargs) for field in fields(self)))
 
+    def at(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows and positions on a device: the index of the numbers in a tensor of shape (B, T, …)."""
+        return self.rows.to(device), self.positions.to(device)
+
     def between(self, start: int, stop: int) -> Self:
         """The numbers at positions in [start, stop), counted from `start`."""
         keep = (self.positions >= start) & (self.positions < stop)
@@ -227,11 +231,17 @@ class NumberLocator:
         return {token: each for token, each in every if each and token >= start and token_ids[token] != PADDING}
 
     def _role(self, pending: Pending, token_ids: Sequence[int], token: int) -> int:
-        """Quantitative where the next token writes the value's next digits, nominal where it writes something else."""
-        ((piece,), _) = self.scanner.pieces(token_ids[token + 1 : token + 2] or [PADDING])
-        digits = pending.next(len(piece))
-        if not piece.strip() or not digits or digits[0].character == END:
+        """Quantitative where the next token writes the value's next digits or ends it, nominal where it writes
+        something else."""
+        following = token_ids[token + 1 : token + 2]
+        if not following or following[0] == PADDING:
             return UNKNOWN_ROLE
+        ((piece,), _) = self.scanner.pieces(following)
+        digits = pending.next(max(1, len(piece)))
+        if digits and digits[0].character == END:
+            return NOMINAL if piece[:1].isdigit() else QUANTITATIVE
+        if not piece or not digits:
+            return NOMINAL
         *first, last = zip(piece, digits, strict=False)
         goes_on = len(piece) <= len(digits) and all(written == digit.character for written, digit in first)
         return QUANTITATIVE if goes_on and last[0] in (last[1].character, last[1].last) else NOMINAL

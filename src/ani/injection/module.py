@@ -1,5 +1,6 @@
 """Project, gate, add: the trainable part of ANI; knows nothing about tokens, text or where its rows come from."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -79,10 +80,20 @@ class AniModule(nn.Module):
         self.gate = None
         if config.gate != "open":
             reads_value = config.gate == "learned"
-            self.gate = Gate(config.hidden_size, config.gate_hidden_size, config.gate_dropout, reads_value)
+            self.gate = Gate(
+                config.hidden_size,
+                config.gate_hidden_size,
+                config.gate_dropout,
+                reads_value,
+                len(config.gate_layers),
+            )
 
     def forward(
-        self, hidden_states: torch.Tensor, features: torch.Tensor, roles: torch.Tensor | None = None
+        self,
+        hidden_states: torch.Tensor,
+        features: torch.Tensor,
+        roles: torch.Tensor | None = None,
+        earlier: Sequence[torch.Tensor] = (),
     ) -> Injection:
         """Inject into the hidden states of N numbers.
 
@@ -91,6 +102,7 @@ class AniModule(nn.Module):
             features: φ, shape (N, d_fourier), float32.
             roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown; for `gate="supervised"` in training, and
                 gates that are forced by role.
+            earlier: The hidden states of `gate_layers` at the same numbers, each of shape (N, d_model), in order.
         """
         dtype = self.projection.weight.dtype
         hidden = hidden_states.to(dtype)
@@ -98,7 +110,8 @@ class AniModule(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             embeddings = self.projection(features.to(dtype))
             if self.gate is not None:
-                logits = self.gate(hidden, embeddings) + (0.0 if self.training else self.config.gate_bias)
+                logits = self.gate(hidden, embeddings, [states.to(dtype) for states in earlier])
+                logits = logits + (0.0 if self.training else self.config.gate_bias)
             else:
                 logits = hidden.new_full(hidden.shape[:1], torch.inf)
         scaled = self.scale * embeddings

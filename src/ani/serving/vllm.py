@@ -33,6 +33,26 @@ from ani.serving.vllm_plugin import before, decisions_file, gates_shut
 from ani.untrusted.model import refuse_partial
 
 
+class _GateLayer(nn.Module):
+    """Mixed into the class of an earlier decoder layer: keeps its hidden states for the gate."""
+
+    ani_states: torch.Tensor
+    """In the model's dtype (tokens of a step, d_model)."""
+
+    def forward(
+        self,
+        positions: torch.Tensor,
+        hidden_states: torch.Tensor,
+        residual: torch.Tensor | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """vLLM's states come in two parts, not yet added."""
+        states = hidden_states if residual is None else hidden_states + residual
+        self.ani_states[: states.shape[0]] = states
+        return super().forward(positions, hidden_states, residual, *args, **kwargs)
+
+
 class _InjectionLayer(nn.Module):
     """Mixed into the class of decoder layer l: edits what comes in, as the attached model does."""
 
@@ -43,6 +63,8 @@ class _InjectionLayer(nn.Module):
     """Which tokens carry a number, bool (tokens of a step, 1)."""
     ani_logits: torch.Tensor | None
     """The gate's z, float32 (tokens of a step,), if decisions are to be written."""
+    ani_earlier: list[torch.Tensor]
+    """What the gate's earlier layers keep."""
     ani_used: bool
     """Whether any does in the latest step."""
     ani_eager: bool
@@ -61,7 +83,8 @@ class _InjectionLayer(nn.Module):
             return super().forward(positions, hidden_states, residual, *args, **kwargs)
         count = hidden_states.shape[0]
         states = hidden_states if residual is None else hidden_states + residual
-        injection = self.ani(states, self.ani_features[:count])
+        earlier = [states[:count] for states in self.ani_earlier]
+        injection = self.ani(states, self.ani_features[:count], earlier=earlier)
         if self.ani_logits is not None:
             self.ani_logits[:count] = injection.logits
         injected = (injection.alpha.unsqueeze(-1) > 0) & self.ani_numbers[:count]
@@ -104,6 +127,12 @@ class AniForCausalLM(nn.Module):
         layer.register_buffer(
             "ani_logits", None if file is None else torch.zeros(size, device=device), persistent=False
         )
+        layer.ani_earlier = []
+        for index in settings.gate_layers:
+            exchange(self.model.layers[index], _GateLayer)
+            kept = torch.zeros(size, self.config.hidden_size, dtype=model_config.dtype, device=device)
+            self.model.layers[index].register_buffer("ani_states", kept, persistent=False)
+            layer.ani_earlier.append(kept)
         layer.ani_used = False
         layer.ani_eager = model_config.enforce_eager
 

@@ -1,9 +1,13 @@
 """What a recipe trains on, and in which order; knows nothing about models."""
 
+import json
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from random import Random
 
+from rich.console import Console
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
@@ -13,10 +17,16 @@ from ani.data.calculations import calculation_problems
 from ani.data.collator import TokenizedExample, tokenize
 from ani.data.sources import Example, diagnostic_examples, load_gsm8k, load_hub, problem_example, read_jsonl
 from ani.errors import InputError
+from ani.evaluation.backend import Backend
+from ani.files import replacing_file
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS
+from ani.progress import counting
 from ani.training.recipe import Recipe
+from ani.untrusted.text import json_lines
 
+ANSWER = 48
+"""Tokens of an answer that the model itself gives to an example without a completion."""
 NOTHING = -1
 """Index of the example that stands where a process has none left."""
 
@@ -46,7 +56,7 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 examples += read_jsonl(source.path)[: source.limit]
             case "hub":
                 examples += load_hub(source.name, source.split, source.limit)[: source.limit]
-    if recipe.ani is not None and recipe.ani.gate == "supervised":
+    if recipe.ani is not None and recipe.ani.gate == "supervised" and recipe.ani.values != "pending":
         _check_roles(examples)
     return [example.written(METHODS[recipe.method].write) for example in examples]
 
@@ -58,6 +68,30 @@ def _check_roles(examples: list[Example]) -> None:
             f"ani.gate=supervised learns from numbers' roles, but the data has no {' and no '.join(missing)} number; "
             "add data that tells them ('roles' in JSON Lines, or kind: diagnostic or calculation-sentences)"
         )
+
+
+def answered(examples: list[Example], backend: Backend, file: Path, console: Console | None) -> list[Example]:
+    """The examples, those without a completion with the model's own greedy answer, of at most `ANSWER` tokens.
+
+    The answers are written to `file`, and read from it where a run goes on.
+    """
+    open_ones = [place for place, example in enumerate(examples) if not example.completion]
+    if not open_ones:
+        return examples
+    if file.is_file():
+        texts = [line["answer"] for _, line in json_lines(file)]
+    else:
+        texts = [""] * len(open_ones)
+        label = "answers of the base model"
+        with counting(console, label, len(open_ones)) if console else nullcontext(lambda _: None) as count:
+            for place, text in backend.generate([examples[i].prompt for i in open_ones], ANSWER, batch_size=32):
+                texts[place] = text
+                count(1)
+        with replacing_file(file) as written:
+            written.writelines(json.dumps({"answer": text}) + "\n" for text in texts)
+    for place, text in zip(open_ones, texts, strict=True):
+        examples[place] = examples[place]._replace(completion=text)
+    return [example for example in examples if example.completion]
 
 
 def tokenized_examples(

@@ -18,7 +18,9 @@ from rich.console import Console
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArguments
 
 from ani.data.collator import NumberCollator
+from ani.data.sources import Example
 from ani.errors import InputError
+from ani.evaluation.backend import TransformersBackend
 from ani.files import only_process_in
 from ani.hardware import default_dtype
 from ani.injection.attach import ani_module, attach, base_model, is_attached, number_locator
@@ -29,11 +31,13 @@ from ani.probing.selection import PAPER_LAYERS, preset_for
 from ani.results.files import SELECTION, read_object
 from ani.settings import save_settings
 from ani.training.checkpoints import ADAPTER, last_step, sharded
-from ani.training.examples import Examples, load_examples, tokenized_examples
+from ani.training.examples import Examples, answered, load_examples, tokenized_examples
 from ani.training.recipe import LoraSettings, Recipe, load_recipe
 from ani.training.trainer import AniTrainer
 
 PROBE = "probe"
+ANSWERS = ".answers.jsonl"
+"""Hidden, as the recipe is written later: what is hidden doesn't make an output count as used."""
 RECIPE_FILE = "recipe.yaml"
 
 
@@ -111,11 +115,16 @@ def train(
         found = [with_layer(recipe, console) if processes.is_main_process else None]
         model, tokenizer = prepare(cast(Recipe, broadcast_object_list(found)[0]))
         locator = number_locator(model) if is_attached(model) else None
-        collator = NumberCollator(tokenizer, locator)
+        collator = NumberCollator(tokenizer, locator, values_only=recipe.training.keep > 0)
+        # The module is untrained: its answers are the base model's.
+        backend = TransformersBackend(cast(Any, model), tokenizer)
+        answers = [answered(examples, backend, output / ANSWERS, console) if processes.is_main_process else None]
+        examples = cast(list[Example], broadcast_object_list(answers)[0])
         rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
         trainer = AniTrainer(
             module_learning_rate=recipe.training.module_learning_rate,
             decay=recipe.training.decay,
+            keep=recipe.training.keep,
             method=recipe.method,
             on_log=on_log,
             model=model,

@@ -3,10 +3,12 @@
 import inspect
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from accelerate.utils import gather_object
+from peft import PeftModel
 from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.trainer_callback import PrinterCallback
@@ -14,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 from ani.data.collator import IGNORED
 from ani.errors import TrainingFailed
 from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision
+from ani.injection.inspection import forced_gates
 from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import training_autocast
 from ani.training.checkpoints import ResumableTrainer
@@ -21,8 +24,21 @@ from ani.training.examples import Examples, LengthGroupedSampler
 
 SATURATED = 6.0
 """|z| beyond which σ'(z) < 0.0025: a gate that gets hardly any gradient."""
+KEPT = 0.25
+"""Share of the positions that are not learnt at which the divergence from the base model is taken in a step."""
 UNMOVED = 0.01
 """RMS of e, in units of the hidden state's, below which W_P has taught the model nothing yet."""
+
+
+def kl_divergence(base: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """KL(base ‖ model) of N tokens in nats, float32 (N,), from logits of shape (N, vocabulary)."""
+    expected, log_probs = base.float().log_softmax(-1), model.float().log_softmax(-1)
+    return torch.nn.functional.kl_div(log_probs, expected, reduction="none", log_target=True).sum(-1)
+
+
+def without_lora(model: torch.nn.Module) -> AbstractContextManager[Any]:
+    """Within the block, leave out the model's LoRA weights, if it has any."""
+    return model.disable_adapter() if isinstance(model, PeftModel) else nullcontext()
 
 
 class AniTrainer(ResumableTrainer):
@@ -33,6 +49,7 @@ class AniTrainer(ResumableTrainer):
     Args:
         module_learning_rate: Learning rate of the ANI module.
         decay: Share of all steps, the last ones, in which all learning rates fall to 0.
+        keep: Weight of the divergence from the base model at tokens that aren't learnt.
         on_log: Called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
         **kwargs: As for ResumableTrainer.
     """
@@ -42,6 +59,7 @@ class AniTrainer(ResumableTrainer):
         *,
         module_learning_rate: float,
         decay: float = 0.0,
+        keep: float = 0.0,
         on_log: Callable[[dict[str, Any]], None] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -49,6 +67,7 @@ class AniTrainer(ResumableTrainer):
         self.remove_callback(PrinterCallback)
         self.module_learning_rate = module_learning_rate
         self.decay = decay
+        self.keep = keep
         self.on_log = on_log
         self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(self.model).forward).parameters
         self._number_totals: tuple[int, ...] = (0, 0)
@@ -91,15 +110,37 @@ class AniTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
+        following = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+        used = (following != IGNORED).any(dim=0)
+        if self.keep:
+            used |= torch.rand(used.shape, device=used.device) < KEPT
         if self._keeps_logits:
             # The head is a fifth of a small model's work, and only the response's logits are learnt from.
-            following = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
-            columns = (following != IGNORED).any(dim=0).nonzero().squeeze(1)
+            columns = used.nonzero().squeeze(1)
             inputs = {**inputs, "logits_to_keep": columns, "shift_labels": following[:, columns]}
         # Where the Trainer divides by the labels of the whole step, the module divides by its numbers.
         if num_items_in_batch is not None and "numbers" in inputs:
             inputs = {**inputs, "number_totals": self._number_totals}
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not self.keep:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        base = self._base_logits(model, inputs)  # first: the gate's last decision is the model's
+        if num_items_in_batch is not None:
+            num_items_in_batch = num_items_in_batch.clamp(min=1)  # a step may hold no value
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        others = (following == IGNORED) & (inputs["attention_mask"] != 0)
+        if self._keeps_logits:
+            others = others[:, columns]
+        divergence = kl_divergence(base[others], outputs.logits[others])
+        self._add(divergence=divergence.detach())
+        loss = loss + self.keep * divergence.mean() / self.current_gradient_accumulation_steps
+        return (loss, outputs) if return_outputs else loss
+
+    @torch.no_grad()
+    def _base_logits(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """Of the model without LoRA and with shut gates, at the same tokens as the loss."""
+        names = ("input_ids", "attention_mask", "numbers", "logits_to_keep")
+        with forced_gates(model, False), without_lora(model):
+            return cast(torch.Tensor, model(**{name: inputs[name] for name in names if name in inputs}).logits)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
         # Not by accelerate (`bf16=True`), which copies all logits to float32 once more.
