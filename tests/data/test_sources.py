@@ -13,10 +13,12 @@ from ani.data.arithmetic import ArithmeticProblem
 from ani.data.calculations import calculation_problems
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import (
+    MATH,
     Example,
     diagnostic_examples,
     load_gsm8k,
     load_hub,
+    load_math,
     problem_example,
     read_jsonl,
     sentence_examples,
@@ -163,7 +165,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, records: list[Any] | Exception) -> No
     """Have `datasets` stream records, or fail."""
 
     def load_dataset(name: str, *configuration: str, split: str, streaming: bool) -> list[Any]:
-        assert streaming and configuration == (("main",) if name == "openai/gsm8k" else ())
+        assert streaming and (name, *configuration) in [("openai/gsm8k", "main"), ("a/b",), *MATH]
         if isinstance(records, Exception):
             raise records
         return records
@@ -201,3 +203,16 @@ def test_gsm8k_is_read_without_its_annotations(tmp_path: Path, monkeypatch: pyte
     refused(lambda: load_gsm8k("gone.jsonl"), "does not exist")
     offer(monkeypatch, [GSM8K])
     assert load_gsm8k("openai/gsm8k") == [expected]
+
+
+def test_math_is_read_as_gsm8k_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {"problem": "Find $1 + 2$.", "solution": "It is $\\boxed{3}$.", "level": "Level 1"}
+    expected = Example("Q: Find $1 + 2$.\nA:", " It is $\\boxed{3}$.")
+    path = write_lines(tmp_path / "data.jsonl", record, record, {"problem": "x"})
+    assert load_math(str(path), 2) == [expected] * 2
+    refused(lambda: load_math(str(path)), "data.jsonl, line 3: ", "'problem' and 'solution'")
+    (tmp_path / "empty.jsonl").write_text("")
+    refused(lambda: load_math(str(tmp_path / "empty.jsonl")), "holds no examples")
+    offer(monkeypatch, [record])  # by each subject
+    assert load_math("EleutherAI/hendrycks_math") == [expected] * len(MATH)
+    assert load_math("EleutherAI/hendrycks_math", 3) == [expected] * 3

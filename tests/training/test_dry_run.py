@@ -209,6 +209,9 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
         {"kind": "gsm8k", "path": "gone.jsonl"},
         {"kind": "calculations", "count": 9, "operations": ["division"], "operands": [2, 3]},
         {"kind": "calculation-sentences", "count": 7},
+        {"kind": "asked-chats", "count": 6},
+        {"kind": "unasked-chats", "count": 5},
+        {"kind": "math", "limit": 4},
     ]
     record = dry_run_record(planned(tiny_recipe(data=data, training={"steps": None})))
     assert record["data"] == [
@@ -224,6 +227,9 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
             "rows": 8,
             "exists": None,
         },
+        {"kind": "asked-chats", "what": "prompts that ask for a calculation", "rows": 6, "exists": None},
+        {"kind": "unasked-chats", "what": "chats with a calculation that isn't asked for", "rows": 5, "exists": None},
+        {"kind": "math", "what": "EleutherAI/hendrycks_math", "rows": 4, "exists": None},
     ]
     assert (record["steps"], record["tokens"]) == (None, None)
     assert json.loads(json.dumps(record)) == record

@@ -7,6 +7,7 @@ from torch.utils.data import BatchSampler
 
 from ani.data.calculation_sentences import calculation_sentences
 from ani.data.calculations import calculation_problems
+from ani.data.chats import asked_chats, unasked_chats
 from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train
@@ -40,6 +41,14 @@ def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
     assert [each.prompt for each in examples] == [each.prompt for each in (*problems, *sentences)]
     assert [each.completion for each in examples[:6]] == [f" {problem.answer}" for problem in problems]
     assert [(each.completion, each.roles) for each in examples[6:]] == [(s.completion, s.roles) for s in sentences]
+
+
+def test_chats_come_from_the_training_split_and_unasked_ones_have_no_answer(tiny_recipe: Write) -> None:
+    data = [{"kind": "asked-chats", "count": 6}, {"kind": "unasked-chats", "count": 5}]
+    examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
+    asked, unasked = asked_chats(6, split="train", seed=4), unasked_chats(5, split="train", seed=4)
+    assert [(each.prompt, each.completion) for each in examples[:6]] == [(e.prompt, e.completion) for e in asked]
+    assert [(each.prompt, each.completion) for each in examples[6:]] == [(each.prompt, "") for each in unasked]
 
 
 def test_data_have_a_seed_of_their_own(tiny_recipe: Write) -> None:

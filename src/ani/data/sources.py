@@ -5,7 +5,7 @@ what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -105,6 +105,21 @@ def names_file(source: str) -> bool:
     return source.endswith(".jsonl") or Path(source).is_file()
 
 
+MATH = [
+    ("EleutherAI/hendrycks_math", subject)
+    for subject in (
+        "algebra",
+        "counting_and_probability",
+        "geometry",
+        "intermediate_algebra",
+        "number_theory",
+        "prealgebra",
+        "precalculus",
+    )
+]
+"""MATH on the hub, by its configurations."""
+
+
 def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
     """GSM8K's training problems (`question`, `answer`): `Q: …\\nA:` and the solution, without the annotations
     (`48/2 = <<48/2=24>>24` is `48/2 = 24`). A question's numbers are quantities, so that the solution's calculations
@@ -117,21 +132,47 @@ def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
     Raises:
         InputError: If it can't be read, or a record is malformed.
     """
-    if names_file(path):
-        records: Iterable[tuple[str, Any]] = islice(json_lines(path), limit)
-    else:
-        records = hub_records(path, "train", limit, "a local JSONL file as path", "main")
-    examples = []
-    for where, record in records:
-        if not isinstance(record, dict) or not {"question", "answer"} <= record.keys():
-            raise InputError(f"{where}: expected an object with 'question' and 'answer'")
-        question, answer = (text_of(record, key, where) for key in ("question", "answer"))
-        prompt = f"Q: {question}\nA:"
-        roles = checked_roles("quantitative", prompt, where)
-        examples.append(Example(prompt, f" {_ANNOTATION.sub('', answer)}", roles))
-    if not examples:
+    return [
+        Example(prompt, _ANNOTATION.sub("", answer), checked_roles("quantitative", prompt, where))
+        for where, prompt, answer in _solved(path, limit, "question", "answer", ["main"])
+    ]
+
+
+def load_math(path: str, limit: int | None = None) -> list[Example]:
+    """MATH's training problems (`problem`, `solution`), written as `load_gsm8k` does; their numbers' roles are unknown.
+
+    Args:
+        path: a JSON-lines file, or a dataset's name on the hub with MATH's subjects as configurations.
+        limit: the first so many; None: all.
+
+    Raises:
+        InputError: If it can't be read, or a record is malformed.
+    """
+    solved = _solved(path, limit, "problem", "solution", [subject for _, subject in MATH])
+    return [Example(prompt, solution) for _, prompt, solution in solved]
+
+
+def _solved(
+    path: str, limit: int | None, question: str, answer: str, configurations: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Place, prompt and completion of the training problems of a file, or of a dataset's configurations on the hub."""
+    found = _records(path, limit, configurations)
+    where = None
+    for where, record in islice(found, limit):
+        if not isinstance(record, dict) or not {question, answer} <= record.keys():
+            raise InputError(f"{where}: expected an object with {question!r} and {answer!r}")
+        asked, answered = (text_of(record, key, where) for key in (question, answer))
+        yield where, f"Q: {asked}\nA:", f" {answered}"
+    if where is None:
         raise InputError(f"data file {path} holds no examples")
-    return examples
+
+
+def _records(path: str, limit: int | None, configurations: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    if names_file(path):
+        yield from json_lines(path)
+        return
+    for configuration in configurations:
+        yield from hub_records(path, "train", limit, "a local JSONL file as path", configuration)
 
 
 def hub_records(

@@ -233,7 +233,11 @@ def _need(source: DataSource) -> SourceNeed:
         case "calculation-sentences":
             rows = len(training_sentences(source.count))
             return SourceNeed(source.kind, "sentences with calculations that are meant or not", rows, None)
-        case "gsm8k":
+        case "asked-chats":
+            return SourceNeed(source.kind, "prompts that ask for a calculation", source.count, None)
+        case "unasked-chats":
+            return SourceNeed(source.kind, "chats with a calculation that isn't asked for", source.count, None)
+        case "gsm8k" | "math":
             exists = Path(source.path).is_file() if names_file(source.path) else None
             return SourceNeed(source.kind, source.path, source.limit, exists)
         case "diagnostic":

@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.calculation_sentences import training_sentences
 from ani.data.calculations import calculation_problems
+from ani.data.chats import asked_chats, unasked_chats
 from ani.data.collator import TokenizedExample, tokenize
-from ani.data.sources import Example, diagnostic_examples, load_gsm8k, load_hub, problem_example, read_jsonl
+from ani.data.sources import Example, diagnostic_examples, load_gsm8k, load_hub, load_math, problem_example, read_jsonl
 from ani.errors import InputError
 from ani.evaluation.backend import Backend
 from ani.files import replacing_file
@@ -48,8 +49,17 @@ def load_examples(recipe: Recipe) -> list[Example]:
             case "calculation-sentences":
                 answered = training_sentences(source.count, seed=seed)
                 examples += [Example(each.prompt, each.completion, each.roles) for each in answered]
+            case "asked-chats":
+                asked = asked_chats(source.count, split="train", seed=seed)
+                examples += [Example(each.prompt, each.completion, None) for each in asked]
+            case "unasked-chats":
+                # An empty completion: the model itself answers before training.
+                unasked = unasked_chats(source.count, split="train", seed=seed)
+                examples += [Example(each.prompt, "", None) for each in unasked]
             case "gsm8k":
                 examples += load_gsm8k(source.path, source.limit)
+            case "math":
+                examples += load_math(source.path, source.limit)
             case "diagnostic":
                 examples += diagnostic_examples(source.count, seed=seed)
             case "jsonl":

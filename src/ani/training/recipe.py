@@ -96,6 +96,23 @@ class CalculationSentenceData(Section):
     """Sentences."""
 
 
+class AskedChatData(Section):
+    """Chats and raw texts that ask for a calculation in many wordings, with answers, from our generator."""
+
+    kind: Literal["asked-chats"]
+    count: int = Field(ge=1)
+    """Examples."""
+
+
+class UnaskedChatData(Section):
+    """Chats that hold a calculation which nobody asks for, from our generator; the model itself answers them before
+    training."""
+
+    kind: Literal["unasked-chats"]
+    count: int = Field(ge=1)
+    """Examples."""
+
+
 class DiagnosticData(Section):
     """Sentences with names and quantities from our generator, with their roles."""
 
@@ -109,6 +126,16 @@ class Gsm8kData(Section):
 
     kind: Literal["gsm8k"]
     path: str = "openai/gsm8k"
+    """On the hub, or a JSON-lines file of it."""
+    limit: int | None = Field(default=None, ge=1)
+    """The first so many problems; null: all."""
+
+
+class MathData(Section):
+    """MATH's training problems with their solutions."""
+
+    kind: Literal["math"]
+    path: str = "EleutherAI/hendrycks_math"
     """On the hub, or a JSON-lines file of it."""
     limit: int | None = Field(default=None, ge=1)
     """The first so many problems; null: all."""
@@ -137,7 +164,16 @@ class HubData(Section):
 
 
 DataSource = Annotated[
-    ArithmeticData | CalculationData | CalculationSentenceData | Gsm8kData | DiagnosticData | JsonlData | HubData,
+    ArithmeticData
+    | CalculationData
+    | CalculationSentenceData
+    | AskedChatData
+    | UnaskedChatData
+    | Gsm8kData
+    | MathData
+    | DiagnosticData
+    | JsonlData
+    | HubData,
     Field(discriminator="kind"),
 ]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from ani.data.sources import hub_errors, hub_records, names_file
+from ani.data.sources import MATH, hub_errors, hub_records, names_file
 from ani.errors import InputError
 from ani.evaluation.benchmarks.judging import MARKER, boxed_answer, marked_answer
 from ani.untrusted.text import json_lines
@@ -29,18 +29,6 @@ BENCHMARKS: tuple[BenchmarkName, ...] = get_args(BenchmarkName)
 Record = dict[str, Any]
 
 GSM8K = [("openai/gsm8k", "main")]
-MATH = [
-    ("EleutherAI/hendrycks_math", subject)
-    for subject in (
-        "algebra",
-        "counting_and_probability",
-        "geometry",
-        "intermediate_algebra",
-        "number_theory",
-        "prealgebra",
-        "precalculus",
-    )
-]
 MMLU = [("cais/mmlu", "all")]
 """The sets on the hub and their configurations."""
 

@@ -1,0 +1,135 @@
+import re
+from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
+from importlib import resources
+from itertools import chain, islice
+
+import pytest
+import yaml
+
+from ani.data.chats import AskedChat, UnaskedChat, asked_chats, drawn_asked_chats, is_pending, unasked_chats
+from ani.data.split import Split
+from ani.errors import InputError
+from ani.numbers import find_numbers
+from ani.numbers.grammar import BOUNDARY
+from ani.values.pending import PendingReader
+
+SPLITS: tuple[Split, ...] = ("train", "test")
+PLAIN = {"addition", "subtraction", "multiplication", "division"}
+FILE = yaml.safe_load(resources.files("ani.data").joinpath("chat_templates.yaml").read_text("utf-8"))
+Asked = dict[Split, list[AskedChat]]
+Unasked = dict[Split, list[UnaskedChat]]
+
+
+def text(chat: AskedChat | UnaskedChat) -> str:
+    return chat.prompt if isinstance(chat.prompt, str) else chat.prompt[0]["content"]
+
+
+def operands(chat: AskedChat | UnaskedChat) -> tuple[Decimal, ...]:
+    """The numbers of the prompt in some order, without those of its template."""
+    own = Counter(abs(number.value) for number in find_numbers(text(chat)))
+    return tuple(sorted((own - Counter(abs(number.value) for number in find_numbers(chat.template))).elements()))
+
+
+@pytest.fixture(scope="module")
+def asked() -> Asked:
+    return {split: asked_chats(1500, split=split) for split in SPLITS}
+
+
+@pytest.fixture(scope="module")
+def unasked() -> Unasked:
+    return {split: unasked_chats(600, split=split) for split in SPLITS}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_few_drawings_are_dropped_and_no_wording_never_works(split: Split) -> None:
+    drawn = list(islice(drawn_asked_chats(split, seed=1), 8000))
+    pending = [is_pending(chat) for chat in drawn]
+    assert sum(pending) > 0.97 * len(drawn)
+    worked = [chat.template for chat, fits in zip(drawn, pending, strict=True) if fits]
+    raw = [chat.template for chat, fits in zip(drawn, pending, strict=True) if fits and isinstance(chat.prompt, str)]
+    for part in ("prefixes", "asks", "suffixes"):
+        for template in chain.from_iterable(texts[split] for texts in FILE[part].values()):
+            assert any(template in each for each in worked), template
+    assert set(raw) == set(FILE["raw"]["texts"][split])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_result_is_right_and_pending_where_it_begins(asked: Asked, split: Split) -> None:
+    for chat in asked[split]:
+        begin = chat.completion.rindex(chat.result)
+        end = "" if isinstance(chat.prompt, str) else BOUNDARY
+        (*_, pending) = PendingReader().feed([text(chat) + end, *chat.completion[:begin]])
+        assert pending is not None, chat
+        places = len(chat.result.partition(".")[2])
+        assert Decimal(chat.result) == Decimal(pending.value.rounded(places)), chat
+        assert pending.value.ends is None or pending.value.ends <= places or places in (2, 3, 4), chat
+        assert not re.search(r"\{[a-z]+\}", text(chat) + chat.completion), chat
+
+
+def test_what_is_drawn(asked: Asked) -> None:
+    chats = asked["train"]
+    shares = Counter(chat.operation in PLAIN for chat in chats)
+    assert 0.7 < shares[True] / len(chats) < 0.92  # decimals and money are among them
+    assert PLAIN | {"several", "power", "square", "root", "remainder", "percentage", "mean", "half"} == {
+        chat.operation for chat in chats
+    }
+    assert 0.2 < sum(isinstance(chat.prompt, str) for chat in chats) / len(chats) < 0.3
+    assert 0.8 < sum(chat.completion.strip().strip("$€£") == chat.result for chat in chats) / len(chats) < 0.9
+    divisions = [chat for chat in chats if chat.operation == "division"]
+    assert 0.1 < sum("." in chat.result for chat in divisions) / len(divisions) < 0.4
+    assert len({chat.template for chat in chats}) > 0.5 * len(chats)
+    assert "{x} =" in {chat.template for chat in chats if not isinstance(chat.prompt, str)}
+    for symbol in ("*", "×", " x ", "·", r"\times", "÷", "/", "−", "$", r"\("):
+        assert any(symbol in text(chat) for chat in chats), symbol
+
+
+def test_the_tests_of_others_are_no_training_data(asked: Asked, unasked: Unasked) -> None:
+    for split in SPLITS:
+        assert not any("Directly return" in text(chat) or "Add two numbers" in text(chat) for chat in asked[split])
+    raw = [text(chat) for chat in asked["train"] if isinstance(chat.prompt, str)]
+    assert not any(re.match(r"Q: What is .*?\s+A:", each) for each in raw)
+
+
+def test_the_splits_share_neither_wording_nor_calculation(asked: Asked, unasked: Unasked) -> None:
+    for part in ("prefixes", "asks", "suffixes", "raw", "unasked"):
+        train, test = (
+            [each.casefold().strip(".!,:\n ") for texts in FILE[part].values() for each in texts[split]]
+            for split in SPLITS
+        )
+        assert not set(train) & set(test)
+    assert not {chat.template for chat in unasked["train"]} & {chat.template for chat in unasked["test"]}
+    own, other = (
+        {(chat.operation, operands(chat)) for chat in asked[split] if chat.operation in PLAIN - {"division"}}
+        for split in SPLITS
+    )
+    # `3 - 4` and `4 - 3`, signs and groups of digits count as one here, so that some short ones are in both
+    assert len(own & other) < 0.02 * len(other)
+
+
+def test_lists_follow_the_seed_and_grow_at_the_end(asked: Asked, unasked: Unasked) -> None:
+    for split in SPLITS:
+        assert asked_chats(300, split=split) == asked[split][:300] != asked_chats(300, split=split, seed=1)
+        assert unasked_chats(99, split=split) == unasked[split][:99] != unasked_chats(99, split=split, seed=1)
+        for chats in (asked[split], unasked[split]):
+            assert len({text(chat) for chat in chats}) == len(chats)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_unasked_template_holds_its_calculation(unasked: Unasked, split: Split) -> None:
+    templates = {each for texts in FILE["unasked"].values() for each in texts[split]}
+    assert {chat.template for chat in unasked[split]} == templates
+    for chat in unasked[split]:
+        assert len(operands(chat)) >= 2 or chat.template.count("{") == 1, chat
+        assert Fraction(chat.result).denominator == 1 and chat.prompt[0]["role"] == "user"
+    assert len({each for texts in FILE["unasked"].values() for which in SPLITS for each in texts[which]}) >= 150
+
+
+@pytest.mark.parametrize("draw", [asked_chats, unasked_chats])
+def test_bad_input_is_named(draw: type) -> None:
+    with pytest.raises(InputError, match="-1"):
+        draw(-1, split="train")
+    with pytest.raises(InputError, match="validation"):
+        draw(1, split="validation")
+    assert draw(0, split="train") == []
