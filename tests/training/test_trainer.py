@@ -186,8 +186,8 @@ def test_tokens_that_write_no_value_keep_the_base_models_distribution(
     monkeypatch.setattr(AniTrainer, "compute_loss", compared)
     monkeypatch.setattr(trainer_module, "KEPT", 1.0)
     data = "data=[{kind: calculations, count: 16, digits: [2], operands: [2]}]"
-    changes = ["ani.values=pending", "ani.gate=supervised", "ani.role_weight=1", "ani.gate_dropout=0", "lora.dropout=0", data]
-    changes += ["training.keep=3", "training.steps=4", "training.gradient_accumulation=1", "training.log_every=1"]
+    changes = ["ani.values=pending", "ani.gate=supervised", "ani.role_weight=1", "ani.gate_dropout=0", "lora.dropout=0"]
+    changes += [data, "training.keep=3", "training.steps=4", "training.gradient_accumulation=1", "training.log_every=1"]
     train(load_recipe(tiny_recipe(), changes))
     assert len(losses) == 4
     assert [ours for ours, _ in losses] == pytest.approx([reference for _, reference in losses], rel=1e-4)
