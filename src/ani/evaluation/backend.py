@@ -9,7 +9,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 from ani.errors import InputError
@@ -113,6 +113,10 @@ class Backend(ABC):
     ) -> list[str]:
         """What `generate` gives, in the order of the prompts."""
         return [text for _, text in sorted(self.generate(prompts, max_new_tokens, read_as=read_as))]
+
+    def base(self) -> AbstractContextManager[Any]:
+        """Within the block, the model answers as it does without its adapter."""
+        return nullcontext()
 
     @abstractmethod
     def _generate(
@@ -258,6 +262,11 @@ class TransformersBackend(Backend):
                 )
             yield from enumerate(generated[:, longest:].tolist(), start=first)
 
+    def base(self) -> AbstractContextManager[Any]:
+        from ani.injection.inspection import without_adapter
+
+        return without_adapter(self.model)
+
     def _shared_prefix(self, rows: Sequence[list[int]]) -> tuple[list[int], DynamicCache | None]:
         """What all rows begin with, up to the end of a line, and its keys and values; nothing where that is too short,
         or layers have sliding windows, whose keys are gone."""
@@ -369,6 +378,9 @@ class VllmBackend(Backend):
         self._engine: Any = llm.llm_engine
         self._penalty: float = llm.get_default_sampling_params().repetition_penalty
         self._names = map(str, itertools.count())
+
+    def base(self) -> AbstractContextManager[Any]:
+        raise InputError("a merged checkpoint has no base model's answers; use --backend transformers")
 
     @property
     def config(self) -> PreTrainedConfig:

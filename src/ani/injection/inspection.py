@@ -2,15 +2,16 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import torch
+from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ani.injection.attach import ani_module, base_model, last_decision, number_locator
+from ani.injection.attach import ani_module, base_model, is_attached, last_decision, number_locator
 from ani.injection.gate_view import gate_view
 from ani.injection.locate import PADDING, equals_signs
 from ani.models import evaluating
@@ -144,6 +145,22 @@ def forced_gates(model: nn.Module, opened: bool | None) -> AbstractContextManage
     open is α = 1. The model is shared: threads that use it meanwhile are forced too.
     """
     return _with(ani_module(model), "forced", opened)
+
+
+@contextmanager
+def without_adapter(model: nn.Module) -> Iterator[None]:
+    """Within the block, leave out the module and LoRA, in forward as in generation: the base model, bit for bit. The
+    model is shared, as by `forced_gates`."""
+    base = base_model(model)
+    with ExitStack() as stack:
+        if is_attached(model):
+            stack.enter_context(forced_gates(model, False))
+        if isinstance(model, PeftModel):
+            stack.enter_context(model.disable_adapter())
+        elif getattr(base, "_hf_peft_config_loaded", False):
+            base.disable_adapters()
+            stack.callback(base.enable_adapters)
+        yield
 
 
 @contextmanager

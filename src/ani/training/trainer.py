@@ -3,12 +3,10 @@
 import inspect
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from accelerate.utils import gather_object
-from peft import PeftModel
 from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.trainer_callback import PrinterCallback
@@ -16,7 +14,7 @@ from transformers.trainer_callback import PrinterCallback
 from ani.data.collator import IGNORED
 from ani.errors import TrainingFailed
 from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision
-from ani.injection.inspection import forced_gates
+from ani.injection.inspection import without_adapter
 from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import training_autocast
 from ani.training.checkpoints import ResumableTrainer
@@ -34,11 +32,6 @@ def kl_divergence(base: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     """KL(base ‖ model) of N tokens in nats, float32 (N,), from logits of shape (N, vocabulary)."""
     expected, log_probs = base.float().log_softmax(-1), model.float().log_softmax(-1)
     return torch.nn.functional.kl_div(log_probs, expected, reduction="none", log_target=True).sum(-1)
-
-
-def without_lora(model: torch.nn.Module) -> AbstractContextManager[Any]:
-    """Within the block, leave out the model's LoRA weights, if it has any."""
-    return model.disable_adapter() if isinstance(model, PeftModel) else nullcontext()
 
 
 class AniTrainer(ResumableTrainer):
@@ -137,9 +130,9 @@ class AniTrainer(ResumableTrainer):
 
     @torch.no_grad()
     def _base_logits(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Of the model without LoRA and with shut gates, at the same tokens as the loss."""
+        """Of the model without adapter, at the same tokens as the loss."""
         names = ("input_ids", "attention_mask", "numbers", "logits_to_keep")
-        with forced_gates(model, False), without_lora(model):
+        with without_adapter(model):
             return cast(torch.Tensor, model(**{name: inputs[name] for name in names if name in inputs}).logits)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:

@@ -8,6 +8,7 @@ from ani.evaluation.tasks.arithmetic import Arithmetic
 from ani.evaluation.tasks.arithmetic_chat import ArithmeticInChat
 from ani.evaluation.tasks.benchmarks import Gsm8k, Math, Mmlu
 from ani.evaluation.tasks.calculations import Calculations
+from ani.evaluation.tasks.chats import Chats
 from ani.evaluation.tasks.finer import Finer
 from ani.evaluation.tasks.gate_shares import GateShares
 from ani.evaluation.tasks.gating import Gating
@@ -23,6 +24,7 @@ TASKS: dict[str, type[Task]] = {
         ArithmeticInChat,
         Reading,
         Calculations,
+        Chats,
         Gsm8k,
         Math,
         Mmlu,

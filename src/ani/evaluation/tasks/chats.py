@@ -1,0 +1,179 @@
+"""Calculations that chats ask for, in wordings of our own and of others' tests, and calculations nobody asks for.
+
+The others' wordings are made again by rule: OccamLLM's (arXiv 2406.06576), NUPA's (arXiv 2411.03766) and BIG-bench's
+`arithmetic` (arXiv 2206.04615).
+"""
+
+import operator
+import random
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from ani.data.chats import asked_chats, unasked_chats
+from ani.data.sources import Message
+from ani.evaluation.backend import Backend
+from ani.evaluation.task import Answers, Measured
+from ani.numbers import find_numbers
+from ani.results.scores import TaskRecord
+from ani.results.statistics import Estimate, share
+
+ROOM = 48
+"""New tokens of an answer."""
+
+Kind = Literal["asked", "raw", "occam", "nupa", "bigbench", "unasked"]
+_OPERATIONS: dict[str, tuple[str, str, Callable[[int, int], Fraction | int]]] = {
+    "addition": ("+", "plus", operator.add),
+    "subtraction": ("-", "minus", operator.sub),
+    "multiplication": ("*", "times", operator.mul),
+    "division": ("/", "divided by", Fraction),
+}
+_NUPA = "Directly return the answer as an integer without any comma separator, like 123 . {} two numbers: {} ="
+_NUPA_VERBS = {"addition": "Add", "subtraction": "Subtract", "multiplication": "Multiply"}
+_LABELS: dict[Kind, str] = {
+    "asked": "Asked in a chat",
+    "raw": "Asked in a raw prompt",
+    "occam": "OccamLLM's `a + b =`",
+    "nupa": "NUPA's instruction",
+    "bigbench": "BIG-bench's `Q: … A:`",
+    "unasked": "Not asked for: the base model's answer, word for word",
+}
+
+
+class ChatQuestion(NamedTuple):
+    """A prompt, and the result of the calculation in it."""
+
+    kind: Kind
+    operation: str
+    prompt: str | list[Message]
+    result: str
+
+
+class ChatAnswer(TaskRecord):
+    """An answer to a question, a line of `chats.jsonl`."""
+
+    kind: Kind
+    operation: str
+    """Such as `addition`; empty where nobody asks."""
+    prompt: str
+    """The user's message, or the raw text."""
+    result: str
+    """Of the calculation."""
+    output: str
+    base_output: str | None = None
+    """What the model answers without adapter, where nobody asks."""
+    right: bool
+    """Whether the result is among the answer's numbers; where nobody asks, whether the answer is the base model's."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Kind and prompt."""
+        return self.kind, self.prompt
+
+
+class Chats(Measured):
+    """Exact results where they are asked for, and answers that stay where they aren't."""
+
+    name = "chats"
+    title = "Calculations in chats"
+    note = (
+        "Wordings that were never trained. An answer is exact if the result is among its numbers. Where nobody asks "
+        "for the calculation, the answer should be what the model says without adapter, word for word. Wilson 95% "
+        "intervals."
+    )
+    caption = "Calculations in chats"
+    unit = "prompts"
+    record = ChatAnswer
+
+    count: int = Field(default=100, ge=1)
+    """Prompts of each kind and operation; three times as many that ask for nothing."""
+
+    def questions(self, seed: int) -> list[ChatQuestion]:
+        """Operations in equal parts; wordings and calculations of the test split, numbers of others' by their rules."""
+        wanted = {(kind, name): self.count for kind in ("asked", "raw") for name in _OPERATIONS}
+        found: list[ChatQuestion] = []
+        for chat in asked_chats(40 * self.count, split="test", seed=seed):
+            kind: Kind = "raw" if isinstance(chat.prompt, str) else "asked"
+            if wanted.get((kind, chat.operation), 0) and chat.result.lstrip("-").isdigit():
+                wanted[kind, chat.operation] -= 1
+                found.append(ChatQuestion(kind, chat.operation, chat.prompt, chat.result))
+        found.sort(key=lambda question: (question.kind, [*_OPERATIONS].index(question.operation)))
+        rng = random.Random(f"chats {seed}")
+        for kind, make in (("occam", _occam), ("nupa", _nupa), ("bigbench", _bigbench)):
+            for name in _OPERATIONS if kind != "nupa" else _NUPA_VERBS:
+                found += [make(name, rng) for _ in range(self.count)]
+        unasked = unasked_chats(3 * self.count, split="test", seed=seed)
+        return found + [ChatQuestion("unasked", "", each.prompt, each.result) for each in unasked]
+
+    def answer(self, backend: Backend, questions: Sequence[ChatQuestion]) -> Answers:
+        """Answer greedily; where nobody asks, once more without adapter."""
+        unasked = [question.prompt for question in questions if question.kind == "unasked"]
+        with backend.base():
+            base = iter(backend.texts(unasked, ROOM) if unasked else [])
+        outputs = backend.texts([question.prompt for question in questions], ROOM)
+        for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
+            prompt = question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]
+            record = ChatAnswer(
+                kind=question.kind,
+                operation=question.operation,
+                prompt=prompt,
+                result=question.result,
+                output=output,
+                base_output=next(base) if question.kind == "unasked" else None,
+                right=_holds(output, question.result),
+            )
+            if record.base_output is not None:
+                record = record.model_copy(update={"right": output == record.base_output})
+            yield place, [record]
+
+    @classmethod
+    def measures(cls, records: Sequence[ChatAnswer]) -> dict[str, tuple[str, Estimate | None]]:
+        found: dict[str, tuple[str, Estimate | None]] = {}
+        for kind, label in _LABELS.items():
+            of_kind = [record for record in records if record.kind == kind]
+            for operation in ("", *_OPERATIONS):
+                right = [record.right for record in of_kind if operation in ("", record.operation)]
+                if right and (operation or kind == "unasked" or len(of_kind) > len(right) - 1):
+                    key = "_".join(filter(None, (kind, operation)))
+                    found[key] = (f"{label}, {operation}" if operation else label, share(right))
+        return found
+
+
+def _holds(output: str, result: str) -> bool:
+    wanted = Decimal(result)
+    return any(number.value == wanted for number in find_numbers(output))
+
+
+def _occam(name: str, rng: random.Random) -> ChatQuestion:
+    """Signed integers of up to 3, 5 or 7 digits; quotients are exact."""
+    most = 10 ** rng.choice((3, 5, 7))
+    left, right = rng.randint(-most, most), rng.randint(-most, most) or 7
+    return _question("occam", name, left, right, lambda x, _: [{"role": "user", "content": f"{x} ="}])
+
+
+def _nupa(name: str, rng: random.Random) -> ChatQuestion:
+    """Integers of 2 to 8 digits."""
+    digits = rng.randint(2, 8)
+    left, right = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
+    verb = _NUPA_VERBS[name]
+    return _question("nupa", name, left, right, lambda x, _: [{"role": "user", "content": _NUPA.format(verb, x)}])
+
+
+def _bigbench(name: str, rng: random.Random) -> ChatQuestion:
+    """Integers of 1 to 5 digits."""
+    digits = rng.randint(1, 5)
+    left, right = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
+    return _question("bigbench", name, left, right, lambda _, words: f"Q: What is {words}? A:")
+
+
+def _question(
+    kind: Kind, name: str, left: int, right: int, write: Callable[[str, str], str | list[Message]]
+) -> ChatQuestion:
+    symbol, word, compute = _OPERATIONS[name]
+    if name == "division":
+        left *= right
+    prompt = write(f"{left} {symbol} {right}", f"{left} {word} {right}")
+    return ChatQuestion(kind, name, prompt, str(int(compute(left, right))))
