@@ -94,7 +94,7 @@ def answered(examples: list[Example], backend: Backend, file: Path, console: Con
         texts = [""] * len(open_ones)
         label = "answers of the base model"
         with counting(console, label, len(open_ones)) if console else nullcontext(lambda _: None) as count:
-            for place, text in backend.generate([examples[i].prompt for i in open_ones], ANSWER, batch_size=32):
+            for place, text in backend.generate([examples[i].prompt for i in open_ones], ANSWER, batch_size=64):
                 texts[place] = text
                 count(1)
         with replacing_file(file) as written:

@@ -136,7 +136,7 @@ class Chats(Measured):
             of_kind = [record for record in records if record.kind == kind]
             for operation in ("", *_OPERATIONS):
                 right = [record.right for record in of_kind if operation in ("", record.operation)]
-                if right and (operation or kind == "unasked" or len(of_kind) > len(right) - 1):
+                if right:
                     key = "_".join(filter(None, (kind, operation)))
                     found[key] = (f"{label}, {operation}" if operation else label, share(right))
         return found

@@ -1,0 +1,72 @@
+from collections import Counter
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig
+
+import ani
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.chats import Chats
+from ani.injection.inspection import without_adapter
+from tests.answers import answers_of
+from tests.evaluation.tasks.test_arithmetic import Scripted
+from tests.tiny import attached, encode, logits_of, pair
+from tests.tokenizers import qwen
+
+
+def test_each_kind_and_operation_has_its_share_and_its_results_are_right() -> None:
+    task = Chats.asked(limit=5)
+    questions = task.questions(seed=0)
+    counts = Counter((question.kind, question.operation) for question in questions)
+    assert counts.pop(("unasked", "")) == 15
+    assert set(counts.values()) == {5} and len(counts) == 4 * 4 + 3
+    symbols = {"addition": "+", "subtraction": "-", "multiplication": "*", "division": "/"}
+    for question in questions:
+        if question.kind == "occam":
+            (message,) = question.prompt
+            left, symbol, right, equals = message["content"].split()
+            assert (symbol, equals) == (symbols[question.operation], "=")
+            assert eval(f"({left}) {symbol} ({right})") == int(question.result)
+    assert questions == task.questions(seed=0) != task.questions(seed=1)
+
+
+def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Chats.asked(limit=2)
+    questions = task.questions(seed=0)
+    results = {str(question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]): question
+               for question in questions}  # fmt: skip
+    said: list[str] = []
+
+    def answer(prompt: str) -> str:
+        question = next(each for text, each in results.items() if text in prompt)
+        said.append(prompt)
+        if question.kind == "unasked":
+            return f"That is number {len(said)}."
+        return f"1{question.result}" if question.kind == "nupa" else f"It is {int(question.result):,}, I think."
+
+    monkeypatch.setattr("ani.injection.inspection.without_adapter", nullcontext)
+    model: Any = Scripted(qwen(), answer)
+    records = answers_of(task, TransformersBackend(model, model.tokenizer), questions)
+    for record in records:
+        assert record.right == (record.kind not in ("nupa", "unasked"))
+    summary = task.summary(records)
+    assert summary["asked"]["share"] == 1 and summary["asked_division"]["total"] == 2
+    assert summary["nupa"]["share"] == summary["unasked"]["share"] == 0 and "unasked_addition" not in summary
+    (table,) = task.tables(records)
+    assert len(table.rows) == len(summary)
+
+
+def test_without_its_adapter_a_model_is_the_base_model() -> None:
+    model, tokenizer = attached("llama", policy="after")
+    ids = encode(tokenizer)
+    base = logits_of(pair("llama")[0], ids)
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    learnt = logits_of(model, ids)
+    with without_adapter(model):
+        assert torch.equal(logits_of(model, ids), base)
+    assert torch.equal(logits_of(model, ids), learnt) and not torch.equal(learnt, base)
+    ani.detach(model)
+    with without_adapter(model):
+        assert torch.equal(logits_of(model, ids), base)
