@@ -20,8 +20,8 @@ import ani
 import ani.cli
 from ani.injection.adapter import SHIPPED, load_adapter
 from ani.injection.gate_view import gate_view
-from ani.injection.inspection import forced_gates
-from ani.playground import _hosts, answer, build, decisions, forced, launch, without_adapter
+from ani.injection.inspection import forced_gates, without_adapter
+from ani.playground import _hosts, answer, build, decisions, forced, launch
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
 

@@ -81,13 +81,24 @@ def inspect(
     chat: ChatOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
+    """Show which numbers of a text the gate injects, or which values are pending at which token of it. With --chat the
+    text may be a conversation: messages as JSON. Without --adapter: the model's own, or smollm2's that ships."""
     from ani.evaluation.backend import TransformersBackend
     from ani.evaluation.spec import adapted_model, model_and_adapter
     from ani.evaluation.tasks.inspected import Inspected, inspection_table, marked_text
+    from ani.injection.attach import injects_pending
+    from ani.injection.conversation import conversation_text, inspect_pending, pending_table
     from ani.results.decisions import DecidedText
 
     backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))
+    if injects_pending(backend.model):
+        shown = conversation_text(backend.tokenizer, text) if chat else text
+        found = inspect_pending(backend.model, backend.tokenizer, shown, special=chat)
+        if as_json:
+            print(json.dumps({"text": shown, "tokens": [each._asdict() for each in found]}, ensure_ascii=False))
+        else:
+            console.print(pending_table(found))
+        return
     decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))

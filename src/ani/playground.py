@@ -21,7 +21,7 @@ from ani.errors import InputError
 from ani.evaluation.backend import TransformersBackend
 from ani.injection.attach import ani_module
 from ani.injection.gate_view import gate_view
-from ani.injection.inspection import NumberDecision, forced_gates, forced_numbers, inspect
+from ani.injection.inspection import NumberDecision, forced_gates, forced_numbers, inspect, without_adapter
 from ani.serving.checkpoint import merged_method
 
 GATES = {"as learnt": None, "open": True, "shut": False}
@@ -177,20 +177,6 @@ def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: st
     if most is not None and (length := len(token_ids)) >= most:
         raise InputError(f"the text has {length:,} tokens with its chat template, the model reads {most:,}: shorten it")
     return prompt, token_ids
-
-
-@contextmanager
-def without_adapter(model: PreTrainedModel) -> Iterator[None]:
-    """The base model: no injection, no LoRA."""
-    lora = getattr(model, "_hf_peft_config_loaded", False)
-    if lora:
-        model.disable_adapters()
-    try:
-        with forced_gates(model, False):
-            yield
-    finally:
-        if lora:
-            model.enable_adapters()
 
 
 @contextmanager

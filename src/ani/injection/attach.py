@@ -204,6 +204,11 @@ def injects_results(model: nn.Module) -> bool:
     return is_attached(model) and number_locator(model).values in ("results", "both")
 
 
+def injects_pending(model: nn.Module) -> bool:
+    """Whether a module that injects pending values is attached to the model."""
+    return is_attached(model) and number_locator(model).values == "pending"
+
+
 def number_locator(model: nn.Module) -> NumberLocator:
     """The locator of an attached model, which its collator shares."""
     ani_module(model)

@@ -26,7 +26,7 @@ from ani.progress import counting
 from ani.training.recipe import Recipe
 from ani.untrusted.text import json_lines
 
-ANSWER = 48
+ANSWER = 32
 """Tokens of an answer that the model itself gives to an example without a completion."""
 NOTHING = -1
 """Index of the example that stands where a process has none left."""
