@@ -287,7 +287,7 @@ def evaluate(
     ] = "arithmetic",
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", help="TASK=PATH or TASK=HUB_NAME, for gsm8k, math, mmlu or finer; default: the hub's."),
+        typer.Option("--data", help="TASK=PATH or TASK=HUB_NAME, for tasks that read data; default: the hub's."),
     ] = None,
     limit: Annotated[
         int | None,

@@ -97,7 +97,8 @@ def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
     return [example for where, record in records for example in record_examples(record, where)]
 
 
-_ANNOTATION = re.compile(r"<<[^<>]*>>")
+ANNOTATION = re.compile(r"<<[^<>]*>>")
+"""GSM8K's calculator marks: `48/2 = <<48/2=24>>24`."""
 
 
 def names_file(source: str) -> bool:
@@ -133,7 +134,7 @@ def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
         InputError: If it can't be read, or a record is malformed.
     """
     return [
-        Example(prompt, _ANNOTATION.sub("", answer), checked_roles("quantitative", prompt, where))
+        Example(prompt, ANNOTATION.sub("", answer), checked_roles("quantitative", prompt, where))
         for where, prompt, answer in _solved(path, limit, "question", "answer", ["main"])
     ]
 

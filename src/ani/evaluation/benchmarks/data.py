@@ -95,8 +95,9 @@ READERS: dict[BenchmarkName, Callable[..., "dict[str, Dataset]"]] = {
 }
 
 
-def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:
-    """Places and records of a split; none of `dev` where a local file or directory has no such split."""
+def records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:
+    """Places and records of a split; `hub` names sets on the hub and their configurations. None of `dev` where a local
+    file or directory has no such split."""
     instead = "a JSONL file or a directory with test.jsonl as data"
     if data is None:
         return [found for name, part in hub for found in hub_records(name, split, None, instead, part)]
@@ -115,7 +116,7 @@ def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[t
 
 
 def _rows(data: str | None, split: str, hub: list[tuple[str, str]], row: Callable[[Any, str], Record]) -> list[Record]:
-    return [{"id": number, **row(record, where)} for number, (where, record) in enumerate(_records(data, split, hub))]
+    return [{"id": number, **row(record, where)} for number, (where, record) in enumerate(records(data, split, hub))]
 
 
 def _split(rows: list[Record], seed: int) -> "dict[str, Dataset]":

@@ -16,6 +16,7 @@ from ani.evaluation.tasks.inspected import Inspected
 from ani.evaluation.tasks.language import Language
 from ani.evaluation.tasks.reading import Reading
 from ani.evaluation.tasks.routing import Routing
+from ani.evaluation.tasks.solutions import Solutions
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
@@ -33,6 +34,7 @@ TASKS: dict[str, type[Task]] = {
         Finer,
         GateShares,
         Language,
+        Solutions,
         Inspected,
     )
 }

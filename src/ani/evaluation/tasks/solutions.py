@@ -1,0 +1,186 @@
+"""What a module does to written solutions: the loss a token, of results and of all other tokens, beside the base
+model's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+
+import numpy as np
+from pydantic import Field, FiniteFloat
+
+from ani.data.sources import ANNOTATION, text_of
+from ani.errors import InputError
+from ani.evaluation.backend import Backend
+from ani.evaluation.task import Answers, Task
+from ani.results.files import Integer
+from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
+from ani.results.statistics import Estimate, bootstrap_means, percentiles
+from ani.results.tables import Cell, Table
+
+if TYPE_CHECKING:
+    from ani.injection.locate import NumberLocator
+
+LONGEST = 512
+"""Tokens of a text; the rest is cut off."""
+
+TokenKind = Literal["result", "behind", "instead", "other"]
+_KINDS: dict[TokenKind, str] = {
+    "result": "writes a pending value",
+    "behind": "ends one",
+    "instead": "writes something else while one is pending",
+    "other": "all others",
+}
+
+
+class SolutionLoss(TaskRecord):
+    """The loss on the tokens of one kind in one solution, a line of `solutions.jsonl`."""
+
+    solution: Integer
+    """Place in the data, from 0."""
+    kind: TokenKind
+    tokens: Integer = Field(ge=1)
+    """How many are of this kind."""
+    loss: FiniteFloat
+    """Their negative log-likelihood in nats, summed."""
+    base_loss: FiniteFloat
+    """The same of the model without adapter."""
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """Solution and kind of token."""
+        return self.solution, self.kind
+
+
+class Solution(NamedTuple):
+    """A solved problem, and its place in the data."""
+
+    place: int
+    text: str
+
+
+class Loss(NamedTuple):
+    """Mean loss a token, in nats."""
+
+    tokens: int
+    base: float
+    change: Estimate
+    """The model's minus the base model's, over resampled solutions."""
+
+
+class Solutions(Task):
+    """Nats a token in solutions that nobody wrote for us, by what the token writes."""
+
+    name = "solutions"
+    title = "Solutions"
+    note = (
+        "The loss on written solutions. A token writes a pending value, ends one, writes something else while one is "
+        "pending, or is any other. 95% bootstrap intervals over solutions."
+    )
+    unit = "solutions"
+    record = SolutionLoss
+    together = 16
+
+    data: str | None = None
+    """JSON lines with `question` and `answer`, or `problem` and `solution`; null: GSM8K's test set, on the hub."""
+    count: int = Field(default=100, ge=1)
+    """Solutions, drawn at random."""
+
+    def questions(self, seed: int) -> list[Solution]:
+        """Solved problems as `Q: …\\nA: …`, without GSM8K's annotations."""
+        from ani.evaluation.benchmarks.data import GSM8K, records
+
+        found = []
+        for place, (where, record) in enumerate(records(self.data, "test", GSM8K)):
+            names = ("question", "answer") if "question" in record else ("problem", "solution")
+            if not isinstance(record, dict) or not {*names} <= record.keys():
+                raise InputError(f"{where}: expected 'question' and 'answer', or 'problem' and 'solution'")
+            problem, solution = (text_of(record, name, where) for name in names)
+            found.append(Solution(place, f"Q: {problem}\nA: {ANNOTATION.sub('', solution)}"))
+        random.Random(f"solutions {seed}").shuffle(found)
+        return found[: self.count]
+
+    def answer(self, backend: Backend, questions: Sequence[Solution]) -> Answers:
+        """Score every token, with the adapter and without."""
+        import torch
+
+        from ani.injection.config import AniConfig
+        from ani.injection.locate import NumberLocator
+
+        model = cast(Any, backend).model
+        locator = NumberLocator(backend.tokenizer, AniConfig(layer=0, values="pending"))
+        for index, question in enumerate(questions):
+            row = backend.ids(question.text)[:LONGEST]
+            kinds = token_kinds(locator, row)
+            ids = torch.tensor([row], device=model.device)
+            with torch.inference_mode():
+                losses = []
+                for without in (False, True):
+                    with backend.base() if without else torch.inference_mode():
+                        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+                    losses.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist())
+            rows = []
+            for kind in get_args(TokenKind):
+                at = [token - 1 for token in range(1, len(row)) if kinds[token] == kind]
+                if at:
+                    loss, base_loss = (sum(each[token] for token in at) for each in losses)
+                    facts = {"solution": question.place, "kind": kind, "tokens": len(at)}
+                    rows.append(SolutionLoss(**facts, loss=loss, base_loss=base_loss))
+            yield index, rows
+
+    @classmethod
+    def losses(cls, records: Sequence[SolutionLoss]) -> dict[str, Loss]:
+        """Of one run: of all tokens, and by kind."""
+        found: dict[str, Loss] = {}
+        seeds = len(by_seed(records[0].run, records))
+        for kind in ("all", *get_args(TokenKind)):
+            sums: dict[int, np.ndarray] = {}
+            for record in records:
+                if kind in ("all", record.kind):
+                    sums.setdefault(record.solution, np.zeros(3))[:] += record.loss, record.base_loss, record.tokens
+            if sums:
+                rows = np.array([*sums.values()])
+                means = np.vstack([rows.mean(axis=0), bootstrap_means(rows)])
+                change = (means[:, 0] - means[:, 1]) / means[:, 2]
+                tokens, base = rows[:, 2].sum(), rows[:, 1].sum()
+                change_found = percentiles(change[0], change[1:], len(rows), seeds)
+                found[kind] = Loss(round(tokens / seeds), float(base / tokens), change_found)
+        return found
+
+    @classmethod
+    def summary(cls, records: Sequence[SolutionLoss]) -> dict[str, Any]:
+        return {
+            kind: {"tokens": loss.tokens, "base": loss.base, **loss.change._asdict()}
+            for kind, loss in cls.losses(records).items()
+        }
+
+    @classmethod
+    def tables(cls, records: Sequence[SolutionLoss], baseline: str | None = None) -> list[Table]:
+        tables = []
+        for run, of_run in grouped(records, lambda record: record.run).items():
+            rows = []
+            for kind, (tokens, base, change) in cls.losses(of_run).items():
+                label = "all" if kind == "all" else _KINDS[cast(TokenKind, kind)]
+                with_it = Cell(f"{base + change.value:.3f}")
+                shown = Cell(f"{change.value:+.3f}", (f"{change.low:+.3f}…{change.high:+.3f}",))
+                rows.append((Cell(label), Cell(f"{tokens:,}"), Cell(f"{base:.3f}"), with_it, shown))
+            of = "" if run == ONE_MODEL else f" of {run}"
+            caption = f"Nats a token{of}: of the base model, and with the adapter; 95% intervals of the change"
+            tables.append(Table(caption, ("Tokens", "n", "Base model", "With", "Change"), tuple(rows), label_columns=1))
+        return tables
+
+
+def token_kinds(locator: NumberLocator, row: list[int]) -> list[TokenKind]:
+    """What each token of a text writes; `locator` is one of pending values."""
+    from ani.injection.locate import QUANTITATIVE, UNKNOWN_ROLE
+
+    kinds: list[TokenKind] = ["other"] * len(row)
+    numbers = locator.batch([row], roles=[[UNKNOWN_ROLE] * len(row)])
+    for pending, token, role in zip(
+        locator.pending(row).values(), numbers.positions.tolist(), numbers.roles.tolist(), strict=True
+    ):
+        if token + 1 < len(row):
+            written: TokenKind = "result" if pending.next(1)[0].character else "behind"
+            kinds[token + 1] = written if role == QUANTITATIVE else "instead"
+    return kinds

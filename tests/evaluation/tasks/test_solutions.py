@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.solutions import Solutions, token_kinds
+from ani.injection.attach import number_locator
+from tests.answers import answers_of
+from tests.json_lines import write_lines
+from tests.refusals import refused
+from tests.tiny import attached, logits_of, pair
+
+
+def test_losses_are_the_models_and_the_base_models_by_kind(tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", values="pending", policy="after", gate="open")
+    data = write_lines(
+        tmp_path / "solved.jsonl",
+        {"question": "How many?", "answer": "There are 12 + 30 = <<12+30=42>>42 of them. 5 * 5 = 24 is wrong."},
+        {"problem": "What is $x$?", "solution": "It is $3 \\times 4 = 12$."},
+    )
+    task = Solutions.asked(limit=5, data=str(data))
+    questions = task.questions(seed=0)
+    assert sorted(question.text for question in questions) == [
+        "Q: How many?\nA: There are 12 + 30 = 42 of them. 5 * 5 = 24 is wrong.",
+        "Q: What is $x$?\nA: It is $3 \\times 4 = 12$.",
+    ]
+    backend = TransformersBackend(model, tokenizer)
+    records = answers_of(task, backend, questions)
+    base, _ = pair("llama")
+    for question in questions:
+        row = backend.ids(question.text)
+        kinds = token_kinds(number_locator(model), row)
+        written = [row[token] for token, kind in enumerate(kinds) if kind == "result"]
+        assert tokenizer.decode(written).split() == ["42" if "How" in question.text else "12"]
+        found = {each.kind: each for each in records if each.solution == question.place}
+        assert {kind: kinds.count(kind) for kind in found} | {"other": kinds.count("other") - 1} == {
+            kind: each.tokens for kind, each in found.items()
+        }
+        for one, key in ((model, "loss"), (base, "base_loss")):
+            ids = torch.tensor([row])
+            losses = -logits_of(one, ids)[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+            for kind, each in found.items():
+                wanted = sum(float(loss) for loss, of in zip(losses, kinds[1:], strict=True) if of == kind)
+                assert getattr(each, key) == pytest.approx(wanted, rel=1e-4)
+    assert sum(each.tokens for each in records if each.kind == "behind") >= 2
+    summary = task.summary(records)
+    assert summary["all"]["tokens"] == sum(each.tokens for each in records)
+    (table,) = task.tables(records)
+    assert next(row[0].text for row in table.rows) == "all"
+    bad = write_lines(tmp_path / "bad.jsonl", {"question": "How many?"})
+    refused(lambda: Solutions.asked(data=str(bad)).questions(seed=0), "bad.jsonl", "'problem' and 'solution'")
