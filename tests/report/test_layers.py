@@ -140,7 +140,6 @@ def test_layers_are_shown_in_order_and_once(tmp_path: Path) -> None:
         ({"held_out": 1.2}, "layers.jsonl, line 2: held_out: Input should be less than or equal to 1"),
         ({"control": None}, "layers.jsonl, line 2: control: Input should be a valid number"),
         ({"selectivity_low": -2}, "layers.jsonl, line 2: selectivity_low"),
-        ({"layer": "4"}, "layers.jsonl, line 2: layer: Input should be a valid integer"),
         ({"selection": {"layer": None}}, "selection.json: layer: Input should be a valid integer"),
         ({"selection": {"reason": 3}}, "selection.json: reason"),
         ({"selection": {"argmax": 7}}, "selection.json: layer 7 is not in layers.jsonl"),
