@@ -84,16 +84,16 @@ def inspect(
     """Show which numbers of a text the gate injects. Without --adapter: the model's own, or smollm2's that ships."""
     from ani.evaluation.backend import TransformersBackend
     from ani.evaluation.spec import adapted_model, model_and_adapter
-    from ani.evaluation.tasks.inspected import Inspected, inspection_table, marked_text
-    from ani.results.decisions import DecidedText
+    from ani.evaluation.tasks.inspected import Inspected
+    from ani.results.decisions import DecidedText, decisions_table, marked_text
 
     backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))
     decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
         return
-    console.print(marked_text(decided))
-    console.print(inspection_table(decided))
+    console.print(marked_text(text, decided.numbers))
+    console.print(decisions_table(decided.numbers))
 
 
 @app.command()

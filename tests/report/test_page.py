@@ -289,12 +289,9 @@ def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
     records = [sentence("Room 505 is open", "505"), sentence("Bus 42 leaves", "42", injected=False)]
     write(tmp_path, "inspected.jsonl", records)
     source = build_report(tmp_path).read_text(encoding="utf-8")
-    marks = re.findall(r'<mark class="(\w+)" title="([^"]*)">(\d+)', source)
-    assert marks[0] == ("open", "value 505, α 0.750, gate open", "505")
-    assert marks[1:] == [("closed", "value 42, α 0.750, gate closed", "42")]
-    text = Page(source).text
-    assert "Room 505● is open" in text and "Bus 42○ leaves" in text
-    assert "42: value 42, α 0.750, closed" in text
+    assert re.findall(r'<mark class="(\w+)"[^>]*>(\d+)', source) == [("open", "505"), ("shut", "42")]
+    text = " ".join(Page(source).text.split())
+    assert "Room 505 = 505 · α 0.750 · open is open" in text and "Bus 42 = 42 · α 0.750 · shut leaves" in text
 
 
 def test_a_section_a_file(tmp_path: Path) -> None:

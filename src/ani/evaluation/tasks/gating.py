@@ -26,7 +26,7 @@ class GateDecision(TaskRecord):
     value: str | None = None
     role: Role
     alpha: Probability | None = None
-    """σ(z); None where the number got nothing (`DecidedNumber.alpha`)."""
+    """σ(z); None where the number got nothing (`NumberDecision.alpha`)."""
     injected: bool
     domain: str | None = None
 
@@ -82,7 +82,7 @@ class Gating(GateTask):
         """A record for each number. Raises InputError as `Backend.decide_roles`."""
         for place, (text, roles, _, domain, _) in enumerate(questions):
             numbers = zip(backend.decide_roles(text, self.before), roles, strict=True)
-            decided = [{**found.model_dump(exclude={"text"}), "role": role} for found, role in numbers]
+            decided = [{**found.model_dump(mode="json", exclude={"text"}), "role": role} for found, role in numbers]
             yield place, [GateDecision(run=ONE_MODEL, text=text, domain=domain, **facts) for facts in decided]
 
     @classmethod
