@@ -19,9 +19,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import ani
 import ani.cli
 from ani.injection.adapter import SHIPPED, load_adapter
-from ani.injection.gate_view import gate_view
 from ani.injection.inspection import forced_gates, without_adapter
 from ani.playground import _hosts, answer, build, decisions, forced, launch
+from ani.results.decisions import gate_view
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
 

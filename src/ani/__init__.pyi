@@ -7,7 +7,6 @@ from .injection.adapter import save_adapter as save_adapter
 from .injection.attach import attach as attach
 from .injection.attach import detach as detach
 from .injection.config import AniConfig as AniConfig
-from .injection.inspection import NumberDecision as NumberDecision
 from .injection.inspection import inspect as inspect
 from .injection.locate import NumberBatch as NumberBatch
 from .numbers import Number as Number
@@ -15,6 +14,7 @@ from .numbers import NumberScanner as NumberScanner
 from .probing.run import select_layer as select_layer
 from .probing.selection import PAPER_LAYERS as PAPER_LAYERS
 from .probing.selection import LayerSelection as LayerSelection
+from .results.decisions import NumberDecision as NumberDecision
 from .serving.merge import merge as merge
 
 __version__: str

@@ -85,10 +85,10 @@ def inspect(
     text may be a conversation: messages as JSON. Without --adapter: the model's own, or smollm2's that ships."""
     from ani.evaluation.backend import TransformersBackend
     from ani.evaluation.spec import adapted_model, model_and_adapter
-    from ani.evaluation.tasks.inspected import Inspected, inspection_table, marked_text
+    from ani.evaluation.tasks.inspected import Inspected
     from ani.injection.attach import injects_pending
     from ani.injection.conversation import conversation_text, inspect_pending, pending_table
-    from ani.results.decisions import DecidedText
+    from ani.results.decisions import DecidedText, decisions_table, marked_text
 
     backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))
     if injects_pending(backend.model):
@@ -103,8 +103,8 @@ def inspect(
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
         return
-    console.print(marked_text(decided))
-    console.print(inspection_table(decided))
+    console.print(marked_text(text, decided.numbers))
+    console.print(decisions_table(decided.numbers))
 
 
 @app.command()

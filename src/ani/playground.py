@@ -20,8 +20,8 @@ from ani.chat import around_message
 from ani.errors import InputError
 from ani.evaluation.backend import TransformersBackend
 from ani.injection.attach import ani_module
-from ani.injection.gate_view import gate_view
-from ani.injection.inspection import NumberDecision, forced_gates, forced_numbers, inspect, without_adapter
+from ani.injection.inspection import forced_gates, forced_numbers, inspect, without_adapter
+from ani.results.decisions import NumberDecision, gate_view
 from ani.serving.checkpoint import merged_method
 
 GATES = {"as learnt": None, "open": True, "shut": False}
@@ -133,7 +133,7 @@ def forced(
         token: bool(opened)
         for name, number in zip(_names(found), found, strict=True)
         if name in chosen
-        for token in range(number.first_token, number.last_token + 1)
+        for token in number.tokens
     }
     if not tokens:
         return forced_gates(model, opened)

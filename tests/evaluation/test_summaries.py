@@ -1,5 +1,6 @@
 """What tasks make of their records, against brute force."""
 
+from decimal import Decimal
 from itertools import product
 
 import numpy as np
@@ -12,7 +13,7 @@ from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.gate_shares import GatedText, gate_shares
 from ani.evaluation.tasks.gating import GateDecision, separation, separations
 from ani.evaluation.tasks.language import TextLoss, perplexities
-from ani.results.decisions import DecidedNumber
+from ani.results.decisions import NumberDecision
 from tests.refusals import refused
 
 # --- arithmetic ---
@@ -127,7 +128,7 @@ def test_gates_are_summarised_a_run_and_seed() -> None:
 
 def test_gate_shares_go_from_the_greatest_to_the_least() -> None:
     def text(source: str, group: str | None, *injected: bool) -> GatedText:
-        numbers = tuple(DecidedNumber(text="1", value="1", start=0, end=1, injected=each) for each in injected)
+        numbers = tuple(NumberDecision(text="1", value=Decimal(1), start=0, end=1, injected=each) for each in injected)
         return GatedText(source=source, group=group, numbers=numbers)
 
     texts = [text("b", "closed", False), text("b", "empty"), text("b", "half", True, False), text("a", "only", True)]

@@ -171,7 +171,7 @@ def test_the_gate_of_one_calculation_is_forced(opened: bool) -> None:
     learnt = ani.inspect(model, tokenizer, prompt)
     sign = learnt[1].last_token
     with forced_numbers(model, {tuple(tokenizer(prompt)["input_ids"]): {sign: opened}}):
-        assert ani.inspect(model, tokenizer, prompt) == [learnt[0], learnt[1]._replace(injected=opened)]
+        assert ani.inspect(model, tokenizer, prompt) == [learnt[0], learnt[1].model_copy(update={"injected": opened})]
         logits_of(model, ids_of(tokenizer, prompt + " 24, or 48 / 2 = 24"))
     decision = last_decision(model)
     assert decision is not None

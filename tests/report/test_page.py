@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ani.probing.curve import LayerPoint
 from ani.report import build_report
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -56,6 +57,31 @@ def gated(source: str, group: str | None, *injected: bool) -> dict[str, Any]:
     return {"source": source, "group": group, "text": "?", "numbers": [{**place, "injected": i} for i in injected]}
 
 
+HELD_OUT = {0: 0.55, 4: 0.7, 9: 0.82, 14: 0.9, 19: 0.91, 24: 0.89}
+
+
+def point(layer: int, held_out: float, **changes: Any) -> LayerPoint:
+    above = {"random_split": (0.04, 0.02, 0.05), "held_out": (0, -0.02, 0.03), "selectivity": (-0.5, -0.53, -0.48)}
+    estimates = {
+        f"{name}{end}": held_out + more
+        for name, ends in above.items()
+        for end, more in zip(("", "_low", "_high"), ends, strict=True)
+    }
+    made = LayerPoint(layer=layer, control=0.52, deficit_high=0.02, strength=0.001, **estimates)
+    return made.model_copy(update=changes)
+
+
+CURVE = tuple(point(layer, held_out) for layer, held_out in HELD_OUT.items())
+
+
+def probed(folder: Path, curve: tuple[LayerPoint, ...] = CURVE, **selection: Any) -> None:
+    """The files of `ani probe`; with keyword arguments also `selection.json`."""
+    write(folder, "layers.jsonl", [one.model_dump() for one in curve])
+    if selection:
+        chosen = {"layer": 14, "stretch": [14, 24], "best": 19, "argmax": 19, "early_peak": 4, "preset": None}
+        (folder / "selection.json").write_text(json.dumps({**chosen, "reason": "Because.", **selection}))
+
+
 def everything(folder: Path, text: str = "plain") -> None:
     run = {"title": text, "model": text, "policy": text, "settings": {text: [text]}, "packages": {text: text}}
     (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
@@ -70,6 +96,7 @@ def everything(folder: Path, text: str = "plain") -> None:
     write(folder, "inspected.jsonl", [sentence(f"{text} 12 {text}", "12")])
     log = [{"step": step, "loss": 1.0, "gate_open_nominal": 0.5, "embedding_ratio": 0.1} for step in (1, 2)]
     write(folder, "training_log.jsonl", log)
+    probed(folder, reason=text)
 
 
 class Page(HTMLParser):
@@ -254,7 +281,7 @@ def test_gate_shares_shown(tmp_path: Path) -> None:
 def test_gating_of_one_role(tmp_path: Path, role: str, alpha: float | None) -> None:
     write(tmp_path, "gating.jsonl", [decision(role, alpha, True)])
     page = build(tmp_path)
-    assert "Balanced accuracy" not in page.text and "AUC" not in page.text
+    assert [row[1] for row in page.rows[3:5]] == ["–", "–"]  # balanced accuracy and AUC
     assert ("svg" in page.tags) == (alpha is not None)
 
 
@@ -262,17 +289,15 @@ def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
     records = [sentence("Room 505 is open", "505"), sentence("Bus 42 leaves", "42", injected=False)]
     write(tmp_path, "inspected.jsonl", records)
     source = build_report(tmp_path).read_text(encoding="utf-8")
-    marks = re.findall(r'<mark class="(\w+)" title="([^"]*)">(\d+)', source)
-    assert marks[0] == ("open", "value 505, α 0.750, gate open", "505")
-    assert marks[1:] == [("closed", "value 42, α 0.750, gate closed", "42")]
-    text = Page(source).text
-    assert "Room 505● is open" in text and "Bus 42○ leaves" in text
-    assert "42: value 42, α 0.750, closed" in text
+    assert re.findall(r'<mark class="(\w+)"[^>]*>(\d+)', source) == [("open", "505"), ("shut", "42")]
+    text = " ".join(Page(source).text.split())
+    assert "Room 505 = 505 · α 0.750 · open is open" in text and "Bus 42 = 42 · α 0.750 · shut leaves" in text
 
 
 def test_a_section_a_file(tmp_path: Path) -> None:
     everything(tmp_path)
-    names = ["arithmetic", "mmlu", "gating", "routing", "finer", "gate-shares", "language", "inspected", "training_log"]
+    names = ["arithmetic", "mmlu", "gating", "routing", "finer", "gate-shares", "language", "inspected"]
+    names += ["layers", "training_log"]
     others = {"mmlu": "benchmarks", "training_log": "training"}
     sections = {f"{name}.jsonl": others.get(name, name) for name in names} | {"run.json": "provenance"}
     assert build(tmp_path).sections == list(sections.values())
@@ -334,10 +359,10 @@ def test_figures_have_text_alternatives_and_theme_colours(tmp_path: Path) -> Non
     everything(tmp_path)
     source = build_report(tmp_path).read_text(encoding="utf-8")
     page = Page(source)
-    assert "Share of exact answers by number of digits. plain: 2: 100.0%." in page.labels
+    assert "Share of exact answers by number of digits. plain: 100.0% at digits 2." in page.labels
     assert "Training loss over steps. loss: 1 at step 1, 1 at step 2." in page.labels
     assert "Right answers. plain: 100.0%; after: 0.0%." in page.labels
-    assert page.tags.count("svg") == 9
+    assert page.tags.count("svg") == 10
     # Every colour in a figure is one of the page's variables, so that it follows light and dark.
     for svg in re.findall(r"<svg.*?</svg>", source, re.DOTALL):
         assert not re.search(r"(?:fill|stroke): #(?!000000)", svg)
@@ -439,7 +464,7 @@ def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
     assert ["addition", "more", *["+100.0 +100.0…+100.0 p = 0.001"] * 2] in page.rows
     assert page.tags.count("b") == 2  # the best of both columns
     assert "means over training seeds" in page.text
-    assert ["ours", "0.0% 0.0–79.3 n = 1", "–", "–", "–"] in page.rows
+    assert ["Nominal numbers left alone (gate closed)", *["0.0% 0.0–79.3 n = 1"] * 2] in page.rows
     assert "Exact answers, addition, ours" not in page.text  # five runs are too many for headlines
 
 
@@ -476,6 +501,6 @@ def test_many_runs_have_a_panel_each(tmp_path: Path, count: int) -> None:
         assert legend == [(str(index), run) for index, run in enumerate(runs)]
         assert "run-0" not in svg
     else:
-        assert [name for _, name in legend] == ["the panel&#39;s run", "$base$", "the others (pale)"]
+        assert [name for _, name in legend] == ["$base$"]
         assert re.findall(r">(run-\d|\$base\$)</text>", svg) == runs
         assert '<figure class="wide">' in source

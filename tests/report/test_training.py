@@ -3,10 +3,11 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ani.report.training import TrainingStep, training_section
 from ani.results.files import TRAINING_LOG, read_records
+from ani.results.sections import Lines
 from ani.training.recipe import load_recipe
 from ani.training.run import train
 from tests.json_lines import read_lines
@@ -25,17 +26,14 @@ def need_every_key(log: Path, page: Page) -> None:
     steps = read_lines(log)
     section = training_section(read_records(log, TrainingStep))
     left_out = set(section.notes[-1].removeprefix("Logged, but not drawn: ").removesuffix(".").split(", "))
-    lines = [
-        (line.points, line.name)
-        for figure in section.figures
-        for line in getattr(figure.chart, "lines", None) or [one for of in figure.chart.panels.values() for one in of]
-    ]
+    panels = [lines for figure in section.figures for lines in cast(Lines, figure.chart).panels.values()]
+    drawn = [line.points for lines in panels for line in lines]
     told = " ".join(page.labels)
     for key in {key for step in steps for key in step} - {"step"} - left_out:
         points = [(step["step"], step[key]) for step in steps if key in step]
-        assert points in [found for found, _ in lines], key
-        (first, start), (last, end) = points[0], points[-1]
-        assert f": {start:.3g} at step {first}, {end:.3g} at step {last}" in told, key
+        assert points in drawn, key
+        for step, value in (points[0], points[-1]):
+            assert f" {value:{'.1%' if key.startswith('gate_open') else '.3g'}} at step {step}" in told, key
     assert left_out == {"epoch"}
     assert section.notes[-1] in page.text
 

@@ -143,7 +143,7 @@ def test_a_comparison_on_the_terminal_and_in_markdown() -> None:
     ]
     tables = [*Arithmetic.tables(additions(), "base"), *Gating.tables(decisions), *Language.tables(LOSSES, "base")]
     terminal, text = shown(tables), markdown(tables)
-    parts = ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "Quantitative open", "1.000", "18.34")
+    parts = ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "(gate open)", "1.000", "18.34")
     for part in (*parts, "–20.09"):
         assert part in terminal and part in text, part
     assert "| + | ours | **62.5%** (" in text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ani.errors import InputError
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
-from ani.results.decisions import DecidedNumber
+from ani.results.decisions import NumberDecision
 
 if TYPE_CHECKING:
     from transformers import (
@@ -147,7 +146,7 @@ class Backend(ABC):
     ) -> Iterator[tuple[int, list[float]]]:
         """Position in `rows`, and the log-probability of each of `tokens` being the next one."""
 
-    def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
+    def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
         """The gate's decision about each number of a text.
 
         Args:
@@ -159,7 +158,7 @@ class Backend(ABC):
         """
         raise InputError("vLLM doesn't give the gate's decisions: use the backend transformers")
 
-    def decide_roles(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
+    def decide_roles(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
         """`decide` for each of `find_numbers(text)`, in order.
 
         Raises:
@@ -173,10 +172,11 @@ class Backend(ABC):
                 "with values: literals or both"
             )
         found, written = [each for each in self.decide(text, before) if each.text != "="], find_numbers(text)
-        if [decision.value for decision in found] != [str(number.value) for number in written]:
+        values = [str(decision.value) for decision in found]
+        if values != [str(number.value) for number in written]:
             raise RewrittenNumbers(
                 f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
-                f"{[decision.value for decision in found]}, so their roles aren't known; use one that keeps the text"
+                f"{values}, so their roles aren't known; use one that keeps the text"
             )
         return tuple(found)
 
@@ -315,21 +315,12 @@ class TransformersBackend(Backend):
         for first in range(0, len(rows), size):
             yield first, rows[first : first + size]
 
-    def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[DecidedNumber, ...]:
+    def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
         from ani.chat import around_message
         from ani.injection.inspection import inspect
 
         around = None if before is None else around_message(self.tokenizer, before)
-        return tuple(
-            DecidedNumber(
-                **{
-                    **found._asdict(),
-                    "value": str(found.value),
-                    "alpha": None if math.isnan(found.alpha) else found.alpha,
-                }
-            )
-            for found in inspect(self.model, self.tokenizer, text, around=around)
-        )
+        return tuple(inspect(self.model, self.tokenizer, text, around=around))
 
 
 class VllmBackend(Backend):

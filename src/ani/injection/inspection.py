@@ -1,10 +1,11 @@
 """What the gate decides about the numbers of a text, or is made to; knows nothing about how a terminal shows it."""
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -12,29 +13,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, is_attached, last_decision, number_locator
-from ani.injection.gate_view import gate_view
 from ani.injection.locate import PADDING, equals_signs
 from ani.models import evaluating
 from ani.numbers.calculations import Calculation
-
-
-class NumberDecision(NamedTuple):
-    """A number of a text, or the equals sign of a calculation, and the gate's decision about it."""
-
-    text: str
-    value: Decimal
-    """Of an equals sign the calculation's exact result."""
-    start: int
-    """First character in the text."""
-    end: int
-    """One after the last character."""
-    first_token: int
-    last_token: int
-    alpha: float
-    """σ(z), before the threshold; NaN where the number got nothing: the config's overflow rule leaves it alone, or
-    under `after` one token shows it and a later number to be over."""
-    injected: bool
-    """α as applied: 1[σ(z) > 0.5], unless `forced_gates` or `forced_numbers` says otherwise."""
+from ani.results.decisions import NumberDecision, gate_view
 
 
 class Decisions(list[NumberDecision]):
@@ -98,34 +80,38 @@ def inspect(
         at = prompt.find(written, first, end)
         return (written, at, at + len(written)) if at >= 0 else (prompt[first:end], first, end)
 
-    untouched = (float("nan"), 0.0)
-    found = [
-        NumberDecision(
-            written,
+    asked = [
+        (
+            number.text,
             number.value,
-            start,
-            end,
+            number.start,
             number.first_token,
             number.last_token,
-            alpha,
-            applied_alpha > 0,
+            carrier.get(number.last_token, -1),
         )
         for number in numbers
-        for written, start, end in [place(number.text, number.start, number.first_token, number.last_token)]
-        for alpha, applied_alpha in [decided.get(carrier.get(number.last_token, -1), untouched)]
     ]
-    for token in sorted({*equals_signs(results).values()}):
-        _, sign, end = place("=", locator.scanner.text(token_ids[: token + 1]).rfind("="), token, token)
-        alpha, applied_alpha = decided.get(token, untouched)
-        value = results[token].calculation.value
-        found.append(NumberDecision("=", value, sign, end, token, token, alpha, applied_alpha > 0))
-    start, end = len(before), len(before) + len(text)
-    inside = [
-        each._replace(start=each.start - start, end=each.end - start)
-        for each in sorted(found, key=lambda decision: decision.start)
-        if start <= each.start and each.end <= end
-    ]
-    return Decisions(text, gated, inside)
+    for token in {*equals_signs(results).values()}:
+        start = locator.scanner.text(token_ids[: token + 1]).rfind("=")
+        asked.append(("=", results[token].calculation.value, start, token, token, token))
+    found = Decisions(text, gated)
+    for written, value, at, first_token, last_token, carrier_token in sorted(asked, key=lambda each: each[2]):
+        written, start, end = place(written, at, first_token, last_token)
+        alpha, applied_alpha = decided.get(carrier_token, (math.nan, 0.0))
+        if len(before) <= start and end <= len(before) + len(text):
+            found.append(
+                NumberDecision(
+                    text=written,
+                    value=value,
+                    start=start - len(before),
+                    end=end - len(before),
+                    first_token=first_token,
+                    last_token=last_token,
+                    alpha=None if math.isnan(alpha) else alpha,
+                    injected=applied_alpha > 0,
+                )
+            )
+    return found
 
 
 @contextmanager

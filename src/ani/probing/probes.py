@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from random import Random
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -33,10 +33,9 @@ STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """Values of scikit-learn's C, times the hidden size: a wider state needs a stronger penalty. Ascending."""
 MIN_TESTED = 30
 """Numbers of each role that the held-out test needs at least."""
-_TOLERANCE = 1e-5  # of the greatest slope of a mean loss; at scikit-learn's 1e-4 single predictions still change
+_TOLERANCE = 1e-5  # of the greatest slope; at scikit-learn's 1e-4 single predictions still change
 _STEPS = 1000
 _CONSTANT = 1e-6  # share of the whole variance
-_TINY = 1e-30
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -281,44 +280,8 @@ def _read(probes: _Probes, states: torch.Tensor) -> Bools:
     return cast(Bools, (scores > 0).transpose(0, 1).cpu().numpy())
 
 
-class _Regressions(NamedTuple):
-    """P logistic regressions on N states with a 1, and with penalties on their weights."""
-
-    x: torch.Tensor  # (N, d + 1)
-    roles: torch.Tensor  # (P, N), 0 or 1
-    known: torch.Tensor  # (P, N), 0 or 1
-    penalties: torch.Tensor  # (P, d + 1), 1 / C
-
-    def slopes(self, weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """(P, d + 1): of the summed losses, at weights that give these scores."""
-        return (self.known * (scores.sigmoid() - self.roles)) @ self.x + self.penalties * weights
-
-    def step(
-        self, weights: torch.Tensor, scores: torch.Tensor, direction: torch.Tensor, change: torch.Tensor
-    ) -> torch.Tensor:
-        """(P, 1): how far to go in a direction, which changes the scores so, by Newton's method."""
-        slope = _sums(self.penalties * weights * direction)
-        curvature = _sums(self.penalties * direction**2)
-
-        def derivatives(step: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            p = (scores + step * change).sigmoid()
-            first = _sums(self.known * (p - self.roles) * change) + slope + step * curvature
-            return first, _sums(self.known * p * (1 - p) * change**2) + curvature
-
-        greatest = _sums(self.known * change**2) / 4 + curvature
-        safe = -derivatives(torch.zeros_like(slope))[0] / greatest.clamp(min=_TINY)  # never too far
-        step = safe
-        for _ in range(3):
-            first, second = derivatives(step)
-            step = step - first / second.clamp(min=_TINY)
-        return torch.where(derivatives(step)[0].abs() < derivatives(safe)[0].abs(), step, safe)
-
-
 def _fit(states: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> _Probes:
     """All regressions of a layer together: what scikit-learn's `StandardScaler` and `LogisticRegression` come to.
-
-    By conjugate gradients (Polak & Ribière) in the metric of a quarter of the states' Gram matrix plus the penalty,
-    which no Hessian exceeds by much (Böhning & Lindsay 1988): some twenty steps, each of two products with the states.
 
     Args:
         states: float32 (N, d).
@@ -328,39 +291,48 @@ def _fit(states: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> _Pro
     scale[scale == 0] = 1
     x = _standardized(states, mean, scale)
     roles, known = (torch.from_numpy(np.stack(each)).to(x) for each in zip(*questions, strict=True))
-    shares = known / _sums(known)
+    counts = known.sum(dim=1, keepdim=True)
+    shares = known / counts
     # Penalties are on the weights of states that are standardized by what is known; what is constant there stays.
     variances = shares @ x.square() - (shares @ x).square()
     variances = torch.where(variances > _CONSTANT, variances, 1)
-    gram = x.T @ x / 4
-    weights, scores = torch.zeros_like(variances), torch.zeros_like(known)
-    found = []
+    gram, weights, found = x.T @ x / 4, torch.zeros_like(variances), []
     for strength in STRENGTHS:
         penalties = torch.full_like(x[0], states.shape[1] / strength)
         penalties[-1] = 0  # of the intercept
-        metric = torch.linalg.cholesky(gram + penalties.diag())
-        regressions = _Regressions(x, roles, known, penalties * variances)
-        slopes = regressions.slopes(weights, scores)
-        steepest = torch.cholesky_solve(slopes.T, metric).T
-        direction = -steepest
-        for _ in range(_STEPS):
-            if bool((slopes.abs() <= _TOLERANCE * _sums(known)).all()):
-                break
-            change = direction @ x.T
-            step = regressions.step(weights, scores, direction, change)
-            weights, scores = weights + step * direction, scores + step * change
-            last, last_steepest = slopes, steepest
-            slopes = regressions.slopes(weights, scores)
-            steepest = torch.cholesky_solve(slopes.T, metric).T
-            turn = _sums((slopes - last) * steepest) / _sums(last * last_steepest).clamp(min=_TINY)
-            direction = turn.clamp(min=0) * direction - steepest
-            direction = torch.where(_sums(slopes * direction) < 0, direction, -steepest)
+        metric = torch.linalg.cholesky((gram + penalties.diag()) / counts.mean())
+        weights = _minimized(weights, metric, x, roles, shares, penalties * variances / counts)
         found.append(weights)  # and the next strength begins there
     return _Probes(mean, scale, torch.stack(found))
 
 
-def _sums(rows: torch.Tensor) -> torch.Tensor:
-    return rows.sum(dim=1, keepdim=True)
+def _minimized(
+    weights: torch.Tensor,  # (P, d + 1), to begin at
+    metric: torch.Tensor,  # (d + 1, d + 1), lower triangular
+    x: torch.Tensor,  # (N, d + 1)
+    roles: torch.Tensor,  # (P, N), 0 or 1
+    shares: torch.Tensor,  # (P, N), of each number in the mean loss
+    penalties: torch.Tensor,  # (P, d + 1), on the squares of weights
+) -> torch.Tensor:
+    """The weights of the least loss, by L-BFGS in coordinates in which a quarter of the states' Gram matrix plus the
+    penalty, which no Hessian exceeds by much (Böhning & Lindsay 1988), is the identity: some forty steps."""
+    coordinates = (weights @ metric).contiguous()
+    search = torch.optim.LBFGS(
+        [coordinates], max_iter=_STEPS, tolerance_grad=_TOLERANCE, history_size=10, line_search_fn="strong_wolfe"
+    )
+
+    def solved() -> torch.Tensor:
+        return cast(torch.Tensor, torch.linalg.solve_triangular(metric, coordinates, upper=False, left=False))
+
+    def loss() -> torch.Tensor:
+        weights = solved()
+        scores = weights @ x.T
+        slopes = (shares * (scores.sigmoid() - roles)) @ x + penalties * weights
+        coordinates.grad = torch.linalg.solve_triangular(metric.T, slopes, upper=True, left=False).contiguous()
+        return (shares * (nn.functional.softplus(scores) - roles * scores)).sum() + (penalties * weights**2).sum() / 2
+
+    search.step(cast(Any, loss))
+    return solved()
 
 
 def _standardized(states: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

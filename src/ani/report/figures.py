@@ -1,4 +1,4 @@
-"""The report's figures as SVG to be put into a page: drawn in the page's colours and type.
+"""The report's three charts, lines, bars and a histogram, as SVG in the page's colours and type.
 
 Knows nothing about files, tables or the page around them; of a user's text only names get into an SVG, as plain text.
 """
@@ -6,21 +6,19 @@ Knows nothing about files, tables or the page around them; of a user's text only
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import singledispatch
+from collections.abc import Sequence
 from io import StringIO
 from itertools import pairwise
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any, NamedTuple
 
 import matplotlib
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ani.results.sections import Bars, Curves, Histogram
+from ani.results.sections import BASELINE, PALE, Bars, Histogram, Line, Lines
 from ani.results.statistics import Estimate
 
 # matplotlib writes hexadecimal colours; these stand for the page's CSS variables, which follow its light or
@@ -30,12 +28,12 @@ SERIES = tuple(f"#0a0b0{index}" for index in range(6))
 CSS = {INK: "--ink-soft", RULE: "--rule", PAPER: "--paper"} | {
     colour: f"--series-{index}" for index, colour in enumerate(SERIES)
 }
-NEUTRAL = 4
-"""The colour of what is no series."""
-# Every series also has its own marker and line, so that colour is never the only difference.
-MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"))
-LINES = ("-", "--", "-", ":")
-
+# Colour, marker and line of each style, so that colour is never the only difference; and its sign in the legend.
+LOOKS = [
+    *zip(SERIES, "os^Dvp", ("-", "--", "-", ":", "-", "--"), "●■▲◆▼⬟", strict=True),
+    (SERIES[4], "", (0, (3, 2)), "╌"),
+    (RULE, "", "-", "─"),
+]
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": RULE,
@@ -46,43 +44,35 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
     "axes.titlesize": 9,
     "axes.titley": 1.0,  # or every label is measured, to keep a title off it
+    "errorbar.capsize": 2.5,
     "figure.facecolor": "none",
     "font.size": 9,
     "grid.color": RULE,
     "grid.linewidth": 0.6,
     "hatch.color": PAPER,
     "lines.linewidth": 1.6,
-    "lines.markersize": 4.5,
     "savefig.facecolor": "none",
     "svg.fonttype": "none",
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
 }
+PERCENT = PercentFormatter(xmax=1, decimals=0)
 
 
 class Key(NamedTuple):
-    """A legend's entry: the marker as a character, the index of its colour, and its name."""
+    """A legend's entry: the sign, the CSS variable of its colour, and its name."""
 
-    marker: str
-    colour: int
+    sign: str
+    colour: str
     name: str
 
 
-class Drawing(NamedTuple):
-    """A figure, what it shows in words, and its legend; a wide one has a row to itself."""
-
-    figure: Figure
-    title: str
-    said: Sequence[str]
-    legend: Sequence[Key] = ()
-    wide: bool = False
-
-
 class Chart(NamedTuple):
-    """A drawing as the page takes it."""
+    """A figure as the page takes it; a wide one has a row to itself."""
 
     svg: Markup
     description: str
@@ -91,159 +81,63 @@ class Chart(NamedTuple):
     wide: bool
 
 
-class Line(NamedTuple):
-    """A quantity over steps, and the index of its colour, marker and line: a role looks the same in every figure."""
-
-    name: str
-    points: Sequence[tuple[int, float]]
-    style: int
+Drawing = tuple[Figure, str, Sequence[str], Sequence[Key]]
+"""A figure, its description, what it shows in words, and its legend."""
 
 
-class Lines(NamedTuple):
-    """Quantities over steps in one pair of axes."""
-
-    description: str
-    lines: Sequence[Line]
-    shares: bool = False
-    """The axis is that of shares."""
-
-
-class Panels(NamedTuple):
-    """Small multiples, each with its title."""
-
-    description: str
-    panels: Mapping[str, Sequence[Line]]
-
-
-def draw(what: Any, name: str) -> Chart:
+def draw(what: Lines | Bars | Histogram, name: str) -> Chart:
     """Draw what a section's figure holds; `name` makes its identifiers unique in a page."""
-    with matplotlib.rc_context(STYLE):
-        figure, title, said, legend, wide = drawing(what)
-        return Chart(_as_svg(figure, name), f"{title}. {'; '.join(said)}.", legend, wide)
-
-
-@singledispatch
-def drawing(what: Any) -> Drawing:
-    """How a kind of figure is drawn, in the page's style."""
-    raise TypeError(f"{type(what).__name__} is no chart")
-
-
-def legend_key(index: int, name: str) -> Key:
-    """The entry of a series."""
-    return Key(MARKERS[index % len(MARKERS)][1], index % len(SERIES), name)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the page's reader has it
+        match what:
+            case Lines():
+                figure, description, said, legend = _line_chart(what)
+            case Bars():
+                figure, description, said, legend = _bar_chart(what)
+            case Histogram():
+                figure, description, said, legend = _histogram(what)
+        return Chart(_as_svg(figure, name), f"{description}. {'; '.join(said)}.", legend, len(figure.axes) > 1)
 
 
 def _as_svg(figure: Figure, name: str) -> Markup:
     """The SVG element alone, its identifiers unique in a page by `name`, scaling with its container."""
     stream = StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the page's reader has it
-        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(stream, format="svg", metadata=metadata)
+    figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = stream.getvalue()
-    svg = svg[svg.index("<svg") :]
+    start, _, rest = svg[svg.index("<svg") :].partition(">")
+    start = re.sub(r' (?:xmlns(?::xlink)?|width|height|version)="[^"]*"', "", start)
     svg = (
-        re.sub(r' (?:xmlns(?::xlink)?|width|height|version)="[^"]*"', "", svg[: svg.index(">")]) + svg[svg.index(">") :]
+        start.replace("<svg", '<svg aria-hidden="true" focusable="false"') + ">" + rest.replace("xlink:href=", "href=")
     )
-    svg = svg.replace("xlink:href=", "href=")
     svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     for colour, variable in CSS.items():
         svg = svg.replace(colour, f"var({variable})")
-    return Markup(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))
+    return Markup(svg)
 
 
-TITLE = 0.26
-"""A panel's title takes so many inches."""
-
-
-def new_figure(
-    panels: int = 1,
-    columns: int = 1,
-    size: tuple[float, float] = (5.6, 2.6),
-    left: float = 0.7,
-    top: float = 0.12,
-    **settings: Any,
+def _axes(
+    panels: int = 1, size: tuple[float, float] = (5.6, 2.6), left: float = 0.7, top: float = 0.12
 ) -> tuple[Figure, list[Axes]]:
-    """An empty one, and the axes of its panels row by row; a panel's width and height, and what its labels and title
-    have of that, in inches. Measuring them takes Matplotlib as long as drawing."""
-    rows, (width, height) = -(-panels // columns), size
-    right, bottom, wide, high = 0.12, 0.45, width * columns, height * rows
+    """An empty figure of up to three columns, and the axes of its panels row by row; a panel's width and height, and
+    what its labels and title have of that, in inches. Measuring them takes Matplotlib as long as drawing."""
+    columns, (width, height) = min(3, panels), size
+    rows, right, bottom = -(-panels // columns), 0.12, 0.45
+    wide, high = width * columns, height * rows
     figure = Figure(figsize=(wide, high))
     figure.subplots_adjust(left / wide, bottom / high, 1 - right / wide, 1 - top / high)
     between = {"wspace": (left + right) / (width - left - right), "hspace": (bottom + top) / (height - bottom - top)}
-    grid = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=between, **settings).flat)
+    grid = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=between).flat)
     for axes in grid[panels:]:
         axes.set_axis_off()
     return figure, grid[:panels]
 
 
-def look(style: int) -> dict[str, Any]:
-    """A series' colour, marker and line."""
-    marker, line = MARKERS[style % len(MARKERS)][0], LINES[style % len(LINES)]
-    return {"color": SERIES[style], "marker": marker, "linestyle": line}
-
-
-def show_percent(*axes: Axis) -> None:
-    """Label shares as whole percentages."""
-    for axis in axes:
-        axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-
-
-def error_bars(estimates: Iterable[Estimate]) -> list[tuple[float, ...]]:
-    """The lengths of error bars, down and up."""
+def _values(found: Sequence[float | Estimate]) -> tuple[list[float], list[tuple[float, ...]] | None]:
+    """What is drawn, and the lengths of error bars down and up, if they are estimates."""
+    values = [each.value if isinstance(each, Estimate) else each if isfinite(each) else nan for each in found]
     # Rounding can put a limit a hair inside the estimate at 0% and 100%.
-    lengths = [(max(0.0, e.value - e.low), max(0.0, e.high - e.value)) for e in estimates]
-    return list(zip(*lengths, strict=True))
-
-
-MOST_LINES = len(SERIES)
-"""Runs that one pair of axes can hold apart; more have a panel each."""
-PANEL_COLUMNS = 4
-
-
-@drawing.register
-def _curves(what: Curves) -> Drawing:
-    """More than `MOST_LINES` runs have a panel each, before the others' lines and that of the baseline."""
-    runs = what.runs
-    ticks = sorted({x for run in runs.values() for x in run})
-    step = min((b - a for a, b in pairwise(ticks)), default=1)
-    if len(runs) <= MOST_LINES:
-        figure, panels = new_figure()
-        for index, run in enumerate(runs.values()):
-            # Shifted a little, so that bars at the same place can be told apart.
-            estimates_over(panels[0], run, index, (index - (len(runs) - 1) / 2) * min(0.09, 0.5 / len(runs)) * step)
-        panels[0].set(xlabel=what.label)
-        legend = [legend_key(index, run) for index, run in enumerate(runs)]
-    else:
-        figure, panels = new_figure(len(runs), PANEL_COLUMNS, (3.0, 1.8), 0.5, TITLE, sharey=True)
-        for axes, (title, run) in zip(panels, runs.items(), strict=True):
-            for other, points in runs.items():
-                values = [estimate.value for estimate in points.values()]
-                if other == what.baseline:
-                    axes.plot(list(points), values, color=SERIES[NEUTRAL], linestyle=(0, (3, 2)), linewidth=1)
-                else:
-                    axes.plot(list(points), values, color=RULE, linewidth=0.8, zorder=1)
-            estimates_over(axes, run, 0)
-            axes.set_title(_short(title), loc="left", parse_math=False)
-        figure.supxlabel(what.label, fontsize=9)
-        legend = [legend_key(0, "the panel's run")]
-        legend += [Key("╌", NEUTRAL, run) for run in runs if run == what.baseline]
-        legend.append(Key("─", NEUTRAL, "the others (pale)"))
-    for axes in panels:
-        axes.set(ylim=(-0.03, 1.03), xticks=ticks)
-        axes.set_xlim(ticks[0] - 0.5 * step, ticks[-1] + 0.5 * step)
-        show_percent(axes.yaxis)
-    said = [
-        f"{run}: {', '.join(f'{x}: {estimate.value:.1%}' for x, estimate in points.items())}"
-        for run, points in runs.items()
-    ]
-    return Drawing(figure, what.description, said, legend, wide=len(runs) > MOST_LINES)
-
-
-def estimates_over(axes: Axes, points: Mapping[int, Estimate], style: int, shift: float = 0) -> None:
-    """A line with error bars."""
-    xs, values = [x + shift for x in points], [estimate.value for estimate in points.values()]
-    axes.errorbar(xs, values, yerr=error_bars(points.values()), **look(style), capsize=2.5, elinewidth=1)
+    bars = [(max(0.0, e.value - e.low), max(0.0, e.high - e.value)) for e in found if isinstance(e, Estimate)]
+    return values, list(zip(*bars, strict=True)) or None
 
 
 NAME_LENGTH = 36
@@ -254,81 +148,107 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
 
 
-@drawing.register
-def _bar_chart(what: Bars) -> Drawing:
-    """From the top down."""
-    bars = what.bars
-    longest = max((len(_short(bar)) for bar in bars), default=0)
-    figure, (axes,) = new_figure(size=(5.6, 0.7 + 0.24 * len(bars)), left=0.2 + 0.07 * longest)
-    estimates = list(bars.values())
-    axes.barh(
-        range(len(bars)),
-        [estimate.value for estimate in estimates],
-        xerr=error_bars(estimates),
-        height=0.62,
-        color=SERIES[0],
-        error_kw={"color": INK, "ecolor": INK, "elinewidth": 1, "capsize": 2},
-    )
-    axes.set_yticks(range(len(bars)), [_short(bar) for bar in bars])
-    for label in axes.get_yticklabels():
-        label.set_parse_math(False)
-    axes.invert_yaxis()
-    axes.set(xlim=(0, 1.03))
-    axes.grid(visible=False, axis="y")
-    axes.grid(visible=True, axis="x")
-    show_percent(axes.xaxis)
-    return Drawing(figure, what.description, [f"{bar}: {estimate.value:.1%}" for bar, estimate in bars.items()])
-
-
-def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
-    for line in lines:
-        steps, values = zip(*line.points, strict=True)
-        drawn = [value if isfinite(value) else nan for value in values]
-        axes.plot(steps, drawn, markevery=max(1, len(steps) // 8), **look(line.style))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.yaxis.set_major_formatter("{x:g}")  # not a power of ten above the axis, where a title stands
-
-
-def _course(line: Line, name: str) -> str:
-    (first, start), (last, end) = line.points[0], line.points[-1]
-    return f"{name}: {start:.3g} at step {first}, {end:.3g} at step {last}"
-
-
-@drawing.register
 def _line_chart(what: Lines) -> Drawing:
-    figure, (axes,) = new_figure()
-    _draw_lines(axes, what.lines)
-    axes.set(xlabel="step")
-    if what.shares:
-        axes.set_ylim(-0.03, 1.03)
-        show_percent(axes.yaxis)
-    legend = [legend_key(line.style, line.name) for line in what.lines]
-    return Drawing(figure, what.description, [_course(line, line.name) for line in what.lines], legend)
-
-
-@drawing.register
-def _panels(what: Panels) -> Drawing:
-    columns = min(3, len(what.panels))
-    figure, grid = new_figure(len(what.panels), columns, (5.6, 2.6) if columns == 1 else (3.0, 2.3), top=TITLE)
+    several = len(what.panels) > 1
+    size, top = (3.0, 2.2) if several else (5.6, 2.6), 0.26 if any(what.panels) else 0.12
+    figure, grid = _axes(len(what.panels), size, top=top)
     said: list[str] = []
     keys: dict[str, int] = {}
     for axes, (title, lines) in zip(grid, what.panels.items(), strict=True):
         _draw_lines(axes, lines)
-        axes.set_title(title, loc="left", parse_math=False)
-        axes.locator_params(nbins=4)
-        said += [_course(line, f"{title} {line.name}".strip()) for line in lines]
+        axes.set_title(_short(title), parse_math=False)
+        axes.set(xlabel=what.x, ylabel=what.y)
+        axes.xaxis.set_major_locator(MaxNLocator(4 if several else 8, integer=_is_whole(lines), min_n_ticks=1))
+        if not _is_whole(lines):
+            axes.xaxis.set_major_formatter(PERCENT)
+        axes.yaxis.set_major_formatter(PERCENT if what.percent else "{x:g}")  # no power of ten above, at the title
+        if what.limits is not None:
+            low, high = what.limits
+            axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
+        told = [line for line in lines if line.style < BASELINE]
+        said += [f"{f'{title} {line.name}'.strip()}: {_course(line, what)}" for line in told]
         keys |= {line.name: line.style for line in lines if line.name}
-    legend = [legend_key(style, key) for key, style in keys.items()]
-    return Drawing(figure, what.description, said, legend, wide=True)
+    return figure, what.description, said, [_key(style, name) for name, style in keys.items()]
+
+
+def _is_whole(lines: Sequence[Line]) -> bool:
+    return all(isinstance(x, int) for line in lines for x, _ in line.points)
+
+
+def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
+    barred = [line for line in lines if line.style < BASELINE and isinstance(line.points[0][1], Estimate)]
+    places = sorted({x for line in barred for x, _ in line.points if isinstance(x, int)})
+    # Shifted a little, so that bars at the same place can be told apart.
+    shift = min(0.09, 0.5 / max(1, len(barred))) * min((b - a for a, b in pairwise(places)), default=1)
+    for line in lines:
+        (xs, x_bars), (ys, y_bars) = (_values(each) for each in zip(*line.points, strict=True))
+        if line in barred:
+            xs = [x + shift * (barred.index(line) - (len(barred) - 1) / 2) for x in xs]
+        colour, marker, dashes, _ = LOOKS[line.style]
+        behind = line.style >= BASELINE
+        axes.errorbar(
+            xs,
+            ys,
+            yerr=None if behind else y_bars,
+            xerr=x_bars,
+            color=colour,
+            marker=marker,
+            markersize=8 if len(xs) == 1 else 4.5,
+            markeredgecolor=PAPER if len(xs) == 1 else colour,
+            markevery=max(1, len(xs) // 8),
+            linestyle="" if line.labels else dashes,
+            linewidth=0.9 if behind else None,
+            elinewidth=1,
+            zorder=1 if line.style == PALE else None,
+        )
+        for label, at in zip(line.labels, zip(xs, ys, strict=True), strict=False):
+            axes.annotate(label, at, xytext=(4, 4), textcoords="offset points", color=INK, parse_math=False)
+
+
+MOST_TOLD = 8
+"""Points of a line; of a longer one the first, the last and the highest are told."""
+
+
+def _course(line: Line, what: Lines) -> str:
+    def told(point: tuple[int | Estimate, float | Estimate]) -> str:
+        x, y = (each.value if isinstance(each, Estimate) else each for each in point)
+        place = f"{x:.1%}" if isinstance(point[0], Estimate) else str(x)
+        return f"{y:.1%} at {what.x} {place}" if what.percent else f"{y:.3g} at {what.x} {place}"
+
+    shown = [told(point) for point in line.points]
+    if line.labels:
+        shown = [f"{label}: {point}" for label, point in zip(line.labels, shown, strict=True)]
+    elif len(shown) > MOST_TOLD:
+        values = [value if isfinite(value) else -inf for value in _values([y for _, y in line.points])[0]]
+        shown = [shown[0], shown[-1], f"highest {shown[values.index(max(values))]}"]
+    return ", ".join(shown)
+
+
+def _key(style: int, name: str) -> Key:
+    return Key(LOOKS[style][3], CSS[LOOKS[style][0]], name)
+
+
+def _bar_chart(what: Bars) -> Drawing:
+    """From the top down."""
+    names, (values, bars) = [_short(bar) for bar in what.bars], _values(list(what.bars.values()))
+    left = 0.2 + 0.07 * max(map(len, names), default=0)
+    figure, (axes,) = _axes(size=(5.6, 0.7 + 0.24 * len(names)), left=left)
+    axes.barh(range(len(names)), values, xerr=bars, height=0.62, color=SERIES[0], error_kw={"color": INK})
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1.03))
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    axes.xaxis.set_major_formatter(PERCENT)
+    return figure, what.description, [f"{bar}: {found.value:.1%}" for bar, found in what.bars.items()], ()
 
 
 BINS = 10
 
 
-@drawing.register
 def _histogram(what: Histogram) -> Drawing:
     """Each role's as a share of its numbers."""
-    figure, (axes,) = new_figure()
+    figure, (axes,) = _axes()
     said, legend = [], []
     for index, (role, alphas) in enumerate(what.alphas.items()):
         if not alphas:
@@ -342,10 +262,9 @@ def _histogram(what: Histogram) -> Drawing:
             hatch="////" if role == "nominal" else None,
             linewidth=0,
         )
-        above = sum(alpha > 0.5 for alpha in alphas)
-        said.append(f"{role}: {above} of {len(alphas)} above 0.5")
-        legend.append(Key("▨" if role == "nominal" else "■", index, role))
+        said.append(f"{role}: {sum(alpha > 0.5 for alpha in alphas)} of {len(alphas)} above 0.5")
+        legend.append(Key("▨" if role == "nominal" else "■", CSS[SERIES[index]], role))
     axes.axvline(0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.set(xlabel="α", ylabel="share of the role's numbers", xlim=(0, 1))
-    show_percent(axes.yaxis)
-    return Drawing(figure, "Histogram of α by role", said, legend)
+    axes.yaxis.set_major_formatter(PERCENT)
+    return figure, "Histogram of α by role", said, legend

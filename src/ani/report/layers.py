@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ani.errors import InputError
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import Math
 from ani.probing.curve import LayerPoint, SelectedLayer, layers_table
-from ani.report.layer_figures import EffectsByLayer, LayerCurve, LayerEffect, TaskOverProbe
 from ani.results.files import LAYERS, SELECTION, Run, read_object, read_records
 from ani.results.scores import Score
-from ani.results.sections import Figure, Headline, Section
+from ani.results.sections import NEUTRAL, Figure, Headline, Line, Lines, Section
 from ani.results.statistics import Correlation, Estimate, correlation, mean_share
 from ani.results.tables import Cell, Table, percent
 
@@ -21,17 +20,33 @@ PROBES_NOTE = (
     "A linear probe tells from the hidden state after a layer (0: the embedding output) whether a number is a quantity "
     "or a name. Random split: the paper's measure; sentences like those it learnt from. Held out: domains, templates "
     "and number values that it has not seen. Control task: roles shuffled among number values, so what a probe learns "
-    "by heart; selectivity: the random split's accuracy on the same numbers minus that, in percentage points. Bands "
+    "by heart; selectivity: the random split's accuracy on the same numbers minus that, in percentage points. Bars "
     "and brackets: 95% intervals, bootstrapped over templates."
 )
 EFFECTS_NOTE = (
     "By the layer that numbers are injected at, beside the held-out accuracy of a linear probe of the untrained model "
-    "there. Bars, band and small print: 95% intervals."
+    "there. Bars and small print: 95% intervals."
 )
 FEWEST_LAYERS = 3
 """That task and probe accuracy are compared over."""
 WIDE = 0.5
 """Of a correlation's interval, out of 2: worth a warning."""
+# Styles of the probes' lines: held out looks the same in every figure.
+RANDOM_SPLIT, HELD_OUT, TASK = 0, 1, 2
+CHOSEN, RULE, PEAK = 2, 3, 5
+BOTTOM = 0.45
+"""Of the axis of probe accuracy, a little below chance; lower only where something is."""
+
+
+class LayerEffect(NamedTuple):
+    """What a run gains from the layer that it injects at, beside what a probe reads there."""
+
+    layer: int
+    run: str
+    task: Estimate
+    """Right answers, the mean over seeds."""
+    probe: Estimate
+    """Held-out accuracy."""
 
 
 def read_curve(folder: Path) -> list[LayerPoint]:
@@ -69,10 +84,33 @@ def layers_section(curve: Sequence[LayerPoint], selection: SelectedLayer | None)
         "layers",
         "Which layer",
         (PROBES_NOTE,) if selection is None else (selection.reason, PROBES_NOTE),
-        (Figure("Roles read by linear probes", LayerCurve(curve, selection)),),
+        (Figure("Roles read by linear probes", _probe_lines(curve, selection)),),
         folded=(layers_table(curve, selection),),
         headlines=tuple(headlines),
     )
+
+
+def _probe_lines(curve: Sequence[LayerPoint], selection: SelectedLayer | None) -> Lines:
+    """Accuracy over layers, and the layers of the selection as marks (paper, Figure 3)."""
+    random_split, held_out = (
+        {each.layer: each.estimate(key) for each in curve} for key in ("random_split", "held_out")
+    )
+    control = {each.layer: each.control for each in curve}
+    lines = [
+        Line("random split (the paper's measure)", list(random_split.items()), RANDOM_SPLIT),
+        Line("held out", list(held_out.items()), HELD_OUT),
+        Line("control task", list(control.items()), NEUTRAL),
+    ]
+    if selection is not None:
+        for name, layer, of, style in (
+            ("chosen", selection.layer, held_out, CHOSEN),
+            ("the paper's rule", selection.argmax, random_split, RULE),
+            ("early peak", selection.early_peak, random_split, PEAK),
+        ):
+            if layer is not None:
+                lines.append(Line(f"{name}: layer {layer}", [(layer, of[layer].value)], style))
+    lowest = min(BOTTOM, *control.values(), *(each.low for of in (random_split, held_out) for each in of.values()))
+    return Lines("Accuracy of linear probes by layer", "layer", {"": lines}, percent=True, limits=(lowest, 1))
 
 
 def effects_section(
@@ -87,12 +125,28 @@ def effects_section(
         return None
     unprobed = sorted(set(layers.values()) - {point.layer for point in curve})
     left_out = [f"Not probed, so left out: layer {layer}." for layer in unprobed]
+    probes = Line("probe, held out", [(point.layer, point.estimate("held_out")) for point in curve], HELD_OUT)
+    right = Line("right answers", [(effect.layer, effect.task) for effect in effects], TASK)
+    over_probe = Line(
+        "a run, with the layer that it injects at",
+        [(effect.probe, effect.task) for effect in effects],
+        TASK,
+        [f"layer {effect.layer}" for effect in effects],
+    )
+    by_layer = Lines("Right answers and held-out probe accuracy by layer", "layer", {"": [right, probes]}, percent=True)
+    scattered = Lines(
+        "Right answers over held-out probe accuracy",
+        "held-out probe accuracy",
+        {"": [over_probe]},
+        "right answers",
+        percent=True,
+    )
     found = correlation([effect.probe.value for effect in effects], [effect.task.value for effect in effects])
     return Section(
         "layer-effects",
         "Layer sensitivity",
         (f"Task accuracy: {task}. {EFFECTS_NOTE}", _correlation_note(found), *left_out),
-        (Figure("By layer", EffectsByLayer(effects, curve)), Figure("Task over probe", TaskOverProbe(effects))),
+        (Figure("By layer", by_layer), Figure("Task over probe", scattered)),
         (_effects_table(effects),),
     )
 

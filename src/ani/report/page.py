@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
 
 from ani.errors import InputError
 from ani.evaluation.run import presented, read_results
@@ -19,6 +20,7 @@ from ani.report.figures import draw
 from ani.report.layers import effects_section, layers_section, read_curve, read_selection
 from ani.report.published import published_section
 from ani.report.training import TrainingStep, training_section
+from ani.results.decisions import marked_html
 from ani.results.files import LAYERS, REPORT, RUN, TRAINING_LOG, Run, read_records, read_run
 from ani.results.sections import Section
 
@@ -104,6 +106,7 @@ def build_report(folder: Path) -> Path:
         run=run,
         sections=sections,
         charts=charts,
+        marked=lambda text, numbers: Markup(marked_html(text, numbers)),
         headlines=[headline for section in sections for headline in section.headlines],
         provenance=_provenance(run) if found is not None else {},
     )

@@ -5,9 +5,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from ani.report.figures import NEUTRAL, Line, Lines, Panels
 from ani.results.files import Integer, Record
-from ani.results.sections import Figure, Section
+from ani.results.sections import NEUTRAL, Figure, Line, Lines, Section
 
 LEFT_OUT = frozenset({"epoch"})
 """Of the log, not drawn: it is the step in another unit."""
@@ -64,14 +63,13 @@ def training_section(log: Sequence[TrainingStep]) -> Section:
 
     known = {key for series in (_LOSS, _GATES, *_PANELS.values()) for key in series} | LEFT_OUT
     others = {key: {key: ("", NEUTRAL)} for key in logged if key not in known}
-    panels = {title: drawn for title, series in {**_PANELS, **others}.items() if (drawn := lines(series))}
-    figures = []
-    if loss := lines(_LOSS):
-        figures.append(Figure("Training loss", Lines("Training loss over steps", loss)))
-    if gates := lines(_GATES):
-        figures.append(Figure("Open gates", Lines("Share of open gates over steps", gates, shares=True)))
-    if panels:
-        figures.append(Figure("Further quantities", Panels("Further quantities over steps", panels)))
+    panels = {title: found for title, series in {**_PANELS, **others}.items() if (found := lines(series))}
+    drawn = {
+        "Training loss": Lines("Training loss over steps", "step", {"": lines(_LOSS)}),
+        "Open gates": Lines("Share of open gates over steps", "step", {"": lines(_GATES)}, percent=True, limits=(0, 1)),
+        "Further quantities": Lines("Further quantities over steps", "step", panels),
+    }
+    figures = [Figure(title, chart) for title, chart in drawn.items() if any(chart.panels.values())]
     notes = [f"{len(steps)} logged steps, {min(steps)} to {max(steps)}."]
     if left_out := sorted({key for record in log for key in record.logged} - (logged.keys() - LEFT_OUT)):
         notes.append(f"Logged, but not drawn: {', '.join(left_out)}.")

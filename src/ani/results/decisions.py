@@ -1,30 +1,60 @@
-"""The gate's decisions about the numbers of a text, as a record; knows nothing about models or what is shown."""
+"""The gate's decisions about the numbers of a text, as records, and to be looked at; knows nothing about models."""
 
-from typing import Self
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from decimal import Decimal
+from html import escape
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from ani.results.files import Integer, Probability, Record
 from ani.results.scores import TaskRecord
 
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
-class DecidedNumber(Record):
-    """A number of a text, at its characters `[start, end)`, and the gate's decision about it."""
+_BASE_STYLE = "padding:0 .3em; border-radius:.3em; white-space:nowrap; print-color-adjust:exact;"
+_OPEN_STYLE = f"{_BASE_STYLE} background:#0b6b3a; color:#fff; border:2px solid #0b6b3a; font-weight:bold;"
+_SHUT_STYLE = f"{_BASE_STYLE} background:#e4e4e4; color:#222; border:2px dashed #777;"
+LEGEND = "Green with a solid frame: injected. Grey with a dashed frame: left alone."
+
+
+class NumberDecision(Record):
+    """A number of a text, or the equals sign of a calculation, and the gate's decision about it."""
 
     text: str
-    value: str
+    value: Decimal
+    """Of an equals sign the calculation's exact result."""
     start: Integer = Field(ge=0)
+    """First character in the text."""
     end: Integer
+    """One after the last character."""
+    first_token: Integer | None = None
+    last_token: Integer | None = None
     alpha: Probability | None = None
-    """σ(z); None where the number got nothing: it is out of range, or `after` gives its token a later one."""
+    """σ(z), before the threshold; None where the number got nothing: the config's overflow rule leaves it alone, or
+    under `after` one token shows it and a later number to be over."""
     injected: bool
+    """α as applied: 1[σ(z) > 0.5], unless `forced_gates` or `forced_numbers` says otherwise."""
+
+    @property
+    def tokens(self) -> range:
+        """The tokens that hold it; none where that isn't known."""
+        return (
+            range(0)
+            if self.first_token is None or self.last_token is None
+            else range(self.first_token, self.last_token + 1)
+        )
 
 
 class DecidedText(TaskRecord):
     """A text and its numbers, in their order; a line of `inspected.jsonl`."""
 
     text: str
-    numbers: tuple[DecidedNumber, ...]
+    numbers: tuple[NumberDecision, ...]
 
     @model_validator(mode="after")
     def _numbers_stand_in_text(self) -> Self:
@@ -38,3 +68,73 @@ class DecidedText(TaskRecord):
                 )
             last = number.end
         return self
+
+
+def _pieces(text: str, numbers: Sequence[NumberDecision]) -> Iterator[tuple[str, int | None]]:
+    """The text cut at its numbers, nothing left out, and the place of each in `numbers`."""
+    end = 0
+    for place, number in enumerate(numbers):
+        yield text[end : number.start], None
+        yield text[number.start : number.end], place
+        end = number.end
+    yield text[end:], None
+
+
+def marked_html(text: str, numbers: Sequence[NumberDecision], gated: bool = True, forced: Container[int] = ()) -> str:
+    """`text` as HTML, escaped, with every number marked by its gate: value, α as learnt, open or shut, and whether it
+    is one of those (by their place in `numbers`) that are `forced`; for notebooks, the playground and the report."""
+    parts = []
+    for piece, place in _pieces(text, numbers):
+        if place is None:
+            parts.append(escape(piece))
+            continue
+        number = numbers[place]
+        undecided = number.alpha is None
+        learnt = f"α {number.alpha:.3f} · " if gated and not undecided else ""
+        state = "open" if number.injected else "left alone" if undecided else "shut"
+        why = "" if undecided else ", forced" if place in forced else "" if gated else ", no gate"
+        parts.append(
+            f'<mark class="{"open" if number.injected else "shut"}" '
+            f'style="{_OPEN_STYLE if number.injected else _SHUT_STYLE}">{escape(piece)}'
+            f'<small style="display:inline; color:inherit; font-weight:normal"> = {number.value} · {learnt}{state}{why}'
+            "</small></mark>"
+        )
+    return f'<div style="white-space:pre-wrap; line-height:2.2">{"".join(parts)}</div>'
+
+
+def gate_view(text: str, numbers: Sequence[NumberDecision], gated: bool = True, forced: Container[int] = ()) -> str:
+    """`marked_html` with its legend."""
+    legend = LEGEND if numbers else "No number in the text."
+    return f"{marked_html(text, numbers, gated, forced)}<p><small>{legend}</small></p>"
+
+
+def marked_text(text: str, numbers: Sequence[NumberDecision]) -> Text:
+    """`text` for a terminal, with every number coloured by its gate: `[10]` injected, grey left alone."""
+    from rich.text import Text
+
+    shown = Text()
+    for piece, place in _pieces(text, numbers):
+        if place is None:
+            shown.append(piece)
+        elif numbers[place].injected:
+            shown.append(f"[{piece}]", "bold white on dark_green")  # not by colour alone
+        else:
+            shown.append(piece, "black on grey70")
+    return shown
+
+
+def decisions_table(numbers: Sequence[NumberDecision]) -> Table:
+    """Every number with its exact value, α = σ(z) and the decision, for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("number", "value", "α", "gate", title=None)
+    for number in numbers:
+        decision = "open: injected as a quantity" if number.injected else "closed: left alone as a name"
+        if number.alpha is None:
+            decision = "left alone: out of range, or its token has a later one"
+        alpha = "–" if number.alpha is None else f"{number.alpha:.3f}"
+        table.add_row(Text(number.text), str(number.value), alpha, decision)
+    if not numbers:
+        table.add_row("–", "–", "–", "no number in the text")
+    return table

@@ -68,11 +68,6 @@ def leader(shares: Iterable[Estimate | None]) -> float | None:
     return max(values) if len(values) > 1 else None
 
 
-def measures(caption: str, rows: Iterable[tuple[str, Cell]]) -> Table:
-    """One row a measure."""
-    return Table(caption, ("Measure", "Value"), tuple((Cell(name), value) for name, value in rows), label_columns=1)
-
-
 class Fitted(NamedTuple):
     """A table for the terminal, by rich: one that is too wide stands in blocks of columns, one beneath the other."""
 

@@ -1,6 +1,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from ani.data.arithmetic import ArithmeticProblem
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.arithmetic import PAPER_DIGITS, Arithmetic, ArithmeticAnswer
 from ani.results.files import Run
+from ani.results.sections import Lines
 from tests.answers import answers_of
 from tests.tokenizers import ALL
 
@@ -150,4 +151,5 @@ def test_additions_are_told_by_carry_chain() -> None:
     assert operation.text == "+" and [cell.details[-1] for cell in cells] == ["n = 12", *["n = 4"] * 3]
     assert [cell.text for cell in cells[1:]] == [f"{exact[chain] / 4:.1%}" for chain in (0, 2, 3)]
     section = Arithmetic.section(records, Run())
-    assert section.figures[-1].chart.runs["model"].keys() == {0, 2, 3}
+    (line,) = cast(Lines, section.figures[-1].chart).panels[""]
+    assert line.name == "model" and [places for places, _ in line.points] == [0, 2, 3]

@@ -78,7 +78,7 @@ def test_what_is_inspected_is_what_inspect_says(attached: TransformersBackend) -
     task = Inspected(texts=[TEXT, "No number"])
     record, empty = answers_of(task, attached, task.questions(seed=0))
     assert record.text == TEXT
-    assert [(number.text, number.value) for number in record.numbers] == [("505", "505"), ("1,234", "1234")]
+    assert [(number.text, number.value) for number in record.numbers] == [("505", 505), ("1,234", 1234)]
     for number, decision in zip(record.numbers, ani.inspect(attached.model, attached.tokenizer, TEXT), strict=True):
         assert TEXT[number.start : number.end] == number.text == decision.text
         assert (number.alpha, number.injected) == (decision.alpha, decision.injected)
@@ -88,9 +88,9 @@ def test_what_is_inspected_is_what_inspect_says(attached: TransformersBackend) -
 
 def test_a_tokenizer_that_changes_numbers_is_refused(attached: TransformersBackend) -> None:
     changing = TransformersBackend(attached.model, copy.deepcopy(attached.tokenizer))
-    assert [decision.value for decision in changing.decide_roles("It is 10² m, or 5")] == ["10", "5"]
+    assert [decision.value for decision in changing.decide_roles("It is 10² m, or 5")] == [10, 5]
     changing.tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
-    assert [decision.value for decision in changing.decide_roles("It is 10 m")] == ["10"]
+    assert [decision.value for decision in changing.decide_roles("It is 10 m")] == [10]
     turned = "turns the numbers ['10', '5'] … into ['102', '5']"
     refused(lambda: changing.decide_roles("It is 10² m, or 5"), turned)
 

@@ -9,6 +9,7 @@ from ani.injection.attach import ani_module, number_locator
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
 from ani.results.files import Run
+from ani.results.sections import Bars
 from tests.answers import answers_of
 from tests.tiny import attached, pair
 
@@ -128,7 +129,7 @@ def test_a_comparison_has_a_row_a_run_and_the_page_the_follow_rate() -> None:
     assert rows["sums, follow rate", "ani"].details[1:] == ("n = 2 × 2 seeds", "seeds 50.0–100.0")
     section = Reading.section([*base, *ours], Run())
     assert [headline.name for headline in section.headlines] == ["Reading, sums, follow rate"]
-    assert section.figures[0].chart.bars["sums, follow rate, ani"].value == 0.75
+    assert cast(Bars, section.figures[0].chart).bars["sums, follow rate, ani"].value == 0.75
     assert Reading.section(base, Run()).figures == ()
 
 

@@ -14,7 +14,7 @@ from ani.evaluation.scored import Scored, accuracies, answers_to, first_number
 from ani.evaluation.task import Answers, Pairs
 from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, grouped, scores
-from ani.results.sections import Curves, Figure, Section, headline
+from ani.results.sections import Figure, Section, headline, shares_over
 from ani.results.tables import Cell, Table
 from ani.settings import Section as Settings
 from ani.settings import validated
@@ -179,10 +179,10 @@ class Arithmetic(Scored):
         figures = []
         for operation in dict.fromkeys(row.task for row in rows):
             runs = {row.run: row.parts for row in rows if row.task == operation}
-            curves = Curves("digits", "Share of exact answers by number of digits", runs, run.baseline)
+            curves = shares_over("digits", "Share of exact answers by number of digits", runs, run.baseline)
             figures.append(Figure(f"{cls.what}, {operation}", curves))
         if chained := {row.run: row.parts for row in cls.chains(records)}:
-            curves = Curves("places", "Share of exact additions by carry chain", chained, run.baseline)
+            curves = shares_over("places", "Share of exact additions by carry chain", chained, run.baseline)
             figures.append(Figure("Exact additions by the places through which a carry travels", curves))
         headlines = []
         for row in rows if len(rows) <= HEADLINES else ():

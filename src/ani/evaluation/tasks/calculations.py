@@ -19,7 +19,7 @@ from ani.evaluation.task import Answers
 from ani.numbers.calculations import number_behind, remainder
 from ani.results.files import Integer, Probability, Run
 from ani.results.scores import ONE_MODEL, Difference, Score, by_seed, differences, grouped, scores
-from ani.results.sections import Curves, Figure, Section, headline
+from ani.results.sections import Figure, Section, headline, shares_over
 from ani.results.statistics import Estimate, grouped_share, mean_of_two, share_facts
 from ani.results.tables import Cell, Table, percent
 
@@ -168,7 +168,7 @@ class Calculations(Scored):
             for name, found in {**shares, "Calculations told apart": _told_apart(records)}.items():
                 if found:
                     headlines.append(headline(name, found))
-        curves = Curves(
+        curves = shares_over(
             "digits", "Share of exact results", {name: row.parts for name, row in everything.items()}, run.baseline
         )
         return shown._replace(

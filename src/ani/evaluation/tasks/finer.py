@@ -130,7 +130,7 @@ class Finer(GateTask, Measured):
             for number in numbers:
                 facts: dict[str, Any] = {"injected": False, "rewritten": True}
                 if by_start:
-                    facts = by_start[number.start].model_dump(include={"value", "alpha", "injected"})
+                    facts = by_start[number.start].model_dump(mode="json", include={"value", "alpha", "injected"})
                 facts |= number._asdict()
                 records.append(TaggedDecision(run=ONE_MODEL, text=text, role=number.role, **facts))
             yield place, records

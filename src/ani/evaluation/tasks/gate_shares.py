@@ -13,7 +13,7 @@ from ani.errors import InputError
 from ani.evaluation.backend import Backend
 from ani.evaluation.benchmarks.data import BENCHMARKS, READERS
 from ani.evaluation.task import Answers, GateTask
-from ani.results.decisions import DecidedNumber
+from ani.results.decisions import NumberDecision
 from ani.results.files import Run
 from ani.results.scores import ONE_MODEL, TaskRecord, grouped
 from ani.results.sections import Bars, Figure, Section
@@ -31,7 +31,7 @@ class GatedText(TaskRecord):
     source: str
     group: str | None = None
     text: str | None = None
-    numbers: tuple[DecidedNumber, ...]
+    numbers: tuple[NumberDecision, ...]
 
 
 class GateText(NamedTuple):

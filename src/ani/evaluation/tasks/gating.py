@@ -8,12 +8,12 @@ from pydantic import Field
 
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences
 from ani.evaluation.backend import Backend
-from ani.evaluation.task import Answers, GateTask
+from ani.evaluation.task import Answers, GateTask, Measured
 from ani.results.files import Integer, Probability, Run
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
 from ani.results.sections import Figure, Histogram, Section, headline
 from ani.results.statistics import Estimate, mean_of_two, mean_share, share_facts
-from ani.results.tables import MISSING, Cell, Table, measures, percent
+from ani.results.tables import MISSING, Cell, Table, count, percent
 
 
 class GateDecision(TaskRecord):
@@ -26,7 +26,7 @@ class GateDecision(TaskRecord):
     value: str | None = None
     role: Role
     alpha: Probability | None = None
-    """σ(z); None where the number got nothing (`DecidedNumber.alpha`)."""
+    """σ(z); None where the number got nothing (`NumberDecision.alpha`)."""
     injected: bool
     domain: str | None = None
 
@@ -58,7 +58,7 @@ class Separation(NamedTuple):
         return mean_of_two(self.nominal_closed, self.quantitative_open)
 
 
-class Gating(GateTask):
+class Gating(GateTask, Measured):
     """Held-out sentences whose numbers have known roles; for models with a gate."""
 
     name = "gating"
@@ -68,6 +68,7 @@ class Gating(GateTask):
         "leave it closed. Intervals take numbers as independent, which those of one sentence, or of sentences made "
         "from one template, are not quite."
     )
+    caption = "How well the gate tells the roles apart, with 95% intervals"
     unit = "sentences"
     record = GateDecision
     gates_numbers = True
@@ -82,7 +83,7 @@ class Gating(GateTask):
         """A record for each number. Raises InputError as `Backend.decide_roles`."""
         for place, (text, roles, _, domain, _) in enumerate(questions):
             numbers = zip(backend.decide_roles(text, self.before), roles, strict=True)
-            decided = [{**found.model_dump(exclude={"text"}), "role": role} for found, role in numbers]
+            decided = [{**found.model_dump(mode="json", exclude={"text"}), "role": role} for found, role in numbers]
             yield place, [GateDecision(run=ONE_MODEL, text=text, domain=domain, **facts) for facts in decided]
 
     @classmethod
@@ -91,8 +92,23 @@ class Gating(GateTask):
         return {"nominal": share_facts(found.nominal_closed), "quantitative": share_facts(found.quantitative_open)}
 
     @classmethod
+    def measures(cls, records: Sequence[GateDecision]) -> dict[str, tuple[str, Estimate | None]]:
+        found = separation(*by_seed(records[0].run, records))
+        return {
+            "nominal": ("Nominal numbers left alone (gate closed)", found.nominal_closed),
+            "quantitative": ("Quantitative numbers injected (gate open)", found.quantitative_open),
+            "balanced_accuracy": ("Balanced accuracy", found.balanced_accuracy),
+        }
+
+    @classmethod
     def tables(cls, records: Sequence[GateDecision], baseline: str | None = None) -> list[Table]:
-        return [_by_run(records)] if _is_comparison(records) else [_of_one(separation(records))]
+        (table,) = super().tables(records, baseline)
+        found = [(each.auc, each.balanced_accuracy) for each in separations(records).values()]
+        cells = [
+            Cell(MISSING) if auc is None or balanced is None else Cell(f"{auc:.3f}", (count(balanced),))
+            for auc, balanced in found
+        ]
+        return [table._replace(rows=(*table.rows, (Cell("AUC of α"), *cells)))]
 
     @classmethod
     def section(cls, records: Sequence[GateDecision], run: Run) -> Section:
@@ -146,19 +162,6 @@ def _is_comparison(records: Sequence[GateDecision]) -> bool:
     return any(record.run != ONE_MODEL for record in records)
 
 
-def _of_one(found: Separation) -> Table:
-    numbers = sum(each.cases for each in found[:2] if isinstance(each, Estimate))
-    rows = [
-        ("Nominal numbers left alone (gate closed)", percent(found.nominal_closed)),
-        ("Quantitative numbers injected (gate open)", percent(found.quantitative_open)),
-    ]
-    if (balanced := found.balanced_accuracy) is not None:
-        rows.append(("Balanced accuracy", percent(balanced)))
-    if found.auc is not None:
-        rows.append(("AUC of α", Cell(f"{found.auc:.3f}", (f"n = {numbers}",))))
-    return measures("How well the gate tells the roles apart, with 95% intervals", rows)
-
-
 def _by_domain(domains: dict[str, list[GateDecision]]) -> Table:
     found = {domain: separation(domains[domain]) for domain in sorted(domains)}
     return Table(
@@ -166,24 +169,6 @@ def _by_domain(domains: dict[str, list[GateDecision]]) -> Table:
         ("Domain", "Nominal closed", "Quantitative open"),
         tuple(
             (Cell(name), percent(each.nominal_closed), percent(each.quantitative_open)) for name, each in found.items()
-        ),
-        label_columns=1,
-    )
-
-
-def _by_run(records: Sequence[GateDecision]) -> Table:
-    return Table(
-        "How well the gates tell the roles apart, with 95% intervals",
-        ("Run", "Nominal closed", "Quantitative open", "Balanced accuracy", "AUC of α"),
-        tuple(
-            (
-                Cell(run),
-                percent(found.nominal_closed),
-                percent(found.quantitative_open),
-                percent(found.balanced_accuracy, counted=False),
-                Cell(MISSING if found.auc is None else f"{found.auc:.3f}"),
-            )
-            for run, found in separations(records).items()
         ),
         label_columns=1,
     )

@@ -1,26 +1,17 @@
-"""Sentences with the gate of every number, to be looked at on a terminal or on the page; judges nothing."""
-
-from __future__ import annotations
+"""Sentences with the gate of every number, to be looked at on the page; judges nothing."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Task
-from ani.results.decisions import DecidedText
+from ani.results.decisions import LEGEND, DecidedText
 from ani.results.files import Run
 from ani.results.scores import ONE_MODEL
 from ani.results.sections import Section
 from ani.results.tables import Table
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-OPEN_STYLE = "bold white on dark_green"
-CLOSED_STYLE = "black on grey70"
 
 
 class Inspected(Task):
@@ -28,10 +19,7 @@ class Inspected(Task):
 
     name = "inspected"
     title = "Inspected sentences"
-    note = (
-        "Every number of a sentence with its gate: ● underlined, open (the number's features are injected); ○ "
-        "dashed, closed (left alone)."
-    )
+    note = f"Every number of a sentence with its value, α and gate. {LEGEND}"
     unit = "sentences"
     record = DecidedText
     needs_gate = True
@@ -57,34 +45,3 @@ class Inspected(Task):
     @classmethod
     def section(cls, records: Sequence[DecidedText], run: Run) -> Section:
         return super().section(records, run)._replace(sentences=tuple(records))
-
-
-def marked_text(decided: DecidedText) -> Text:
-    """The sentence with every number coloured by its gate: `[10]` injected, grey left alone."""
-    from rich.text import Text
-
-    text, end = Text(), 0
-    for number in decided.numbers:
-        text.append(decided.text[end : number.start])
-        # Not by colour alone: an open gate also gets brackets.
-        shown = f"[{number.text}]" if number.injected else number.text
-        text.append(shown, OPEN_STYLE if number.injected else CLOSED_STYLE)
-        end = number.end
-    text.append(decided.text[end:])
-    return text
-
-
-def inspection_table(decided: DecidedText) -> RichTable:
-    """Every number with its exact value, α = σ(z) and the decision."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = RichTable("number", "value", "α", "gate", title=None)
-    for number in decided.numbers:
-        decision = "open: injected as a quantity" if number.injected else "closed: left alone as a name"
-        if number.alpha is None:
-            decision = "left alone: out of range, or its token has a later one"
-        table.add_row(Text(number.text), number.value, "–" if number.alpha is None else f"{number.alpha:.3f}", decision)
-    if not decided.numbers:
-        table.add_row("–", "–", "–", "no number in the text")
-    return table

@@ -63,7 +63,7 @@ class RoutedNumber(Record):
     role: Role
     """Traps are nominal, operands quantitative."""
     alpha: Probability | None = None
-    """σ(z); None where the number got nothing (`DecidedNumber.alpha`), and without a gate."""
+    """σ(z); None where the number got nothing (`NumberDecision.alpha`), and without a gate."""
     injected: bool | None = None
     """None without a gate."""
     passed: bool | None = None
