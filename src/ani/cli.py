@@ -309,8 +309,9 @@ def evaluate(
         typer.Option("--batch-size", min=1, help="Default: the task's; of benchmarks 64 on a GPU, 8 on a CPU."),
     ] = None,
     forced: Annotated[
-        bool, typer.Option("--forced", help="Have decoding write exact results after written calculations.")
-    ] = False,
+        Literal["results", "values"] | None,
+        typer.Option("--forced", help="Have decoding write exact results behind equals signs, or all pending values."),
+    ] = None,
     chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     backend: Annotated[
@@ -340,7 +341,8 @@ def evaluate(
         chat=chat,
     )
     need_one_process("eval")
-    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, forced).resolved(asked, out)
+    decoding = {"results": "forced", "values": "forced-values"}[forced] if forced else None
+    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, decoding).resolved(asked, out)
     with terminal.resumable("start the same command again"), only_process_in(out):
         try:
             shown = console_for(as_json)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList
 
 from ani import InputError
-from ani.injection.forced import ForcedResults
+from ani.injection.forced import ForcedResults, ForcedValues
 from ani.numbers.calculations import number_behind, remainder
 from tests.properties import examples
 from tests.tiny import FAMILIES, pair
@@ -116,3 +116,37 @@ def test_a_tokenizer_that_cannot_write_results_is_refused() -> None:
         patch.setattr(tokenizer, "get_vocab", lambda: vocabulary)
         with pytest.raises(InputError, match="has no token '8': results can't be written in it"):
             ForcedResults(tokenizer)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("What is 123456 * 654321? It is", "80779853376"),
+        ("3 - 10 =", "-7"),
+        ("1 / 3 = 0.", "33333"),
+        ("No sum, 505. It is", None),
+    ],
+)
+def test_pending_values_are_written_where_the_model_begins_a_number(family: str, text: str, due: str | None) -> None:
+    model, tokenizer = pair(family)
+    forced = ForcedValues(tokenizer)
+    digit, word = (tokenizer(each, add_special_tokens=False)["input_ids"][-1] for each in ("5", " word"))
+
+    def preferring(token: int) -> torch.Tensor:
+        scores = torch.zeros(1, model.config.vocab_size)
+        scores[0, token] = 9.0
+        return scores
+
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    assert torch.equal(forced(ids, preferring(word)), preferring(word))
+    if due is None:
+        assert torch.equal(forced(ids, preferring(digit)), preferring(digit))
+        return
+    written = ""
+    while len(written) < len(due):
+        ids = torch.cat([ids, forced(ids, preferring(digit)).argmax(-1, keepdim=True)], dim=1)
+        written = forced.locator.scanner.text(ids[0].tolist()).rpartition(text)[2].strip()
+    assert written == due
+    if text.endswith("="):
+        assert forced(ids, preferring(digit))[0, digit] == -torch.inf

@@ -236,9 +236,9 @@ def refuse_another_model(out: Path, model: Mapping[str, Any]) -> None:
         model.get("model"),
         model.get("adapter"),
         model.get("backend", Run().backend),
-        model.get("forced", False),
+        model.get("forced"),
     ):
-        forced = ", with results forced" * run.forced
+        forced = f", {run.forced}" if run.forced else ""
         raise InputError(
             f"{out} holds results of the model {run.model}, adapter {run.adapter}, by {run.backend}{forced}; name "
             "another output, or remove it"

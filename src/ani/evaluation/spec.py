@@ -18,7 +18,7 @@ from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.hardware import default_dtype
 from ani.injection.adapter import SHIPPED, adapter_base, adapter_digest, adapter_method, adapter_settings, load_adapter
 from ani.injection.attach import has_gate
-from ani.injection.methods import METHODS, Method
+from ani.injection.methods import METHODS, Method, MethodName
 from ani.models import (
     EMBEDDED,
     DTypeName,
@@ -45,8 +45,8 @@ class ModelSpec(NamedTuple):
     backend: str = "transformers"
     """`transformers` or `vllm`; `auto` until it is `resolved`."""
     batch_size: int | None = None
-    forced: bool = False
-    """Whether exact results are forced, as by the method `forced`."""
+    forced: MethodName | None = None
+    """The method whose decoding writes results or values, `forced` or `forced-values`."""
     dtype: DTypeName = "auto"
     """For transformers, and so `quantization`."""
     quantization: Quantization = "none"
@@ -91,7 +91,7 @@ class ModelSpec(NamedTuple):
         """
         method = self._method() or METHODS["ani"]
         if self.forced:
-            method = method._replace(decoding=METHODS["forced"].decoding)
+            method = method._replace(decoding=METHODS[self.forced].decoding)
         if self.backend == "vllm":
             name = self.model
             if self.adapter is not None:
@@ -125,7 +125,7 @@ class ModelSpec(NamedTuple):
             "adapter": self.adapter,
             "backend": self.backend,
             "fingerprint": hashlib.sha256(repr(identity).encode()).hexdigest(),
-            **({"forced": True} if self.forced else {}),
+            **({"forced": self.forced} if self.forced else {}),
         }
 
     def _method(self) -> Method | None:

@@ -1,6 +1,7 @@
 """Exact results without a module: decoding is made to write them; knows nothing about hidden states.
 
-What a user would otherwise do, and so the rival of `values: results`. Nothing is trained, and nothing can say no.
+What a user would otherwise do, and so the rival of `values: results` and `pending`. Nothing is trained, and nothing can
+say no.
 """
 
 from collections import defaultdict
@@ -10,6 +11,8 @@ import torch
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from ani.errors import InputError
+from ani.injection.config import AniConfig
+from ani.injection.locate import NumberLocator
 from ani.numbers import NumberScanner
 from ani.numbers.calculations import MAX_WRITING, WRITING, Calculation
 
@@ -88,6 +91,53 @@ class ForcedResults(LogitsProcessor):
             if calculation.upcoming(written + text) is not None
             for token in tokens
         ]
+
+
+class ForcedValues(LogitsProcessor):
+    """Writes every pending value (`ani.values.pending`) in place of the next number that the model begins:
+
+        model.generate(**inputs, logits_processor=[ForcedValues(tokenizer)])
+
+    Where a value is pending and the most likely token begins a number, or some of the value is written, only tokens
+    that go on with it are left; at its end those that would go on with the number are not. A number that goes on for
+    ever ends where the model ends it. Elsewhere scores stay as they are, bit for bit.
+
+    Args:
+        tokenizer: As for `NumberScanner`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.locator = NumberLocator(tokenizer, AniConfig(layer=0, values="pending"))
+        self._tokens: dict[str, list[int]] = defaultdict(list)  # by text, without a blank before it
+        for token in tokenizer.get_vocab().values():
+            text = self.locator.scanner.text([token])
+            if text and not set(text.removeprefix(" ")) - {*_SYMBOLS} and text != " ":
+                self._tokens[text].append(token)
+        self._numeric = {token for tokens in self._tokens.values() for token in tokens}
+        self._longest = max(map(len, self._tokens), default=1)
+        self._goes_on = [each for text, tokens in self._tokens.items() if text[0].isdigit() for each in tokens]
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Scores (rows, vocabulary) of the next token after `input_ids` (rows, length)."""
+        scores = cast(torch.FloatTensor, scores.clone())
+        for ids, row in zip(input_ids.tolist(), scores, strict=True):
+            last = len(ids) - 1
+            pending = self.locator.pending(ids, start=last).get(last)
+            begins = int(row.argmax()) in self._numeric
+            if pending is None or not (pending.written or begins):
+                continue
+            digits = pending.next(self._longest)
+            if not digits[0].character:
+                row[self._goes_on] = -torch.inf
+            elif begins or not digits[0].endless:
+                due = "".join(digit.character for digit in digits)
+                blanks = ("",) if pending.written else ("", " ")
+                beginnings = (blank + due[:length] for blank in blanks for length in range(1, len(due) + 1))
+                allowed = [token for text in beginnings for token in self._tokens.get(text, ())]
+                chosen = row[allowed]
+                row.fill_(-torch.inf)
+                row[allowed] = chosen
+        return scores
 
 
 def _symbols(text: str) -> str:

@@ -16,6 +16,7 @@ token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer
 | `static-additive` | h ← h + e | layer l, terminal token | its additive sibling, ours |
 | `digitwise-gated` | h ← h + α·e | layer l, every token of the number | the paper, "Ablation": Digit-wise Injection |
 | `forced` | decoding writes the results of written calculations | no training | ours (`ani.injection.forced`) |
+| `forced-values` | decoding writes pending values where the model begins a number | no training | ours |
 
 `reference`, the tables' first row, is the model with nothing attached or trained; a comparison always has it.
 
@@ -76,6 +77,12 @@ class Method(NamedTuple):
 _SUBSTITUTED = {"layer": 0, "policy": "terminal", "scope": "prompt", "gate": "open", "combine": "substitute"}
 
 
+def _forced_values(tokenizer: PreTrainedTokenizerBase) -> LogitsProcessor:
+    from ani.injection.forced import ForcedValues
+
+    return ForcedValues(tokenizer)
+
+
 def _forced_results(tokenizer: PreTrainedTokenizerBase) -> LogitsProcessor:
     from ani.injection.forced import ForcedResults
 
@@ -94,6 +101,7 @@ METHODS: dict[MethodName, Method] = {
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
     "forced": Method(None, decoding=_forced_results),
+    "forced-values": Method(None, decoding=_forced_values),
 }
 """Every method by its name (the module's docstring says what each is); open to one's own."""
 

@@ -52,8 +52,8 @@ class Run(Record):
     policy: str | None = None
     adapter: str | None = None
     backend: str = "transformers"
-    forced: bool = False
-    """Whether decoding wrote exact results after written calculations (`ani eval --forced`)."""
+    forced: str | None = None
+    """The method whose decoding wrote results or values, whatever the model said (`ani eval --forced`)."""
     commit: str | None = None
     command: str | None = None
     date: str | None = None

@@ -52,7 +52,8 @@ def _carry_out(run: SweepRun, plan: Plan, console: Console) -> None:
         _train(run, plan, console)
         missing = run.missing(plan.tasks)
         adapter = None if run.seed is None else str(run.training / ADAPTER)
-        forced, recipe = run.method.decoding is not None, run.recipe
+        recipe = run.recipe
+        forced = recipe.method if run.method.decoding is not None else None
         # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
         own = ModelSpec(recipe.model, adapter, forced=forced, dtype=recipe.dtype, quantization=recipe.quantization)
         _ask(run, [each for each in missing if not asks_merged(each.task, plan.backend)], own, console)
