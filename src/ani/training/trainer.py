@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import Sampler
-from transformers import PreTrainedTokenizerBase, SchedulerType
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, SchedulerType
 from transformers.trainer_callback import PrinterCallback
 
 from ani.data.collator import IGNORED
@@ -23,6 +23,28 @@ SATURATED = 6.0
 """|z| beyond which σ'(z) < 0.0025: a gate that gets hardly any gradient."""
 UNMOVED = 0.01
 """RMS of e, in units of the hidden state's, below which W_P has taught the model nothing yet."""
+
+
+def adamw(model: torch.nn.Module, learning_rate: float, module_learning_rate: float) -> torch.optim.Optimizer:
+    """The optimizer of all that is trained: LoRA at one rate, the ANI module at its own."""
+    ours = list(ani_module(model).parameters()) if is_attached(model) else []
+    module = {id(parameter) for parameter in ours}
+    lora = [p for p in model.parameters() if p.requires_grad and id(p) not in module]
+    groups: list[dict[str, Any]] = [
+        {"params": lora, "lr": learning_rate},  # first: its rate is the one that the Trainer logs
+        {"params": ours, "lr": module_learning_rate},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+
+
+def learnt_logits(model: PreTrainedModel, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What has a forward pass compute the logits alone that are learnt from: the head is a fifth of a small model's
+    work. `labels` are (B, T), with −100 where nothing is learnt. Empty for a model that computes all of them."""
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        return {}
+    following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    columns = (following != IGNORED).any(dim=0).nonzero().squeeze(1)
+    return {"logits_to_keep": columns, "shift_labels": following[:, columns]}
 
 
 class AniTrainer(ResumableTrainer):
@@ -50,7 +72,6 @@ class AniTrainer(ResumableTrainer):
         self.module_learning_rate = module_learning_rate
         self.decay = decay
         self.on_log = on_log
-        self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(self.model).forward).parameters
         self._number_totals: tuple[int, ...] = (0, 0)
         self._tokens = 0
         self._sums: dict[str, tuple[float, int]] = {}
@@ -58,14 +79,7 @@ class AniTrainer(ResumableTrainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            ours = list(ani_module(self.model).parameters()) if is_attached(self.model) else []
-            module = {id(parameter) for parameter in ours}
-            lora = [p for p in self.model.parameters() if p.requires_grad and id(p) not in module]
-            groups = [
-                {"params": lora, "lr": self.args.learning_rate},  # first: its rate is the one that the Trainer logs
-                {"params": ours, "lr": self.module_learning_rate},
-            ]
-            self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+            self.optimizer = adamw(self.model, self.args.learning_rate, self.module_learning_rate)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
@@ -91,11 +105,7 @@ class AniTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        if self._keeps_logits:
-            # The head is a fifth of a small model's work, and only the response's logits are learnt from.
-            following = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
-            columns = (following != IGNORED).any(dim=0).nonzero().squeeze(1)
-            inputs = {**inputs, "logits_to_keep": columns, "shift_labels": following[:, columns]}
+        inputs = {**inputs, **learnt_logits(base_model(self.model), inputs["labels"])}
         # Where the Trainer divides by the labels of the whole step, the module divides by its numbers.
         if num_items_in_batch is not None and "numbers" in inputs:
             inputs = {**inputs, "number_totals": self._number_totals}
