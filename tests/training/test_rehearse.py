@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import MistralConfig
 
 import ani
 from ani.data.collator import NumberCollator
@@ -99,7 +99,7 @@ def test_the_papers_models_have_their_published_sizes(tiny_recipe: Write, name: 
 
 
 def of_another_shape_on_the_hub() -> None:
-    config = LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    config = MistralConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=2, sliding_window=16)
     rehearse_module.load_config = lambda name: config
 
 
@@ -107,7 +107,7 @@ def test_a_config_that_can_be_read_wins(tiny_recipe: Write) -> None:
     recipe = load_recipe(tiny_recipe(model="Qwen/Qwen3-8B", lora=None))
     found = in_fresh_process(partial(planted, of_another_shape_on_the_hub), recipe)
     assert not found.published_shape and not found.faults
-    assert found.model == "Qwen/Qwen3-8B: llama, 2 layers of width 64" and found.parameters["lora"] == 0
+    assert found.model == "Qwen/Qwen3-8B: mistral, 2 layers of width 64" and found.parameters["lora"] == 0
 
 
 # --- against a training step on this machine ---

@@ -58,7 +58,10 @@ def register() -> None:
 
     def made(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, **given: Any) -> torch.Tensor:
         if device is None or torch.device(device).type == "cpu":
-            return tensor(data, dtype=dtype, **given)
+            found = tensor(data, dtype=dtype, **given)
+            if isinstance(found, FakeTensor):
+                found.constant = None  # which torch would move to the device
+            return found
         with _disable_current_modes():
             found = tensor(data, dtype=dtype, **given)
         return cast(torch.Tensor, fake(found))

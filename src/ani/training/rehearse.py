@@ -97,7 +97,7 @@ def rehearse(recipe: Recipe) -> Rehearsal:
 def in_fresh_process(function: Callable[[Recipe], Rehearsal], recipe: Recipe) -> Rehearsal:
     """Call a function in a process that has imported this module and done nothing else: some seconds the first time."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, "__main__"])
     with ProcessPoolExecutor(1, context) as pool:
         return pool.submit(function, recipe).result()
 
