@@ -1,4 +1,4 @@
-"""A CUDA card: QLoRA steps of the Qwen3-8B shape with ANI and without, and the memory that the dry run predicts.
+"""A CUDA card: QLoRA steps of the Qwen3-8B shape with ANI and without, and the memory that `ani rehearse` finds.
 
 The weights are random and made here, one matrix at a time, so that neither a hub nor 16 GB of float weights are needed.
 The rest is recipes/paper/train.yaml (NF4, LoRA r 64, batch 1, 4,096 tokens, gradient checkpointing), without its
@@ -32,7 +32,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import _paired
 import torch
-from peft import get_peft_model
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -43,17 +42,15 @@ from transformers import (
     TrainerCallback,
 )
 
-from ani.data.arithmetic import arithmetic_problems
-from ani.data.collator import NumberCollator, TokenizedExample
+from ani.data.collator import NumberCollator
 from ani.hardware import default_dtype
-from ani.injection.attach import attach, number_locator
-from ani.injection.locate import UNKNOWN_ROLE
+from ani.injection.attach import number_locator
 from ani.models import load_tokenizer
 from ani.probing.selection import PUBLISHED
-from ani.training.dry_run import dry_run
 from ani.training.examples import Examples
 from ani.training.recipe import Recipe, load_recipe
-from ani.training.run import lora_config, paper_layer, training_arguments
+from ani.training.rehearse import full_row, rehearse
+from ani.training.run import paper_layer, training_arguments, with_adapter
 from ani.training.trainer import AniTrainer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "paper" / "train.yaml"
@@ -92,12 +89,14 @@ def main() -> None:
     shape = PUBLISHED["Qwen/Qwen3-8B"] | (TINY if arguments.tiny else {})
     config = AutoConfig.for_model(**shape)
     with tempfile.TemporaryDirectory() as folder:
-        config.save_pretrained(folder)  # for the dry run
+        for part in (config, tokenizer):  # for the rehearsal
+            part.save_pretrained(folder)
         overrides = [f"model={folder}", f"output={folder}/run", f"training.steps={arguments.steps + WARMUP + 1}"]
         overrides += ["data=[{kind: arithmetic, count: 1}]", "training.gradient_accumulation=1"]
         overrides += ["ani.layer=1", "training.max_length=64"] if arguments.tiny else []
+        rehearsed = rehearse(load_recipe(RECIPE, overrides))
+        assert not rehearsed.faults, rehearsed.faults
         found = {method: measured(method, overrides, config, tokenizer) for method in ("sft", "ani")}
-        plan = dry_run(load_recipe(RECIPE, overrides))
     card = torch.cuda.get_device_name() if cuda else "CPU"
     name = "tiny" if arguments.tiny else "Qwen3-8B's shape"
     rows = _paired.table(f"{card}, {datetime.date.today()}: QLoRA steps, {name}")
@@ -108,9 +107,10 @@ def main() -> None:
             _paired.add(rows, f"GiB of memory at most, {what}", [peak / 2**30])
     sft, with_ani = (statistics.median(found[method][0]) for method in ("sft", "ani"))
     _paired.add(rows, "step time ANI / SFT, one after the other", [with_ani / sft], "" if arguments.tiny else "≤ 1.02")
-    _paired.add(rows, "GiB of memory that the dry run predicts, with ANI", [plan.memory.total / 2**30])
+    rehearsed_peak = max(phase.peak for phase in rehearsed.phases)
+    _paired.add(rows, "GiB of memory that the rehearsal finds, with ANI", [rehearsed_peak / 2**30])
     if cuda:
-        _paired.add(rows, "memory measured / predicted, with ANI", [found["ani"][1] / plan.memory.total])
+        _paired.add(rows, "memory measured / rehearsed, with ANI", [found["ani"][1] / rehearsed_peak])
     _paired.show(rows)
 
 
@@ -125,7 +125,7 @@ def measured(
         torch.cuda.reset_peak_memory_stats()
     model = prepared(recipe, config, tokenizer)
     locator = number_locator(model) if recipe.ani is not None else None
-    rows = [row(tokenizer, recipe.training.max_length, seed) for seed in range(8)]
+    rows = [full_row(tokenizer, recipe.training.max_length, seed) for seed in range(8)]
     collator = NumberCollator(tokenizer, locator)
     settings = training_arguments(recipe)
     settings.save_strategy = "no"
@@ -149,13 +149,10 @@ def prepared(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedToke
     torch.manual_seed(recipe.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = random_nf4(config, device, default_dtype(device.type))
-    assert recipe.lora is not None
-    model: Any = get_peft_model(base.requires_grad_(False), lora_config(recipe.lora))
-    if recipe.ani is not None:
-        layer = recipe.ani.layer
-        layer = paper_layer(recipe.model, config) if isinstance(layer, str) else layer
-        attach(model, tokenizer, recipe.ani.model_copy(update={"layer": layer}).config())
-    return model
+    if recipe.ani is not None and isinstance(recipe.ani.layer, str):
+        layer = paper_layer(recipe.model, config)
+        recipe = recipe.model_copy(update={"ani": recipe.ani.model_copy(update={"layer": layer})})
+    return with_adapter(base, tokenizer, recipe)
 
 
 def random_nf4(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -184,14 +181,6 @@ def random_nf4(config: PreTrainedConfig, device: torch.device, dtype: torch.dtyp
     model.get_decoder().rotary_emb = type(rotary)(config=config).to(device)
     model.is_loaded_in_4bit = True  # PEFT asks
     return model.eval()
-
-
-def row(tokenizer: PreTrainedTokenizerBase, length: int, seed: int) -> TokenizedExample:
-    """Sums until `length` tokens are full; the first eighth of them is the prompt."""
-    problems = arithmetic_problems(length // 4, digits=(3, 6), split="train", seed=seed)
-    ids = tokenizer(" ".join(f"{problem.prompt} {problem.answer}." for problem in problems))["input_ids"][:length]
-    assert len(ids) == length
-    return TokenizedExample(ids, length // 8, [UNKNOWN_ROLE] * length)
 
 
 if __name__ == "__main__":

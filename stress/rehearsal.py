@@ -1,10 +1,14 @@
-"""The paper's recipes in miniature: every command of docs/reproduce.md, unchanged but for the size of models and data.
+"""The paper's recipes twice: at full size on fake tensors, and in miniature.
 
     python stress/rehearsal.py [--keep FOLDER]
+    python stress/rehearsal.py --full-size
 
-The models have their real names, tokenizers and templates, and as many layers; but they are narrow, and random. The
-data sets have the hub's columns, configurations and splits, and a few rows. Both are found as if the hub had been
-asked. Training takes 2 steps. What only a card can show is listed in docs/reproduce.md.
+At full size `ani rehearse` carries out a training step and an answer of every recipe.
+
+In miniature it is every command of docs/reproduce.md, unchanged but for the size of models and data. The models have
+their real names, tokenizers and templates, and as many layers; but they are narrow, and random. The data sets have the
+hub's columns, configurations and splits, and a few rows. Both are found as if the hub had been asked. Training takes 2
+steps. What only a card can show is listed in docs/reproduce.md.
 """
 
 import os
@@ -22,11 +26,12 @@ import multiprocessing
 import re
 import shlex
 import shutil
+import statistics
 import sys
 import time
 import zipfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +55,8 @@ from ani.results.files import TRAINING_LOG
 from ani.sweep import run as sweep
 from ani.sweep.plan import variant_recipes
 from ani.training.checkpoints import ADAPTER
+from ani.training.recipe import load_recipe
+from ani.training.rehearse import Rehearsal, rehearse
 from tests.json_lines import read_lines
 from tests.tiny import tiny
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
@@ -76,6 +83,32 @@ SHOWN = os.dup(1)
 """Where progress goes; what the commands say doesn't."""
 LAYERS_OF_8B = 32
 """layer-sensitivity.yaml goes up to 30."""
+
+
+# --- the recipes at full size -----------------------------------------------------------------------------------------
+
+
+def rehearse_all() -> None:
+    """Every variant of every recipe at full size, on fake tensors: a table, in Markdown. A fault ends it."""
+    known: dict[str, Future[Rehearsal]] = {}
+    print("| recipe | model | variants | seconds each | GiB at most | tokens a pass |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    with ThreadPoolExecutor(2) as pool:  # each in a process of its own
+        for name in ["train", *COMPARISONS]:
+            path = RECIPES / f"{name}.yaml"
+            variants = {"train": load_recipe(path)} if name == "train" else variant_recipes(path)
+            for recipe in variants.values():
+                if (same := recipe.model_dump_json(exclude={"output", "probe"})) not in known:
+                    known[same] = pool.submit(rehearse, recipe)
+            found = [known[each.model_dump_json(exclude={"output", "probe"})].result() for each in variants.values()]
+            for variant, each in zip(variants, found, strict=True):
+                if each.faults:
+                    raise RuntimeError(f"{name} {variant}: {each.faults[0]}")
+            seconds = statistics.mean(sum(phase.seconds for phase in each.phases) for each in found)
+            peak = max(phase.peak for each in found for phase in each.phases) / 2**30
+            tokens = recipe.training.batch_size * recipe.training.max_length
+            row = f"{name} | {recipe.model} | {len(found)} | {seconds:.0f} | {peak:.1f} | {tokens:,}"
+            print(f"| {row} |", flush=True)
 
 
 # --- the hub in small -------------------------------------------------------------------------------------------------
@@ -202,7 +235,6 @@ def lines() -> list[list[list[str]]]:
     train, cells = str(RECIPES / "train.yaml"), "runs/paper/main-results/runs"
     adapter, roles, shares = f"{cells}/ani/seed-0/training/adapter", "runs/paper/roles", "runs/paper/shares"
     of_8b = [
-        ["train", "--dry-run", train],
         *(command for name in OF_8B for command in comparison(name)),
         ["diff", f"{cells}/ani/seed-0", f"{cells}/sft/seed-0"],
         ["gate-shares", "gsm8k", "math", "mmlu", "--chat", "--adapter", adapter, "--limit", "3", "--out", shares],
@@ -226,13 +258,13 @@ def lines() -> list[list[list[str]]]:
 def comparison(name: str) -> list[list[str]]:
     """What a comparison needs, its tables, and its page again."""
     file = str(RECIPES / f"{name}.yaml")
-    return [["compare", "--dry-run", file], ["compare", file, *smaller(name)], ["report", f"runs/paper/{name}"]]
+    return [["compare", file, *smaller(name)], ["report", f"runs/paper/{name}"]]
 
 
 def served(name: str, folder: str, *changes: str) -> list[str]:
     """A comparison's command again, with its benchmarks answered by vLLM."""
     settings = [f"output=runs/paper/{folder}", "reuse=runs/paper", "backend=vllm", "baseline=null", *changes]
-    return [*comparison(name)[1], *settings]
+    return [*comparison(name)[0], *settings]
 
 
 def carry_out(line: list[list[str]]) -> None:
@@ -275,12 +307,15 @@ def check() -> None:
 
 
 def main() -> None:
-    """Make the hub, carry out the commands, check what they left."""
+    """Rehearse at full size; make the hub, carry out the commands, check what they left."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keep", type=Path, help="a folder for all that is made")
-    keep = parser.parse_args().keep
-    began = time.monotonic()
+    parser.add_argument("--full-size", action="store_true", help="only the recipes at full size, on fake tensors")
+    given, began = parser.parse_args(), time.monotonic()
     try:
+        rehearse_all()
+        if given.full_size:
+            return
         datasets.disable_progress_bars()
         (WORK / "work").mkdir()
         os.chdir(WORK / "work")
@@ -297,8 +332,8 @@ def main() -> None:
         check()
     finally:
         os.chdir(ROOT)
-        if keep is not None:
-            shutil.copytree(WORK, keep, dirs_exist_ok=True)
+        if given.keep is not None:
+            shutil.copytree(WORK, given.keep, dirs_exist_ok=True)
         shutil.rmtree(WORK)
     print(f"the paper's recipes, in miniature: {time.monotonic() - began:.0f} s")
 

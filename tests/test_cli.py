@@ -293,13 +293,15 @@ def test_diff(run: Run, tmp_path: Path) -> None:
     assert_refused(run("diff", one, one), "would be compared to itself")
 
 
-def test_a_dry_run_writes_nothing(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
+def test_a_rehearsal_writes_nothing(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
     recipe = tiny_recipe(data=[{"kind": "jsonl", "path": "[gone].jsonl"}])
     done = run("train", "--dry-run", recipe, "training.steps=5", code=0)
     assert "layer 1" in done.out and "[gone].jsonl" in done.out and "missing" in done.out
     assert "5 optimizer steps, 2,560 tokens and " in done.out
     done = run("train", "--dry-run", recipe, "training.steps=5", "--json")
-    assert json.loads(done.out)["memory"]["optimizer"] == 2 * json.loads(done.out)["memory"]["gradients"]
+    assert json.loads(done.out)["phases"][0]["name"] == "weights" and json.loads(done.out)["tokens"] == 2560
+    again = json.loads(run("rehearse", recipe, "training.steps=5", "--json", code=0).out)
+    assert {**again, "phases": []} == {**json.loads(done.out), "phases": []}
     assert not (tmp_path / "run").exists()
     assert_refused(run("train", "--dry-run", recipe, "ani.layer=9"), "layer=9 does not exist")
 

@@ -26,6 +26,7 @@ LINES = {
     "playground": f"--port {{port}} {OF_MODEL}",
     "probe": "--out run --model {model} --sentences 240 --layers 0,1",
     "train": "../recipe.yaml",
+    "rehearse": "../recipe.yaml",
     "compare": f"{DEMO} --dry-run 'overrides={json.dumps(SMALL.split())}'",
     "eval": f"--out run {OF_MODEL} --tasks reading,calculations,gating,gsm8k,mmlu,routing,finer --limit 1 "
     "--max-new-tokens 1 --data gsm8k={gsm8k} --data mmlu={mmlu} --data finer={finer}",

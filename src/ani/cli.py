@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -185,7 +186,7 @@ def train(
     overrides: Overrides = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory.")] = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Only print parameters, memory and data; loads no weights.")
+        bool, typer.Option("--dry-run", help="Only rehearse it, as ani rehearse does; loads no weights.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON for scripts.")] = False,
     processes: Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")] = 1,
@@ -210,15 +211,8 @@ def train(
         raise InputError("--fsdp takes --processes N; and --dry-run tells what one process needs, without --processes")
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
     if dry:
-        from ani.training.dry_run import dry_run, dry_run_record, dry_run_view
-
-        needs = dry_run(plan)
-        if as_json:
-            print(json.dumps(dry_run_record(needs)))
-            return
-        console.print(*dry_run_view(needs), sep="\n", highlight=False)
+        _rehearse({"": plan}, as_json)
         return
-
     how = partial(how_to_go_on, plan.output)
     if processes > 1 and not launched():
         check(plan, resume=resume is not None, processes=processes)
@@ -236,13 +230,48 @@ def train(
 
 
 @app.command()
+def rehearse(
+    recipe: Annotated[Path, typer.Argument(help="Recipe, a YAML file, or a comparison: each of its variants.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it, such as training.steps=100.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Carry out a training step and an answer at full size without card, weights or data: memory, and what is wrong."""
+    from ani.settings import read_settings
+    from ani.sweep.plan import variant_recipes
+    from ani.training.recipe import load_recipe
+
+    several = "variants" in read_settings(recipe)
+    changes = overrides or ()
+    _rehearse(variant_recipes(recipe, changes) if several else {"": load_recipe(recipe, changes)}, as_json)
+
+
+def _rehearse(recipes: Mapping[str, Any], as_json: bool) -> None:
+    """Print what rehearsals find, by name; "" for one that has none. Ends with exit code 1 if one has a fault."""
+    from ani.training.rehearse import rehearsal_view
+    from ani.training.rehearse import rehearse as run
+
+    found = {}
+    for name, plan in recipes.items():
+        found[name] = run(plan)
+        if not as_json:
+            if name:
+                console.rule(escape(name))
+            console.print(*rehearsal_view(found[name]), sep="\n", highlight=False)
+    if as_json:
+        records = {name: asdict(each) for name, each in found.items()}
+        print(json.dumps(records.get("", records)))
+    if any(each.faults for each in found.values()):
+        raise typer.Exit(1)
+
+
+@app.command()
 def compare(
     recipe: Annotated[Path, typer.Argument(help="Comparison, a YAML file.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
     ] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Only print what each variant would need.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only rehearse each variant, as ani rehearse does.")] = False,
     run: Annotated[str | None, typer.Option("--run", hidden=True)] = None,  # the one that this process carries out
     device: DeviceOption = "auto",
 ) -> None:
@@ -256,11 +285,7 @@ def compare(
         carry_out_one(recipe, overrides or (), run, console)
         return
     if dry:
-        from ani.training.dry_run import dry_run, dry_run_view
-
-        for name, variant in variant_recipes(recipe, overrides or ()).items():
-            console.rule(escape(name))
-            console.print(*dry_run_view(dry_run(variant)), sep="\n", highlight=False)
+        _rehearse(variant_recipes(recipe, overrides or ()), as_json=False)
         return
     say_where("report", _compared(recipe, overrides or ()).resolve())
 

@@ -88,14 +88,7 @@ def load_model(
     torch_dtype = default_dtype(device) if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
     quantization_config = None
     if quantization == "nf4":
-        if importlib.util.find_spec("bitsandbytes") is None:
-            raise InputError(f"quantization: nf4 needs bitsandbytes; {how_to_install('train')}")
-        quantization_config = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch_dtype,
-        )
+        quantization_config = nf4(torch_dtype)
     if attention == "auto":
         attention = "eager" if device == "cpu" else None
     source = model_source(name)
@@ -117,6 +110,18 @@ def load_model(
             trust_remote_code=False,
         )
     return cast(PreTrainedModel, model.eval())
+
+
+def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
+    """4-bit weights as QLoRA has them, multiplied in `dtype`; raises InputError without bitsandbytes."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise InputError(f"quantization: nf4 needs bitsandbytes; {how_to_install('train')}")
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
 
 
 def check_weights(name: str) -> None:

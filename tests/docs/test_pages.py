@@ -29,7 +29,7 @@ from ani.evaluation.tasks import TASKS
 from ani.injection.attach import ani_module
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
-from ani.settings import load_settings
+from ani.settings import load_settings, read_settings
 from ani.sweep.plan import Comparison, evaluation_tasks, variant_recipes
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
@@ -59,7 +59,7 @@ class Shown(NamedTuple):
     def quick(self) -> bool:
         """Whether it needs neither the hub nor training nor vLLM, and seconds."""
         program, command, *_ = self.words
-        return program == "ani" and (command in {"diff", "inspect", "report"} or "--dry-run" in self.words)
+        return program == "ani" and command in {"diff", "inspect", "report"}
 
 
 def shown_commands(page: Path) -> Iterator[Shown]:
@@ -94,9 +94,9 @@ def assert_accepted(command: str, *words: str) -> None:
     given = COMMANDS.commands[command].make_context(f"ani {command}", list(words)).params
     if command == "eval":
         chosen("task", given["tasks"], evaluated_tasks())
-    elif command == "compare":
+    elif command == "compare" or (command == "rehearse" and "variants" in read_settings(recipe(str(given["recipe"])))):
         variant_recipes(recipe(str(given["recipe"])), given["overrides"] or ())
-    elif command == "train" and given["recipe"] is not None:
+    elif command in {"rehearse", "train"} and given["recipe"] is not None:
         load_recipe(recipe(str(given["recipe"])), given["overrides"] or ())
 
 

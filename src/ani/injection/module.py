@@ -162,7 +162,9 @@ class AniModule(nn.Module):
             penalties = penalties * (injection.embedding_rms / self.config.penalty_ramp).clamp(max=1)
         loss = self.config.penalty * penalties.sum() / max(1, numbers)
         if self.config.role_weight > 0:
-            logits, targets = injection.logits[known].float(), roles[known].float()
-            surprise = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+            # Weighed, not picked: how many there are is nothing that a GPU should be waited for.
+            surprise = nn.functional.binary_cross_entropy_with_logits(
+                injection.logits.float(), roles.clamp(min=0).float(), known.float(), reduction="sum"
+            )
             loss = loss + self.config.role_weight * surprise / max(1, with_role)
         return loss

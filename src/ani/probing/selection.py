@@ -61,6 +61,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     }.items()
 }
 """The shapes of the paper's models. Their -Base and -Instruct variants have the same."""
+PUBLISHED["mistralai/Mistral-7B-v0.3"]["sliding_window"] = None  # transformers' default is that of v0.1
 PAPER_LAYERS = {"Qwen3-4B": 21, "Qwen3-8B": 24, "Qwen3-32B": 37, "Llama-3.1-8B": 14, "Mistral-7B-v0.3": 30}
 """The paper's injection layers by model."""
 

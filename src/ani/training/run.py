@@ -34,6 +34,7 @@ from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, answered, load_examples, tokenized_examples
 from ani.training.recipe import LoraSettings, Recipe, load_recipe
 from ani.training.trainer import AniTrainer
+from ani.untrusted.text import one_line
 
 PROBE = "probe"
 ANSWERS = ".answers.jsonl"
@@ -238,12 +239,25 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
         recipe.model, dtype=dtype, quantization=recipe.quantization, device=device, attention=recipe.attention
     )
     set_seed(recipe.seed)
+    return with_adapter(model, tokenizer, recipe), tokenizer
+
+
+def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> torch.nn.Module:
+    """Freeze a model, wrap it in the recipe's LoRA, if any, and attach its method's untrained module, if any.
+
+    Raises:
+        InputError: The model has no modules that `lora.target_modules` names, or no such layer.
+    """
+    processes = PartialState()
     model.requires_grad_(False)
     if recipe.lora is not None:
         if recipe.quantization != "none" and base_model(model).dtype == torch.float16:
             # Beside the 4-bit layers all is float32 then: gradients would vanish in float16.
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-        model = get_peft_model(cast(Any, model), lora_config(recipe.lora))
+        try:
+            model = get_peft_model(cast(Any, model), lora_config(recipe.lora))
+        except ValueError as error:
+            raise InputError(f"lora.target_modules: {one_line(error)}") from error
     if recipe.ani is not None:
         config = recipe.ani.config()
         main = processes.is_main_process
@@ -253,7 +267,7 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
         scale = broadcast_object_list([ani_module(model).scale if main else None])[0]
         if not main:
             attach(model, tokenizer, config.model_copy(update={"embedding_scale": scale}))
-    return model, tokenizer
+    return model
 
 
 def training_arguments(recipe: Recipe) -> TrainingArguments:

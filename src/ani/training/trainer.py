@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import Sampler
-from transformers import PreTrainedTokenizerBase, SchedulerType
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, SchedulerType
 from transformers.trainer_callback import PrinterCallback
 
 from ani.data.collator import IGNORED
@@ -32,6 +32,32 @@ def kl_divergence(base: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     """KL(base ‖ model) of N tokens in nats, float32 (N,), from logits of shape (N, vocabulary)."""
     expected, log_probs = base.float().log_softmax(-1), model.float().log_softmax(-1)
     return torch.nn.functional.kl_div(log_probs, expected, reduction="none", log_target=True).sum(-1)
+
+
+def adamw(model: torch.nn.Module, learning_rate: float, module_learning_rate: float) -> torch.optim.Optimizer:
+    """The optimizer of all that is trained: LoRA at one rate, the ANI module at its own."""
+    ours = list(ani_module(model).parameters()) if is_attached(model) else []
+    module = {id(parameter) for parameter in ours}
+    lora = [p for p in model.parameters() if p.requires_grad and id(p) not in module]
+    groups: list[dict[str, Any]] = [
+        {"params": lora, "lr": learning_rate},  # first: its rate is the one that the Trainer logs
+        {"params": ours, "lr": module_learning_rate},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+
+
+def learnt_logits(model: PreTrainedModel, labels: torch.Tensor, others: float = 0.0) -> dict[str, torch.Tensor]:
+    """What has a forward pass compute the logits alone that are learnt from: the head is a fifth of a small model's
+    work. `labels` are (B, T), with −100 where nothing is learnt; of the `others` a share of the columns is drawn. Empty
+    for a model that computes all of them."""
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        return {}
+    following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    used = (following != IGNORED).any(dim=0)
+    if others:
+        used |= torch.rand(used.shape, device=used.device) < others
+    columns = used.nonzero().squeeze(1)
+    return {"logits_to_keep": columns, "shift_labels": following[:, columns]}
 
 
 class AniTrainer(ResumableTrainer):
@@ -62,7 +88,6 @@ class AniTrainer(ResumableTrainer):
         self.decay = decay
         self.keep = keep
         self.on_log = on_log
-        self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(self.model).forward).parameters
         self._number_totals: tuple[int, ...] = (0, 0)
         self._tokens = 0
         self._sums: dict[str, tuple[float, int]] = {}
@@ -70,14 +95,7 @@ class AniTrainer(ResumableTrainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            ours = list(ani_module(self.model).parameters()) if is_attached(self.model) else []
-            module = {id(parameter) for parameter in ours}
-            lora = [p for p in self.model.parameters() if p.requires_grad and id(p) not in module]
-            groups = [
-                {"params": lora, "lr": self.args.learning_rate},  # first: its rate is the one that the Trainer logs
-                {"params": ours, "lr": self.module_learning_rate},
-            ]
-            self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+            self.optimizer = adamw(self.model, self.args.learning_rate, self.module_learning_rate)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
@@ -103,14 +121,7 @@ class AniTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        following = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
-        used = (following != IGNORED).any(dim=0)
-        if self.keep:
-            used |= torch.rand(used.shape, device=used.device) < KEPT
-        if self._keeps_logits:
-            # The head is a fifth of a small model's work, and only the response's logits are learnt from.
-            columns = used.nonzero().squeeze(1)
-            inputs = {**inputs, "logits_to_keep": columns, "shift_labels": following[:, columns]}
+        inputs = {**inputs, **learnt_logits(base_model(self.model), inputs["labels"], KEPT if self.keep else 0.0)}
         # Where the Trainer divides by the labels of the whole step, the module divides by its numbers.
         if num_items_in_batch is not None and "numbers" in inputs:
             inputs = {**inputs, "number_totals": self._number_totals}
@@ -120,9 +131,12 @@ class AniTrainer(ResumableTrainer):
         if num_items_in_batch is not None:
             num_items_in_batch = num_items_in_batch.clamp(min=1)  # a step may hold no value
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        others = (following == IGNORED) & (inputs["attention_mask"] != 0)
-        if self._keeps_logits:
-            others = others[:, columns]
+        targets, mask = inputs.get("shift_labels"), inputs["attention_mask"]
+        if targets is None:
+            targets = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+        else:
+            mask = mask[:, inputs["logits_to_keep"]]
+        others = (targets == IGNORED) & (mask != 0)
         divergence = kl_divergence(base[others], outputs.logits[others])
         self._add(divergence=divergence.detach())
         loss = loss + self.keep * divergence.mean() / self.current_gradient_accumulation_steps
