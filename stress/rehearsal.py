@@ -232,11 +232,11 @@ def smaller(name: str) -> Iterator[str]:
 
 def lines() -> list[list[list[str]]]:
     """The commands of docs/reproduce.md in lines that need nothing of each other, the longest first."""
-    train, cells = str(RECIPES / "train.yaml"), "runs/paper/main-results/runs"
-    adapter, roles, shares = f"{cells}/ani/seed-0/training/adapter", "runs/paper/roles", "runs/paper/shares"
+    train, runs = str(RECIPES / "train.yaml"), "runs/paper/main-results/runs"
+    adapter, roles, shares = f"{runs}/ani/seed-0/training/adapter", "runs/paper/roles", "runs/paper/shares"
     of_8b = [
         *(command for name in OF_8B for command in comparison(name)),
-        ["diff", f"{cells}/ani/seed-0", f"{cells}/sft/seed-0"],
+        ["diff", f"{runs}/ani/seed-0", f"{runs}/sft/seed-0"],
         ["gate-shares", "gsm8k", "math", "mmlu", "--chat", "--adapter", adapter, "--limit", "3", "--out", shares],
         ["report", shares],
         ["eval", "--tasks", "finer,routing", "--chat", "--adapter", adapter, "--limit", "3", "--out", roles],

@@ -34,8 +34,8 @@ def compared(folder: Path, runs: Mapping[str, int | None], solved: Mapping[str, 
         for problem in range(10)
     ]
     write(folder, "arithmetic.jsonl", answers)
-    cells = [{"variant": run, "seed": 0} | ({} if layer is None else {"layer": layer}) for run, layer in runs.items()]
-    (folder / "run.json").write_text(json.dumps({"cells": cells}))
+    named = [{"variant": run, "seed": 0} | ({} if layer is None else {"layer": layer}) for run, layer in runs.items()]
+    (folder / "run.json").write_text(json.dumps({"runs": named}))
 
 
 def layered(folder: Path, layers: Mapping[int, int] = SOLVED) -> None:

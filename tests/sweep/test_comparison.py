@@ -49,7 +49,7 @@ SHIPPED = [
 ]
 assert SHIPPED
 TEXTS = Path(__file__).parents[1] / "rows" / "language.jsonl"
-CELLS = [("early", 0), ("late", 0), ("early", 1), ("late", 1)]
+RUNS = [("early", 0), ("late", 0), ("early", 1), ("late", 1)]
 
 Write = Callable[..., Path]
 Compare = Callable[..., Path]
@@ -124,27 +124,27 @@ def test_every_run_and_the_tables(finished: Path) -> None:
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
 
     answers = read(folder / "arithmetic.jsonl")
-    cells = list(dict.fromkeys((record["run"], record["seed"]) for record in answers))
-    assert cells == [("reference", None), *CELLS]
-    asked = {cell: [r["prompt"] for r in answers if (r["run"], r["seed"]) == cell] for cell in cells}
+    runs = list(dict.fromkeys((record["run"], record["seed"]) for record in answers))
+    assert runs == [("reference", None), *RUNS]
+    asked = {each: [r["prompt"] for r in answers if (r["run"], r["seed"]) == each] for each in runs}
     assert all(prompts == asked["reference", None] for prompts in asked.values())
     assert len(set(asked["reference", None])) == 6
     decisions = read(folder / "gating.jsonl")
-    assert list(dict.fromkeys((record["run"], record["seed"]) for record in decisions)) == CELLS
+    assert list(dict.fromkeys((record["run"], record["seed"]) for record in decisions)) == RUNS
     assert len({record["text"] for record in decisions}) == 5
 
     losses = read(folder / "language.jsonl")
-    scored = {cell: [(r["text"], r["tokens"]) for r in losses if (r["run"], r["seed"]) == cell] for cell in cells}
+    scored = {each: [(r["text"], r["tokens"]) for r in losses if (r["run"], r["seed"]) == each] for each in runs}
     assert all(texts == scored["reference", None] for texts in scored.values())
-    assert len(scored["reference", None]) == 6 and len(losses) == 6 * len(cells)
+    assert len(scored["reference", None]) == 6 and len(losses) == 6 * len(runs)
     assert len({record["loss"] for record in losses}) == len(losses)
 
     run = json.loads((folder / "run.json").read_text())
-    layers = {(cell["variant"], cell["seed"]): cell.get("layer") for cell in run["cells"]}
-    assert layers == {("reference", None): None} | {(v, s): {"early": 1, "late": 2}[v] for v, s in CELLS}
+    layers = {(each["variant"], each["seed"]): each.get("layer") for each in run["runs"]}
+    assert layers == {("reference", None): None} | {(v, s): {"early": 1, "late": 2}[v] for v, s in RUNS}
 
     adapters, examples = set(), []
-    for variant, seed in CELLS:
+    for variant, seed in RUNS:
         training = place(folder, variant, seed) / "training"
         assert not list(training.glob("checkpoint-*"))
         assert len(read(training / TRAINING_LOG)) == 4
@@ -394,9 +394,9 @@ def test_benchmarks_stand_in_the_tables(compare: Compare, chat_model: Path, tmp_
     page = compare(overrides=[f"model={chat_model}"], console=Console(file=printed, width=140), **settings)
     records = read(folder / "mmlu.jsonl")
     ids = [record["id"] for record in records[:3]]
-    cells = [("reference", None), ("sft", 0), ("sft", 1)]
+    runs = [("reference", None), ("sft", 0), ("sft", 1)]
     assert len(set(ids)) == 3 and min(ids) >= 5  # the first five are the examples
-    assert [(r["run"], r["seed"], r["id"]) for r in records] == [(*cell, i) for cell in cells for i in ids]
+    assert [(r["run"], r["seed"], r["id"]) for r in records] == [(*each, i) for each in runs for i in ids]
     assert len({tuple(record["output"]) for record in records}) == 9
     assert not list(folder.rglob("*.answers.jsonl"))
     share = sum(record["correct"] for record in records[3:]) / 6
@@ -519,7 +519,7 @@ def test_a_folder_of_something_or_somebody_else_is_refused(compare: Compare, tmp
     assert files_of(tmp_path / "results").keys() == {Path("arithmetic.jsonl")}
 
 
-def test_a_failed_cell_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
         raise TrainingFailed("the loss is nan")
 

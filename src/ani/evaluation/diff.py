@@ -82,6 +82,6 @@ def _one_model(path: Path, records: list[Any]) -> list[Any]:
     models = {(record.run, record.seed) for record in records}
     if len(models) > 1:
         raise InputError(
-            f"{path} holds the answers of {len(models)} models; name the folder of one, such as cells/NAME/seed-0"
+            f"{path} holds the answers of {len(models)} models; name the folder of one, such as runs/NAME/seed-0"
         )
     return records

@@ -117,7 +117,7 @@ def effects_section(
     results: Mapping[type[Task], Sequence[Any]], run: Run, curve: Sequence[LayerPoint]
 ) -> Section | None:
     """Of MATH as in the paper, or else of arithmetic; None where fewer than three layers can be compared."""
-    layers = {cell.variant: cell.layer for cell in run.cells if cell.layer is not None}
+    layers = {each.variant: each.layer for each in run.runs if each.layer is not None}
     shares = {row.run: row.overall for row in Math.scores(results.get(Math, ()), lambda answer: answer.part)}
     task = "right answers to MATH" if shares else "exact answers of all operations"
     effects = layer_effects(shares or exact_shares(results.get(Arithmetic, ())), layers, curve)

@@ -42,7 +42,7 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
         "Layer": run.layer,
         "Policy": run.policy,
         "Adapter": run.adapter,
-        "Backend": None if run.model is None or run.cells else run.backend,  # a comparison's notes say it
+        "Backend": None if run.model is None or run.runs else run.backend,  # a comparison's notes say it
         "Decoding": "writes exact results after written calculations" if run.forced else None,
         "Commit": run.commit,
         "Command": run.command,

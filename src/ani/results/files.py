@@ -34,8 +34,8 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
-class TrainedCell(Record):
-    """A cell of a comparison: a variant trained with a seed, and the layer that it injects at."""
+class TrainedRun(Record):
+    """A run of a comparison: a variant trained with a seed, and the layer that it injects at."""
 
     variant: str
     seed: Integer | None = None
@@ -61,7 +61,7 @@ class Run(Record):
     """What is to be known of a comparison's rows: their precision and backend, and what isn't alike."""
     baseline: str | None = None
     """The run that a comparison's other runs are compared to."""
-    cells: tuple[TrainedCell, ...] = ()
+    runs: tuple[TrainedRun, ...] = ()
     """Of a comparison."""
     published: dict[str, dict[str, float]] = {}
     """Of a comparison: run, and what a paper gives for it, in percent by column of the tables."""

@@ -1,4 +1,4 @@
-"""`ani compare`: every run in a process of its own, one after another or over a Ray cluster; then the tables.
+"""`ani compare`: every run in a process of its own, one after another; then the tables.
 
 Started again, it goes on: a run is known by a hash of recipe, data and code, and what it has done is not done again.
 """

@@ -84,7 +84,7 @@ def write_report(plan: Plan, tables: list[Table], notes: list[str]) -> Path:
         shutil.copy(trained[0].training / TRAINING_LOG, folder)
         facts |= {"adapter": str(trained[0].training / ADAPTER), **injection(trained[0])}
     facts |= {
-        "cells": [
+        "runs": [
             {"variant": run.variant, "seed": run.seed, **({} if run.seed is None else injection(run))}
             for run in finished
         ],
