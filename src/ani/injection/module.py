@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ani.injection.config import AniConfig
-from ani.injection.gate import Gate
+from ani.injection.gate import FittedGate, Gate
 
 
 class Injection(NamedTuple):
@@ -77,8 +77,10 @@ class AniModule(nn.Module):
             nn.init.zeros_(self.projection.weight)
         else:
             nn.init.normal_(self.projection.weight, std=feature_size**-0.5)
-        self.gate = None
-        if config.gate != "open":
+        self.gate: Gate | FittedGate | None = None
+        if config.gate == "fitted":
+            self.gate = FittedGate(config.hidden_size, len(config.gate_layers))
+        elif config.gate != "open":
             reads_value = config.gate == "learned"
             self.gate = Gate(
                 config.hidden_size,
@@ -117,8 +119,8 @@ class AniModule(nn.Module):
         scaled = self.scale * embeddings
         change = scaled if self.config.combine == "add" else scaled - hidden
         if self.training and self.gate is not None and self.forced is None:
-            alpha = torch.sigmoid(logits)
-            if self.config.gate == "supervised":
+            alpha = torch.sigmoid(logits) if self.config.gate != "fitted" else (logits > 0).to(dtype)
+            if self.config.gate != "learned":
                 alpha = alpha.detach()
                 if roles is not None:
                     alpha = torch.where(roles >= 0, roles.to(dtype), alpha)
@@ -153,7 +155,7 @@ class AniModule(nn.Module):
                 optimizer step's other batches, on any process. None: those given here.
         """
         alpha = injection.alpha.float()
-        if self.gate is None:
+        if self.gate is None or self.config.gate == "fitted":
             return alpha.new_zeros(())
         known = roles >= 0
         numbers, with_role = totals or (len(alpha), int(known.sum()))

@@ -66,16 +66,16 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 examples += read_jsonl(source.path)[: source.limit]
             case "hub":
                 examples += load_hub(source.name, source.split, source.limit)[: source.limit]
-    if recipe.ani is not None and recipe.ani.gate == "supervised" and recipe.ani.values != "pending":
-        _check_roles(examples)
+    if recipe.ani is not None and recipe.ani.gate in ("supervised", "fitted") and recipe.ani.values != "pending":
+        _check_roles(examples, recipe.ani.gate)
     return [example.written(METHODS[recipe.method].write) for example in examples]
 
 
-def _check_roles(examples: list[Example]) -> None:
+def _check_roles(examples: list[Example], gate: str) -> None:
     known = {role for example in examples for role in example.roles or ()}
     if missing := sorted({"nominal", "quantitative"} - known):
         raise InputError(
-            f"ani.gate=supervised learns from numbers' roles, but the data has no {' and no '.join(missing)} number; "
+            f"ani.gate={gate} learns from numbers' roles, but the data has no {' and no '.join(missing)} number; "
             "add data that tells them ('roles' in JSON Lines, or kind: diagnostic or calculation-sentences)"
         )
 

@@ -32,6 +32,7 @@ from ani.results.files import SELECTION, read_object
 from ani.settings import save_settings
 from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, answered, load_examples, tokenized_examples
+from ani.training.fitting import fit_gate
 from ani.training.recipe import LoraSettings, Recipe, load_recipe
 from ani.training.trainer import AniTrainer
 from ani.untrusted.text import one_line
@@ -122,6 +123,8 @@ def train(
         answers = [answered(examples, backend, output / ANSWERS, console) if processes.is_main_process else None]
         examples = cast(list[Example], broadcast_object_list(answers)[0])
         rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
+        if recipe.ani is not None and recipe.ani.gate == "fitted" and not (resume and last_step(output)):
+            fit_gate(model, collator, rows, recipe.seed)
         trainer = AniTrainer(
             module_learning_rate=recipe.training.module_learning_rate,
             decay=recipe.training.decay,

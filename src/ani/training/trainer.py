@@ -41,7 +41,7 @@ def adamw(model: torch.nn.Module, learning_rate: float, module_learning_rate: fl
     lora = [p for p in model.parameters() if p.requires_grad and id(p) not in module]
     groups: list[dict[str, Any]] = [
         {"params": lora, "lr": learning_rate},  # first: its rate is the one that the Trainer logs
-        {"params": ours, "lr": module_learning_rate},
+        {"params": [p for p in ours if p.requires_grad], "lr": module_learning_rate},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
 
