@@ -106,8 +106,8 @@ MUTANTS = [
     Mutant(
         "the-gate-gives-e-no-gradient",
         "injection/module.py",
-        "self.gate(hidden, embeddings) +",
-        "self.gate(hidden, embeddings.detach()) +",
+        "self.gate(hidden, embeddings, [",
+        "self.gate(hidden, embeddings.detach(), [",
         "tests/injection/test_module.py",
     ),
     Mutant(

@@ -133,3 +133,10 @@ def test_bad_input_is_named(draw: type) -> None:
     with pytest.raises(InputError, match="validation"):
         draw(1, split="validation")
     assert draw(0, split="train") == []
+
+
+def test_of_those_that_nobody_asks_for_some_are_pending_all_the_same() -> None:
+    chats = unasked_chats(60, split="train", pending=True)
+    assert chats == unasked_chats(80, split="train", pending=True)[:60]
+    assert all(PendingReader().feed([chat.prompt[0]["content"] + BOUNDARY])[0] for chat in chats)
+    assert len({chat.template for chat in chats}) > 30

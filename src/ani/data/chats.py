@@ -90,11 +90,18 @@ def asked_chats(count: int, *, split: Split, seed: int = 0) -> list[AskedChat]:
     return list(found.values())
 
 
-def unasked_chats(count: int, *, split: Split, seed: int = 0) -> list[UnaskedChat]:
+def unasked_chats(count: int, *, split: Split, seed: int = 0, pending: bool = False) -> list[UnaskedChat]:
     """Draws distinct chats that hold a calculation which nobody asks for, every template once before any twice.
 
     The list depends on the arguments alone, and a larger count only appends. The splits share neither template nor
     calculation.
+
+    Args:
+        count: How many.
+        split: Of templates and calculations.
+        seed: Of the drawing.
+        pending: Whether to keep those alone where a value is pending all the same when the answer begins: elsewhere
+            there is nothing to decide.
 
     Raises:
         InputError: unknown split, or a negative count.
@@ -108,7 +115,8 @@ def unasked_chats(count: int, *, split: Split, seed: int = 0) -> list[UnaskedCha
         chat = _unasked(template, split, rng)
         while (text := chat.prompt[0]["content"]) in found:
             chat = _unasked(template, split, rng)
-        found[text] = chat
+        if not pending or PendingReader().feed([text + BOUNDARY])[0]:
+            found[text] = chat
     return list(found.values())
 
 

@@ -54,7 +54,7 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 examples += [Example(each.prompt, each.completion, None) for each in asked]
             case "unasked-chats":
                 # An empty completion: the model itself answers before training.
-                unasked = unasked_chats(source.count, split="train", seed=seed)
+                unasked = unasked_chats(source.count, split="train", seed=seed, pending=True)
                 examples += [Example(each.prompt, "", None) for each in unasked]
             case "gsm8k":
                 examples += load_gsm8k(source.path, source.limit)
