@@ -20,7 +20,7 @@ import ani
 import ani.cli
 from ani.injection.adapter import SHIPPED, load_adapter
 from ani.injection.inspection import forced_gates, without_adapter
-from ani.playground import _hosts, answer, build, decisions, forced, launch
+from ani.playground import _hosts, _messages, answer, answered_turn, build, decisions, forced, launch
 from ani.results.decisions import gate_view
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
@@ -239,3 +239,23 @@ def test_command(
     with pytest.raises(SystemExit, match="2"):
         ani.cli.main()
     assert "pip install '.[playground]'" in capsys.readouterr().err
+
+
+def test_a_conversation_shows_what_is_pending() -> None:
+    model, tokenizer = attached("llama", values="pending", policy="after", gate="open")
+    asked = _messages(
+        [
+            {"role": "user", "content": [{"type": "text", "text": "What is 12 + 30?"}], "metadata": None},
+            {"role": "assistant", "content": "42"},
+            {"role": "user", "content": "And 2 * <b>?"},
+        ]
+    )
+    assert [each["content"] for each in asked] == ["What is 12 + 30?", "42", "And 2 * <b>?"]
+    messages, shown = answered_turn(model, tokenizer, [*asked[:2], {"role": "user", "content": "What is 7 * 8?"}], 4)
+    assert messages[-1]["role"] == "assistant" and "<td>7 * 8</td><td>56</td>" in shown and "12 + 30" not in shown
+    assert "No value" in answered_turn(model, tokenizer, asked[-1:], 4)[1]
+    refused(lambda: answered_turn(model, tokenizer, [{"role": "user", "content": " "}], 4), "no text to answer")
+    assert any(
+        "Conversation" in str(block.get("props", {}).get("label"))
+        for block in build(model, tokenizer).config["components"]
+    )

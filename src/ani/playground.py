@@ -16,10 +16,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.chat import around_message
+from ani.chat import around_message, rendered
 from ani.errors import InputError
 from ani.evaluation.backend import TransformersBackend
-from ani.injection.attach import ani_module
+from ani.injection.attach import ani_module, injects_pending
+from ani.injection.conversation import inspect_pending, pending_html
 from ani.injection.inspection import forced_gates, forced_numbers, inspect, without_adapter
 from ani.results.decisions import NumberDecision, gate_view
 from ani.serving.checkpoint import merged_method
@@ -37,6 +38,8 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
     Raises:
         InputError: If the model has no ANI module.
     """
+    if injects_pending(model):
+        return _conversation(model, tokenizer)
     gated = ani_module(model).gate is not None
 
     def view(text: str, gates: str, chosen: Collection[str] = ()) -> tuple[str, dict[str, Any]]:
@@ -85,6 +88,57 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
         asked = [text.change, gates.change, chosen.change, limit.change]
         gr.on(asked, None, None, [base, ours], js="() => ['', '']")
     return page
+
+
+def _conversation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
+    """The page for a model with pending values: a conversation, and below it what was pending at each token."""
+
+    def turn(text: str, chat: list[Any], gates: str, limit: int) -> tuple[str, list[Any], str]:
+        with _shown_errors(), forced_gates(model, GATES[gates]):
+            messages, shown = answered_turn(
+                model, tokenizer, [*_messages(chat), {"role": "user", "content": text}], limit
+            )
+        return "", messages, shown
+
+    page = gr.Blocks(title="ANI playground", analytics_enabled=False)
+    with page:
+        gr.Markdown("# ANI playground")
+        chat = gr.Chatbot(label="Conversation", elem_id="chat")
+        text = gr.Textbox("What is 57415 * 52880?", label="You", max_length=LONGEST_TEXT)
+        gates = gr.Radio(list(GATES), value="as learnt", label="Gates")
+        limit = gr.Slider(1, MOST_NEW_TOKENS, value=64, step=1, label="New tokens at most")
+        button = gr.Button("Send", variant="primary")
+        shown = gr.HTML(elem_id="pending")
+        gr.on([text.submit, button.click], turn, [text, chat, gates, limit], [text, chat, shown], concurrency_limit=1)
+    return page
+
+
+def _messages(chat: list[Any]) -> list[dict[str, str]]:
+    """What a chatbot component holds, as a chat template takes it."""
+    return [
+        {"role": each["role"], "content": "".join(part.get("text", "") for part in each["content"])}
+        if isinstance(each["content"], list)
+        else {"role": each["role"], "content": each["content"]}
+        for each in chat
+    ]
+
+
+def answered_turn(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], max_new_tokens: int
+) -> tuple[list[dict[str, str]], str]:
+    """The messages with the model's answer, and as HTML what was pending at each of its tokens.
+
+    Raises:
+        InputError: If the last message is blank, or the conversation too long for the model.
+    """
+    if not messages[-1]["content"].strip():
+        raise InputError("there is no text to answer; type one")
+    prompt = rendered(tokenizer, messages)
+    _check_length(model, len(tokenizer(prompt, add_special_tokens=False)["input_ids"]))
+    (written,) = TransformersBackend(model, tokenizer).texts([messages], max_new_tokens)
+    messages = [*messages, {"role": "assistant", "content": written}]
+    found = inspect_pending(model, tokenizer, prompt + written, special=True)
+    return messages, pending_html([each for each in found if each.start >= len(prompt) - 1])
 
 
 def launch(page: gr.Blocks, host: str, port: int) -> str:
@@ -172,11 +226,15 @@ def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: st
     if len(text) > LONGEST_TEXT:
         raise InputError(f"the text has {len(text):,} characters, and {LONGEST_TEXT:,} are read at most: shorten it")
     prompt = text.join(around_message(tokenizer))
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     token_ids = cast(list[int], tokenizer(prompt, add_special_tokens=False)["input_ids"])
-    if most is not None and (length := len(token_ids)) >= most:
-        raise InputError(f"the text has {length:,} tokens with its chat template, the model reads {most:,}: shorten it")
+    _check_length(model, len(token_ids))
     return prompt, token_ids
+
+
+def _check_length(model: PreTrainedModel, length: int) -> None:
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if most is not None and length >= most:
+        raise InputError(f"the text has {length:,} tokens with its chat template, the model reads {most:,}: shorten it")
 
 
 @contextmanager

@@ -343,7 +343,7 @@ def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path
     config = adapter / CONFIG_FILE
     config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
     decisions = {DECISIONS: str(tmp_path / "decisions.jsonl")}
-    check_parity(*merged(tmp_path, "smollm2"), tokenizer, count=100, additional_config=decisions)
+    check_parity(*merged(tmp_path, "smollm2"), tokenizer, 100 if deep() else 40, additional_config=decisions)
 
 
 def test_states_come_from_a_store(tmp_path: Path) -> None:

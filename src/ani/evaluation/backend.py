@@ -340,6 +340,7 @@ class VllmBackend(Backend):
     def __init__(self, name: str, method: Method = METHODS["ani"]) -> None:
         from ani.hardware import default_dtype
         from ani.models import check_weights, load_config, load_tokenizer, model_source
+        from ani.serving.checkpoint import merged_method
         from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
         # Before its first import: standard output is for results.
@@ -350,6 +351,7 @@ class VllmBackend(Backend):
         need_vllm()
         self.tokenizer, self._config, self.method = load_tokenizer(name), load_config(name), method
         settings = servable(self.config, name)
+        self._merged = merged_method(self.config) is not None
         check_weights(name)  # vLLM asks of the fewest whether it found them
         from vllm import LLM
 
@@ -371,7 +373,9 @@ class VllmBackend(Backend):
         self._names = map(str, itertools.count())
 
     def base(self) -> AbstractContextManager[Any]:
-        raise InputError("a merged checkpoint has no base model's answers; use --backend transformers")
+        if self._merged:
+            raise InputError("a merged checkpoint has no base model's answers; use --backend transformers")
+        return super().base()
 
     @property
     def config(self) -> PreTrainedConfig:

@@ -1,6 +1,7 @@
 """What is pending at each token of a conversation, and what the gate decides there."""
 
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -100,6 +101,17 @@ def pending_table(found: Sequence[PendingDecision]) -> "Table":
     if not found:
         table.add_row("–", "no value is pending", "–", "–", "–")
     return table
+
+
+def pending_html(found: Sequence[PendingDecision]) -> str:
+    """The same as HTML, escaped."""
+    rows = (
+        (each.text.replace(BOUNDARY, "·"), each.asked, each.due or "end", f"{each.alpha:.3f}", "open" * each.injected)
+        for each in found
+    )
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    head = "".join(f"<th>{name}</th>" for name in ("behind", "pending", "due", "α", "gate"))
+    return f"<table><tr>{head}</tr>{cells}</table>" if cells else "<p>No value was pending.</p>"
 
 
 def _due(pending: Pending) -> str:

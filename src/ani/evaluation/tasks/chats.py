@@ -21,7 +21,7 @@ from ani.numbers import find_numbers
 from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, share
 
-ROOM = 48
+ROOM = 32
 """New tokens of an answer."""
 
 Kind = Literal["asked", "raw", "occam", "nupa", "bigbench", "unasked"]
