@@ -27,6 +27,7 @@ def rest(pending: Pending | None) -> str | None:
         ("Directly return the answer as an integer, like 123 . Add two numbers: 12 + 30 =", "42"),
         ("3 - 10 equals what?", "-7"),
         ("3 + 4", "7"),
+        ("-593 + 394 =", "-199"),
         ("How many r's are in strawberry?", "3"),
         ("How many days are there between 3 March 2024 and 1 May 2024?", "59"),
         ("Please don't calculate 3 + 4; tell me about the weather instead.", None),

@@ -8,7 +8,7 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from ani.errors import InputError
@@ -113,9 +113,14 @@ class Backend(ABC):
         """What `generate` gives, in the order of the prompts."""
         return [text for _, text in sorted(self.generate(prompts, max_new_tokens, read_as=read_as))]
 
-    def base(self) -> AbstractContextManager[Any]:
-        """Within the block, the model answers as it does without its adapter."""
-        return nullcontext()
+    @contextmanager
+    def base(self) -> Iterator[None]:
+        """Within the block, the model answers as it does without its adapter and method."""
+        method, self.method = self.method, METHODS["ani"]
+        try:
+            yield
+        finally:
+            self.method = method
 
     @abstractmethod
     def _generate(
@@ -262,10 +267,12 @@ class TransformersBackend(Backend):
                 )
             yield from enumerate(generated[:, longest:].tolist(), start=first)
 
-    def base(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def base(self) -> Iterator[None]:
         from ani.injection.inspection import without_adapter
 
-        return without_adapter(self.model)
+        with super().base(), without_adapter(self.model):
+            yield
 
     def _shared_prefix(self, rows: Sequence[list[int]]) -> tuple[list[int], DynamicCache | None]:
         """What all rows begin with, up to the end of a line, and its keys and values; nothing where that is too short,
@@ -372,10 +379,12 @@ class VllmBackend(Backend):
         self._penalty: float = llm.get_default_sampling_params().repetition_penalty
         self._names = map(str, itertools.count())
 
-    def base(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def base(self) -> Iterator[None]:
         if self._merged:
             raise InputError("a merged checkpoint has no base model's answers; use --backend transformers")
-        return super().base()
+        with super().base():
+            yield
 
     @property
     def config(self) -> PreTrainedConfig:

@@ -58,10 +58,11 @@ What stands before
 
 An expression that an equals sign follows begins where what stands before can't belong to it. That is not what isn't
 known to compute, as any word may (``floor``, ``thrice``, ``3 lots of``), but what is known not to: the start of the
-text; a line break, unless the line before ends in an operator, or in an operand where a sign follows; a relation; an
-opening bracket; where TeX's mathematics begins, unless an operator stands before; a comma or full stop with a blank; a
-quotation mark, a colon unless after a digit; a label, bold type or a bullet that begins a line; one of the words in
-``languages/`` (``is``, ``a total of``), and before a literal also a verb, to judge by its ending or the word before it.
+text; a line break, unless the line before ends in an operator, or in an operand where a sign follows, and is not the
+line in which a chat template names who speaks; a relation; an opening bracket; where TeX's mathematics begins, unless
+an operator stands before; a comma or full stop with a blank; a quotation mark, a colon unless after a digit; a label,
+bold type or a bullet that begins a line; one of the words in ``languages/`` (``is``, ``a total of``), and before a
+literal also a verb, to judge by its ending or the word before it.
 A sign at the beginning needs more, as ``apples -3 + 4`` may be a difference.
 
 A list in words begins with its words (``the sum of``), or with what stands before them in the same expression. Of a
@@ -119,6 +120,8 @@ _BLANK_END = re.compile(rf"(?:{BLANK}|\\[,;:!> ]|~|\\q?quad|\\left|\\displaystyl
 _MATH_BEGIN = re.compile(r"(?:\$\$?|\\[(\[]|\\begin\{[a-z]+\*?\})\Z")
 _OPERATOR_END = re.compile(rf"(?:[{re.escape(''.join(c for c in OPERATORS if len(c) == 1))}]|\\[a-z]+)\Z")
 _LINE_END = re.compile(rf"(?:[\n\r]|{BLANK}|\\\\(?:\[[^\]\n]*\])?|&)*(?:[\n\r]|\\\\(?:\[[^\]\n]*\])?|&)\Z|{BOUNDARY}\Z")
+_ROLE = re.compile(rf"{BOUNDARY}[a-z]{{2,}}\Z")
+"""The line of a chat template that names who speaks: ``<|im_start|>user``."""
 _LAST_WORDS = re.compile(rf"(?:(?P<first>{WORD}){BLANK}+)?(?<![\\\w])(?P<last>{WORD}|e\.g\.|i\.e\.)\Z")
 _OPERAND_ENDS = (*"0123456789)]}%°",)
 _OPERAND_END = re.compile(r"[\w)\]}%°!$]\Z")
@@ -213,6 +216,8 @@ def _may_stand_before(text: str, first: Token, signed: bool) -> bool:
         before = before[: label.start() + 1]
     if match := _LINE_END.search(before):
         line = before[: match.start()].rstrip()
+        if _ROLE.search(line):
+            return True
         goes_on = (signed and _OPERAND_END.search(line)) or (label and line[-1:] in _OPERAND_ENDS)
         return not (goes_on or _OPERATOR_END.search(line))
     if match := _LAST_WORDS.search(before):
