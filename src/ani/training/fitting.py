@@ -16,7 +16,7 @@ from ani.injection.gate import FittedGate
 from ani.injection.inspection import forced_gates
 from ani.models import evaluating
 
-MOST_NUMBERS = 6000
+MOST_NUMBERS = 30_000
 """Numbers that are learnt from; more take longer and change little."""
 STRENGTH = 0.003
 """C of the logistic regression: strong, as the features are many and templates few."""
