@@ -146,7 +146,8 @@ def test_a_half_open_gate_replaces_half() -> None:
 def test_gradients_reach_the_projection() -> None:
     for settings in VARIANTS.values():
         module = module_of(**{key: value for key, value in settings.items() if key != "layer"}).train()
-        module(torch.randn(4, 32), torch.randn(4, 16)).hidden_states.square().sum().backward()
+        earlier = [torch.randn(4, 32) for _ in module.config.gate_layers]
+        module(torch.randn(4, 32), torch.randn(4, 16), earlier=earlier).hidden_states.square().sum().backward()
         assert module.projection.weight.grad is not None
         assert float(module.projection.weight.grad.abs().sum()) > 0
 

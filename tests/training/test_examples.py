@@ -46,7 +46,7 @@ def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
 def test_chats_come_from_the_training_split_and_unasked_ones_have_no_answer(tiny_recipe: Write) -> None:
     data = [{"kind": "asked-chats", "count": 6}, {"kind": "unasked-chats", "count": 5}]
     examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
-    asked, unasked = asked_chats(6, split="train", seed=4), unasked_chats(5, split="train", seed=4)
+    asked, unasked = asked_chats(6, split="train", seed=4), unasked_chats(5, split="train", seed=4, pending=True)
     assert [(each.prompt, each.completion) for each in examples[:6]] == [(e.prompt, e.completion) for e in asked]
     assert [(each.prompt, each.completion) for each in examples[6:]] == [(each.prompt, "") for each in unasked]
 

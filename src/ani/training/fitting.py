@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from ani.data.collator import NumberCollator, TokenizedExample
@@ -42,6 +40,9 @@ def fit_gate(
     Raises:
         InputError: The examples have no numbers of one of the roles.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
     gate = ani_module(model).gate
     assert isinstance(gate, FittedGate)
     features: list[np.ndarray] = []
