@@ -3,7 +3,8 @@
     python stress/rehearsal.py [--keep FOLDER]
     python stress/rehearsal.py --full-size
 
-At full size `ani rehearse` carries out a training step and an answer of every recipe.
+At full size `ani rehearse` carries out a training step and an answer of every recipe: of its last variant, or with
+--full-size of every one.
 
 In miniature it is every command of docs/reproduce.md, unchanged but for the size of models and data. The models have
 their real names, tokenizers and templates, and as many layers; but they are narrow, and random. The data sets have the
@@ -88,8 +89,9 @@ LAYERS_OF_8B = 32
 # --- the recipes at full size -----------------------------------------------------------------------------------------
 
 
-def rehearse_all() -> None:
-    """Every variant of every recipe at full size, on fake tensors: a table, in Markdown. A fault ends it."""
+def rehearse_all(every: bool) -> None:
+    """Every recipe at full size, on fake tensors, each variant or the last alone: a table, in Markdown. A fault ends
+    it."""
     known: dict[str, Future[Rehearsal]] = {}
     print("| recipe | model | variants | seconds each | GiB at most | tokens a pass |")
     print("| --- | --- | --- | --- | --- | --- |")
@@ -97,6 +99,8 @@ def rehearse_all() -> None:
         for name in ["train", *COMPARISONS]:
             path = RECIPES / f"{name}.yaml"
             variants = {"train": load_recipe(path)} if name == "train" else variant_recipes(path)
+            if not every:
+                variants = dict([*variants.items()][-1:])
             for recipe in variants.values():
                 if (same := recipe.model_dump_json(exclude={"output", "probe"})) not in known:
                     known[same] = pool.submit(rehearse, recipe)
@@ -310,10 +314,10 @@ def main() -> None:
     """Rehearse at full size; make the hub, carry out the commands, check what they left."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keep", type=Path, help="a folder for all that is made")
-    parser.add_argument("--full-size", action="store_true", help="only the recipes at full size, on fake tensors")
+    parser.add_argument("--full-size", action="store_true", help="the recipes at full size alone, every variant")
     given, began = parser.parse_args(), time.monotonic()
     try:
-        rehearse_all()
+        rehearse_all(given.full_size)
         if given.full_size:
             return
         datasets.disable_progress_bars()
