@@ -39,7 +39,7 @@ class InjectionSettings(EncoderSettings):
     paper's static injection)."""
     gate_layers: tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...] = ()
     """Layers whose hidden states the gate reads beside the injection layer's: ascending, each below it, since what
-    comes later isn't known when the gate decides. None: the paper."""
+    comes later isn't known when the gate decides. Empty: that layer alone (the paper)."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)

@@ -1,6 +1,5 @@
 """Fits a module's gate on the frozen model's hidden states, convexly, before training."""
 
-import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from ani.injection.attach import ani_module, base_model
 from ani.injection.gate import FittedGate
 from ani.injection.inspection import forced_gates
 from ani.models import evaluating
+from ani.training.examples import LengthGroupedSampler
 
 MOST_NUMBERS = 30_000
 """Numbers that are learnt from; more take longer and change little."""
@@ -48,10 +48,10 @@ def fit_gate(
     features: list[np.ndarray] = []
     roles: list[int] = []
 
-    def keep(gate: nn.Module, given: tuple[torch.Tensor, torch.Tensor, Sequence[torch.Tensor]], _: object) -> None:
-        features.append(gate.features(given[0], given[2]).float().cpu().numpy())  # type: ignore[operator]
+    def keep(_: nn.Module, given: tuple[torch.Tensor, torch.Tensor, Sequence[torch.Tensor]], __: object) -> None:
+        features.append(gate.features(given[0], given[2]).float().cpu().numpy())
 
-    order = random.Random(seed).sample(range(len(rows)), len(rows))
+    order = list(LengthGroupedSampler([len(row.input_ids) for row in rows], BATCH_SIZE, seed))
     base, hook = base_model(model), gate.register_forward_hook(keep)
     try:
         with evaluating(base), torch.inference_mode(), forced_gates(model, False):

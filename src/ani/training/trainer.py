@@ -139,7 +139,7 @@ class AniTrainer(ResumableTrainer):
         others = (targets == IGNORED) & (mask != 0)
         divergence = kl_divergence(base[others], outputs.logits[others])
         self._add(divergence=divergence.detach())
-        loss = loss + self.keep * divergence.mean() / self.current_gradient_accumulation_steps
+        loss = loss + self.keep * divergence.sum() / max(1, len(divergence)) / self.current_gradient_accumulation_steps
         return (loss, outputs) if return_outputs else loss
 
     @torch.no_grad()
