@@ -185,3 +185,7 @@ def test_tokens_that_write_no_value_keep_the_base_models_distribution(
     assert len(losses) == 4
     assert [ours for ours, _ in losses] == pytest.approx([reference for _, reference in losses], rel=1e-4)
     assert [line["divergence"] > 0 for line in log_of(tmp_path / "run")] == [False, True, True, True]
+
+
+def test_keeping_is_for_pending_values(tiny_recipe: Write) -> None:
+    refused(lambda: train(load_recipe(tiny_recipe(), ["training.keep=1"])), "training.keep", "ani.values: pending")

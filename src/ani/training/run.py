@@ -62,6 +62,10 @@ def check(recipe: Recipe, *, resume: bool = False, processes: int | None = None)
         raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
     if recipe.quantization != "none" and recipe.lora is None:
         raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
+    if recipe.training.keep and (recipe.ani is None or recipe.ani.values != "pending"):
+        raise InputError(
+            "training.keep learns tokens that write pending values alone; set ani.values: pending beside it"
+        )
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     if recipe.training.gradient_accumulation % processes:
         raise InputError(
