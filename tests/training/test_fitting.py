@@ -2,20 +2,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import ani
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import diagnostic_examples
 from ani.injection.attach import ani_module, number_locator
+from ani.injection.gate import Gate
+from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import load_model, load_tokenizer
 from ani.training.checkpoints import ADAPTER
-from ani.training.fitting import STRENGTH, fit_gate
+from ani.training.fitting import fit_gate
 from ani.training.recipe import load_recipe
 from ani.training.run import train
 from tests.json_lines import write_lines
@@ -25,32 +23,59 @@ from tests.tiny import pair
 Write = Callable[..., Path]
 
 
-@pytest.mark.parametrize("layers", [(), (0, 1)])
-def test_the_gate_is_scikit_learns_on_the_base_models_states(layers: tuple[int, ...]) -> None:
-    model, tokenizer = pair("llama")
-    ani.attach(model, tokenizer, ani.AniConfig(layer=2, policy="terminal", gate="fitted", gate_layers=layers))
-    locator = number_locator(model)
-    rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(40)]
-    fit_gate(model, NumberCollator(tokenizer, locator), rows)
-    base, _ = pair("llama")
-    features, roles = [], []
+def _states(rows: list[Any], layers: tuple[int, ...]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """What a gate of these layers is given at the known numbers of rows, and their roles; by the bare model."""
+    base, tokenizer = pair("llama")
+    ani.attach(base, tokenizer, ani.AniConfig(layer=layers[0], policy="terminal"))
+    locator = number_locator(base)
+    bare, _ = pair("llama")
+    states: list[list[torch.Tensor]] = [[] for _ in layers]
+    roles = []
     for row in rows:
         with torch.no_grad():
-            states = base(torch.tensor([row.input_ids]), output_hidden_states=True).hidden_states
+            hidden = bare(torch.tensor([row.input_ids]), output_hidden_states=True).hidden_states
         for number, token in locator.find(row.input_ids):
             if row.roles[number.last_token] >= 0:
-                read = [states[layer][0, token] for layer in (2, *layers)]
-                features.append(torch.cat([each / each.square().mean().add(1e-6).sqrt() for each in read]).numpy())
                 roles.append(row.roles[number.last_token])
-    reference = make_pipeline(
-        StandardScaler(), LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=1000)
-    ).fit(np.array(features), roles)
-    assert len(roles) > 40
-    gate: Any = ani_module(model).gate
-    split = np.array_split(np.array(features, dtype=np.float32), 1 + len(layers), axis=1)
-    first, *others = (torch.tensor(part) for part in split)
-    found = gate(first, first, others).detach().numpy()
-    assert found == pytest.approx(reference.decision_function(np.array(features)), abs=1e-3)
+                for kept, layer in zip(states, layers, strict=True):
+                    kept.append(hidden[layer][0, token])
+    return [torch.stack(kept) for kept in states], torch.tensor(roles)
+
+
+@pytest.mark.parametrize("layers", [(2,), (2, 0, 1)])
+def test_the_gate_tells_roles_on_the_base_models_states(layers: tuple[int, ...]) -> None:
+    model, tokenizer = pair("llama")
+    config = ani.AniConfig(layer=2, policy="terminal", gate="fitted", gate_layers=layers[1:])
+    ani.attach(model, tokenizer, config)
+    locator = number_locator(model)
+    rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(400)]
+    before = torch.random.get_rng_state()
+    fit_gate(model, NumberCollator(tokenizer, locator), rows)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    (first, *others), roles = _states(rows, layers)
+    gate = ani_module(model).gate
+    assert isinstance(gate, Gate)
+    logits = gate.eval()(first, first, others)
+    shares = [float((logits[roles == role] > 0).float().mean()) for role in (NOMINAL, QUANTITATIVE)]
+    assert len(roles) > 400 and shares[0] < 0.2 and shares[1] > 0.8
+    # Shuffled roles can't be learnt: what is above comes from the states.
+    shuffled = roles[torch.randperm(len(roles), generator=torch.Generator().manual_seed(0))]
+    assert abs(float((logits[shuffled == 1] > 0).float().mean() - (logits[shuffled == 0] > 0).float().mean())) < 0.2
+
+
+def test_a_states_common_part_is_no_hindrance() -> None:
+    """Roles are told all the same by states that are nearly parallel."""
+    model, tokenizer = pair("llama")
+    ani.attach(model, tokenizer, ani.AniConfig(layer=2, policy="terminal", gate="fitted"))
+    locator = number_locator(model)
+    common = torch.randn(model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    common *= 4 * ani_module(model).scale  # states of a mean cosine of 0.94
+    model.model.layers[1].register_forward_hook(lambda *given: given[2] + common)
+    rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(400)]
+    fit_gate(model, NumberCollator(tokenizer, locator), rows)
+    (states,), roles = _states(rows, (2,))
+    gate: Any = ani_module(model).gate.eval()
+    assert float(((gate(states + common, states) > 0) == (roles == QUANTITATIVE)).float().mean()) > 0.8
 
 
 def test_it_is_left_as_it_is_in_training_and_saved(tiny_recipe: Write, tiny_model: Path, tmp_path: Path) -> None:

@@ -6,35 +6,6 @@ import torch
 from torch import nn
 
 
-class FittedGate(nn.Module):
-    """Linear gate that is fitted, not trained by steps: z = w·[RMSNorm(h_l); …] + b over the layers that it reads.
-
-    `ani.training.fitting.fit_gate` sets w and b by logistic regression; until then z = 0.
-
-    Args:
-        hidden_size: Width of the model, `d_model`.
-        earlier_layers: How many earlier layers' hidden states it reads beside the injection layer's.
-    """
-
-    def __init__(self, hidden_size: int, earlier_layers: int) -> None:
-        super().__init__()
-        self.outer = nn.Linear(hidden_size * (1 + earlier_layers), 1).requires_grad_(False)
-        nn.init.zeros_(self.outer.weight)
-        nn.init.zeros_(self.outer.bias)
-
-    def features(self, hidden_states: torch.Tensor, earlier: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What it reads, shape (N, d_model · layers), each layer's states with an RMS of 1."""
-        read, size = (hidden_states, *earlier), hidden_states.shape[-1:]
-        return torch.cat([nn.functional.rms_norm(states, size, eps=1e-6) for states in read], dim=-1)
-
-    def forward(
-        self, hidden_states: torch.Tensor, embeddings: torch.Tensor, earlier: Sequence[torch.Tensor] = ()
-    ) -> torch.Tensor:
-        """Return the gate logits z, shape (N,), as `Gate` does; the embeddings aren't read."""
-        logits: torch.Tensor = self.outer(self.features(hidden_states, earlier)).squeeze(-1)
-        return logits
-
-
 class Gate(nn.Module):
     """Two-layer MLP that decides whether a number is a quantity (paper Eq. 2): z = MLP([RMSNorm(h); e]).
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ani.injection.config import AniConfig
-from ani.injection.gate import FittedGate, Gate
+from ani.injection.gate import Gate
 
 
 class Injection(NamedTuple):
@@ -77,10 +77,8 @@ class AniModule(nn.Module):
             nn.init.zeros_(self.projection.weight)
         else:
             nn.init.normal_(self.projection.weight, std=feature_size**-0.5)
-        self.gate: Gate | FittedGate | None = None
-        if config.gate == "fitted":
-            self.gate = FittedGate(config.hidden_size, len(config.gate_layers))
-        elif config.gate != "open":
+        self.gate: Gate | None = None
+        if config.gate != "open":
             reads_value = config.gate == "learned"
             self.gate = Gate(
                 config.hidden_size,
@@ -88,7 +86,7 @@ class AniModule(nn.Module):
                 config.gate_dropout,
                 reads_value,
                 len(config.gate_layers),
-            )
+            ).requires_grad_(config.gate != "fitted")
 
     def forward(
         self,

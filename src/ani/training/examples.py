@@ -1,6 +1,7 @@
 """What a recipe trains on, and in which order; knows nothing about models."""
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -25,9 +26,11 @@ from ani.injection.methods import METHODS
 from ani.progress import counting
 from ani.training.recipe import Recipe
 from ani.untrusted.text import json_lines
+from ani.values.arithmetic import Arithmetic
 
 ANSWER = 32
 """Tokens of an answer that the model itself gives to an example without a completion."""
+_SIGNS = re.compile("|".join(map(re.escape, Arithmetic.triggers)))
 NOTHING = -1
 """Index of the example that stands where a process has none left."""
 
@@ -83,7 +86,8 @@ def _check_roles(examples: list[Example], gate: str) -> None:
 def answered(examples: list[Example], backend: Backend, file: Path, console: Console | None) -> list[Example]:
     """The examples, those without a completion with the model's own greedy answer, of at most `ANSWER` tokens.
 
-    The answers are written to `file`, and read from it where a run goes on.
+    An answer ends before its first equals sign: behind it the model calculates, and often wrongly, so what it writes
+    doesn't tell whether the value is meant. The answers are written to `file`, and read from it where a run goes on.
     """
     open_ones = [place for place, example in enumerate(examples) if not example.completion]
     if not open_ones:
@@ -100,7 +104,7 @@ def answered(examples: list[Example], backend: Backend, file: Path, console: Con
         with replacing_file(file) as written:
             written.writelines(json.dumps({"answer": text}) + "\n" for text in texts)
     for place, text in zip(open_ones, texts, strict=True):
-        examples[place] = examples[place]._replace(completion=text)
+        examples[place] = examples[place]._replace(completion=_SIGNS.split(text, maxsplit=1)[0])
     return [example for example in examples if example.completion]
 
 

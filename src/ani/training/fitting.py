@@ -1,24 +1,34 @@
-"""Fits a module's gate on the frozen model's hidden states, convexly, before training."""
+"""Fits a module's gate to the roles of numbers, on the frozen model's hidden states, before training."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from ani.data.collator import NumberCollator, TokenizedExample
 from ani.errors import InputError
 from ani.injection.attach import ani_module, base_model
-from ani.injection.gate import FittedGate
+from ani.injection.gate import Gate
 from ani.injection.inspection import forced_gates
+from ani.injection.locate import QUANTITATIVE
 from ani.models import evaluating
 from ani.training.examples import LengthGroupedSampler
 
-MOST_NUMBERS = 30_000
-"""Numbers that are learnt from; more take longer and change little."""
-STRENGTH = 0.003
-"""C of the logistic regression: strong, as the features are many and templates few."""
-BATCH_SIZE = 32
+MOST_NUMBERS = 200_000
+"""Numbers that are learnt from at most."""
+ROWS = 32
+"""Rows of a forward pass."""
+EPOCHS = 8
+"""More, if they are fewer than `LEAST_STEPS`."""
+LEAST_STEPS = 1000
+BATCH_SIZE = 128
+"""Numbers of a step."""
+LEARNING_RATE = 1e-3
+"""Its highest: it rises and falls once."""
+WEIGHT_DECAY = 0.05
+INPUT_DROPOUT = 0.2
 
 
 def fit_gate(
@@ -27,54 +37,86 @@ def fit_gate(
     rows: Sequence[TokenizedExample],
     seed: int = 0,
 ) -> None:
-    """Set the gate of an attached model with `gate="fitted"` by logistic regression of roles on hidden states.
+    """Fit the gate of an attached model with `gate="fitted"` to known roles, on the base model's hidden states.
 
-    States are standardised and roles weighted to count alike, so that the threshold is the one of balanced classes.
+    The states are standardised, since those of one token are nearly parallel in all texts (cosine 0.94 to 0.99 where an
+    answer begins), and both roles have the same weight. The gate that is left reads states as they are.
 
     Args:
         model: Attached; its base model is as it will be used, frozen.
         collator: Finds the numbers, with their roles.
-        rows: Examples, of which some are drawn.
-        seed: Of the drawing.
+        rows: Examples; where they hold more than `MOST_NUMBERS` numbers, some are drawn.
+        seed: Of the drawing and the fit.
 
     Raises:
         InputError: The examples have no numbers of one of the roles.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
+    gate, base = ani_module(model).gate, base_model(model)
+    assert isinstance(gate, Gate)
+    features, roles = _features(model, gate, collator, rows, seed)
+    if len(roles.unique()) < 2:
+        raise InputError("ani.gate=fitted needs nominal and quantitative numbers, and the examples have one role alone")
+    parts = features.split(4096)
+    mean = sum(part.double().sum(dim=0) for part in parts) / len(features)
+    variance = sum((part.double() - mean).square().sum(dim=0) for part in parts) / len(features)
+    mean, std = mean.float().to(base.device), (variance.sqrt() + 1e-6).float().to(base.device)
+    share = float((roles == QUANTITATIVE).float().mean())
+    weights = torch.where(roles == QUANTITATIVE, 0.5 / share, 0.5 / (1 - share))
+    devices = [base.device] if base.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.enable_grad():
+        torch.manual_seed(seed)
+        net = nn.Sequential(
+            nn.Dropout(INPUT_DROPOUT),
+            nn.Linear(features.shape[1], gate.inner.out_features),
+            nn.GELU(),
+            nn.Dropout(gate.dropout.p),
+            nn.Linear(gate.inner.out_features, 1),
+        ).to(base.device)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+        batches = math.ceil(len(features) / BATCH_SIZE)
+        epochs = max(EPOCHS, math.ceil(LEAST_STEPS / batches))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=epochs * batches)
+        for _ in range(epochs):
+            for drawn in torch.randperm(len(features)).split(BATCH_SIZE):
+                read, targets, weight = (each[drawn].to(base.device).float() for each in (features, roles, weights))
+                logits = net((read - mean) / std).squeeze(-1)
+                loss = nn.functional.binary_cross_entropy_with_logits(logits, targets, weight)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+    inner, outer = net[1], net[4]
+    with torch.no_grad():
+        gate.inner.weight.copy_(inner.weight / std)
+        gate.inner.bias.copy_(inner.bias - inner.weight @ (mean / std))
+        gate.outer.load_state_dict(outer.state_dict())
 
-    gate = ani_module(model).gate
-    assert isinstance(gate, FittedGate)
-    features: list[np.ndarray] = []
-    roles: list[int] = []
 
-    def keep(_: nn.Module, given: tuple[torch.Tensor, torch.Tensor, Sequence[torch.Tensor]], __: object) -> None:
-        features.append(gate.features(given[0], given[2]).float().cpu().numpy())
+def _features(
+    model: nn.Module, gate: Gate, collator: NumberCollator, rows: Sequence[TokenizedExample], seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the gate reads at N numbers whose roles are known, float16 (N, its width), and the roles, int64 (N,)."""
+    read: list[torch.Tensor] = []
+    roles: list[torch.Tensor] = [torch.empty(0, dtype=torch.long)]
 
-    order = list(LengthGroupedSampler([len(row.input_ids) for row in rows], BATCH_SIZE, seed))
-    base, hook = base_model(model), gate.register_forward_hook(keep)
+    def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
+        read.append(given[0].cpu().half())
+
+    order = list(LengthGroupedSampler([len(row.input_ids) for row in rows], ROWS, seed))
+    base, hook = base_model(model), gate.inner.register_forward_pre_hook(keep)
     try:
         with evaluating(base), torch.inference_mode(), forced_gates(model, False):
-            for first in range(0, len(order), BATCH_SIZE):
-                batch = collator([rows[place] for place in order[first : first + BATCH_SIZE]])
-                numbers = batch["numbers"]
-                if not bool((numbers.roles >= 0).any()):
+            for first in range(0, len(order), ROWS):
+                batch = collator([rows[place] for place in order[first : first + ROWS]])
+                known = batch["numbers"].roles >= 0
+                if not bool(known.any()):
                     continue
                 given = {name: batch[name].to(base.device) for name in ("input_ids", "attention_mask")}
-                model(**given, numbers=numbers.to(base.device), logits_to_keep=1)
-                known = (numbers.roles >= 0).numpy()
-                features[-1] = features[-1][known]
-                roles += numbers.roles[numbers.roles >= 0].tolist()
-                if len(roles) >= MOST_NUMBERS:
+                model(**given, numbers=batch["numbers"].to(base.device), logits_to_keep=1)
+                read[-1] = read[-1][known]
+                roles.append(batch["numbers"].roles[known])
+                if sum(map(len, roles)) >= MOST_NUMBERS:
                     break
     finally:
         hook.remove()
-    if len(set(roles)) < 2:
-        raise InputError("ani.gate=fitted needs nominal and quantitative numbers, and the examples have one role alone")
-    scaler = StandardScaler()
-    scaled = scaler.fit_transform(np.concatenate(features))
-    fitted = LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=1000).fit(scaled, roles)
-    weight = fitted.coef_[0] / scaler.scale_
-    with torch.no_grad():
-        gate.outer.weight.copy_(torch.from_numpy(weight)[None])
-        gate.outer.bias.fill_(float(fitted.intercept_[0] - weight @ scaler.mean_))
+    return torch.cat(read) if read else torch.empty(0, gate.inner.in_features), torch.cat(roles)
