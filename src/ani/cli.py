@@ -334,9 +334,8 @@ def evaluate(
         typer.Option("--batch-size", min=1, help="Default: the task's; of benchmarks 64 on a GPU, 8 on a CPU."),
     ] = None,
     forced: Annotated[
-        Literal["results", "values"] | None,
-        typer.Option("--forced", help="Have decoding write exact results behind equals signs, or all pending values."),
-    ] = None,
+        bool, typer.Option("--forced", help="Have decoding write pending values where the model begins a number.")
+    ] = False,
     chat: ChatOption = False,
     seed: Annotated[int, typer.Option("--seed")] = 0,
     backend: Annotated[
@@ -366,7 +365,7 @@ def evaluate(
         chat=chat,
     )
     need_one_process("eval")
-    decoding = {"results": "forced", "values": "forced-values"}[forced] if forced else None
+    decoding = "forced" if forced else None
     spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, decoding).resolved(asked, out)
     with terminal.resumable("start the same command again"), only_process_in(out):
         try:

@@ -12,6 +12,7 @@ import ani
 from ani.chat import rendered
 from ani.data.collator import IGNORED, NumberCollator, tokenize
 from ani.data.sources import Example
+from ani.evaluation.backend import TransformersBackend
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.models import load_model, load_tokenizer
@@ -21,16 +22,24 @@ from ani.training.recipe import load_recipe
 from ani.training.run import train
 from tests.json_lines import read_lines
 from tests.properties import examples
-from tests.tiny import attached
+from tests.tiny import FAMILIES, attached
 from tests.tokenizers import CHATML, llama3, qwen
 
 CONFIG = {"layer": 1, "values": "pending"}
+TEXTS = st.lists(
+    st.sampled_from(["Room 505", "48 / 2 =", " = ", "What is 7 * 8?", "56", "3 - 10 = -7", "1.5 + 2 = 3", "12 +", "\n"]),
+    min_size=1,
+    max_size=5,
+).map(" ".join)
 QUESTION = "What is 57415 * 52880? Room 12 is empty – café 数."
 ANSWER = "It is 57415 * 52880 = 3,036,105,200, as asked. Also: 10 / 3 = 3.33."
 
 
-def locator_of(tokenizer: Any) -> NumberLocator:
-    return NumberLocator(tokenizer, ani.AniConfig(**CONFIG))
+VALUES = ["pending", "both"]
+
+
+def locator_of(tokenizer: Any, values: str = "pending") -> NumberLocator:
+    return NumberLocator(tokenizer, ani.AniConfig(**{**CONFIG, "values": values}))
 
 
 def with_chats(tokenizer: Any) -> Any:
@@ -83,9 +92,61 @@ def test_chunks_and_branches_change_nothing(make: Any) -> None:
     check()
 
 
+def test_beside_numbers_pending_values_have_columns_of_their_own() -> None:
+    tokenizer = with_chats(qwen())
+    ids = chat_ids(tokenizer)
+    both, pending = (locator_of(tokenizer, values) for values in reversed(VALUES))
+    literals = NumberLocator(tokenizer, ani.AniConfig(layer=1, policy="after"))
+    width = literals.encoder.width
+    assert both.encoder.width == width + pending.encoder.width
+    batch = both.batch([ids])
+    features = dict(zip(batch.positions.tolist(), batch.features, strict=True))
+    assert len(features) == len(batch)
+    parts = {"literals": literals.batch([ids]), "pending": pending.batch([ids])}
+    assert features.keys() == {token for part in parts.values() for token in part.positions.tolist()}
+    for name, part in parts.items():
+        own = dict(zip(part.positions.tolist(), part.features, strict=True))
+        for token, found in features.items():
+            columns = found[:width] if name == "literals" else found[width:]
+            assert torch.equal(columns, own.get(token, torch.zeros_like(columns)))
+    for token in range(len(ids)):  # and each token alone has the same
+        alone = both.batch([ids[: token + 1]], start=token)
+        assert len(alone) == (token in features) and all(torch.equal(each, features[token]) for each in alone.features)
+
+
+@pytest.mark.parametrize("settings", [{"policy": "terminal", "values": "both"}, {**CONFIG, "combine": "replace"}])
+def test_values_that_cannot_be(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="needs combine='add', and beside literals a causal policy"):
+        ani.AniConfig(**{"layer": 1, **settings})
+
+
+def test_a_gate_of_pending_values_decides_about_no_number() -> None:
+    with pytest.raises(ani.InputError, match="injects pending values alone"):
+        TransformersBackend(*attached("llama", **CONFIG)).decide_roles("Room 505")
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_token_changes_what_is_before_it(family: str, values: str) -> None:
+    model, tokenizer = attached(family, layer=1, values=values, gate="open")
+
+    @examples(4)
+    @given(TEXTS, TEXTS)
+    def check(text: str, other: str) -> None:
+        ids, others = (tokenizer(each, return_tensors="pt")["input_ids"] for each in (text, other * 20))
+        t = ids.shape[1] // 2
+        variant = torch.cat([ids[:, : t + 1], others[:, -(ids.shape[1] - t - 1) :]], dim=1)[:, : ids.shape[1]]
+        with torch.inference_mode():
+            found, expected = (model(input_ids=each).logits[:, : t + 1] for each in (variant, ids))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+    check()
+
+
+@pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("family", ["qwen3", "llama", "gemma"])
-def test_generation_with_a_cache_equals_a_forward_over_all(family: str) -> None:
-    model, tokenizer = attached(family, **CONFIG, gate="open")
+def test_generation_with_a_cache_equals_a_forward_over_all(family: str, values: str) -> None:
+    model, tokenizer = attached(family, layer=1, values=values, gate="open")
     texts = ["What is 12 + 34? It is", "Calculate 345 * 678 = 23", "No sum"]
     encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
     output = model.generate(
@@ -99,7 +160,7 @@ def test_generation_with_a_cache_equals_a_forward_over_all(family: str) -> None:
     with torch.inference_mode():
         logits = model(input_ids=generated, attention_mask=mask.long(), position_ids=positions).logits
     decision = last_decision(model)
-    assert decision is not None and set(decision.numbers.rows.tolist()) == {0, 1}
+    assert decision is not None and set(decision.numbers.rows.tolist()) >= {0, 1}
     start = encoded["input_ids"].shape[1]
     assert (torch.stack(output.logits, dim=1) - logits[:, start - 1 : -1]).abs().max() <= 1e-4
 
@@ -119,6 +180,17 @@ def test_roles_say_where_the_next_token_writes_the_value() -> None:
     end = max(token for token, piece in enumerate(pieces) if piece == "2")
     assert roles[end] == QUANTITATIVE  # "." ends it
     assert UNKNOWN_ROLE not in roles.values() and "So" in answer
+
+
+def test_behind_a_nominal_number_no_value_is_meant() -> None:
+    tokenizer = with_chats(qwen())
+    for values in VALUES:
+        locator = locator_of(tokenizer, values)
+        for role, expected in (("nominal", NOMINAL), ("quantitative", QUANTITATIVE)):
+            row = tokenize(Example("Calculate 48 / 2 =", " 24", (role, role)), tokenizer, locator, 64)
+            numbers = NumberCollator(tokenizer, locator)([row])["numbers"]
+            sign = row.prompt_length - 1
+            assert numbers.roles[numbers.positions == sign].tolist() == [expected]
 
 
 def test_of_values_alone_the_tokens_that_write_them_are_learnt() -> None:
@@ -141,5 +213,5 @@ def test_a_module_is_trained_on_them_and_loaded_again(tiny_recipe: Any, tiny_mod
     assert line["gate_open_quantitative"] >= 0  # tokens that write the result have that role
     model, tokenizer = load_model(str(tiny_model), dtype="float32"), load_tokenizer(str(tiny_model))
     ani.load_adapter(model, tokenizer, tmp_path / "run" / ADAPTER)
-    assert number_locator(model).values == "pending"
+    assert number_locator(model).reads_pending and not number_locator(model).reads_literals
     assert bool(ani_module(model).projection.weight.any())

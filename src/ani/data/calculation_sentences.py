@@ -3,7 +3,7 @@
 Knows nothing about tokens, models, the gate that is trained on them or how an answer is scored.
 
 Sentences
-    Texts that end at the equals sign of a written calculation (`ani.numbers.calculations` finds it), with what stands
+    Texts that end at the equals sign of a written calculation (`ani.values.calculations` finds it), with what stands
     behind it. The role says whether its result is what should: in `The tickets cost 12 * 4 =` it is (quantitative),
     in `In base 5, 12 * 4 =` or `The pupil wrote 12 * 4 =` something else is right, or was written (nominal). It tells
     the same of all numbers of the equation.

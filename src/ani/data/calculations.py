@@ -17,11 +17,13 @@ from typing import NamedTuple, get_args
 from ani.data.arithmetic import SYMBOLS, Operation, check_drawn, check_names, split_of
 from ani.data.split import Split
 from ani.errors import InputError
-from ani.numbers.calculations import remainder
+from ani.values.calculations import calculation_before
 
 MOST_DIGITS = 30
 """Of an operand."""
 MOST_OPERANDS = 8
+_PLACES = 6
+"""Behind the point of a result, at most."""
 _ATTEMPTS = 5000
 """Drawings in vain after which there is taken to be nothing new."""
 
@@ -236,6 +238,14 @@ def plain(value: Fraction) -> str:
 
 
 def exact_result(text: str) -> str | None:
-    """What is still to be written at the end of a text of its last calculation's exact result."""
-    found = remainder(text)
-    return found and found.upcoming
+    """The exact result of the calculation at whose equals sign, and perhaps a currency sign, a text ends, written out;
+    None: there is none of at most `_PLACES` places. Amounts of money that are no integers go to cents."""
+    head, sign, tail = text.rpartition("=")
+    found = calculation_before(text, len(head)) if sign and not tail.strip(" $€£") else None
+    value = found and found.value.rational
+    if found is None or value is None or (value * 10**_PLACES).denominator != 1:
+        return None
+    whole, point, fraction = plain(abs(value)).partition(".")
+    if tail.strip() or found.currency:
+        fraction = point and fraction.ljust(2, "0")
+    return "-" * (value < 0) + whole + point + fraction

@@ -6,9 +6,11 @@ features.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
+from ani.encoders.base import NumberEncoder
 from ani.values.digits import END
 from ani.values.pending import Pending
 
@@ -47,3 +49,41 @@ class PendingDigitsEncoder:
         features = torch.zeros(len(pending) * self.width)
         features[ones] = 1
         return features.reshape(len(pending), self.width)
+
+
+class Carried(NamedTuple):
+    """What one token carries."""
+
+    literal: str | None = None
+    """A number as it is written."""
+    pending: Pending | None = None
+    """A value that is still to be written."""
+
+
+class CarriedEncoder:
+    """Features of the number that a token carries beside those of the pending value.
+
+    Args:
+        literal: Of numbers as they are written.
+        characters: Of a pending value, as for `PendingDigitsEncoder`.
+    """
+
+    def __init__(self, literal: NumberEncoder, characters: int) -> None:
+        self.literal = literal
+        self.pending = PendingDigitsEncoder(characters)
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.literal.width + self.pending.width
+
+    def in_range(self, value: str) -> bool:
+        """Whether the features tell this literal as they should."""
+        return self.literal.in_range(value)
+
+    def encode(self, carried: Sequence[Carried]) -> torch.Tensor:
+        """Float32 of shape (N, width), on the CPU; zeros for what a token doesn't carry."""
+        there = [index for index, each in enumerate(carried) if each.literal is not None]
+        features = torch.zeros(len(carried), self.literal.width)
+        features[there] = self.literal.encode([carried[index].literal or "" for index in there])
+        return torch.cat([features, self.pending.encode([each.pending for each in carried])], dim=1)

@@ -11,8 +11,7 @@ from ani.encoders.base import NumberEncoder, as_texts
 from ani.encoders.bits import BitsNumberEncoder
 from ani.encoders.fourier import FourierNumberEncoder
 from ani.encoders.magnitude import MagnitudeNumberEncoder
-from ani.encoders.pending import PendingDigitsEncoder
-from ani.encoders.remainder import CarriedEncoder
+from ani.encoders.pending import CarriedEncoder, PendingDigitsEncoder
 
 
 class EncoderSettings(BaseModel):
@@ -20,13 +19,12 @@ class EncoderSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    values: Literal["literals", "results", "both", "pending"] = "literals"
-    """What tokens carry. `literals`: numbers as they are written (the paper). `results`: what is still to be written
-    of a calculation's result, from its equals sign on (`ani.numbers.calculations`). `both`: each with its own columns
-    of W_P. `pending`: the pending digits of whatever exact value the text asks for (`ani.values`), from the question or
-    sign that makes it known until it is written, across turns."""
+    values: Literal["literals", "pending", "both"] = "literals"
+    """What tokens carry. `literals`: numbers as they are written (the paper). `pending`: the pending digits of
+    whatever exact value the text asks for (`ani.values`), from the question or sign that makes it known until it is
+    written, across turns. `both`: each with its own columns of W_P."""
     result_characters: int = Field(default=3, ge=1, le=16)
-    """Next characters of a result or pending value that a token carries: as many as a token can hold digits."""
+    """Next characters of a pending value that a token carries: as many as a token can hold digits."""
     encoders: tuple[str, ...] = ("fourier",)
     """Names in `ENCODERS`; the features of several stand side by side, in this order."""
     integer_digits: int = Field(default=10, ge=1, le=400)
@@ -91,8 +89,8 @@ class ConcatenatedNumberEncoder:
 
 
 def build_encoder(settings: EncoderSettings) -> NumberEncoder | CarriedEncoder | PendingDigitsEncoder:
-    """What encodes what tokens carry: the encoder of literals that the settings name, or several of them as one; with
-    results one of `Carried`, and of pending values one of their digits.
+    """What encodes what tokens carry: the encoder of literals that the settings name, or several of them as one; of
+    pending values that of their digits; of both that of `Carried`.
 
     Raises:
         InputError: an encoder refuses its settings.
@@ -103,4 +101,4 @@ def build_encoder(settings: EncoderSettings) -> NumberEncoder | CarriedEncoder |
         return literal
     if settings.values == "pending":
         return PendingDigitsEncoder(settings.result_characters)
-    return CarriedEncoder(literal if settings.values == "both" else None, settings.result_characters)
+    return CarriedEncoder(literal, settings.result_characters)

@@ -67,7 +67,7 @@ class Backend(ABC):
 
     @property
     def gates_numbers(self) -> bool:
-        """Whether the gate decides about numbers of the text, and not about results of calculations alone."""
+        """Whether the gate decides about numbers of the text, and not about pending values alone."""
         return False
 
     def ids(self, prompt: Prompt) -> list[int]:
@@ -169,11 +169,11 @@ class Backend(ABC):
         Raises:
             RewrittenNumbers: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model
                 reads other numbers than the labelled ones.
-            InputError: The adapter injects results of calculations alone.
+            InputError: The adapter injects pending values alone.
         """
         if self.has_gate and not self.gates_numbers:
             raise InputError(
-                "this adapter injects results of calculations alone, so its gate decides about no number; name one "
+                "this adapter injects pending values alone, so its gate decides about no number; name one "
                 "with values: literals or both"
             )
         found, written = [each for each in self.decide(text, before) if each.text != "="], find_numbers(text)

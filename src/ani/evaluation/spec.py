@@ -46,7 +46,7 @@ class ModelSpec(NamedTuple):
     """`transformers` or `vllm`; `auto` until it is `resolved`."""
     batch_size: int | None = None
     forced: MethodName | None = None
-    """The method whose decoding writes results or values, `forced` or `forced-values`."""
+    """The method whose decoding writes values, `forced`."""
     dtype: DTypeName = "auto"
     """For transformers, and so `quantization`."""
     quantization: Quantization = "none"
@@ -77,7 +77,7 @@ class ModelSpec(NamedTuple):
             if self.adapter is not None and (settings := adapter_settings(self.adapter)) is not None:
                 check_merged(load_config(self.model), settings.combine, self.adapter)
             if self.forced:
-                raise InputError("vLLM isn't made to write results: leave out --forced, or use --backend transformers")
+                raise InputError("vLLM isn't made to write values: leave out --forced, or use --backend transformers")
             if self.batch_size is not None:
                 raise InputError("vLLM makes its own batches: leave out --batch-size")
         if self._method() is None and gated is not None:

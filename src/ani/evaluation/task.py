@@ -49,7 +49,7 @@ class Task(Settings, ABC):
     needs_gate: ClassVar[bool] = False
     """Only asked of models with a gate."""
     gates_numbers: ClassVar[bool] = False
-    """Only asked where that decides about numbers, and not about results of calculations alone."""
+    """Only asked where that decides about numbers, and not about pending values alone."""
     together: ClassVar[int] = 50
     """Questions that `answer` is given at once. What it has given is not asked again by a run that goes on."""
 

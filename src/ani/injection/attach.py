@@ -199,14 +199,9 @@ def has_gate(model: nn.Module) -> bool:
     return is_attached(model) and ani_module(model).gate is not None
 
 
-def injects_results(model: nn.Module) -> bool:
-    """Whether a module that injects results of calculations is attached to the model."""
-    return is_attached(model) and number_locator(model).values in ("results", "both")
-
-
 def injects_pending(model: nn.Module) -> bool:
     """Whether a module that injects pending values is attached to the model."""
-    return is_attached(model) and number_locator(model).values == "pending"
+    return is_attached(model) and number_locator(model).reads_pending
 
 
 def number_locator(model: nn.Module) -> NumberLocator:

@@ -73,7 +73,7 @@ class InjectionSettings(EncoderSettings):
     @property
     def reads_literals(self) -> bool:
         """Whether numbers as they are written are injected."""
-        return self.values in ("literals", "both")
+        return self.values != "pending"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

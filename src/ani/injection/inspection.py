@@ -1,10 +1,8 @@
 """What the gate decides about the numbers of a text, or is made to; knows nothing about how a terminal shows it."""
 
 import math
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from decimal import Decimal
 from typing import Any
 
 import torch
@@ -13,9 +11,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.injection.attach import ani_module, base_model, is_attached, last_decision, number_locator
-from ani.injection.locate import PADDING, equals_signs
+from ani.injection.locate import PADDING
 from ani.models import evaluating
-from ani.numbers.calculations import Calculation
 from ani.results.decisions import NumberDecision, gate_view
 
 
@@ -40,8 +37,7 @@ def inspect(
 
     Under `digitwise` and `running` a number is decided anew at each of its tokens; the last decision is
     returned; under `after` a number at the very end is decided as if the text ended there
-    (`NumberLocator.whole_text`). With `values="results"` or `"both"` there is also one for the equals sign of each
-    calculation.
+    (`NumberLocator.whole_text`).
 
     `around` is what stands before and after the text in the prompt, special tokens included, such as
     `ani.chat.around_message(tokenizer)`: numbers there are left out, and places are those in `text`, but tokens those
@@ -55,8 +51,7 @@ def inspect(
     encoded = tokenizer(prompt, add_special_tokens=around is None, return_offsets_mapping=True)
     token_ids = locator.whole_text(encoded["input_ids"])
     numbers = locator.scanner.scan(token_ids) if locator.reads_literals else []
-    results = locator.results(token_ids)
-    if not numbers and not results:
+    if not numbers:
         return Decisions(text, gated)
     with evaluating(base):
         base(input_ids=torch.tensor([token_ids], device=base.device), logits_to_keep=1)
@@ -91,9 +86,6 @@ def inspect(
         )
         for number in numbers
     ]
-    for token in {*equals_signs(results).values()}:
-        start = locator.scanner.text(token_ids[: token + 1]).rfind("=")
-        asked.append(("=", results[token].calculation.value, start, token, token, token))
     found = Decisions(text, gated)
     for written, value, at, first_token, last_token, carrier_token in sorted(asked, key=lambda each: each[2]):
         written, start, end = place(written, at, first_token, last_token)
@@ -167,19 +159,6 @@ def forced_numbers(model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping[i
         yield
 
 
-def replaced_results(model: nn.Module, value_of: Callable[[Calculation], Decimal]) -> AbstractContextManager[None]:
-    """Within the block, take calculations to come to other values, in forward as in generation.
-
-    What is still to be written of such a value is injected, not of the result: a model that reads what is injected
-    then writes the value, whatever the text says. The model is shared, as by `forced_gates`.
-
-    Args:
-        model: Attached; without `values="results"` or `"both"` nothing changes.
-        value_of: The value, finite and exact within the config's `fraction_digits`; the same at every call.
-    """
-    return _with(number_locator(model), "value_of", value_of)
-
-
 def _by_prompt(
     prompts: Mapping[tuple[int, ...], Mapping[int, bool]],
 ) -> Callable[[Sequence[int]], Mapping[int, bool]]:
@@ -193,12 +172,3 @@ def _by_prompt(
         return {token + padding: fact for token, fact in found.items()}
 
     return facts
-
-
-def another_value(calculation: Calculation) -> Decimal:
-    """A value of the form of a calculation's result in which each digit is another one, drawn by its text."""
-    draw = random.Random(calculation.text)
-    others = (
-        draw.choice("123456789".replace(each, "")) if each.isdigit() else each for each in f"{calculation.value:f}"
-    )
-    return Decimal("".join(others))

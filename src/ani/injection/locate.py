@@ -6,7 +6,6 @@ all ask here, so they can't disagree.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from decimal import Decimal
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -14,10 +13,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.chat import message_ends
 from ani.encoders import build_encoder
-from ani.encoders.remainder import Carried
+from ani.encoders.pending import Carried
 from ani.injection.config import AniConfig
 from ani.numbers import Number, NumberScanner
-from ani.numbers.calculations import Calculation, Remainder
 from ani.values.digits import END
 from ani.values.pending import Pending, PendingReader
 
@@ -83,15 +81,6 @@ def text_ids(input_ids: torch.Tensor, attention_mask: Any) -> list[list[int]]:
     return cast(list[list[int]], input_ids.tolist())
 
 
-def equals_signs(results: Mapping[int, Remainder]) -> dict[int, int]:
-    """The token of the equals sign at which each result of a row begins to be written."""
-    signs: dict[int, int] = {}
-    for token, result in results.items():
-        goes_on = token - 1 in results and results[token - 1].calculation is result.calculation
-        signs[token] = signs[token - 1] if goes_on else token
-    return signs
-
-
 class NumberLocator:
     """Finds and encodes the numbers of token rows by a config's policy, encoders and overflow rule."""
 
@@ -105,16 +94,13 @@ class NumberLocator:
         """Whether numbers are found in each forward from the tokens so far, in prompt and response alike."""
         self.hides_response = not config.causal and config.scope == "prompt"
         """Whether numbers of the response get nothing, in training as in generation."""
-        self.values = config.values
-        self.reads_literals = config.reads_literals
-        self._unread = _Read(PendingReader(message_ends(tokenizer) if config.values == "pending" else ()))
+        self.reads_literals = config.values != "pending"
+        self.reads_pending = config.values != "literals"
+        self._unread = _Read(PendingReader(message_ends(tokenizer) if self.reads_pending else ()))
         self._read: dict[tuple[int, ...], _Read] = {}
-        self.fraction_digits = config.fraction_digits
-        self.value_of: Callable[[Calculation], Decimal] | None = None
-        """What calculations are taken to come to (`ani.injection.inspection.replaced_results`); None: their results."""
         self.forced_of: Callable[[Sequence[int]], Mapping[int, bool]] | None = None
-        """Of a row's numbers and calculations those whose gate is forced open or shut, by each token of a number and
-        that of a calculation's equals sign (`ani.injection.inspection.forced_numbers`); None: none is."""
+        """Of a row's numbers those whose gate is forced open or shut, by each token of a number
+        (`ani.injection.inspection.forced_numbers`); None: none is."""
         self.overflow = config.overflow
         self.substitutes = config.combine == "substitute"
         """Whether a number's sub-tokens but the last are hidden (`NumberBatch.absorbed`)."""
@@ -169,10 +155,11 @@ class NumberLocator:
                 one per row. Positions count from it.
             response: True for tokens of the response, per row. They are left alone if `hides_response`: during
                 generation nobody knows that a number has ended.
-            roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. None:
+            roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. A
+                pending value's role is told by the next token, but nominal behind a nominal number. None:
                 `QUANTITATIVE` and `NOMINAL` are those that are forced open and shut.
         """
-        carried: list[Any] = []  # of `Carried`, or of `Pending`
+        carried: list[Carried] = []
         found: list[tuple[int, int, int, int]] = []
         starts = [start] * len(rows) if isinstance(start, int) else start
         if response is not None and self.hides_response:
@@ -183,42 +170,31 @@ class NumberLocator:
         for row, (token_ids, first) in enumerate(zip(rows, starts, strict=True)):
             known = roles[row] if roles is not None else ()
             forced = self.forced_of(token_ids) if self.forced_of is not None and roles is None else {}
-            signs = equals_signs(self.results(token_ids)) if forced else {}
-            results = self.results(token_ids, start=first)
-            for token, pending in self.pending(token_ids, start=first).items():
-                carried.append(pending)
-                found.append((row, token - first, self._role(pending, token_ids, token) if known else UNKNOWN_ROLE, 0))
+            pending = self.pending(token_ids, start=first)
             for number, at in self.find(token_ids, start=first):
                 opened = forced.get(number.last_token)
                 role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]
                 absorbed = number.last_token - number.first_token if self.substitutes and opened is not False else 0
                 for token in range(max(first, number.first_token if self.policy == "digitwise" else at), at + 1):
-                    result = results.pop(token, None)
-                    carried.append(Carried(number.text, None if result is None else result.upcoming))
+                    carried.append(Carried(number.text, pending.pop(token, None)))
                     found.append((row, token - first, role, absorbed))
-            for token, result in results.items():  # it has the role of the last number before it whose role is known
-                before = (role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE)
-                role = next(before, _ROLE_OF_FORCED[forced.get(signs.get(token, PADDING))])
-                carried.append(Carried(upcoming=result.upcoming))
-                found.append((row, token - first, role, 0))
-        if self.values == "literals":
-            carried = [each.literal or "" for each in carried]
-        features = self.encoder.encode(carried)
+            for token, value in pending.items():
+                carried.append(Carried(pending=value))
+                found.append((row, token - first, self._role(value, token_ids, token, known), 0))
+        features = cast(Any, self.encoder).encode(self._encoded(carried))
         columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
         return NumberBatch(columns[0], columns[1], features, columns[2], columns[3])
 
-    def results(self, token_ids: Sequence[int], *, start: int = 0) -> dict[int, Remainder]:
-        """What is still to be written of calculations' results, at tokens ≥ `start` of one row; `PADDING` where there
-        is no text."""
-        if self.values not in ("results", "both"):
-            return {}
-        found = self.scanner.scan_results(token_ids, start, self.fraction_digits, self.value_of)
-        return {token: remainder for token, remainder in found.items() if token_ids[token] != PADDING}
+    def _encoded(self, carried: Sequence[Carried]) -> Sequence[Any]:
+        """What the encoder takes."""
+        if not self.reads_pending:
+            return [each.literal for each in carried]
+        return carried if self.reads_literals else [each.pending for each in carried]
 
     def pending(self, token_ids: Sequence[int], *, start: int = 0) -> dict[int, Pending]:
         """The value that is pending at each token ≥ `start` of one row, where there is one; `PADDING` where there is no
         text. What was read of a row is remembered, so that a row that goes on costs its new tokens alone."""
-        if self.values != "pending":
+        if not self.reads_pending:
             return {}
         read = self._read.get(tuple(token_ids[:start]), self._unread)
         reader = read.reader.copy()
@@ -230,12 +206,14 @@ class NumberLocator:
         every = enumerate(found, read.tokens)
         return {token: each for token, each in every if each and token >= start and token_ids[token] != PADDING}
 
-    def _role(self, pending: Pending, token_ids: Sequence[int], token: int) -> int:
+    def _role(self, pending: Pending, token_ids: Sequence[int], token: int, known: Sequence[int]) -> int:
         """Quantitative where the next token writes the value's next digits or ends it, nominal where it writes
-        something else."""
+        something else, or the last number of known role is nominal."""
         following = token_ids[token + 1 : token + 2]
-        if not following or following[0] == PADDING:
+        if not known or not following or following[0] == PADDING:
             return UNKNOWN_ROLE
+        if next((role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE), None) == NOMINAL:
+            return NOMINAL
         ((piece,), _) = self.scanner.pieces(following)
         digits = pending.next(max(1, len(piece)))
         if digits and digits[0].character == END:

@@ -15,8 +15,7 @@ token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer
 | `static` | h ← e | layer l, terminal token | the paper, "Ablation": Static Injection |
 | `static-additive` | h ← h + e | layer l, terminal token | its additive sibling, ours |
 | `digitwise-gated` | h ← h + α·e | layer l, every token of the number | the paper, "Ablation": Digit-wise Injection |
-| `forced` | decoding writes the results of written calculations | no training | ours (`ani.injection.forced`) |
-| `forced-values` | decoding writes pending values where the model begins a number | no training | ours |
+| `forced` | decoding writes pending values where a number begins | no training | ours (`ani.injection.forced`) |
 
 `reference`, the tables' first row, is the model with nothing attached or trained; a comparison always has it.
 
@@ -83,12 +82,6 @@ def _forced_values(tokenizer: PreTrainedTokenizerBase) -> LogitsProcessor:
     return ForcedValues(tokenizer)
 
 
-def _forced_results(tokenizer: PreTrainedTokenizerBase) -> LogitsProcessor:
-    from ani.injection.forced import ForcedResults
-
-    return ForcedResults(tokenizer)
-
-
 METHODS: dict[MethodName, Method] = {
     "ani": Method(),
     "sft": Method(None),
@@ -100,8 +93,7 @@ METHODS: dict[MethodName, Method] = {
     "static": Method({"policy": "terminal", "gate": "open", "combine": "replace"}),
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
-    "forced": Method(None, decoding=_forced_results),
-    "forced-values": Method(None, decoding=_forced_values),
+    "forced": Method(None, decoding=_forced_values),
 }
 """Every method by its name (the module's docstring says what each is); open to one's own."""
 

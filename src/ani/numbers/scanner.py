@@ -14,16 +14,6 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from ani.errors import InputError
-from ani.numbers.calculations import (
-    FRACTION_DIGITS,
-    LOOK_BEHIND,
-    MAX_WRITING,
-    WRITING,
-    Calculation,
-    Remainder,
-    calculation_before,
-    writing_end,
-)
 from ani.numbers.grammar import BOUNDARY, Rule, decimal_value, digit_runs, ended_spans, number_spans, settled
 
 if TYPE_CHECKING:
@@ -41,8 +31,6 @@ _NOTHING = b"\xff"
 _NOTHING_DECODED = _NOTHING.decode("utf-8", "surrogateescape")
 _LONE_BYTE = re.compile("[\udc80-\udcff]")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_EQUALS = re.compile("=")
-_SPLIT = 3  # bytes of a character that a context may open with, each of which counts as one
 _FIRST_CONTEXT = 32  # tokens read back at first; what is not enough is doubled
 _SAMPLE = "On 12 May 2.5% of $1,234 – café, 数 7🙂\n\t-3e5"
 
@@ -262,70 +250,6 @@ class NumberScanner:
             place = begin + offset, end + offset, origin + first, origin + last
             numbers[origin + token] = Number(context, begin, *place)
         return numbers
-
-    def scan_results(
-        self,
-        token_ids: "TokenIds",
-        start: int = 0,
-        fraction_digits: int = FRACTION_DIGITS,
-        value_of: Callable[[Calculation], Decimal] | None = None,
-    ) -> dict[int, Remainder]:
-        """What is still to be written of a calculation's result at every token from `start` on at which one is written.
-
-        At each token that is `ani.numbers.calculations.remainder` of the text up to and including that token, where
-        boundaries are NUL characters, so it depends on no later token. Reads back from `start` only where a result is
-        being written, and takes time linear in what it reads.
-
-        Args:
-            fraction_digits: a result that has more is none.
-            value_of: what a calculation is taken to come to; None: its result.
-
-        Raises:
-            InputError: `start` is negative or beyond the end of the sequence.
-        """
-        _check_start(start, token_ids)
-        pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[start:])))
-        # A result that began before can go on only in a token that holds nothing but a writing's bytes.
-        goes_on = pieces and not pieces[0].strip(WRITING)
-        first = origin = start - self._writing_behind(token_ids, start) if goes_on else start
-        context_pieces = self._pieces_before(token_ids, start, start - origin)
-        if b"=" not in b"".join(context_pieces[:1] + pieces):
-            return {}
-        size = _FIRST_CONTEXT
-        while origin and len(_decode(b"".join(context_pieces[: first - origin]))) < LOOK_BEHIND + _SPLIT:
-            origin = max(0, first - size)
-            context_pieces = self._pieces_before(token_ids, start, start - origin)
-            size *= 2
-        pieces = context_pieces + pieces
-        data = b"".join(pieces)
-        context = _decode(data).replace(_NOTHING_DECODED, BOUNDARY)
-        token_ends = list(accumulate(map(len, pieces)))
-        results: dict[int, Remainder] = {}
-        position = shift = 0  # bytes minus characters, up to position
-        for match in _EQUALS.finditer(context):
-            shift += _extra_bytes(context[position : match.start()])
-            position = match.start()
-            begin, end = match.end(), writing_end(context, match.end())
-            begin, end = begin + shift, end + shift + _extra_bytes(context[begin:end])
-            tokens = range(max(start - origin, bisect_left(token_ends, begin)), bisect_right(token_ends, end))
-            calculation = calculation_before(context, position, fraction_digits) if tokens else None
-            if calculation is None:
-                continue
-            if value_of is not None:
-                calculation = calculation._replace(value=value_of(calculation))
-            for token in tokens:
-                upcoming = calculation.upcoming(_decode(data[begin : token_ends[token]]))
-                if upcoming is not None:
-                    results[origin + token] = Remainder(calculation, upcoming)
-        return results
-
-    def _writing_behind(self, token_ids: "TokenIds", start: int) -> int:
-        """How many of the tokens before `start` may hold a result's writing, the one with its equals sign included."""
-        pieces = self._pieces_before(token_ids, start, MAX_WRITING)
-        for count, piece in enumerate(reversed(pieces), 1):
-            if piece.strip(WRITING):
-                return count
-        return len(pieces)
 
     def _pieces_before(self, token_ids: "TokenIds", end: int, count: int) -> list[bytes]:
         return list(map(self._pieces.__getitem__, _as_list(token_ids[max(0, end - count) : end])))

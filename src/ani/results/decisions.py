@@ -23,7 +23,7 @@ LEGEND = "Green with a solid frame: injected. Grey with a dashed frame: left alo
 
 
 class NumberDecision(Record):
-    """A number of a text, or the equals sign of a calculation, and the gate's decision about it."""
+    """A number of a text, and the gate's decision about it."""
 
     text: str
     value: Decimal

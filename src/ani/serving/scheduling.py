@@ -52,15 +52,12 @@ class StepLocator:
         return replace(found, positions=found.positions + offsets[found.rows])
 
     def texts(self, request: Scheduled) -> dict[int, str]:
-        """What a request's scheduled tokens carry, as it is written: the number, the calculation with its sign, or what
-        makes a value pending.
+        """What a request's scheduled tokens carry, as it is written: the number, or what makes a value pending.
 
         Of a number that several tokens carry only the last one is named.
         """
         ids = request.token_ids[: request.prompt_length if self.prefill_only else request.stop]
         found = {token: number.text for number, token in self._locator.find(ids, start=request.start)}
-        for token, result in self._locator.results(ids, start=request.start).items():
-            found[token] = f"{result.calculation.text} ="
         found |= {token: each.text for token, each in self._locator.pending(ids, start=request.start).items()}
         return {token: text for token, text in sorted(found.items()) if token < request.stop}
 

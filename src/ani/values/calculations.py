@@ -129,7 +129,8 @@ _LABEL = re.compile(rf"(?:^|[\n\r{BOUNDARY}])\s*(?:[•*>]|#+|[0-9a-z]{{1,2}}\))
 _SEPARATE = re.compile(
     rf"""(?:[(\[{{（=<>≈≤≥≠→⇒;：，。]
     |(?<![0-9])["'“‘`]
-    |(?<![{BLANKS}])[,.!?:][ ]
+    |(?<![{BLANKS}])[,.?:][ ]
+    |(?<=[^\W\d_][^\W\d_])![ ]
     |(?<![0-9{BLANKS}]):
     |\\(?:approx|leq?|geq?|neq?|Rightarrow|Longrightarrow|implies|to|therefore))\ ?\Z""",
     re.VERBOSE,

@@ -689,11 +689,13 @@ def starts_of(tokens: list[Token]) -> list[int]:
         first = max(label, joint)  # behind "1)", or "a)"
     starts = [first, *lists[:-3:-1], joint] if lists else [max(first, joint)]
     for i, start in enumerate(starts):
-        while (
-            start < len(tokens)
-            and tokens[start].kind == "operators"
-            and not (tokens[start].value in ("+", "-") and not tokens[start].phrase)
+        while start < len(tokens) and (
+            tokens[start].value == "!"
+            or (
+                tokens[start].kind == "operators"
+                and not (tokens[start].value in ("+", "-") and not tokens[start].phrase)
+            )
         ):
-            start += 1  # "a total of 3 + 4", a bullet, bold type
+            start += 1  # "Of course! 3 + 4", "a total of 3 + 4", a bullet, bold type
         starts[i] = start
     return [start for start in starts if start < len(tokens)]

@@ -2,16 +2,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-import ani
 from ani.data.calculation_sentences import CalculationSentence
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.calculations import CalculationAnswer, Calculations
-from ani.injection.inspection import another_value
 from ani.injection.methods import METHODS
-from ani.numbers.calculations import number_behind, remainder
 from ani.results.files import Run
+from ani.values.calculations import number_behind
 from tests.answers import answers_of
-from tests.tiny import attached, pair
+from tests.tiny import pair
 
 TASK = Calculations(count=6, digits=[2, 3], operands=[2])
 
@@ -31,27 +29,18 @@ def answers(answerer: TransformersBackend, questions: Any) -> list[CalculationAn
     return records
 
 
-def test_problems_are_followed_and_sentences_gated_where_results_are_injected() -> None:
-    answerer = TransformersBackend(*attached("llama", values="results"))
+def test_problems_are_asked_and_then_sentences_of_both_roles() -> None:
     questions = TASK.questions(seed=0)
     assert questions == TASK.questions(seed=0) != TASK.questions(seed=1)
-    records = answers(answerer, questions)
+    records = answers(Scripted(*pair("llama")), questions)
     assert [record.prompt for record in records] == [question.prompt for question in questions]
-    problems, sentences = records[:6], records[6:]
-    for record in problems:
-        assert (record.kind, record.role, record.alpha, record.result) == (None, "quantitative", None, record.answer)
-        found = remainder(record.prompt)
-        assert found is not None and record.replaced == f"{another_value(found.calculation):f}"
-        assert record.digits in (2, 3) and record.operands == 2 and record.followed is False  # the module is random
-    for record in sentences:
-        decision = ani.inspect(answerer.model, answerer.tokenizer, record.prompt)[-1]
-        assert (record.alpha, record.injected, record.replaced) == (decision.alpha, decision.injected, None)
-    assert {record.role for record in sentences} == {"nominal", "quantitative"}
-    plain = answers(TransformersBackend(pair("llama")[0], answerer.tokenizer), questions)
-    assert {(record.followed, record.alpha, record.injected) for record in plain} == {(None, None, None)}
+    for record in records[:6]:
+        assert (record.kind, record.role, record.result) == (None, "quantitative", record.answer)
+        assert record.digits in (2, 3) and record.operands == 2
+    assert {record.role for record in records[6:]} == {"nominal", "quantitative"}
 
 
-def test_forced_results_are_always_right() -> None:
+def test_forced_values_are_right_where_a_number_is_written() -> None:
     """What is measured of the method that decodes so, whatever the model: it can't leave a calculation alone."""
     model, tokenizer = pair("mistral")
     records = answers(TransformersBackend(model, tokenizer, METHODS["forced"]), TASK.questions(seed=0))
@@ -115,18 +104,13 @@ def test_tables_of_a_comparison() -> None:
         gains["all"] == "+50.0" and gains["meant: answered"] == "+50.0" and gains["not meant: left alone"] == "+100.0"
     )
     assert [[cell.text for cell in row] for row in sentences.rows] == [
-        ["base", "50.0%", "0.0%", "25.0%", "100.0%", "–", "–"],
-        ["ours", "100.0%", "100.0%", "100.0%", "0.0%", "–", "–"],
+        ["base", "50.0%", "0.0%", "25.0%", "100.0%"],
+        ["ours", "100.0%", "100.0%", "100.0%", "0.0%"],
     ]
-    followed = both("model", None, [True] * 4, [True, False] * 2, replaced="77", followed=True)
-    summary = Calculations.summary(followed)
-    assert summary["exact"]["follow rate"]["all"]["right"] == 4 and summary["sentences"]["mean of both"]["share"] == 1
-    section = Calculations.section(followed, Run())
-    assert [each.name for each in section.headlines] == [
-        "Calculations, all",
-        "Calculations, follow rate",
-        "Calculations told apart",
-    ]
+    single = both("model", None, [True] * 4, [True, False] * 2)
+    assert Calculations.summary(single)["sentences"]["mean of both"]["share"] == 1
+    section = Calculations.section(single, Run())
+    assert [each.name for each in section.headlines] == ["Calculations, all", "Calculations told apart"]
     assert gained.caption.endswith("(of sentences: templates resampled as wholes)")
     pairs = Calculations.pairs([*base, *ours], "base")
     assert pairs is not None and pairs.facts["calculations"]["all"]["all"]["value"] == 0.5

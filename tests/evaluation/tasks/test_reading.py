@@ -28,9 +28,9 @@ class Reader(TransformersBackend):
         answers = []
         for prompt, text in zip(prompts, read_as or prompts, strict=True):
             ids = cast(Any, self.tokenizer)(text)["input_ids"]
-            if locator.values == "results":
-                found = locator.results(ids).get(len(ids) - 1)
-                answers.append("0" if found is None else f" {found.upcoming}")
+            if locator.reads_pending:
+                found = locator.pending(ids).get(len(ids) - 1)
+                answers.append("0" if found is None else f" {found.value.rational}")
                 continue
             values = cast(Any, locator.encoder).decode(locator.batch([ids]).features)
             digits = len(find_numbers(prompt)[0].text)
@@ -75,7 +75,7 @@ def test_one_that_reads_follows_and_one_that_does_not_does_not(policy: str) -> N
 
 
 def test_results_are_followed_where_there_is_a_calculation() -> None:
-    read = shares(Reader(*attached("qwen3", values="results")))
+    read = shares(Reader(*attached("qwen3", values="pending")))
     sums = {f"sums, {name}": share for name, share in zip(MEASURES, (1, 0, 0, 1), strict=True)}
     assert read == {**sums, "word problems, right values": 0}
 

@@ -17,7 +17,6 @@ from ani.errors import InputError
 from ani.evaluation.backend import Backend, longest_text
 from ani.evaluation.benchmarks.data import BenchmarkName
 from ani.evaluation.task import Answers, Pairs, Task
-from ani.numbers.calculations import equations
 from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
 from ani.results.sections import Bars, Figure, Section
@@ -29,6 +28,7 @@ from ani.results.statistics import (
     share_facts,
 )
 from ani.results.tables import MISSING, Cell, Table, leader, percent, points
+from ani.values.calculations import equations
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task as HarnessTask
@@ -77,7 +77,7 @@ class BenchmarkAnswer(Answer):
 
     @property
     def equations(self) -> list[bool]:
-        """Of each equation that the answer writes (`ani.numbers.calculations`), whether it is right."""
+        """Of each equation that the answer writes (`ani.values.calculations`), whether it is right."""
         return [found.right for found in equations(self.output)] if isinstance(self.output, str) else []
 
 

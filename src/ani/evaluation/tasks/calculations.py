@@ -1,9 +1,9 @@
-"""Written calculations: exact results, injected values that are followed, and calculations that are not meant.
+"""Written calculations: exact results, and calculations that are not meant.
 
 Knows nothing about training.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any, cast
@@ -13,17 +13,15 @@ from pydantic import Field
 from ani.data.calculation_sentences import CalculationSentence, calculation_sentences
 from ani.data.calculations import CalculationProblem, calculation_problems
 from ani.data.diagnostic import Role
-from ani.evaluation.backend import Backend, TransformersBackend
+from ani.evaluation.backend import Backend
 from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number
 from ani.evaluation.task import Answers
-from ani.numbers.calculations import number_behind, remainder
-from ani.results.files import Integer, Probability, Run
+from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Difference, Score, by_seed, differences, grouped, scores
 from ani.results.sections import Figure, Section, headline, shares_over
 from ani.results.statistics import Estimate, grouped_share, mean_of_two, share_facts
 from ani.results.tables import Cell, Table, percent
-
-FOLLOWED = "follow rate"
+from ani.values.calculations import number_behind
 
 
 class CalculationAnswer(PromptAnswer):
@@ -42,18 +40,10 @@ class CalculationAnswer(PromptAnswer):
     """Of a problem's longest operand."""
     operands: Integer | None = None
     """Of a problem."""
-    replaced: str | None = None
-    """The value that was injected in place of the result for a second answer to a problem."""
-    followed: bool | None = None
-    """Whether that answer was this value."""
     kind: str | None = None
     """Of a sentence, such as `money` or `rounding`."""
     template: str | None = None
     """Of a sentence."""
-    alpha: Probability | None = None
-    """σ(z) at the sentence's equals sign."""
-    injected: bool | None = None
-    """Whether the gate was open there."""
 
     @property
     def told_apart(self) -> bool:
@@ -67,12 +57,11 @@ class Calculations(Scored):
     name = "calculations"
     title = "Calculations"
     note = (
-        "A problem's answer is exact if every digit is right. Follow rate: answers that are exact by an injected value "
-        "that contradicts the text. Each sentence ends at a calculation's equals sign. Its result is meant, and then "
-        "should be the first number that is written. Or something else is, as in base 2 or where an error is quoted: "
-        "then it is left alone if the result is not what comes next, and right if the first word is. Intervals of "
-        "sentences resample templates as wholes; that of the mean of both roles takes these as independent, though "
-        "each calculation stands in a sentence of either."
+        "A problem's answer is exact if every digit is right. Each sentence ends at a calculation's equals sign. Its "
+        "result is meant, and then should be the first number that is written. Or something else is, as in base 2 or "
+        "where an error is quoted: then it is left alone if the result is not what comes next, and right if the first "
+        "word is. Intervals of sentences resample templates as wholes; that of the mean of both roles takes these as "
+        "independent, though each calculation stands in a sentence of either."
     )
     unit = "questions"
     record = CalculationAnswer
@@ -93,44 +82,22 @@ class Calculations(Scored):
         return [*sorted(problems, key=lambda problem: len(problem.answer)), *sentences]
 
     def answer(self, backend: Backend, questions: Sequence[CalculationProblem | CalculationSentence]) -> Answers:
-        """Answer greedily; where results are injected, answer problems again with other values."""
-        from ani.injection.attach import injects_results
-        from ani.injection.inspection import another_value, replaced_results
-
-        outputs = _outputs(backend, questions)
-        model = backend.model if isinstance(backend, TransformersBackend) else None
-        injects = model is not None and injects_results(model)
-        problems = [question for question in questions if isinstance(question, CalculationProblem)]
-        again: Mapping[CalculationProblem, str] = {}
-        if model is not None and injects and problems:
-            with replaced_results(model, another_value):
-                again = dict(zip(problems, _outputs(backend, problems), strict=True))
-        for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
+        """Answer greedily."""
+        for place, (question, output) in enumerate(zip(questions, _outputs(backend, questions), strict=True)):
             facts: dict[str, Any] = {"prompt": question.prompt, "output": output}
             if isinstance(question, CalculationProblem):
                 facts |= {key: getattr(question, key) for key in ("answer", "digits", "operands")}
                 facts |= {"result": question.answer, "operations": list(question.operations)}
-                if question in again and (found := remainder(question.prompt)):
-                    value = another_value(found.calculation)
-                    facts |= {"replaced": f"{value:f}", "followed": _number(again[question]) == value}
             else:
                 facts |= {key: getattr(question, key) for key in ("role", "result", "kind", "template")}
                 facts["answer"] = question.completion.strip()
-                if injects and backend.has_gate:
-                    signs = [each for each in backend.decide(question.prompt) if each.end == len(question.prompt)]
-                    facts |= {key: getattr(each, key) for each in signs for key in ("alpha", "injected")}
             yield place, [_judged(facts)]
 
     @classmethod
     def scores(cls, records: Sequence[CalculationAnswer]) -> list[Score]:
-        """Of the problems: all, by operation, by number of operands, and those that were followed; the parts are
-        digits."""
+        """Of the problems: all, by operation, and by number of operands; the parts are digits."""
         problems = [record for record in records if record.kind is None]
-        again = [
-            record.model_copy(update={"correct": record.followed}) for record in problems if record.followed is not None
-        ]
-        rows = [row for group in _GROUPS for row in scores(problems, group, _digits)]
-        return [*rows, *scores(again, lambda _: FOLLOWED, _digits)]
+        return [row for group in _GROUPS for row in scores(problems, group, _digits)]
 
     @classmethod
     def differences(cls, records: Sequence[CalculationAnswer], baseline: str) -> list[Difference]:
@@ -164,7 +131,7 @@ class Calculations(Scored):
         everything = {row.run: row for row in rows if row.task == _ALL}
         headlines = []
         if len(everything) == 1:
-            shares = {f"Calculations, {row.task}": row.overall for row in rows if row.task in (_ALL, FOLLOWED)}
+            shares = {f"Calculations, {row.task}": row.overall for row in rows if row.task == _ALL}
             for name, found in {**shares, "Calculations told apart": _told_apart(records)}.items():
                 if found:
                     headlines.append(headline(name, found))
@@ -246,8 +213,6 @@ _MEASURES: dict[str, Callable[[Sequence[CalculationAnswer]], Estimate | None]] =
     _ROLES["nominal"]: _share("nominal", lambda record: not record.calculated),
     "mean of both": _told_apart,
     "not meant: right": _share("nominal", lambda record: record.correct),
-    "meant: gate open": _share("quantitative", lambda record: record.injected),
-    "not meant: gate shut": _share("nominal", lambda record: None if record.injected is None else not record.injected),
 }
 
 

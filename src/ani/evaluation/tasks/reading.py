@@ -29,7 +29,7 @@ _ATTEMPTS = 20
 
 class ReadingAnswer(PromptAnswer):
     """A problem, answered up to three times, a line of `reading.jsonl`. The second and third time are missing where
-    nothing can be injected otherwise: the model has no module, or one for results alone and there is no calculation, or
+    nothing can be injected otherwise: the model has no module, or one for pending values alone and there is none, or
     vLLM answered."""
 
     kind: Kind
