@@ -28,7 +28,6 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +55,9 @@ from ani.evaluation.tasks.finer import Finer
 from ani.evaluation.tasks.gate_shares import GateShares
 from ani.injection import adapter as adapters
 from ani.injection.attach import number_locator
+from ani.injection.locate import NumberLocator
 from ani.models import load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
-from ani.numbers.calculations import remainder
 from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
 from ani.report import build_report
 from ani.report.training import TrainingStep
@@ -69,8 +68,8 @@ from ani.sweep.plan import Comparison, evaluation_tasks
 from ani.training.recipe import Recipe
 from ani.untrusted.folder import unchanged_file
 from ani.untrusted.peft import check_lora
+from ani.values.pending import PendingReader
 from tests import tokenizers
-from tests.numbers import calculation_oracle
 from tests.tiny import tiny
 
 SECONDS = 5.0
@@ -302,50 +301,53 @@ def grammar_cases(folder: Path) -> Case:
     return draw
 
 
-def calculation_cases(folder: Path) -> Case:
-    """Expressions, well written and not, against a second reader; and through the scanner of a tokenizer, in pieces."""
+def pending_cases(folder: Path) -> Case:
+    """Calculations in symbols, TeX and words, well written and not: read whole, in pieces, and token by token."""
     tokenizer = tokenizers.gemma_like()
-    scanner = NumberScanner(tokenizer)
+    locator = NumberLocator(tokenizer, ani.AniConfig(layer=0, values="pending"))
     # fmt: off
     literals = [
-        "1", "7", "12", "0", "1,234", ".5", "2.5", "1e3", "1e-999", "9" * 40, "1.2.3", "$4", "€2.5", "٣", "x", "(",
+        "1", "7", "12", "0", "1,234", ".5", "2.5", "1e3", "9" * 40, "1.2.3", "$4", "€2.5", "٣", "x", "(", "10²", "5!",
+        "\\frac{1}{3}", "\\sqrt{2}", "√2", "half of 6", "the sum of 2 and 3", "20%", "3 hours", "ln 2", "two",
     ]
     joints = [
         "+", "-", "−", "*", "×", "·", "/", "÷", "^", "x", " + ", " - ", " x ", " * ", ") ", ")", "(", "^", "\n", "\t",
+        " plus ", " times ", " divided by ", " mod ", "\\times ", "\\cdot", " of ", " and ", "**", "//",
     ]
     before = [
         "", "", "", "It is ", "f", "a ", "half of ", "Step 1: ", "1,", "10:", "\n", "12 +\n", "sin ", "\\times ", "(((",
+        "What is ", "Calculate ", "Please find ", "$", "\\(", "\0user\n", "How many letters are in ", "Q: What is ",
     ]
-    after = ["", " ", "=", ">", " = ", "-", "$", "1", " 1,", "1+1=", "7", "0.", ".", "\0", " " * 9]
+    after = [
+        "", " ", "=", ">", " = ", "-", "$", "1", " 1,", "1+1=", "7", "0.", ".", "\0", " " * 9, "?", "? A:", "\n", "\\)",
+        "0.333", " to two decimals?", "\\boxed{", " 3,036,105,200", "\0\0assistant\n",
+    ]
     # fmt: on
 
     def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
         parts = [rng.choice(before)]
-        for _ in range(rng.choice([2, 2, 3, 5, 9])):
+        for _ in range(rng.choice([1, 2, 2, 3, 5, 9])):
             parts += [rng.choice(literals), rng.choice(joints)]
             if rng.random() < 0.1:
                 parts.append(rng.choice(["(", "-(", "-", " ", "$", "%", *FRAGMENTS]))
-        parts[-1] = rng.choice(["=", " =", " =", " = ", ") =", *joints])
-        written = "".join(parts)
+        parts[-1] = rng.choice(["=", " =", " =", " = ", ") =", "?", "\n", *joints])
+        written = "".join(parts) + "".join(rng.choices(after, k=rng.choice([1, 1, 2, 4])))
         if rng.random() < 0.0005:
             written *= 100_000 // len(written)
-        if rng.random() < 0.5 and (found := remainder(written)):
-            written += found.upcoming[: rng.randrange(len(found.upcoming) + 1)]
-        written += rng.choice(after)
+        cuts = sorted(rng.sample(range(len(written)), min(len(written), rng.randrange(9))))
+        pieces = [written[i:j] for i, j in zip([0, *cuts], [*cuts, len(written)], strict=True)]
 
         def read() -> None:
-            found = remainder(written)
-            if len(written) < 1000:
-                expected = calculation_oracle.upcoming(written)
-                seen = found and (found.calculation.text, Fraction(found.calculation.value), found.upcoming)
-                assert seen == expected, (seen, expected)
-            ids = tokenizer(written[-2000:], add_special_tokens=False)["input_ids"]
-            start = rng.randrange(len(ids) + 1)
-            results = scanner.scan_results(ids, start)
-            assert all(token >= start for token in results)
-            if ids and "\0" not in written:
-                whole = scanner.text(ids)
-                assert scanner.scan_results(ids, len(ids) - 1).get(len(ids) - 1) == remainder(whole), whole
+            reader = PendingReader()
+            found = [state for part in pieces for state in reader.feed([part])]
+            assert found == PendingReader().feed(pieces)
+            for state in found:
+                if state is not None:
+                    assert state.next(3)
+            ids = tokenizer(written[:2000], add_special_tokens=False)["input_ids"]
+            start = len(ids) // 2
+            whole = locator.pending(ids)
+            assert locator.pending(ids, start=start) == {token: each for token, each in whole.items() if token >= start}
 
         return written.encode("utf-8", "surrogatepass"), read
 
@@ -835,7 +837,7 @@ def report_cases(folder: Path) -> Case:
 TARGETS: dict[str, tuple[Callable[[Path], Case], float]] = {
     "scanner": (scanner_cases, 0.48),
     "grammar and encoders": (grammar_cases, 0.335),
-    "calculations": (calculation_cases, 0.2),
+    "pending values": (pending_cases, 0.2),
     "JSONL data": (jsonl_cases, 0.08),
     "benchmark data": (benchmark_cases, 0.03),
     "result files": (result_cases, 0.03),

@@ -150,13 +150,13 @@ def test_train_evaluate_report(run: Run, tiny_recipe: Write, tiny_model: Path, t
     assert "Results: arithmetic, gating" in page and "Arithmetic</h2>" in page
     other = run("eval", "--model", tiny_model, "--out", results, "--limit", "1")
     assert_refused(other, f"{results} holds results of the model {tiny_model}, adapter {output / ADAPTER}")
-    other = run(*arguments, "--tasks", "gating", "--forced", "results")
+    other = run(*arguments, "--tasks", "gating", "--forced")
     assert_refused(other, f"{results} holds results of the model {tiny_model}, adapter {output / ADAPTER}")
-    forced = run("eval", "--model", tiny_model, "--out", tmp_path / "forced", "--limit", "1", "--forced", "values")
+    forced = run("eval", "--model", tiny_model, "--out", tmp_path / "forced", "--limit", "1", "--forced")
     assert forced.code == 0, forced
-    assert json.loads((tmp_path / "forced" / "run.json").read_text())["forced"] == "forced-values"
-    refused = run("eval", "--model", tiny_model, "--out", tmp_path / "x", "--forced", "values", "--backend", "vllm")
-    assert_refused(refused, "vLLM isn't made to write results: leave out --forced")
+    assert json.loads((tmp_path / "forced" / "run.json").read_text())["forced"] == "forced"
+    refused = run("eval", "--model", tiny_model, "--out", tmp_path / "x", "--forced", "--backend", "vllm")
+    assert_refused(refused, "vLLM isn't made to write values: leave out --forced")
     nothing = run("train", tiny_recipe(), "method=forced", f"output={tmp_path / 'nothing'}")
     assert_refused(
         nothing, "method 'forced' trains nothing: name it as a variant of a comparison, or use ani eval --forced"

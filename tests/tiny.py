@@ -111,7 +111,8 @@ def randomise(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Non
         module.gate.inner.bias.zero_()
         module.gate.outer.weight.normal_(std=2.0, generator=generator)
         module.gate.outer.bias.zero_()
-        model(input_ids=tokenizer(MIXED_TEXT, return_tensors="pt")["input_ids"].to(model.device))
+        text = "What is 12 + 34? So 12 + 34 = 46, and 5 * 6 = 3" if module.config.values == "pending" else MIXED_TEXT
+        model(input_ids=tokenizer(text, return_tensors="pt")["input_ids"].to(model.device))
         decision = last_decision(model)
         assert decision is not None
         # The threshold goes into the widest gap between the middle decisions: far from every one of them.

@@ -230,7 +230,7 @@ def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it(policy: 
     composed = inspect(model, tokenizer, unicodedata.normalize("NFC", text))
     tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
     found = inspect(model, tokenizer, text)
-    assert [each.text for each in found] == ["505", "12", "30", "=", "42"]
+    assert [each.text for each in found] == ["505", "12", "30", "42"]
     for each, other in zip(found, composed, strict=True):
         assert text[each.start : each.end] == each.text and each.start == other.start + 1  # an accent of its own
         assert (each.value, each.alpha, each.injected) == (other.value, other.alpha, other.injected)

@@ -25,9 +25,11 @@ from tests.properties import examples
 from tests.tiny import FAMILIES, attached
 from tests.tokenizers import CHATML, llama3, qwen
 
-CONFIG = {"layer": 1, "values": "pending"}
+CONFIG = {"layer": 1, "values": "pending", "policy": "after"}
 TEXTS = st.lists(
-    st.sampled_from(["Room 505", "48 / 2 =", " = ", "What is 7 * 8?", "56", "3 - 10 = -7", "1.5 + 2 = 3", "12 +", "\n"]),
+    st.sampled_from(
+        ["Room 505", "48 / 2 =", " = ", "What is 7 * 8?", "56", "3 - 10 = -7", "1.5 + 2 = 3", "\n"]
+    ),
     min_size=1,
     max_size=5,
 ).map(" ".join)
@@ -114,7 +116,9 @@ def test_beside_numbers_pending_values_have_columns_of_their_own() -> None:
         assert len(alone) == (token in features) and all(torch.equal(each, features[token]) for each in alone.features)
 
 
-@pytest.mark.parametrize("settings", [{"policy": "terminal", "values": "both"}, {**CONFIG, "combine": "replace"}])
+@pytest.mark.parametrize(
+    "settings", [{"policy": "terminal", "values": "both"}, {"values": "pending", "combine": "replace"}]
+)
 def test_values_that_cannot_be(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="needs combine='add', and beside literals a causal policy"):
         ani.AniConfig(**{"layer": 1, **settings})
@@ -128,7 +132,7 @@ def test_a_gate_of_pending_values_decides_about_no_number() -> None:
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_token_changes_what_is_before_it(family: str, values: str) -> None:
-    model, tokenizer = attached(family, layer=1, values=values, gate="open")
+    model, tokenizer = attached(family, **{**CONFIG, "values": values, "gate": "open"})
 
     @examples(4)
     @given(TEXTS, TEXTS)
@@ -146,7 +150,7 @@ def test_no_token_changes_what_is_before_it(family: str, values: str) -> None:
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("family", ["qwen3", "llama", "gemma"])
 def test_generation_with_a_cache_equals_a_forward_over_all(family: str, values: str) -> None:
-    model, tokenizer = attached(family, layer=1, values=values, gate="open")
+    model, tokenizer = attached(family, **{**CONFIG, "values": values, "gate": "open"})
     texts = ["What is 12 + 34? It is", "Calculate 345 * 678 = 23", "No sum"]
     encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
     output = model.generate(
@@ -187,7 +191,7 @@ def test_behind_a_nominal_number_no_value_is_meant() -> None:
     for values in VALUES:
         locator = locator_of(tokenizer, values)
         for role, expected in (("nominal", NOMINAL), ("quantitative", QUANTITATIVE)):
-            row = tokenize(Example("Calculate 48 / 2 =", " 24", (role, role)), tokenizer, locator, 64)
+            row = tokenize(Example("Calculate 48 / 2 =", "24", (role, role)), tokenizer, locator, 64)
             numbers = NumberCollator(tokenizer, locator)([row])["numbers"]
             sign = row.prompt_length - 1
             assert numbers.roles[numbers.positions == sign].tolist() == [expected]

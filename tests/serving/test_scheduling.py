@@ -18,7 +18,6 @@ from tests.properties import examples
 POLICIES = ["terminal", "digitwise", "running", "after"]
 CONFIGS: dict[str, dict[str, Any]] = {
     **{policy: {"policy": policy} for policy in POLICIES},
-    "results": {"values": "results"},
     "both": {"values": "both", "policy": "after"},
     "pending": {"values": "pending"},
 }
@@ -90,7 +89,6 @@ def test_what_tokens_carry_is_named() -> None:
     for config, expected in [
         ("terminal", ["505", "1,200", "34"]),
         ("after", ["505", "1,200", "34"]),
-        ("results", ["1,200 + 34 ="]),
         ("pending", ["1,200 + 34"]),
     ]:
         locator, tokenizer = locators(config)

@@ -403,14 +403,14 @@ def config(**changes: Any) -> Any:
 
 
 def test_what_would_be_served_wrongly_is_refused() -> None:
-    terminal, running, results = (
+    terminal, running, pending = (
         AniConfig(layer=1, **config)
-        for config in ({"policy": "terminal"}, {"policy": "running"}, {"values": "results", "policy": "terminal"})
+        for config in ({"policy": "terminal"}, {"policy": "running"}, {"values": "pending", "policy": "terminal"})
     )
     substitute = partial(AniConfig, layer=0, policy="terminal", combine="substitute", gate="open")
     assert refusal(terminal, config()) is None
     free = config(prefix_caching=True, asynchronous=True, v2=True, speculative=object(), transfer=object())
-    assert all(refusal(settings, free) is None for settings in (running, AniConfig(layer=1, policy="after"), results))
+    assert all(refusal(settings, free) is None for settings in (running, AniConfig(layer=1, policy="after"), pending))
     assert refusal(terminal, config(asynchronous=True, speculative=object())) is None
     assert refusal(terminal, config(decisions="here.jsonl")) is None
     for settings, changes, mend in [

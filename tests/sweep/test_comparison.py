@@ -232,8 +232,8 @@ def test_runs_that_find_their_layer_probe_once(
     assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
 
 
-@pytest.mark.parametrize(("values", "asked"), [("literals", 3), ("results", 2), ("both", 3)])
-def test_a_gate_for_results_alone_is_not_asked_about_roles(
+@pytest.mark.parametrize(("values", "asked"), [("literals", 3), ("pending", 2), ("both", 3)])
+def test_a_gate_for_pending_values_alone_is_not_asked_about_roles(
     tiny_recipe: Callable[..., Path], tmp_path: Path, values: str, asked: int
 ) -> None:
     recipe = load_recipe(tiny_recipe(), ["ani.policy=after", f"ani.values={values}"])
