@@ -27,9 +27,7 @@ from tests.tokenizers import CHATML, llama3, qwen
 
 CONFIG = {"layer": 1, "values": "pending", "policy": "after"}
 TEXTS = st.lists(
-    st.sampled_from(
-        ["Room 505", "48 / 2 =", " = ", "What is 7 * 8?", "56", "3 - 10 = -7", "1.5 + 2 = 3", "\n"]
-    ),
+    st.sampled_from(["Room 505", "48 / 2 =", " = ", "What is 7 * 8?", "56", "3 - 10 = -7", "1.5 + 2 = 3", "\n"]),
     min_size=1,
     max_size=5,
 ).map(" ".join)

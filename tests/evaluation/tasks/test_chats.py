@@ -8,7 +8,7 @@ from peft import LoraConfig
 
 import ani
 from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.tasks.chats import Chats
+from ani.evaluation.tasks.chats import Chats, _is_mended
 from ani.injection.inspection import without_adapter
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
@@ -56,6 +56,22 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
     assert summary["nupa"]["share"] == summary["unasked"]["share"] == 0 and "unasked_addition" not in summary
     (table,) = task.tables(records)
     assert len(table.rows) == len(summary)
+
+
+@pytest.mark.parametrize(
+    ("output", "base", "mended"),
+    [
+        ("Mugs: 67 + 3 = 70.", "Mugs: 67 + 3 = 10.", True),
+        ("Mugs: 67 + 3 = 70.", "Mugs: 67 + 3 = 700", True),
+        ("So 67 + 3 = 70 and 5 = 5", "So 67 + 3 = 70 and 5 = 4", False),
+        ("Mugs: 67 + 3 = 71.", "Mugs: 67 + 3 = 10.", False),
+        ("Mugs: 67 + 3 = 70.", "Mugs: 67 + 3 = 70!", False),
+        ("70", "They are nice.", False),
+        ("Mugs: 67 + 3 = 70.", "Mugs: 67 + 3 = ?", False),
+    ],
+)
+def test_a_mended_equation_is_told_from_another_answer(output: str, base: str, mended: bool) -> None:
+    assert _is_mended(output, base) is mended
 
 
 def test_without_its_adapter_a_model_is_the_base_model() -> None:

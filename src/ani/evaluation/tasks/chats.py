@@ -6,6 +6,7 @@ The others' wordings are made again by rule: OccamLLM's (arXiv 2406.06576), NUPA
 
 import operator
 import random
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -20,6 +21,9 @@ from ani.evaluation.task import Answers, Measured
 from ani.numbers import find_numbers
 from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, share
+from ani.values.arithmetic import Arithmetic
+from ani.values.calculations import calculation_before, number_behind
+from ani.values.digits import is_value
 
 ROOM = 32
 """New tokens of an answer."""
@@ -67,6 +71,9 @@ class ChatAnswer(TaskRecord):
     """What the model answers without adapter, where nobody asks."""
     right: bool
     """Whether the result is among the answer's numbers; where nobody asks, whether the answer is the base model's."""
+    mended: bool | None = None
+    """Of an answer that isn't the base model's: whether the two first differ behind an equals sign that both write, and
+    this one has the right result there."""
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -81,8 +88,8 @@ class Chats(Measured):
     title = "Calculations in chats"
     note = (
         "Wordings that were never trained. An answer is exact if the result is among its numbers. Where nobody asks "
-        "for the calculation, the answer should be what the model says without adapter, word for word. Wilson 95% "
-        "intervals."
+        "for the calculation, the answer should be what the model says without adapter, word for word; or it differs "
+        "first in the result of an equation that the model itself began, which is right now. Wilson 95% intervals."
     )
     caption = "Calculations in chats"
     unit = "prompts"
@@ -126,7 +133,9 @@ class Chats(Measured):
                 right=_holds(output, question.result),
             )
             if record.base_output is not None:
-                record = record.model_copy(update={"right": output == record.base_output})
+                same = output == record.base_output
+                mended = None if same else _is_mended(output, record.base_output)
+                record = record.model_copy(update={"right": same, "mended": mended})
             yield place, [record]
 
     @classmethod
@@ -139,7 +148,27 @@ class Chats(Measured):
                 if right:
                     key = "_".join(filter(None, (kind, operation)))
                     found[key] = (f"{label}, {operation}" if operation else label, share(right))
+        unasked = [record.right or bool(record.mended) for record in records if record.kind == "unasked"]
+        if unasked:
+            found["unasked_or_mended"] = ("Not asked for: the same, or with a wrong equation mended", share(unasked))
         return found
+
+
+_SIGN = re.compile("|".join(map(re.escape, Arithmetic.triggers)))
+
+
+def _is_mended(output: str, base: str) -> bool:
+    """Whether two answers differ first in a calculation's result, which `output` has right and `base` has not."""
+    shared = next((i for i, (ours, theirs) in enumerate(zip(output, base, strict=False)) if ours != theirs), 0)
+    signs = list(_SIGN.finditer(output[:shared]))
+    if not signs:
+        return False
+    calculation = calculation_before(output, signs[-1].start())
+    numbers = [number_behind(text[signs[-1].end() :]) for text in (output, base)]
+    if calculation is None or None in numbers:
+        return False
+    right, wrong = (is_value(calculation.value, f"{number:f}") for number in numbers)
+    return right and not wrong
 
 
 def _holds(output: str, result: str) -> bool:
