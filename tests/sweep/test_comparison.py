@@ -1,3 +1,4 @@
+import copy
 import json
 import re
 import shutil
@@ -39,7 +40,7 @@ from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tiny import tiny
-from tests.tokenizers import qwen
+from tests.tokenizers import CHATML, mistral
 from tests.training.runs import interrupt_at, interrupted, weights_of
 
 SHIPPED = [
@@ -466,9 +467,10 @@ def test_a_run_whose_process_is_killed_is_named(write: Write, tmp_path: Path) ->
 def test_benchmarks_are_answered_as_they_would_be_served(
     compare: Compare, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    base = tmp_path / "base"
-    tiny("qwen3", tokenizer=qwen(), head_dim=32, max_position_embeddings=4096).save_pretrained(base)
-    qwen().save_pretrained(base)
+    base, tokenizer = tmp_path / "base", copy.deepcopy(mistral())  # a small vocabulary, as vLLM starts with it
+    tokenizer.chat_template = CHATML
+    tiny("qwen3", tokenizer=tokenizer, head_dim=32, max_position_embeddings=8192).save_pretrained(base)
+    tokenizer.save_pretrained(base)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line sets it
