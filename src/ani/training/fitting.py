@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -92,6 +93,10 @@ def fit_gate(
         gate.outer.load_state_dict(outer.state_dict())
 
 
+class _Read(Exception):
+    """Ends a forward pass: the layers above the gate aren't needed."""
+
+
 def _features(
     model: nn.Module, gate: Gate, collator: NumberCollator, rows: Sequence[TokenizedExample], seed: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,6 +106,7 @@ def _features(
 
     def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
         read.append(given[0].cpu().half())
+        raise _Read
 
     order = list(LengthGroupedSampler([len(row.input_ids) for row in rows], ROWS, seed))
     base, hook = base_model(model), gate.inner.register_forward_pre_hook(keep)
@@ -112,7 +118,8 @@ def _features(
                 if not bool(known.any()):
                     continue
                 given = {name: batch[name].to(base.device) for name in ("input_ids", "attention_mask")}
-                model(**given, numbers=batch["numbers"].to(base.device), logits_to_keep=1)
+                with suppress(_Read):
+                    model(**given, numbers=batch["numbers"].to(base.device), logits_to_keep=1)
                 read[-1] = read[-1][known]
                 roles.append(batch["numbers"].roles[known])
                 if sum(map(len, roles)) >= MOST_NUMBERS:
