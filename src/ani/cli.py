@@ -87,7 +87,7 @@ def inspect(
     from ani.evaluation.backend import TransformersBackend
     from ani.evaluation.spec import adapted_model, model_and_adapter
     from ani.evaluation.tasks.inspected import Inspected
-    from ani.injection.attach import injects_pending
+    from ani.injection.attach import injects_pending, number_locator
     from ani.injection.conversation import conversation_text, inspect_pending, pending_table
     from ani.results.decisions import DecidedText, decisions_table, marked_text
 
@@ -99,7 +99,8 @@ def inspect(
             print(json.dumps({"text": shown, "tokens": [each._asdict() for each in found]}, ensure_ascii=False))
         else:
             console.print(pending_table(found))
-        return
+        if as_json or not number_locator(backend.model).reads_literals:
+            return
     decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
     if as_json:
         print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))

@@ -27,6 +27,7 @@ from ani.errors import how_to_install
 from ani.evaluation.run import evaluated_tasks
 from ani.evaluation.tasks import TASKS
 from ani.injection.attach import ani_module
+from ani.injection.conversation import inspect_pending
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings, read_settings
@@ -205,7 +206,8 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "Calculate 48213 + 9954 =" in capsys.readouterr().out
     trained, fresh = (ani_module(cells[name]).projection.weight for name in ("model", "fresh"))
     assert trained.any() and torch.equal(trained, fresh)
-    assert "58167" in ani.inspect(cells["fresh"], cells["tokenizer"], "Calculate 48213 + 9954 =")._repr_html_()
+    (found,) = inspect_pending(cells["fresh"], cells["tokenizer"], "Calculate 48213 + 9954 =")
+    assert found.due == "58167"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

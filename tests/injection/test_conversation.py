@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import ani
 from ani.injection.conversation import conversation_text, inspect_pending
 from ani.models import load_model, load_tokenizer
@@ -14,8 +16,9 @@ run = test_cli.run
 CHAT = [{"role": "user", "content": "What is 12 + 30?"}, {"role": "assistant", "content": "It is 42."}]
 
 
-def test_each_token_says_what_is_due_behind_it() -> None:
-    model, tokenizer = attached("qwen3", values="pending", policy="after", gate="open")
+@pytest.mark.parametrize("values", ["pending", "both"])
+def test_each_token_says_what_is_due_behind_it(values: str) -> None:
+    model, tokenizer = attached("qwen3", values=values, policy="after", gate="open")
     text = conversation_text(tokenizer, json.dumps(CHAT))
     found = inspect_pending(model, tokenizer, text, special=True)
     assert all(text[each.start : each.start + len(each.text)] == each.text for each in found if "\0" not in each.text)

@@ -47,7 +47,8 @@ class PendingDecision(NamedTuple):
 def inspect_pending(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = False
 ) -> list[PendingDecision]:
-    """Run `text` through an attached model with `values="pending"`; the tokens at which a value is pending, in order.
+    """Run `text` through an attached model with `values="pending"` or `"both"`; the tokens at which a value is pending,
+    in order.
 
     Args:
         model: Attached.
@@ -65,15 +66,24 @@ def inspect_pending(
     decision = last_decision(model)
     assert decision is not None
     alphas = decision.injection.logits.float().sigmoid().tolist()
+    applied = decision.injection.alpha.tolist()
+    decided = dict(zip(decision.numbers.positions.tolist(), zip(alphas, applied, strict=True), strict=True))
     pieces, _ = locator.scanner.pieces(token_ids)
     starts = [0]
     for piece in pieces:
         starts.append(starts[-1] + len(piece))
     return [
         PendingDecision(
-            token, pieces[token], starts[token], each.name, each.text.strip(), _due(each), alpha, bool(applied > 0)
+            token,
+            pieces[token],
+            starts[token],
+            each.name,
+            each.text.strip(),
+            _due(each),
+            decided[token][0],
+            decided[token][1] > 0,
         )
-        for (token, each), alpha, applied in zip(found.items(), alphas, decision.injection.alpha.tolist(), strict=True)
+        for token, each in found.items()
     ]
 
 

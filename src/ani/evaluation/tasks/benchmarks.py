@@ -334,8 +334,8 @@ def _gain(records: Sequence[BenchmarkAnswer], task: str, run: str, baseline: str
 def _equations(records: Sequence[BenchmarkAnswer], baseline: str | None) -> Table:
     """One row a benchmark and run."""
     caption = (
-        "Equations in written answers: calculations with the number behind the equals sign, of results that can be "
-        "written out; with 95% intervals, questions resampled as wholes"
+        "Equations in written answers: calculations with the number behind the equals sign; with 95% intervals, "
+        "questions resampled as wholes"
     )
     header = ["Benchmark", "Run", "Right equations", "Answers with an equation"]
     if baseline is not None:
