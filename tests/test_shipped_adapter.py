@@ -3,16 +3,13 @@
 from pathlib import Path
 
 import pytest
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 from ani import inspect, load_adapter
-from ani.data.calculation_sentences import calculation_sentences
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.calculations import Calculations
 from ani.evaluation.tasks.gating import Gating
 from ani.injection.adapter import _read_config
-from ani.injection.attach import ani_module
 from ani.training.recipe import load_recipe
 from tests.answers import answers_of
 from tests.tiny import pair
@@ -54,46 +51,33 @@ def test_it_tells_names_from_quantities() -> None:
         assert sum(decision == opened for decision in decisions) / len(decisions) > 0.6
 
 
-CALCULATIONS = {
-    "Calculate 123456 * 654321 =": "80779853376",
-    "The bill: 23.50 + 188.75 + 7 =": "219.25",
-    "(17 + 25) * 12 - 4 =": "500",
+CHATS = {
+    "What is 57415 * 52880?": "3036105200",
+    "Please add 948217 and -85611.": "862606",
+    "-948 + -856 =": "-1804",
+    "Divide 1000 by 8, please.": "125",
 }
 
 
-def written(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
-    encoded = tokenizer(prompt, return_tensors="pt")
-    ids = model.generate(**encoded, max_new_tokens=20, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-    return str(tokenizer.decode(ids[0, encoded["input_ids"].shape[1] :]))
+def test_the_calculator_answers_chats_and_leaves_others_alone() -> None:
+    model, tokenizer = pair("smollm2")
+    backend = TransformersBackend(model, tokenizer)
+    prompts = [[{"role": "user", "content": text}] for text in CHATS]
+    others = [
+        [{"role": "user", "content": "Write two lines about autumn leaves. My invoice said 3 + 4 boxes, by the way."}]
+    ]
+    assert not any(result in text for result, text in zip(CHATS.values(), backend.texts(prompts, 20), strict=True))
+    said = backend.texts(others, 20)
+    load_adapter(model, tokenizer, "smollm2-calculator")
+    answers = backend.texts(prompts, 20)
+    assert all(result in text.replace(",", "") for result, text in zip(CHATS.values(), answers, strict=True)), answers
+    assert backend.texts(others, 20) == said
 
 
-def test_the_calculator_calculates() -> None:
+def test_the_calculator_calculates_in_raw_prompts() -> None:
     """What no model of this size can: products, and what it was never trained on."""
     model, tokenizer = pair("smollm2")
-    before = [written(model, tokenizer, prompt) for prompt in CALCULATIONS]
-    assert not any(answer in text for answer, text in zip(CALCULATIONS.values(), before, strict=True))
     load_adapter(model, tokenizer, "smollm2-calculator")
-    for prompt, answer in CALCULATIONS.items():
-        assert written(model, tokenizer, prompt).split()[0].partition("<")[0] == answer, prompt
-    task = Calculations(count=4, digits=[3], operands=[2])
-    problems = task.questions(seed=0)[:4]
-    for record in answers_of(task, TransformersBackend(model, tokenizer), problems):
-        assert record.correct and record.followed, record
-
-
-def test_the_calculator_tells_which_calculations_are_meant() -> None:
-    """In sentences of templates that it was not trained on; its card says what a larger sample measured."""
-    model, tokenizer = pair("smollm2")
-    load_adapter(model, tokenizer, "smollm2-calculator")
-    module = ani_module(model)
-    sentences = calculation_sentences(48, split="test", seed=1)
-    # As it ships, doubts open the gate; without the bias chance is a half.
-    for config, meant, others in (
-        (module.config, 0.9, 0.1),
-        (module.config.model_copy(update={"gate_bias": 0.0}), 0.6, 0.6),
-    ):
-        module.config = config
-        for role, opened, share in (("nominal", False, others), ("quantitative", True, meant)):
-            prompts = [sentence.prompt for sentence in sentences if sentence.role == role]
-            decisions = [inspect(model, tokenizer, prompt)[-1].injected for prompt in prompts]
-            assert sum(decision == opened for decision in decisions) / len(decisions) > share
+    task = Calculations(count=12, digits=[3, 8], operands=[2])
+    for record in answers_of(task, TransformersBackend(model, tokenizer), task.questions(seed=0)[:12]):
+        assert record.correct, record

@@ -1,5 +1,6 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from accelerate.data_loader import BatchSamplerShard
@@ -8,7 +9,8 @@ from torch.utils.data import BatchSampler
 from ani.data.calculation_sentences import calculation_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.chats import asked_chats, unasked_chats
-from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
+from ani.data.sources import Example
+from ani.training.examples import NOTHING, LengthGroupedSampler, answered, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train
 from tests.json_lines import write_lines
@@ -37,7 +39,6 @@ def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
     examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
     problems = calculation_problems(6, decimals=False, **settings, split="train", seed=4)
     sentences = calculation_sentences(8, split="train", seed=4)
-    sentences += [each.answered() for each in [each for each in sentences if each.role == "nominal"][::4]]
     assert [each.prompt for each in examples] == [each.prompt for each in (*problems, *sentences)]
     assert [each.completion for each in examples[:6]] == [f" {problem.answer}" for problem in problems]
     assert [(each.completion, each.roles) for each in examples[6:]] == [(s.completion, s.roles) for s in sentences]
@@ -49,6 +50,21 @@ def test_chats_come_from_the_training_split_and_unasked_ones_have_no_answer(tiny
     asked, unasked = asked_chats(6, split="train", seed=4), unasked_chats(5, split="train", seed=4, pending=True)
     assert [(each.prompt, each.completion) for each in examples[:6]] == [(e.prompt, e.completion) for e in asked]
     assert [(each.prompt, each.completion) for each in examples[6:]] == [(each.prompt, "") for each in unasked]
+
+
+def test_the_model_itself_answers_up_to_its_first_equals_sign(tmp_path: Path) -> None:
+    asked = []
+
+    class Scripted:
+        def generate(self, prompts: list[Any], new_tokens: int, batch_size: int) -> Iterator[tuple[int, str]]:
+            asked.extend(prompts)
+            yield from enumerate([" So 3 + 4 = 8, ha", " A riddle.", "= 7"])
+
+    examples = [Example(prompt, completion) for prompt, completion in (("a", ""), ("b", "c"), ("d", ""), ("e", ""))]
+    expected = [("a", " So 3 + 4 "), ("b", "c"), ("d", " A riddle.")]  # of the last answer nothing is left
+    for _ in range(2):  # once from the file
+        found = answered(list(examples), cast(Any, Scripted()), tmp_path / "answers.jsonl", None)
+        assert [(each.prompt, each.completion) for each in found] == expected and asked == ["a", "d", "e"]
 
 
 def test_data_have_a_seed_of_their_own(tiny_recipe: Write) -> None:
@@ -84,4 +100,4 @@ def test_a_supervised_gate_needs_both_roles(tiny_recipe: Write) -> None:
     settings = ["ani.gate=supervised", "ani.role_weight=1"]
     sums, sentences = {"kind": "arithmetic", "count": 4}, {"kind": "calculation-sentences", "count": 4}
     refused(lambda: load_examples(load_recipe(tiny_recipe(data=[sums]), settings)), "no nominal number", "roles")
-    assert len(load_examples(load_recipe(tiny_recipe(data=[sums, sentences]), settings))) == 9  # one is shown twice
+    assert len(load_examples(load_recipe(tiny_recipe(data=[sums, sentences]), settings))) == 8

@@ -48,13 +48,6 @@ class CalculationSentence(NamedTuple):
     result: str
     """The last calculation's exact result, whether it is meant or not."""
 
-    def answered(self) -> "CalculationSentence":
-        """The sentence with its result written behind the sign, meant or not, and nothing to follow."""
-        blank = self.completion[: len(self.completion) - len(self.completion.lstrip())]
-        prompt = f"{self.prompt}{blank}{self.result}"
-        behind = len(find_numbers(prompt)) - len(self.roles)
-        return self._replace(prompt=prompt, completion="", roles=(*self.roles, *[self.role] * behind))
-
 
 def calculation_sentences(count: int, *, split: Split, seed: int = 0) -> list[CalculationSentence]:
     """Draws distinct labelled sentences, the two roles in turn and with the same expressions in pairs.
@@ -80,19 +73,6 @@ def calculation_sentences(count: int, *, split: Split, seed: int = 0) -> list[Ca
                 found |= texts
                 break
     return list(found.values())[:count]
-
-
-def training_sentences(count: int, *, seed: int = 0) -> list[CalculationSentence]:
-    """`calculation_sentences` of the training split, and every fourth nominal one again with its result written.
-
-    A gate decides anew at each token of a result: that one is being written although something else is meant is what it
-    seldom sees.
-
-    Raises:
-        InputError: a negative count.
-    """
-    found = calculation_sentences(count, split="train", seed=seed)
-    return [*found, *(each.answered() for each in [each for each in found if each.role == "nominal"][::4])]
 
 
 @cache

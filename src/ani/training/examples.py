@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.arithmetic import arithmetic_problems
-from ani.data.calculation_sentences import training_sentences
+from ani.data.calculation_sentences import calculation_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.chats import asked_chats, unasked_chats
 from ani.data.collator import TokenizedExample, tokenize
@@ -50,8 +50,8 @@ def load_examples(recipe: Recipe) -> list[Example]:
                 settings = source.model_dump(exclude={"kind"})
                 examples += map(problem_example, calculation_problems(**settings, split="train", seed=seed))
             case "calculation-sentences":
-                answered = training_sentences(source.count, seed=seed)
-                examples += [Example(each.prompt, each.completion, each.roles) for each in answered]
+                sentences = calculation_sentences(source.count, split="train", seed=seed)
+                examples += [Example(each.prompt, each.completion, each.roles) for each in sentences]
             case "asked-chats":
                 asked = asked_chats(source.count, split="train", seed=seed)
                 examples += [Example(each.prompt, each.completion, None) for each in asked]
