@@ -22,7 +22,9 @@ from serving import engine
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import ani
+from ani.chat import rendered
 from ani.data.arithmetic import arithmetic_problems
+from ani.data.chats import asked_chats, unasked_chats
 from ani.injection.attach import ani_module
 from ani.models import load_tokenizer
 
@@ -99,12 +101,18 @@ def parity(tokenizer: Any, folder: Path, arguments: argparse.Namespace) -> None:
     ani.merge(arguments.adapter or folder / "adapter", folder / "parity", model="smollm2", dtype="float32")
     model = AutoModelForCausalLM.from_pretrained(folder / "parity", dtype=torch.float32).eval()
     settings = ani_module(model).config
-    texts = [
-        # A module that calculates is asked where a result is to be written: after an answer's first equals sign.
-        question if settings.values == "literals" else f"{question}\n{answer.partition('=')[0].replace('<<', '')}="
-        for question, answer in itertools.islice(questions(arguments.questions), arguments.prompts)
-    ]
-    rows = tokenizer(texts)["input_ids"]
+    more = "\nNow with 1,250 more, and 37.5 less:"
+    if settings.values == "literals":
+        texts = [question for question, _ in itertools.islice(questions(arguments.questions), arguments.prompts)]
+    else:  # chats, of which every third asks for something else
+        asked = [
+            each.prompt for each in asked_chats(arguments.prompts, split="test") if not isinstance(each.prompt, str)
+        ]
+        asked[::3] = [each.prompt for each in unasked_chats(len(asked[::3]), split="test", pending=True)]
+        texts = [rendered(tokenizer, messages) for messages in asked]
+        last = [*asked[0], {"role": "assistant", "content": "1"}, {"role": "user", "content": "And what is 125 * 37?"}]
+        more = rendered(tokenizer, last).removeprefix(f"{texts[0]}1")
+    rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
     # Blocks of 32 tokens, the fewest on a CPU: a question has more than one.
     llm = engine(str(folder / "parity"), arguments.eager, enable_prefix_caching=True, dtype="float32", block_size=32)
     table = Table(
@@ -132,8 +140,8 @@ def parity(tokenizer: Any, folder: Path, arguments: argparse.Namespace) -> None:
     cold, cached = served(llm, rows, arguments.new_tokens)
     add("cold", rows, cold, cached)
     add("warm", rows, *served(llm, rows, arguments.new_tokens))
-    more = tokenizer("\nNow with 1,250 more, and 37.5 less:", add_special_tokens=False)["input_ids"]
-    longer = [[*row, *answer.tokens, *more] for row, answer in zip(rows, cold, strict=True)]
+    turn = tokenizer(more, add_special_tokens=False)["input_ids"]
+    longer = [[*row, *answer.tokens, *turn] for row, answer in zip(rows, cold, strict=True)]
     add("second turn", longer, *served(llm, longer, arguments.new_tokens))
     shut, _ = served(llm, rows, arguments.new_tokens, ani_gates="shut")
     _paired.show(table)

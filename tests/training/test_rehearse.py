@@ -325,7 +325,7 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
         "hub name=someone/maths split=test",
         "gsm8k limit=5",
         "gsm8k path=gone.jsonl: missing",
-        "calculation-sentences count=7: 8 examples",
+        "calculation-sentences count=7: 7 examples",
     ]
     assert (record["steps"], record["tokens"], record["flops"]) == (None, None, None)
     assert json.loads(json.dumps(record)) == record

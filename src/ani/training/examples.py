@@ -12,12 +12,8 @@ from rich.console import Console
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
-from ani.data.arithmetic import arithmetic_problems
-from ani.data.calculation_sentences import calculation_sentences
-from ani.data.calculations import calculation_problems
-from ani.data.chats import asked_chats, unasked_chats
 from ani.data.collator import TokenizedExample, tokenize
-from ani.data.sources import Example, diagnostic_examples, load_gsm8k, load_hub, load_math, problem_example, read_jsonl
+from ani.data.sources import Example
 from ani.errors import InputError
 from ani.evaluation.backend import Backend
 from ani.files import replacing_file
@@ -40,35 +36,7 @@ def load_examples(recipe: Recipe) -> list[Example]:
     seed = recipe.seed if recipe.data_seed is None else recipe.data_seed
     examples: list[Example] = []
     for source in recipe.data:
-        match source.kind:
-            case "arithmetic":
-                problems = arithmetic_problems(
-                    source.count, digits=source.digits, operations=source.operations, split="train", seed=seed
-                )
-                examples += map(problem_example, problems)
-            case "calculations":
-                settings = source.model_dump(exclude={"kind"})
-                examples += map(problem_example, calculation_problems(**settings, split="train", seed=seed))
-            case "calculation-sentences":
-                sentences = calculation_sentences(source.count, split="train", seed=seed)
-                examples += [Example(each.prompt, each.completion, each.roles) for each in sentences]
-            case "asked-chats":
-                asked = asked_chats(source.count, split="train", seed=seed)
-                examples += [Example(each.prompt, each.completion, None) for each in asked]
-            case "unasked-chats":
-                # An empty completion: the model itself answers before training.
-                unasked = unasked_chats(source.count, split="train", seed=seed, pending=True)
-                examples += [Example(each.prompt, "", None) for each in unasked]
-            case "gsm8k":
-                examples += load_gsm8k(source.path, source.limit)
-            case "math":
-                examples += load_math(source.path, source.limit)
-            case "diagnostic":
-                examples += diagnostic_examples(source.count, seed=seed)
-            case "jsonl":
-                examples += read_jsonl(source.path)[: source.limit]
-            case "hub":
-                examples += load_hub(source.name, source.split, source.limit)[: source.limit]
+        examples += source.examples(seed)
     if recipe.ani is not None and recipe.ani.gate in ("supervised", "fitted") and recipe.ani.values != "pending":
         _check_roles(examples, recipe.ani.gate)
     return [example.written(METHODS[recipe.method].write) for example in examples]

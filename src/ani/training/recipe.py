@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ani.data.arithmetic import MOST_DIGITS, Operation
-from ani.data.calculations import MOST_DIGITS as MOST_CALCULATED_DIGITS
-from ani.data.calculations import MOST_OPERANDS
+from ani.data.kinds import DataSource
 from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
@@ -54,128 +52,6 @@ class ProbeSettings(Section):
     """How many at most; null: all of a file, 4,000 of our own set."""
     chat: bool = False
     """Whether each is read as a user's message, by the model's chat template."""
-
-
-class ArithmeticData(Section):
-    """N-digit arithmetic from our generator; lengths and operations in equal parts."""
-
-    kind: Literal["arithmetic"]
-    count: int = Field(ge=1)
-    """Examples in all."""
-    digits: list[Annotated[int, Field(ge=1, le=MOST_DIGITS)]] = Field(default=[2, 4, 6, 8, 10, 12])
-    """Lengths of the operands."""
-    operations: list[Operation] = Field(default=["addition"])
-    """One or several; quotients are exact."""
-
-
-class CalculationData(Section):
-    """Written calculations of several operands from our generator; operands, lengths and operations in equal parts."""
-
-    kind: Literal["calculations"]
-    count: int = Field(ge=1)
-    """Examples in all."""
-    digits: list[Annotated[int, Field(ge=1, le=MOST_CALCULATED_DIGITS)]] = Field(default=[2, 3, 4, 5])
-    """Lengths of the longest operand."""
-    operands: list[Annotated[int, Field(ge=2, le=MOST_OPERANDS)]] = Field(default=[2, 3, 4])
-    """How many."""
-    operations: list[Operation] = Field(default=["addition", "subtraction", "multiplication", "division"])
-    """One or several, also within a calculation."""
-    parentheses: bool = True
-    """Whether there may be any."""
-    decimals: bool = True
-    """Whether operands and results may have a fraction."""
-
-
-class CalculationSentenceData(Section):
-    """Texts up to a written calculation's equals sign, from our generator: half of them mean its result, half mean
-    something else (a binary sum, a misquoted one, a rounded one), with their roles; a quarter of these again with the
-    exact result behind the sign and nothing to learn but the gate's decision."""
-
-    kind: Literal["calculation-sentences"]
-    count: int = Field(ge=1)
-    """Sentences."""
-
-
-class AskedChatData(Section):
-    """Chats and raw texts that ask for a calculation in many wordings, with answers, from our generator."""
-
-    kind: Literal["asked-chats"]
-    count: int = Field(ge=1)
-    """Examples."""
-
-
-class UnaskedChatData(Section):
-    """Chats that hold a calculation which nobody asks for, from our generator; the model itself answers them before
-    training."""
-
-    kind: Literal["unasked-chats"]
-    count: int = Field(ge=1)
-    """Examples."""
-
-
-class DiagnosticData(Section):
-    """Sentences with names and quantities from our generator, with their roles."""
-
-    kind: Literal["diagnostic"]
-    count: int = Field(ge=1)
-    """Sentences."""
-
-
-class Gsm8kData(Section):
-    """GSM8K's training problems with their solutions, the calculator's annotations removed."""
-
-    kind: Literal["gsm8k"]
-    path: str = "openai/gsm8k"
-    """On the hub, or a JSON-lines file of it."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many problems; null: all."""
-
-
-class MathData(Section):
-    """MATH's training problems with their solutions."""
-
-    kind: Literal["math"]
-    path: str = "EleutherAI/hendrycks_math"
-    """On the hub, or a JSON-lines file of it."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many problems; null: all."""
-
-
-class JsonlData(Section):
-    """The user's own examples (`ani.data.sources`)."""
-
-    kind: Literal["jsonl"]
-    path: str
-    """A JSON-lines file."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many examples; null: all."""
-
-
-class HubData(Section):
-    """A dataset on the hub with prompt and completion, or messages."""
-
-    kind: Literal["hub"]
-    name: str
-    """On the hub."""
-    split: str = "train"
-    """Its part."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many examples; null: all."""
-
-
-DataSource = Annotated[
-    ArithmeticData
-    | CalculationData
-    | CalculationSentenceData
-    | AskedChatData
-    | UnaskedChatData
-    | Gsm8kData
-    | MathData
-    | DiagnosticData
-    | JsonlData
-    | HubData,
-    Field(discriminator="kind"),
-]
 
 
 class TrainingSettings(Section):

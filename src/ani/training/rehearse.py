@@ -23,16 +23,15 @@ from transformers.quantizers.base import get_keys_to_not_convert
 
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample
-from ani.data.sources import names_file
+from ani.data.kinds import DataSource
 from ani.errors import InputError
 from ani.hardware import default_dtype
 from ani.injection.attach import ani_module, base_model, is_attached, number_locator
 from ani.injection.locate import UNKNOWN_ROLE, NumberBatch
 from ani.models import EMBEDDED, load_config, load_tokenizer, nf4, training_autocast
 from ani.probing.selection import PUBLISHED
-from ani.training.examples import load_examples
 from ani.training.fake_device import Fault, Watch, fake, register
-from ani.training.recipe import DataSource, Recipe
+from ani.training.recipe import Recipe
 from ani.training.run import check, paper_layer, with_adapter
 from ani.training.trainer import adamw, learnt_logits
 from ani.untrusted.text import one_line
@@ -322,11 +321,11 @@ def _source(recipe: Recipe, source: DataSource) -> tuple[str, int | None]:
     settings = source.model_dump(exclude={"kind"}, exclude_defaults=True)
     what, rows = " ".join([source.kind, *(f"{key}={value}" for key, value in settings.items())]), settings.get("limit")
     path = getattr(source, "path", None)
-    if source.kind == "hub" or (source.kind in ("gsm8k", "math") and not names_file(source.path)):
+    if source.on_hub:
         return what, rows
     if path is not None and not Path(path).is_file():
         return f"{what}: missing", rows
-    rows = len(load_examples(recipe.model_copy(update={"data": [source], "ani": None})))
+    rows = len(source.examples(recipe.seed))
     return f"{what}: {rows:,} examples", rows
 
 

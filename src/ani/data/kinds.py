@@ -1,0 +1,203 @@
+"""What a recipe's `data` can name: each kind of source is its settings and the examples that it gives."""
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ani.data.arithmetic import MOST_DIGITS, Operation, arithmetic_problems
+from ani.data.calculation_sentences import calculation_sentences
+from ani.data.calculations import MOST_DIGITS as MOST_CALCULATED_DIGITS
+from ani.data.calculations import MOST_OPERANDS, calculation_problems
+from ani.data.chats import asked_chats, unasked_chats
+from ani.data.sources import (
+    Example,
+    diagnostic_examples,
+    load_gsm8k,
+    load_hub,
+    load_math,
+    names_file,
+    problem_example,
+    read_jsonl,
+)
+from ani.settings import Section
+
+
+class _Kind(Section, ABC):
+    @abstractmethod
+    def examples(self, seed: int) -> list[Example]:
+        """Its examples, all from training splits. An empty completion: the model itself answers before training."""
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether it is fetched from the hub."""
+        return False
+
+
+class ArithmeticData(_Kind):
+    """N-digit arithmetic from our generator; lengths and operations in equal parts."""
+
+    kind: Literal["arithmetic"]
+    count: int = Field(ge=1)
+    """Examples in all."""
+    digits: list[Annotated[int, Field(ge=1, le=MOST_DIGITS)]] = Field(default=[2, 4, 6, 8, 10, 12])
+    """Lengths of the operands."""
+    operations: list[Operation] = Field(default=["addition"])
+    """One or several; quotients are exact."""
+
+    def examples(self, seed: int) -> list[Example]:
+        settings = self.model_dump(exclude={"kind"})
+        return list(map(problem_example, arithmetic_problems(**settings, split="train", seed=seed)))
+
+
+class CalculationData(_Kind):
+    """Written calculations of several operands from our generator; operands, lengths and operations in equal parts."""
+
+    kind: Literal["calculations"]
+    count: int = Field(ge=1)
+    """Examples in all."""
+    digits: list[Annotated[int, Field(ge=1, le=MOST_CALCULATED_DIGITS)]] = Field(default=[2, 3, 4, 5])
+    """Lengths of the longest operand."""
+    operands: list[Annotated[int, Field(ge=2, le=MOST_OPERANDS)]] = Field(default=[2, 3, 4])
+    """How many."""
+    operations: list[Operation] = Field(default=["addition", "subtraction", "multiplication", "division"])
+    """One or several, also within a calculation."""
+    parentheses: bool = True
+    """Whether there may be any."""
+    decimals: bool = True
+    """Whether operands and results may have a fraction."""
+
+    def examples(self, seed: int) -> list[Example]:
+        settings = self.model_dump(exclude={"kind"})
+        return list(map(problem_example, calculation_problems(**settings, split="train", seed=seed)))
+
+
+class CalculationSentenceData(_Kind):
+    """Texts up to a written calculation's equals sign, from our generator: half of them mean its result, half mean
+    something else (a binary sum, a misquoted one, a rounded one), with their roles."""
+
+    kind: Literal["calculation-sentences"]
+    count: int = Field(ge=1)
+    """Sentences."""
+
+    def examples(self, seed: int) -> list[Example]:
+        found = calculation_sentences(self.count, split="train", seed=seed)
+        return [Example(each.prompt, each.completion, each.roles) for each in found]
+
+
+class AskedChatData(_Kind):
+    """Chats and raw texts that ask for a calculation in many wordings, with answers, from our generator."""
+
+    kind: Literal["asked-chats"]
+    count: int = Field(ge=1)
+    """Examples."""
+
+    def examples(self, seed: int) -> list[Example]:
+        return [
+            Example(each.prompt, each.completion, None) for each in asked_chats(self.count, split="train", seed=seed)
+        ]
+
+
+class UnaskedChatData(_Kind):
+    """Chats that hold a calculation which nobody asks for, from our generator; the model itself answers them before
+    training."""
+
+    kind: Literal["unasked-chats"]
+    count: int = Field(ge=1)
+    """Examples."""
+
+    def examples(self, seed: int) -> list[Example]:
+        found = unasked_chats(self.count, split="train", seed=seed, pending=True)
+        return [Example(each.prompt, "", None) for each in found]
+
+
+class DiagnosticData(_Kind):
+    """Sentences with names and quantities from our generator, with their roles."""
+
+    kind: Literal["diagnostic"]
+    count: int = Field(ge=1)
+    """Sentences."""
+
+    def examples(self, seed: int) -> list[Example]:
+        return diagnostic_examples(self.count, seed=seed)
+
+
+class Gsm8kData(_Kind):
+    """GSM8K's training problems with their solutions, the calculator's annotations removed."""
+
+    kind: Literal["gsm8k"]
+    path: str = "openai/gsm8k"
+    """On the hub, or a JSON-lines file of it."""
+    limit: int | None = Field(default=None, ge=1)
+    """The first so many problems; null: all."""
+
+    def examples(self, seed: int) -> list[Example]:
+        return load_gsm8k(self.path, self.limit)
+
+    @property
+    def on_hub(self) -> bool:
+        return not names_file(self.path)
+
+
+class MathData(_Kind):
+    """MATH's training problems with their solutions."""
+
+    kind: Literal["math"]
+    path: str = "EleutherAI/hendrycks_math"
+    """On the hub, or a JSON-lines file of it."""
+    limit: int | None = Field(default=None, ge=1)
+    """The first so many problems; null: all."""
+
+    def examples(self, seed: int) -> list[Example]:
+        return load_math(self.path, self.limit)
+
+    @property
+    def on_hub(self) -> bool:
+        return not names_file(self.path)
+
+
+class JsonlData(_Kind):
+    """The user's own examples (`ani.data.sources`)."""
+
+    kind: Literal["jsonl"]
+    path: str
+    """A JSON-lines file."""
+    limit: int | None = Field(default=None, ge=1)
+    """The first so many examples; null: all."""
+
+    def examples(self, seed: int) -> list[Example]:
+        return read_jsonl(self.path)[: self.limit]
+
+
+class HubData(_Kind):
+    """A dataset on the hub with prompt and completion, or messages."""
+
+    kind: Literal["hub"]
+    name: str
+    """On the hub."""
+    split: str = "train"
+    """Its part."""
+    limit: int | None = Field(default=None, ge=1)
+    """The first so many examples; null: all."""
+
+    def examples(self, seed: int) -> list[Example]:
+        return load_hub(self.name, self.split, self.limit)[: self.limit]
+
+    @property
+    def on_hub(self) -> bool:
+        return True
+
+
+DataSource = Annotated[
+    ArithmeticData
+    | CalculationData
+    | CalculationSentenceData
+    | AskedChatData
+    | UnaskedChatData
+    | Gsm8kData
+    | MathData
+    | DiagnosticData
+    | JsonlData
+    | HubData,
+    Field(discriminator="kind"),
+]
