@@ -203,7 +203,7 @@ def test_of_values_alone_the_tokens_that_write_them_are_learnt() -> None:
     )
     batch = NumberCollator(tokenizer, locator, values_only=True)([row])
     learnt = [token for token, label in enumerate(batch["labels"][0].tolist()) if label != IGNORED]
-    assert [tokenizer.decode(row.input_ids[token]) for token in learnt] == ["4", "2", " or"]
+    assert [tokenizer.decode(row.input_ids[token]) for token in learnt] == [" ", "4", "2", " or"]
     assert all(batch["labels"][0, token] == row.input_ids[token] for token in learnt)
 
 

@@ -207,14 +207,18 @@ class NumberLocator:
         return {token: each for token, each in every if each and token >= start and token_ids[token] != PADDING}
 
     def _role(self, pending: Pending, token_ids: Sequence[int], token: int, known: Sequence[int]) -> int:
-        """Quantitative where the next token writes the value's next digits or ends it, nominal where it writes
-        something else, or the last number of known role is nominal."""
-        following = token_ids[token + 1 : token + 2]
-        if not known or not following or following[0] == PADDING:
+        """Quantitative where the next token writes the value's next digits, a blank or currency sign before them, or
+        its end; nominal where it writes something else, or the last number of known role is nominal."""
+        following = [each for each in token_ids[token + 1 : token + 3] if each != PADDING]
+        if not known or not following:
             return UNKNOWN_ROLE
         if next((role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE), None) == NOMINAL:
             return NOMINAL
-        ((piece,), _) = self.scanner.pieces(following)
+        pieces, _ = self.scanner.pieces(following)
+        piece = pieces[0]
+        if not pending.written:
+            before = " " + pending.currency
+            piece = piece.lstrip(before) or "".join(pieces[1:]).lstrip(before)
         digits = pending.next(max(1, len(piece)))
         if digits and digits[0].character == END:
             return NOMINAL if piece[:1].isdigit() else QUANTITATIVE
