@@ -343,8 +343,7 @@ def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path
     config = adapter / CONFIG_FILE
     config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
     decisions = {DECISIONS: str(tmp_path / "decisions.jsonl")}
-    counts = {"count": 100} if deep() else {"count": 20, "alike": 12, "in_flight": 8}
-    check_parity(*merged(tmp_path, "smollm2"), tokenizer, **counts, additional_config=decisions)
+    check_parity(*merged(tmp_path, "smollm2"), tokenizer, 100 if deep() else 40, additional_config=decisions)
 
 
 def test_states_come_from_a_store(tmp_path: Path) -> None:
