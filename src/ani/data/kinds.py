@@ -24,6 +24,8 @@ from ani.settings import Section
 
 
 class _Kind(Section, ABC):
+    """A kind of source: its settings, and the training examples that they give."""
+
     @abstractmethod
     def examples(self, seed: int) -> list[Example]:
         """Its examples, all from training splits. An empty completion: the model itself answers before training."""
@@ -122,38 +124,35 @@ class DiagnosticData(_Kind):
         return diagnostic_examples(self.count, seed=seed)
 
 
-class Gsm8kData(_Kind):
+class _PublishedData(_Kind):
+    path: str
+    """On the hub, or a JSON-lines file of it."""
+    limit: int | None = Field(default=None, ge=1)
+    """The first so many problems; null: all."""
+
+    @property
+    def on_hub(self) -> bool:
+        return not names_file(self.path)
+
+
+class Gsm8kData(_PublishedData):
     """GSM8K's training problems with their solutions, the calculator's annotations removed."""
 
     kind: Literal["gsm8k"]
     path: str = "openai/gsm8k"
-    """On the hub, or a JSON-lines file of it."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many problems; null: all."""
 
     def examples(self, seed: int) -> list[Example]:
         return load_gsm8k(self.path, self.limit)
 
-    @property
-    def on_hub(self) -> bool:
-        return not names_file(self.path)
 
-
-class MathData(_Kind):
+class MathData(_PublishedData):
     """MATH's training problems with their solutions."""
 
     kind: Literal["math"]
     path: str = "EleutherAI/hendrycks_math"
-    """On the hub, or a JSON-lines file of it."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many problems; null: all."""
 
     def examples(self, seed: int) -> list[Example]:
         return load_math(self.path, self.limit)
-
-    @property
-    def on_hub(self) -> bool:
-        return not names_file(self.path)
 
 
 class JsonlData(_Kind):

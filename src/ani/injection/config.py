@@ -75,6 +75,11 @@ class InjectionSettings(EncoderSettings):
         """Whether numbers as they are written are injected."""
         return self.values != "pending"
 
+    @property
+    def reads_pending(self) -> bool:
+        """Whether pending values are injected."""
+        return self.values != "literals"
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.policy != "terminal" and self.scope == "all":

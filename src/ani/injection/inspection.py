@@ -75,30 +75,19 @@ def inspect(
         at = prompt.find(written, first, end)
         return (written, at, at + len(written)) if at >= 0 else (prompt[first:end], first, end)
 
-    asked = [
-        (
-            number.text,
-            number.value,
-            number.start,
-            number.first_token,
-            number.last_token,
-            carrier.get(number.last_token, -1),
-        )
-        for number in numbers
-    ]
     found = Decisions(text, gated)
-    for written, value, at, first_token, last_token, carrier_token in sorted(asked, key=lambda each: each[2]):
-        written, start, end = place(written, at, first_token, last_token)
-        alpha, applied_alpha = decided.get(carrier_token, (math.nan, 0.0))
+    for number in numbers:
+        written, start, end = place(number.text, number.start, number.first_token, number.last_token)
+        alpha, applied_alpha = decided.get(carrier.get(number.last_token, -1), (math.nan, 0.0))
         if len(before) <= start and end <= len(before) + len(text):
             found.append(
                 NumberDecision(
                     text=written,
-                    value=value,
+                    value=number.value,
                     start=start - len(before),
                     end=end - len(before),
-                    first_token=first_token,
-                    last_token=last_token,
+                    first_token=number.first_token,
+                    last_token=number.last_token,
                     alpha=None if math.isnan(alpha) else alpha,
                     injected=applied_alpha > 0,
                 )

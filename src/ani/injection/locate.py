@@ -6,6 +6,7 @@ all ask here, so they can't disagree.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -81,6 +82,10 @@ def text_ids(input_ids: torch.Tensor, attention_mask: Any) -> list[list[int]]:
     return cast(list[list[int]], input_ids.tolist())
 
 
+def _latest_role(before: int, role: int) -> int:
+    return before if role == UNKNOWN_ROLE else role
+
+
 class NumberLocator:
     """Finds and encodes the numbers of token rows by a config's policy, encoders and overflow rule."""
 
@@ -94,8 +99,7 @@ class NumberLocator:
         """Whether numbers are found in each forward from the tokens so far, in prompt and response alike."""
         self.hides_response = not config.causal and config.scope == "prompt"
         """Whether numbers of the response get nothing, in training as in generation."""
-        self.reads_literals = config.values != "pending"
-        self.reads_pending = config.values != "literals"
+        self.reads_literals, self.reads_pending = config.reads_literals, config.reads_pending
         self._unread = _Read(PendingReader(message_ends(tokenizer) if self.reads_pending else ()))
         self._read: dict[tuple[int, ...], _Read] = {}
         self.forced_of: Callable[[Sequence[int]], Mapping[int, bool]] | None = None
@@ -178,9 +182,13 @@ class NumberLocator:
                 for token in range(max(first, number.first_token if self.policy == "digitwise" else at), at + 1):
                     carried.append(Carried(number.text, pending.pop(token, None)))
                     found.append((row, token - first, role, absorbed))
+            latest = list(accumulate(known, _latest_role))
             for token, value in pending.items():
+                role = self._role(value, token_ids, token) if known else UNKNOWN_ROLE
+                if role == QUANTITATIVE and latest[token] == NOMINAL:
+                    role = NOMINAL
                 carried.append(Carried(pending=value))
-                found.append((row, token - first, self._role(value, token_ids, token, known), 0))
+                found.append((row, token - first, role, 0))
         features = cast(Any, self.encoder).encode(self._encoded(carried))
         columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
         return NumberBatch(columns[0], columns[1], features, columns[2], columns[3])
@@ -206,14 +214,12 @@ class NumberLocator:
         every = enumerate(found, read.tokens)
         return {token: each for token, each in every if each and token >= start and token_ids[token] != PADDING}
 
-    def _role(self, pending: Pending, token_ids: Sequence[int], token: int, known: Sequence[int]) -> int:
+    def _role(self, pending: Pending, token_ids: Sequence[int], token: int) -> int:
         """Quantitative where the next token writes the value's next digits, a blank or currency sign before them, or
-        its end; nominal where it writes something else, or the last number of known role is nominal."""
+        its end; nominal where it writes something else; unknown at the row's end."""
         following = [each for each in token_ids[token + 1 : token + 3] if each != PADDING]
-        if not known or not following:
+        if not following:
             return UNKNOWN_ROLE
-        if next((role for role in reversed(known[: token + 1]) if role != UNKNOWN_ROLE), None) == NOMINAL:
-            return NOMINAL
         pieces, _ = self.scanner.pieces(following)
         piece = pieces[0]
         if not pending.written:

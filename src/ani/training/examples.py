@@ -1,7 +1,6 @@
 """What a recipe trains on, and in which order; knows nothing about models."""
 
 import json
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -22,11 +21,10 @@ from ani.injection.methods import METHODS
 from ani.progress import counting
 from ani.training.recipe import Recipe
 from ani.untrusted.text import json_lines
-from ani.values.arithmetic import Arithmetic
+from ani.values.arithmetic import SIGNS
 
 ANSWER = 32
 """Tokens of an answer that the model itself gives to an example without a completion."""
-_SIGNS = re.compile("|".join(map(re.escape, Arithmetic.triggers)))
 NOTHING = -1
 """Index of the example that stands where a process has none left."""
 
@@ -72,7 +70,7 @@ def answered(examples: list[Example], backend: Backend, file: Path, console: Con
         with replacing_file(file) as written:
             written.writelines(json.dumps({"answer": text}) + "\n" for text in texts)
     for place, text in zip(open_ones, texts, strict=True):
-        examples[place] = examples[place]._replace(completion=_SIGNS.split(text, maxsplit=1)[0])
+        examples[place] = examples[place]._replace(completion=SIGNS.split(text, maxsplit=1)[0])
     return [example for example in examples if example.completion]
 
 

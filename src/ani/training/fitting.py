@@ -66,13 +66,10 @@ def fit_gate(
     devices = [base.device] if base.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.enable_grad():
         torch.manual_seed(seed)
-        net = nn.Sequential(
-            nn.Dropout(INPUT_DROPOUT),
-            nn.Linear(features.shape[1], gate.inner.out_features),
-            nn.GELU(),
-            nn.Dropout(gate.dropout.p),
-            nn.Linear(gate.inner.out_features, 1),
-        ).to(base.device)
+        gate.inner.reset_parameters()
+        gate.outer.reset_parameters()  # it was zero, so that nothing was decided
+        net = nn.Sequential(nn.Dropout(INPUT_DROPOUT), gate.inner, nn.GELU(), gate.dropout, gate.outer)
+        net.train().requires_grad_(True)
         optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
         batches = math.ceil(len(features) / BATCH_SIZE)
         epochs = max(EPOCHS, math.ceil(LEAST_STEPS / batches))
@@ -86,11 +83,9 @@ def fit_gate(
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-    inner, outer = net[1], net[4]
-    with torch.no_grad():
-        gate.inner.weight.copy_(inner.weight / std)
-        gate.inner.bias.copy_(inner.bias - inner.weight @ (mean / std))
-        gate.outer.load_state_dict(outer.state_dict())
+    gate.train(base.training).requires_grad_(False)
+    gate.inner.bias.sub_(gate.inner.weight @ (mean / std))
+    gate.inner.weight.div_(std)
 
 
 class _Read(Exception):

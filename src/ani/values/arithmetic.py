@@ -1,5 +1,7 @@
 """Results of written calculations: behind an equals sign, and behind a question or an order."""
 
+import re
+
 from ani.values.calculations import calculation_asked, calculation_before
 from ani.values.value import Known, Value
 
@@ -15,3 +17,7 @@ class Arithmetic(Value):
         sign = next(filter(text.endswith, self.triggers), None)
         found = calculation_before(text, len(text) - len(sign)) if sign else calculation_asked(text, len(text))
         return Known(found.value, found.text, found.start, found.currency) if found else None
+
+
+SIGNS = re.compile("|".join(map(re.escape, Arithmetic.triggers)))
+"""The equals signs of a text, in symbols, TeX or words."""

@@ -131,8 +131,11 @@ class Calculations(Scored):
         everything = {row.run: row for row in rows if row.task == _ALL}
         headlines = []
         if len(everything) == 1:
-            shares = {f"Calculations, {row.task}": row.overall for row in rows if row.task == _ALL}
-            for name, found in {**shares, "Calculations told apart": _told_apart(records)}.items():
+            (exact,) = everything.values()
+            for name, found in (
+                ("Calculations, all", exact.overall),
+                ("Calculations told apart", _told_apart(records)),
+            ):
                 if found:
                     headlines.append(headline(name, found))
         curves = shares_over(

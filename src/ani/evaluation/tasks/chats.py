@@ -6,7 +6,6 @@ The others' wordings are made again by rule: OccamLLM's (arXiv 2406.06576), NUPA
 
 import operator
 import random
-import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -21,7 +20,7 @@ from ani.evaluation.task import Answers, Measured
 from ani.numbers import find_numbers
 from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, share
-from ani.values.arithmetic import Arithmetic
+from ani.values.arithmetic import SIGNS
 from ani.values.calculations import calculation_before, number_behind
 from ani.values.digits import is_value
 
@@ -154,13 +153,10 @@ class Chats(Measured):
         return found
 
 
-_SIGN = re.compile("|".join(map(re.escape, Arithmetic.triggers)))
-
-
 def _is_mended(output: str, base: str) -> bool:
     """Whether two answers differ first in a calculation's result, which `output` has right and `base` has not."""
     shared = next((i for i, (ours, theirs) in enumerate(zip(output, base, strict=False)) if ours != theirs), 0)
-    signs = list(_SIGN.finditer(output[:shared]))
+    signs = list(SIGNS.finditer(output[:shared]))
     if not signs:
         return False
     calculation = calculation_before(output, signs[-1].start())
