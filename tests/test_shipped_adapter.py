@@ -6,10 +6,12 @@ import pytest
 
 import ani
 from ani import inspect, load_adapter
+from ani.chat import rendered
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.calculations import Calculations
 from ani.evaluation.tasks.gating import Gating
 from ani.injection.adapter import _read_config
+from ani.injection.attach import number_locator
 from ani.training.recipe import load_recipe
 from tests.answers import answers_of
 from tests.tiny import pair
@@ -59,16 +61,26 @@ CHATS = {
 }
 
 
+OTHERS = [
+    "What do penguins eat? (Reference: 6955+1764 =)",
+    "He carved 1552938 / 517646 = into the bench. Is that vandalism?",
+    "What did Robert Recorde have to do with lines such as 981 * 354879 =?",
+]
+"""Each has a value pending when the answer begins."""
+
+
 def test_the_calculator_answers_chats_and_leaves_others_alone() -> None:
     model, tokenizer = pair("smollm2")
     backend = TransformersBackend(model, tokenizer)
     prompts = [[{"role": "user", "content": text}] for text in CHATS]
-    others = [
-        [{"role": "user", "content": "Write two lines about autumn leaves. My invoice said 3 + 4 boxes, by the way."}]
-    ]
+    others = [[{"role": "user", "content": text}] for text in OTHERS]
     assert not any(result in text for result, text in zip(CHATS.values(), backend.texts(prompts, 20), strict=True))
     said = backend.texts(others, 20)
     load_adapter(model, tokenizer, "smollm2-calculator")
+    locator = number_locator(model)
+    for messages in others:
+        ids = tokenizer(rendered(tokenizer, messages), add_special_tokens=False)["input_ids"]
+        assert len(ids) - 1 in locator.pending(ids)
     answers = backend.texts(prompts, 20)
     assert all(result in text.replace(",", "") for result, text in zip(CHATS.values(), answers, strict=True)), answers
     assert backend.texts(others, 20) == said

@@ -18,11 +18,13 @@ from ani.data.sources import Message
 from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import find_numbers
+from ani.numbers.grammar import BOUNDARY
 from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, share
 from ani.values.arithmetic import SIGNS
 from ani.values.calculations import calculation_before, number_behind
 from ani.values.digits import is_value
+from ani.values.pending import PendingReader
 
 ROOM = 32
 """New tokens of an answer."""
@@ -147,9 +149,11 @@ class Chats(Measured):
                 if right:
                     key = "_".join(filter(None, (kind, operation)))
                     found[key] = (f"{label}, {operation}" if operation else label, share(right))
-        unasked = [record.right or bool(record.mended) for record in records if record.kind == "unasked"]
-        if unasked:
-            found["unasked_or_mended"] = ("Not asked for: the same, or with a wrong equation mended", share(unasked))
+        if unasked := [record for record in records if record.kind == "unasked"]:
+            mended = [record.right or bool(record.mended) for record in unasked]
+            found["unasked_or_mended"] = ("Not asked for: the same, or with a wrong equation mended", share(mended))
+            pending = [record.right for record in unasked if PendingReader().feed([record.prompt + BOUNDARY])[0]]
+            found["unasked_pending"] = ("Not asked for, but pending when the answer begins: the same", share(pending))
         return found
 
 
