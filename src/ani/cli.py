@@ -92,21 +92,21 @@ def inspect(
     from ani.results.decisions import DecidedText, decisions_table, marked_text
 
     backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))
+    facts: dict[str, Any] = {}
+    if number_locator(backend.model).reads_literals:
+        decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
+        (facts,) = Inspected.summary([decided])
+        if not as_json:
+            console.print(marked_text(text, decided.numbers))
+            console.print(decisions_table(decided.numbers))
     if injects_pending(backend.model):
         shown = conversation_text(backend.tokenizer, text) if chat else text
         found = inspect_pending(backend.model, backend.tokenizer, shown, special=chat)
-        if as_json:
-            print(json.dumps({"text": shown, "tokens": [each._asdict() for each in found]}, ensure_ascii=False))
-        else:
+        facts |= {"text": shown, "tokens": [each._asdict() for each in found]}
+        if not as_json:
             console.print(pending_table(found))
-        if as_json or not number_locator(backend.model).reads_literals:
-            return
-    decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
     if as_json:
-        print(json.dumps(*Inspected.summary([decided]), ensure_ascii=False))
-        return
-    console.print(marked_text(text, decided.numbers))
-    console.print(decisions_table(decided.numbers))
+        print(json.dumps(facts, ensure_ascii=False))
 
 
 @app.command()

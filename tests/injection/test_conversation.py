@@ -39,4 +39,11 @@ def test_the_command_shows_a_conversation(run: test_cli.Run, tiny_model: Path, t
         each.due for each in inspect_pending(model, tokenizer, shown["text"], special=True)
     ]
     assert "12 + 30" in run("inspect", "12 + 30 =", *options).out
+    both = load_model(str(tiny_model), dtype="float32")
+    ani.save_adapter(ani.attach(both, tokenizer, ani.AniConfig(layer=1, values="both")), tmp_path / "both")
+    options[-1] = tmp_path / "both"
+    found = json.loads(run("inspect", "12 + 30 =", "--json", *options).out)
+    assert [each["text"] for each in found["numbers"]] == ["12", "30"] and found["tokens"][-1]["due"] == "42"
+    printed = run("inspect", "12 + 30 =", *options).out
+    assert "12 + 30" in printed and "number" in printed
     refused(lambda: conversation_text(tokenizer, '[{"role": "user"}]'), "each with 'role' and 'content'")

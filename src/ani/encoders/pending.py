@@ -61,7 +61,7 @@ class Carried(NamedTuple):
 
 
 class CarriedEncoder:
-    """Features of the number that a token carries beside those of the pending value.
+    """Features of a token's number beside the features of its pending value.
 
     Args:
         literal: Of numbers as they are written.
@@ -78,11 +78,11 @@ class CarriedEncoder:
         return self.literal.width + self.pending.width
 
     def in_range(self, value: str) -> bool:
-        """Whether the features tell this literal as they should."""
+        """Whether the literal is in the range of its encoder."""
         return self.literal.in_range(value)
 
     def encode(self, carried: Sequence[Carried]) -> torch.Tensor:
-        """Float32 of shape (N, width), on the CPU; zeros for what a token doesn't carry."""
+        """Float32 of shape (N, width), on the CPU; zeros where a token has no number, or no value."""
         there = [index for index, each in enumerate(carried) if each.literal is not None]
         features = torch.zeros(len(carried), self.literal.width)
         features[there] = self.literal.encode([carried[index].literal or "" for index in there])

@@ -89,8 +89,8 @@ class ConcatenatedNumberEncoder:
 
 
 def build_encoder(settings: EncoderSettings) -> NumberEncoder | CarriedEncoder | PendingDigitsEncoder:
-    """What encodes what tokens carry: the encoder of literals that the settings name, or several of them as one; of
-    pending values that of their digits; of both that of `Carried`.
+    """Build the encoder for `settings.values`: of literals the named encoder, or several side by side; of pending
+    values `PendingDigitsEncoder`; of both `CarriedEncoder`.
 
     Raises:
         InputError: an encoder refuses its settings.

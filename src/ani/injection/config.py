@@ -34,9 +34,9 @@ class InjectionSettings(EncoderSettings):
     """`learned`: by the language model's loss and the penalty, and where `role_weight` says so, from roles (the paper).
     `supervised`: from roles alone, and by the context alone, without e. A number whose role is known is injected by it
     while training, so that the gate needn't be right before there is something to inject, and isn't drawn open by what
-    the model gains from it in other texts. `fitted`: likewise, but on the frozen model's standardised states
-    before training (`ani.training.fitting`), and left alone after it. `open`: no gate, α = 1 (the paper's static
-    injection)."""
+    the model gains from it in other texts. `fitted`: from roles alone, too, but before training, on the frozen
+    model's standardised states (`ani.training.fitting`); training leaves it as it is. `open`: no gate, α = 1 (the
+    paper's static injection)."""
     gate_layers: tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...] = ()
     """Layers whose hidden states the gate reads beside the injection layer's: ascending, each below it, since what
     comes later isn't known when the gate decides. Empty: that layer alone (the paper)."""

@@ -159,8 +159,8 @@ class NumberLocator:
                 one per row. Positions count from it.
             response: True for tokens of the response, per row. They are left alone if `hides_response`: during
                 generation nobody knows that a number has ended.
-            roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. A
-                pending value's role is told by the next token, but nominal behind a nominal number. None:
+            roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. The
+                next token tells the role of a pending value; behind a nominal number it is nominal. None:
                 `QUANTITATIVE` and `NOMINAL` are those that are forced open and shut.
         """
         carried: list[Carried] = []
@@ -194,7 +194,7 @@ class NumberLocator:
         return NumberBatch(columns[0], columns[1], features, columns[2], columns[3])
 
     def _encoded(self, carried: Sequence[Carried]) -> Sequence[Any]:
-        """What the encoder takes."""
+        """The input of the encoder: texts of numbers, pending values, or both."""
         if not self.reads_pending:
             return [each.literal for each in carried]
         return carried if self.reads_literals else [each.pending for each in carried]

@@ -1,4 +1,4 @@
-"""Fits a module's gate to the roles of numbers, on the frozen model's hidden states, before training."""
+"""Fits a gate to the roles of numbers, on the frozen model's hidden states, before training."""
 
 import math
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ MOST_NUMBERS = 200_000
 ROWS = 32
 """Rows of a forward pass."""
 EPOCHS = 8
-"""More, if they are fewer than `LEAST_STEPS`."""
+"""At least; more where these are fewer than `LEAST_STEPS` steps."""
 LEAST_STEPS = 1000
 BATCH_SIZE = 128
 """Numbers of a step."""
 LEARNING_RATE = 1e-3
-"""Its highest: it rises and falls once."""
+"""Peak of the one-cycle schedule."""
 WEIGHT_DECAY = 0.05
 INPUT_DROPOUT = 0.2
 
@@ -40,8 +40,9 @@ def fit_gate(
 ) -> None:
     """Fit the gate of an attached model with `gate="fitted"` to known roles, on the base model's hidden states.
 
-    The states are standardised, since those of one token are nearly parallel in all texts (cosine 0.94 to 0.99 where an
-    answer begins), and both roles have the same weight. The gate that is left reads states as they are.
+    AdamW minimizes the cross-entropy of the roles, both of which weigh the same. The gate is fitted on standardised
+    states, because the states of one token are nearly parallel in all texts (cosine 0.94 to 0.99 where an answer
+    begins). Mean and deviation are then folded into its first layer, so that it reads states as they are.
 
     Args:
         model: Attached; its base model is as it will be used, frozen.
@@ -88,7 +89,7 @@ def fit_gate(
     gate.inner.weight.div_(std)
 
 
-class _Read(Exception):
+class _GateRead(Exception):
     """Ends a forward pass: the layers above the gate aren't needed."""
 
 
@@ -101,7 +102,7 @@ def _features(
 
     def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
         read.append(given[0].cpu().half())
-        raise _Read
+        raise _GateRead
 
     order = list(LengthGroupedSampler([len(row.input_ids) for row in rows], ROWS, seed))
     base, hook = base_model(model), gate.inner.register_forward_pre_hook(keep)
@@ -113,7 +114,7 @@ def _features(
                 if not bool(known.any()):
                     continue
                 given = {name: batch[name].to(base.device) for name in ("input_ids", "attention_mask")}
-                with suppress(_Read):
+                with suppress(_GateRead):
                     model(**given, numbers=batch["numbers"].to(base.device), logits_to_keep=1)
                 read[-1] = read[-1][known]
                 roles.append(batch["numbers"].roles[known])

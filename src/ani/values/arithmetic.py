@@ -20,4 +20,4 @@ class Arithmetic(Value):
 
 
 SIGNS = re.compile("|".join(map(re.escape, Arithmetic.triggers)))
-"""The equals signs of a text, in symbols, TeX or words."""
+"""Matches an equals sign, in symbols, TeX or words."""
