@@ -68,8 +68,8 @@ class Reading(Scored):
     note = (
         "Does the model use what is injected? The same problems with the values that the text says, with those of "
         "other numbers, and with every gate shut; exact is what is right by the text. Follow rate: answers that are "
-        "exact by the other numbers, which contradict the text in what is carried from place to place. Where results "
-        "of calculations are injected, those of sums are the other numbers' too. Wilson 95% intervals."
+        "exact by the other numbers, which contradict the text in what is carried from place to place. Where "
+        "pending values are injected, those of sums are the other numbers' too. Wilson 95% intervals."
     )
     unit = "problems"
     record = ReadingAnswer
