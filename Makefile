@@ -36,7 +36,7 @@ wheel: $(READY)
 # Minutes of what `make test` has no time for; each script prints what it counted and fails if anything did.
 stress: $(READY)
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/invariants tests/serving
-	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/encoders tests/numbers
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/encoders tests/numbers tests/injection tests/probing
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal -m hypothesis
 	@set -e; for script in $(sort $(wildcard stress/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 

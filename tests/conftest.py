@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 # Before the first import of huggingface_hub: a missing model is refused at once, not after retries; and there are no
 # progress bars, as the command line has it where stderr is no terminal (too late where that is imported already).
@@ -30,12 +31,27 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 import ani
 import ani.cli
+from ani import NumberScanner
+from ani.injection import locate
 from ani.injection.attach import ani_module, last_decision
 from ani.injection.scale import CALIBRATION_TEXT
 from tests.properties import register_profiles
 from tests.tokenizers import CHATML, gemma_like
 
 register_profiles()
+
+_SCANNERS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, NumberScanner]] = WeakKeyDictionary()
+
+
+def _scanner(tokenizer: PreTrainedTokenizerBase) -> NumberScanner:
+    """One for each tokenizer: reading a vocabulary takes longer than most tests."""
+    key = len(tokenizer), tokenizer.all_special_ids
+    if tokenizer not in _SCANNERS or _SCANNERS[tokenizer][0] != key:
+        _SCANNERS[tokenizer] = key, NumberScanner(tokenizer)
+    return _SCANNERS[tokenizer][1]
+
+
+locate.NumberScanner = _scanner  # type: ignore[assignment, misc]
 
 if not torch.cuda.is_available():  # where there is a card that this torch can't use, no test has to hear of it
     os.environ["ANI_DEVICE"] = "cpu"

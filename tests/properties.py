@@ -1,12 +1,16 @@
-"""How far Hypothesis searches.
+"""How far Hypothesis searches, and which combinations of arguments are tried.
 
 `default` draws the same examples in every run, so that a commit has one verdict; `deep` (HYPOTHESIS_PROFILE=deep, or
 --hypothesis-profile deep; `make stress`) draws ten times as many, new ones in every run, and prints what reproduces a
 failure. `hasty` (`stress/mutants.py`) doesn't look for a simpler failure than the first.
 """
 
+import itertools
 import os
+from collections.abc import Sequence
+from typing import Any
 
+import pytest
 from hypothesis import Phase, settings
 
 DEFAULT = 100
@@ -29,3 +33,15 @@ def deep() -> bool:
 def examples(count: int) -> settings:
     """So many examples by default, and as many times more as the profile has. The first is the simplest of all."""
     return settings(max_examples=count * settings().max_examples // DEFAULT)
+
+
+def cover(**values: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test so that any two arguments' values meet; in `make stress`, all of them do."""
+    whole = list(itertools.product(*values.values()))
+    pairs = {row: set(itertools.combinations(enumerate(row), 2)) for row in whole}
+    missing: set[Any] = set().union(*pairs.values())
+    chosen = []
+    while missing:
+        chosen.append(max(whole, key=lambda row: len(missing & pairs[row])))
+        missing -= pairs[chosen[-1]]
+    return pytest.mark.parametrize(tuple(values), whole if deep() else chosen)

@@ -170,14 +170,17 @@ def environments(installed: Path, made_once: MadeOnce) -> Path:
 
 
 @pytest.mark.parametrize("extra", OF_EXTRAS)
-def test_an_extra_brings_what_it_promises(environments: Path, extra: str, tmp_path: Path) -> None:
+def test_an_extra_brings_what_it_promises(environments: Path, extra: str) -> None:
     missing = json.loads((environments / "missing.json").read_text())
     if extra == "serve" and extra not in missing:
         pytest.skip("vLLM is not installed")
     there = OF_EXTRAS[""] | OF_EXTRAS[extra]
     gone = {package: package for package in set().union(*OF_EXTRAS.values()) - there}
     assert missing[extra] == gone | {name: package for name, package in NEEDED.items() if package not in there}
-    python = environments / (extra or "bare") / "bin" / "python"
+
+
+def test_without_an_extra_it_starts(environments: Path, tmp_path: Path) -> None:
+    python = environments / "bare" / "bin" / "python"
     code = "import ani; from ani import cli; print(ani.__file__); cli.main()"
     file, *shown = run("-c", code, "inspect", "--help", python=python, folder=tmp_path, PYTHONPATH="").splitlines()
     assert Path(file).is_relative_to(python.parents[1])

@@ -40,9 +40,20 @@ _TOKENIZERS = {
 }
 
 
+_MADE: dict[str, PreTrainedModel] = {}
+
+
 def tiny(family: str, *, tokenizer: PreTrainedTokenizerBase | None = None, **overrides: Any) -> PreTrainedModel:
     """A fresh model of a family: float32, eval mode, the same weights at every call."""
     tokenizer = tokenizer or _TOKENIZERS[family]()
+    special = (len(tokenizer), tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id)
+    key = f"{family} {special} {sorted(overrides.items())}"
+    if key not in _MADE:  # a copy takes a tenth of the time
+        _MADE[key] = _made(family, tokenizer, overrides)
+    return copy.deepcopy(_MADE[key])
+
+
+def _made(family: str, tokenizer: PreTrainedTokenizerBase, overrides: dict[str, Any]) -> PreTrainedModel:
     settings: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,

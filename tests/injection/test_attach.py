@@ -506,7 +506,7 @@ def test_a_tuner_that_calls_forward_directly() -> None:
 def test_torch_compile() -> None:
     model, tokenizer = attached("llama", gemma_like())
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend="eager")  # Dynamo's graphs; tests/serving has the compilers behind it
     plain, _ = pair("llama", gemma_like())
     for text in (MIXED_TEXT, "nothing to see here"):
         ids = encode(tokenizer, text)

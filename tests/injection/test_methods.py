@@ -33,6 +33,7 @@ from ani.injection.locate import PADDING, NumberLocator
 from ani.injection.methods import METHODS, MethodName
 from ani.injection.module import AniModule
 from ani.numbers import Number
+from tests.properties import cover
 from tests.refusals import refused
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair, tiny
 
@@ -113,9 +114,7 @@ def test_substitution_is_one_embedding_in_place_of_a_number(family: str, name: M
     assert bool(logits[gone].isnan().all())  # nobody shall take them for likelihoods
 
 
-@families
-@substitutions
-@pytest.mark.parametrize("side", ["left", "right"])
+@cover(family=FAMILIES, name=SUBSTITUTIONS, side=["left", "right"])
 def test_a_padded_batch_equals_one_row_at_a_time(family: str, name: MethodName, side: str) -> None:
     model, tokenizer = method(family, name)
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True, padding_side=side)
@@ -253,9 +252,7 @@ def test_what_would_be_wrong_is_refused() -> None:
         model(input_ids=ids, labels=ids)
 
 
-@families
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@cover(family=FAMILIES, implementation=["eager", "sdpa"], checkpointing=[False, True])
 def test_gradients_are_those_of_shortened_rows(family: str, implementation: str, checkpointing: bool) -> None:
     model, tokenizer = method(family, "fone")
     base, module = pair(family)[0], copy.deepcopy(ani_module(model))
@@ -300,10 +297,7 @@ def test_speculative_decoding_is_greedy(family: str) -> None:
     assert torch.equal(model.generate(ids, assistant_model=pair(family)[0], **common), expected)
 
 
-@families
-@substitutions
-@pytest.mark.parametrize("only_new_ids", [False, True], ids=["full ids again", "only new ids"])
-@pytest.mark.parametrize("cut", [False, True], ids=["new numbers", "a number goes on"])
+@cover(family=FAMILIES, name=SUBSTITUTIONS, only_new_ids=[False, True], cut=[False, True])
 def test_a_cache_carried_over_two_turns(family: str, name: MethodName, only_new_ids: bool, cut: bool) -> None:
     model, tokenizer = method(family, name)
     settings: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 4}

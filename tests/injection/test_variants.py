@@ -1,5 +1,6 @@
 """What methods are made of: no gate, replacing instead of adding, and every token of a number."""
 
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ani import AniConfig, inspect, load_adapter, save_adapter
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.methods import METHODS
 from ani.injection.module import AniModule
+from tests.properties import deep
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -22,6 +24,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
 families = pytest.mark.parametrize("family", FAMILIES)
+in_turn = pytest.mark.parametrize(
+    ("family", "variant"), [*product(FAMILIES, VARIANTS)] if deep() else [*zip(cycle(FAMILIES), VARIANTS, strict=False)]
+)
 
 
 def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, layer: int) -> torch.Tensor:
@@ -59,8 +64,7 @@ def test_the_hidden_state_is_what_the_settings_say(family: str, variant: str) ->
     torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-5)
 
 
-@families
-@variants
+@in_turn
 def test_generating_with_a_cache_equals_a_full_forward(family: str, variant: str) -> None:
     model, tokenizer = attached(family, **VARIANTS[variant])
     ids = encode(tokenizer, "Room 505 holds 12 people; 3.5 kg cost $1,234,567 and")
@@ -72,8 +76,7 @@ def test_generating_with_a_cache_equals_a_full_forward(family: str, variant: str
     assert (torch.stack(output.logits, dim=1) - logits).abs().max() <= 1e-4
 
 
-@families
-@variants
+@in_turn
 def test_a_row_gives_the_same_alone_and_in_a_batch(family: str, variant: str) -> None:
     model, tokenizer = attached(family, **VARIANTS[variant])
     texts = [MIXED_TEXT, "no number here", "7 of 1999"]

@@ -15,7 +15,7 @@ from ani.probing.probes import probe_layers
 from ani.probing.selection import MARGIN, LayerSelection, Preset, choose_layer, preset_for
 from tests.probing import planted
 from tests.probing.planted import answers, cue, noise, numbers, role, states
-from tests.properties import examples
+from tests.properties import deep, examples
 from tests.refusals import refused
 from tests.tiny import smollm2
 
@@ -57,23 +57,25 @@ def with_words(sentences: Sequence[DiagnosticSentence], tokenizer: Tokenizer) ->
     return found
 
 
-def test_a_planted_word_in_a_real_model() -> None:
-    """Early layers of SmolLM2 read the role off the word, better than later ones do off word and sentence."""
-    model, tokenizer = smollm2()
-    many = contrastive_sentences(8000)
-    pairs = zip(many[::2], many[1::2], strict=True)
-    # One digit: the state is the one right after the word. Short: for the time's sake.
-    short = [pair for pair in pairs if all(len(s.text) < 115 and s.spans[0][1] - s.spans[0][0] == 1 for s in pair)]
-    sentences = with_words([sentence for pair in short[:210] for sentence in pair], tokenizer)
-    layers = [2, 3, 4, 5, 14, 20, 23, 24, 25]
-    chosen = ani.select_layer(model, tokenizer, sentences, policy="terminal", layers=layers)
-    points = {point.layer: point for point in chosen.curve}
-    assert chosen.argmax < EARLY
-    assert chosen.layer > EARLY
-    assert points[chosen.argmax].random_split > 0.95
-    assert points[chosen.argmax].deficit_high > 2 * MARGIN
-    assert points[chosen.layer].held_out > points[chosen.argmax].held_out + 0.05
-    assert f"takes layer {chosen.argmax} (" in chosen.reason
+if deep():  # it takes long, and the planted states above show the same
+
+    def test_a_planted_word_in_a_real_model() -> None:
+        """Early layers of SmolLM2 read the role off the word, better than later ones do off word and sentence."""
+        model, tokenizer = smollm2()
+        many = contrastive_sentences(8000)
+        pairs = zip(many[::2], many[1::2], strict=True)
+        # One digit: the state is the one right after the word. Short: for the time's sake.
+        short = [pair for pair in pairs if all(len(s.text) < 115 and s.spans[0][1] - s.spans[0][0] == 1 for s in pair)]
+        sentences = with_words([sentence for pair in short[:210] for sentence in pair], tokenizer)
+        layers = [2, 3, 4, 5, 14, 20, 23, 24, 25]
+        chosen = ani.select_layer(model, tokenizer, sentences, policy="terminal", layers=layers)
+        points = {point.layer: point for point in chosen.curve}
+        assert chosen.argmax < EARLY
+        assert chosen.layer > EARLY
+        assert points[chosen.argmax].random_split > 0.95
+        assert points[chosen.argmax].deficit_high > 2 * MARGIN
+        assert points[chosen.layer].held_out > points[chosen.argmax].held_out + 0.05
+        assert f"takes layer {chosen.argmax} (" in chosen.reason
 
 
 # --- the rule ---

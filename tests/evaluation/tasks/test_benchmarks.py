@@ -114,8 +114,7 @@ def test_log_probabilities_of_the_letters(config: dict[str, Any], tmp_path: Path
     assert {record.group for record in records} == {"STEM", "other"}
 
 
-@pytest.mark.parametrize("policy", ["terminal", "running"])
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize(("family", "policy"), [("qwen3", "terminal"), ("llama", "running")])
 def test_a_shared_prefix_changes_nothing(
     family: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
