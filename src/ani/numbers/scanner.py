@@ -1,7 +1,4 @@
-"""Align the numbers of a text with the tokens that hold them, for a Hugging Face tokenizer.
-
-Knows nothing about what a number is (grammar.py does) nor about models.
-"""
+"""Align the numbers of a text (grammar.py says what they are) with the tokens of a Hugging Face tokenizer."""
 
 import codecs
 import json
@@ -10,11 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from itertools import accumulate, repeat
-from operator import add
-from typing import TYPE_CHECKING, Any
+from operator import sub
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ani.errors import InputError
-from ani.numbers.grammar import BOUNDARY, Rule, decimal_value, digit_runs, ended_spans, number_spans, settled
+from ani.numbers.grammar import BOUNDARY, decimal_value, digit_runs, ended_spans, number_spans, settled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,13 +20,12 @@ if TYPE_CHECKING:
 
     TokenIds = Sequence[int] | np.ndarray[Any, np.dtype[np.integer[Any]]] | torch.Tensor
 
-_DIGIT = re.compile(rb"[0-9]")
-# The end of a text in which no number can go on: a character that no number holds, then no digit.
-_CLOSED = re.compile(rb"[^0-9.,eE+\-\x80-\xfe][.,eE+\-]*\Z")
-# A boundary without characters. The byte never occurs in UTF-8, and `_piece` keeps it out of the vocabulary.
-_NOTHING = b"\xff"
-_NOTHING_DECODED = _NOTHING.decode("utf-8", "surrogateescape")
-_LONE_BYTE = re.compile("[\udc80-\udcff]")
+_DIGIT = re.compile("[0-9]")
+# The end of a token behind which no number can go on: a character that no number holds, then no digit.
+_CLOSED = re.compile("[^0-9.,eE+\\-\udc80-\udcfe][.,eE+\\-]*\\Z")
+_LONE_BYTE = re.compile("[\udc80-\udcfe]")  # as `surrogateescape` writes a byte that is no UTF-8 by itself
+# A boundary without characters: the byte 0xFF, which never occurs in UTF-8, and is kept out of the vocabulary.
+_NOTHING = "\udcff"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _FIRST_CONTEXT = 32  # tokens read back at first; what is not enough is doubled
 _SAMPLE = "On 12 May 2.5% of $1,234 – café, 数 7🙂\n\t-3e5"
@@ -103,17 +99,16 @@ class NumberScanner:
         special = set(tokenizer.all_special_ids)
         special.update(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
         self._pieces = _Pieces()
-        self._special_text: dict[int, bytes] = {}
+        self._special_text: dict[int, str] = {}
         for token, token_id in tokenizer.get_vocab().items():
             # Neither 0xFF nor 0xFE occurs in UTF-8: to the text both are the same broken byte.
-            piece = to_bytes(token).replace(_NOTHING, b"\xfe")
+            piece = _decode(to_bytes(token).replace(b"\xff", b"\xfe"))
             if token_id in special:
-                literal = _readable(_decode(piece))
-                self._special_text[token_id] = literal.encode()
-                piece = BOUNDARY.encode() * len(literal)
+                self._special_text[token_id] = _readable(piece)
+                piece = BOUNDARY * len(piece)
             self._pieces[token_id] = piece or _NOTHING
         name = type(tokenizer).__name__
-        if not _DIGIT.search(b"\n".join(self._pieces.values())):
+        if not _DIGIT.search("\n".join(self._pieces.values())):
             raise InputError(f"{name} has no token with an ASCII digit: numbers cannot be found in its tokens.")
         sample = tokenizer.encode(_SAMPLE, add_special_tokens=False)
         decoded = str(tokenizer.decode(sample, skip_special_tokens=False, clean_up_tokenization_spaces=False))
@@ -131,7 +126,7 @@ class NumberScanner:
         is not part of valid UTF-8 is one U+FFFD.
         """
         pieces = (self._special_text.get(i, self._pieces[i]) for i in _as_list(token_ids))
-        return _readable(_decode(b"".join(pieces)).replace(_NOTHING_DECODED, ""))
+        return _readable(_decode(_encode("".join(pieces))).replace(_NOTHING, ""))
 
     def pieces(self, token_ids: "TokenIds", before: bytes = b"") -> tuple[list[str], bytes]:
         """What each token adds to the text, NUL characters for boundaries: a character comes with its last byte.
@@ -143,31 +138,22 @@ class NumberScanner:
         Returns:
             A text a token, and the bytes of a character that the last tokens have only begun.
         """
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        decoder.decode(before)
-        found = [
-            decoder.decode(piece.replace(_NOTHING, BOUNDARY.encode()))
-            for piece in map(self._pieces.__getitem__, _as_list(token_ids))
-        ]
-        return found, decoder.getstate()[0]
+        found, begun = _completed(self._raw(token_ids), before)
+        return [_readable(piece).replace(_NOTHING, BOUNDARY) for piece in found], begun
 
     def scan(self, token_ids: "TokenIds") -> list[Number]:
         """All numbers of a complete text, from left to right (policy `terminal`); linear in its length."""
-        pieces = list(map(self._pieces.__getitem__, _as_list(token_ids)))
-        data = b"".join(pieces)
-        context = _decode(data)
-        spans = number_spans(context.replace(_NOTHING_DECODED, BOUNDARY))
-        if not spans:
-            return []
-        begins = starts = first_bytes = list(spans)
-        ends = end_bytes = list(spans.values())
-        if not data.isascii():
-            first_bytes, end_bytes = _shifted(context, begins, ends, _extra_bytes)
-            starts, ends = _shifted(context, begins, ends, _minus_nothing)
-        token_ends = list(accumulate(map(len, pieces)))
-        first_tokens = map(bisect_right, repeat(token_ends), first_bytes)
-        last_tokens = map(bisect_left, repeat(token_ends), end_bytes)
-        return list(map(Number, repeat(context), begins, starts, ends, first_tokens, last_tokens))
+        pieces, _ = _completed(self._raw(token_ids))
+        context = "".join(pieces)
+        spans = number_spans(context.replace(_NOTHING, BOUNDARY))
+        begins, ends = list(spans), list(spans.values())
+        nothing = [0] * len(spans)
+        if _NOTHING in context:
+            gaps = map(slice, [0, *ends], begins)
+            nothing = list(accumulate(context[gap].count(_NOTHING) for gap in gaps))
+        token_ends = repeat(list(accumulate(map(len, pieces))))
+        tokens = map(bisect_right, token_ends, begins), map(bisect_left, token_ends, ends)
+        return list(map(Number, repeat(context), begins, map(sub, begins, nothing), map(sub, ends, nothing), *tokens))
 
     def scan_running(self, token_ids: "TokenIds", start: int = 0) -> list[Number]:
         """The number so far at every token from `start` on that holds a digit (policy `running`).
@@ -180,40 +166,21 @@ class NumberScanner:
             InputError: `start` is negative or beyond the end of the sequence.
         """
         _check_start(start, token_ids)
-        pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[start:])))
-        if not _DIGIT.search(b"\n".join(pieces)):
+        pieces = self._raw(token_ids[start:])
+        if not _DIGIT.search("\n".join(pieces)):
             return []
-        origin, fresh, data, context, token_ends = self._read(token_ids, start, pieces)
+        read = self._read(token_ids, start, pieces)
         numbers: list[Number] = []
-        shift = position = 0  # bytes minus characters, up to position
-        ascii_only = data.isascii()
-        for run in digit_runs(context, fresh if ascii_only else 0):
-            if not ascii_only:
-                shift += _extra_bytes(context[position : run.begin])
-                position = run.begin
-            end_byte = run.end + shift
-            if end_byte <= fresh:
+        for run in digit_runs(read.text, read.known):
+            if run.end <= read.known:
                 continue
-            first = bisect_right(token_ends, max(run.begin + shift, fresh))
-            last = bisect_left(token_ends, end_byte)
-            if numbers and numbers[-1].last_token == origin + first:
+            first, last = bisect_right(read.ends, max(run.begin, read.known)), bisect_left(read.ends, run.end)
+            if numbers and numbers[-1].last_token == read.origin + first:
                 numbers.pop()  # this run is the later one in its first token
-            begin = -1
             for token in range(first, last + 1):
-                cut = min(end_byte, token_ends[token]) - shift
-                so_far = run.alone
-                if run.rule is not Rule.ONE_PROCESS:
-                    following = _decode(data[end_byte : token_ends[token]]) if token == last else ""
-                    so_far = run.start(cut, following)
-                if so_far != begin:
-                    begin = so_far
-                    # A number is ASCII, so that bytes and characters agree from its beginning to the run's.
-                    first_token = bisect_right(token_ends, begin + shift)
-                    token_begin = token_ends[first_token - 1] if first_token else 0
-                    offset = len(_decode(data[token_begin : begin + shift])) - begin
-                numbers.append(
-                    Number(context, begin, begin + offset, cut + offset, origin + first_token, origin + token)
-                )
+                cut = min(run.end, read.ends[token])
+                following = read.text[run.end : read.ends[token]] if token == last else ""
+                numbers.append(read.number(run.start(cut, following), cut))
         return numbers
 
     def scan_ended(self, token_ids: "TokenIds", start: int = 0) -> dict[int, Number]:
@@ -229,56 +196,67 @@ class NumberScanner:
         """
         _check_start(start, token_ids)
         before = min(start, 1)
-        pieces = list(map(self._pieces.__getitem__, _as_list(token_ids[start - before :])))
-        if not _DIGIT.search(b"\n".join(pieces[before:])) and (start == 0 or _CLOSED.search(pieces[0])):
+        pieces = self._raw(token_ids[start - before :])
+        if not _DIGIT.search("\n".join(pieces[before:])) and (start == 0 or _CLOSED.search(pieces[0])):
             return {}
-        origin, fresh, data, context, token_ends = self._read(token_ids, start, pieces[before:])
-        numbers: dict[int, Number] = {}
-        shift = position = 0  # bytes minus characters, up to position
-        ascii_only = data.isascii()
-        for begin, end, known in ended_spans(context, fresh if ascii_only else 0):
-            if not ascii_only:
-                shift += _extra_bytes(context[position:begin])
-                position = begin
-            # From the number's beginning on all is ASCII but the character that shows it to be over.
-            known_byte = _character_end(data, known - 1 + shift)
-            if not fresh < known_byte <= len(data):
-                continue
-            first, token = bisect_right(token_ends, begin + shift), bisect_left(token_ends, known_byte)
-            last = bisect_left(token_ends, end + shift)
-            offset = len(_decode(data[token_ends[first - 1] if first else 0 : begin + shift])) - begin
-            place = begin + offset, end + offset, origin + first, origin + last
-            numbers[origin + token] = Number(context, begin, *place)
-        return numbers
+        read = self._read(token_ids, start, pieces[before:])
+        return {
+            read.origin + bisect_left(read.ends, known): read.number(begin, end)
+            for begin, end, known in ended_spans(read.text, read.known)
+            if read.known < known <= len(read.text)
+        }
 
-    def _pieces_before(self, token_ids: "TokenIds", end: int, count: int) -> list[bytes]:
-        return list(map(self._pieces.__getitem__, _as_list(token_ids[max(0, end - count) : end])))
+    def _raw(self, token_ids: "TokenIds") -> list[str]:
+        return list(map(self._pieces.__getitem__, _as_list(token_ids)))
 
-    def _read(self, token_ids: "TokenIds", start: int, pieces: list[bytes]) -> tuple[int, int, bytes, str, list[int]]:
-        """What has to be read for the numbers at the tokens from `start` on, whose pieces these are.
-
-        Returns:
-            The first token that is read; the bytes before `start`; all bytes; the same as text, where NUL stands for
-            each boundary; one past each token's last byte.
-        """
+    def _read(self, token_ids: "TokenIds", start: int, raw: list[str]) -> "_Read":
+        """What has to be read for the numbers at the tokens from `start` on, whose pieces are `raw`."""
         size = _FIRST_CONTEXT
         while True:
             origin = max(0, start - size)
-            before = self._pieces_before(token_ids, start, start - origin)
-            # Without the first bytes of a character, which would pass for one that ends a number.
-            whole, _ = codecs.utf_8_decode(b"".join(before), "surrogateescape", False)
-            if origin == 0 or settled(whole.replace(_NOTHING_DECODED, BOUNDARY)):
+            raw_before = self._raw(token_ids[origin:start])
+            before, begun = _completed(raw_before)
+            context = "".join(before).replace(_NOTHING, BOUNDARY)
+            if origin == 0 or settled(context):
                 break
             size *= 2
-        data = b"".join(before + pieces)
-        context = _decode(data).replace(_NOTHING_DECODED, BOUNDARY)
-        return origin, sum(map(len, before)), data, context, list(accumulate(map(len, before + pieces)))
+        after, _ = _completed(raw, begun)
+        text = context + "".join(after).replace(_NOTHING, BOUNDARY)
+        return _Read(origin, len(context), text, list(accumulate(map(len, before + after))), raw_before + raw)
 
 
-class _Pieces(dict[int, bytes]):
-    """Token id → its bytes, where NUL stands for each character of a special token."""
+class _Read(NamedTuple):
+    """Tokens that were read, those from some `start` on with those before it that matter to them."""
 
-    def __missing__(self, token_id: int) -> bytes:
+    origin: int
+    """The first token."""
+    known: int
+    """Characters before `start`."""
+    text: str
+    """NUL stands for each boundary."""
+    ends: list[int]
+    """One past the last character that each token completes."""
+    raw: list[str]
+    """Each token's own bytes."""
+
+    def number(self, begin: int, end: int) -> Number:
+        """The number of these characters; its places are counted from its first token on."""
+        first = bisect_right(self.ends, begin)
+        before = self.text[self.ends[first - 1] if first else 0 : begin]
+        offset = len(before)
+        if not (before.isascii() and self.raw[first].isascii()):
+            # The token may begin within a character, or show an earlier one to be broken; its ASCII characters are its
+            # own.
+            own = [place for place, character in enumerate(self.raw[first]) if character.isascii()]
+            offset = own[sum(map(str.isascii, before))]
+        tokens = self.origin + first, self.origin + bisect_left(self.ends, end)
+        return Number(self.text, begin, offset, offset + end - begin, *tokens)
+
+
+class _Pieces(dict[int, str]):
+    """Token id → its bytes as `_decode` writes them, where NUL stands for each character of a special token."""
+
+    def __missing__(self, token_id: int) -> str:
         return _NOTHING
 
 
@@ -348,33 +326,30 @@ def _as_list(token_ids: "TokenIds") -> Iterable[int]:
 
 
 def _decode(data: bytes) -> str:
-    """As UTF-8, with a lone surrogate for each byte that is not, so that bytes stay countable."""
+    """As UTF-8, with a lone surrogate for each byte that is not."""
     return data.decode("utf-8", "surrogateescape")
 
 
-def _character_end(data: bytes, begin: int) -> int:
-    """One past the byte that completes the character that begins here, or breaks it; beyond the end if none does."""
-    end = begin + 1
-    while end <= len(data) and not codecs.utf_8_decode(data[begin:end], "surrogateescape", False)[1]:
-        end += 1
-    return end
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _completed(pieces: list[str], begun: bytes = b"") -> tuple[list[str], bytes]:
+    """The pieces with every character in the one that completes it, or shows that it is broken.
+
+    Args:
+        pieces: Of a text, or of what follows `begun`.
+        begun: The bytes of a character that the pieces before have only begun.
+
+    Returns:
+        The pieces, and the bytes of a character that they have only begun.
+    """
+    if not begun and not _LONE_BYTE.search("".join(pieces)):
+        return pieces, b""
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    decoder.decode(begun)
+    return [decoder.decode(_encode(piece)) for piece in pieces], decoder.getstate()[0]
 
 
 def _readable(decoded: str) -> str:
     return _LONE_BYTE.sub("\N{REPLACEMENT CHARACTER}", decoded)
-
-
-def _extra_bytes(text: str) -> int:
-    """Bytes minus characters."""
-    return len(text.encode("utf-8", "surrogateescape")) - len(text)
-
-
-def _minus_nothing(text: str) -> int:
-    return -text.count(_NOTHING_DECODED)
-
-
-def _shifted(text: str, starts: list[int], ends: list[int], shift: Callable[[str], int]) -> tuple[list[int], list[int]]:
-    """The same spans in a unit in which what stands between them is longer by `shift`; one pass."""
-    gaps = map(text.__getitem__, map(slice, [0, *ends], starts))
-    shifts = list(accumulate(map(shift, gaps)))
-    return list(map(add, starts, shifts)), list(map(add, ends, shifts))
