@@ -1,4 +1,4 @@
-"""Errors that speak to the user; knows nothing about what raises them."""
+"""Errors that speak to the user."""
 
 
 def how_to_install(extra: str) -> str:

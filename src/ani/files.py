@@ -1,4 +1,4 @@
-"""Outputs that are there whole or not at all, each the work of one process; knows nothing about what is in them."""
+"""Outputs that are there whole or not at all, each the work of one process."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""`ani playground`: a web page with the gate's decisions and two answers; knows nothing about files or training.
+"""`ani playground`: a web page with the gate's decisions and two answers.
 
 One user at a time is enough, so every event waits for the one before it: the gates are forced in the model itself.
 """

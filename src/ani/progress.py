@@ -1,4 +1,4 @@
-"""Progress of long work on a terminal, in lines that also read well in a log file; knows nothing about the work."""
+"""Progress of long work on a terminal, in lines that also read well in a log file."""
 
 import time
 from collections.abc import Callable, Iterator

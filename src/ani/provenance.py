@@ -1,4 +1,4 @@
-"""Where a result comes from: command, commit, package versions, date; knows nothing about results."""
+"""Where a result comes from: command, commit, package versions, date."""
 
 import hashlib
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""Sections of settings in YAML: read, overridden, checked, written; knows nothing about what they set."""
+"""Sections of settings in YAML: read, overridden, checked, written."""
 
 import difflib
 import os

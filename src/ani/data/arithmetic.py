@@ -1,18 +1,16 @@
-"""Seeded N-digit arithmetic problems for the paper's N-Digit Arithmetic Scaling experiment.
-
-Knows nothing about tokenizers, models or how an answer is scored.
-"""
+"""Seeded N-digit arithmetic problems for the paper's N-Digit Arithmetic Scaling experiment."""
 
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from hashlib import blake2b
-from itertools import cycle, product
+from itertools import cycle, islice, product, starmap
 from math import lcm
 from random import Random
 from typing import Literal, NamedTuple
 
-from ani.data.split import Split, check_split
+from ani.data.split import Split, add_new, check_split
 from ani.errors import InputError
 
 Operation = Literal["addition", "subtraction", "multiplication", "division"]
@@ -131,13 +129,13 @@ def chained_sums(
     check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), chains=(chains, 0, min(digits, default=1) - 1))
     random = Random(seed)
     found: dict[ArithmeticProblem, None] = {}
-    for _, (length, chain) in zip(range(count), cycle(product(digits, chains)), strict=False):
-        for _ in range(_ATTEMPTS):
-            problem = ArithmeticProblem(length, "+", *_chained(length, chain, random))
-            if _split(problem) == split and problem not in found:
-                found[problem] = None
-                break
-        else:
+
+    def drawn(length: int, chain: int) -> tuple[ArithmeticProblem, None] | None:
+        problem = ArithmeticProblem(length, "+", *_chained(length, chain, random))
+        return (problem, None) if _split(problem) == split else None
+
+    for length, chain in islice(cycle(product(digits, chains)), count):
+        if not add_new(found, partial(drawn, length, chain), _ATTEMPTS):
             raise InputError(
                 f"count={count} asks for more {length}-digit additions with a carry chain of {chain} than the {split} "
                 f"split has: lower count or leave out digits={length}"
@@ -169,12 +167,10 @@ def _chained(length: int, chain: int, random: Random) -> tuple[int, int]:
 
 def check_drawn(count: int, split: Split, **numbers: tuple[Sequence[int], int, int]) -> None:
     """Raises InputError unless problems can be drawn so; `numbers` are distinct ones of a range each, by name."""
-    if count < 0:
-        raise InputError(f"count must not be negative, but is {count}")
+    check_split(split, count)
     for name, (given, low, high) in numbers.items():
         if not given or len(set(given)) < len(given) or min(given) < low or max(given) > high:
             raise InputError(f"{name} must be distinct numbers of {low} to {high}, not {given!r:.80}")
-    check_split(split)
 
 
 def check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
@@ -188,22 +184,18 @@ def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random)
     low, high = 10 ** (digits - 1) if digits > 1 else 0, 10**digits
     space = (high - low) ** 2
 
-    def problem(left: int, right: int) -> ArithmeticProblem:
-        return ArithmeticProblem(digits, symbol, left * right if symbol == "/" else left, right)
+    def problem(left: int, right: int) -> tuple[ArithmeticProblem, None] | None:
+        """If it is one, and of this split; a dictionary without values is a set that keeps its order."""
+        made = ArithmeticProblem(digits, symbol, left * right if symbol == "/" else left, right)
+        return (made, None) if (right or symbol != "/") and _split(made) == split else None
 
     # Rejection is quick while most draws are new; a small or nearly exhausted space is listed instead.
     if space <= 10_000 or 20 * count > _TENTHS[split] * space:
-        every = [
-            drawn
-            for left, right in product(range(low, high), repeat=2)
-            if (symbol != "/" or right) and _split(drawn := problem(left, right)) == split
-        ]
+        every = list(dict(filter(None, starmap(problem, product(range(low, high), repeat=2)))))
         return random.sample(every, min(count, len(every)))
-    found: dict[ArithmeticProblem, None] = {}  # a set that keeps its order
-    while len(found) < count:
-        drawn = problem(random.randrange(low, high), random.randrange(low, high))
-        if _split(drawn) == split:
-            found[drawn] = None
+    found: dict[ArithmeticProblem, None] = {}
+    for _ in range(count):
+        add_new(found, lambda: problem(random.randrange(low, high), random.randrange(low, high)))
     return list(found)
 
 

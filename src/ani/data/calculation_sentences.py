@@ -1,7 +1,5 @@
 """Sentences around written calculations, whose result is meant, or something else.
 
-Knows nothing about tokens, models, the gate that is trained on them or how an answer is scored.
-
 Sentences
     Texts that end at the equals sign of a written calculation (`ani.values.calculations` finds it), with what stands
     behind it. The role says whether its result is what should: in `The tickets cost 12 * 4 =` it is (quantitative),
@@ -16,16 +14,15 @@ Matched roles
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
 from ani.data.arithmetic import split_of
 from ani.data.calculations import TIGHT, Expression, combined, drawn_expression, exact_result, leaf, plain
-from ani.data.diagnostic import Role, read_split
+from ani.data.diagnostic import ENDLESS, Role, read_split, rounds
 from ani.data.split import Split, check_split
-from ani.errors import InputError
 from ani.numbers import find_numbers
 
 _ATTEMPTS = 300
@@ -59,12 +56,10 @@ def calculation_sentences(count: int, *, split: Split, seed: int = 0) -> list[Ca
     Raises:
         InputError: unknown split, or a negative count.
     """
-    check_split(split)
-    if count < 0:
-        raise InputError(f"count must not be negative, but is {count}")
+    check_split(split, count)
     rng = random.Random(f"calculation sentences {split} {seed}")
     found: dict[str, CalculationSentence] = {}
-    streams = [_endless(templates, rng) for templates in _templates(split)]
+    streams = [rounds(dict.fromkeys(templates, ENDLESS), rng) for templates in _templates(split)]
     while len(found) < count:
         pair = [next(stream) for stream in streams]
         for _ in range(_ATTEMPTS):  # some templates don't go together, such as money and powers
@@ -81,11 +76,6 @@ def _templates(split: Split) -> tuple[list[tuple[str, str]], list[tuple[str, str
     templates = read_split("calculation_templates.yaml", split)
     meant = [each for each in templates if _MEANT.search(each[1])]
     return [each for each in templates if each not in meant], meant
-
-
-def _endless(templates: list[tuple[str, str]], rng: random.Random) -> Iterator[tuple[str, str]]:
-    while True:
-        yield from rng.sample(templates, len(templates))
 
 
 _SLOT = re.compile(r"\{([^{}]+)\}")

@@ -1,7 +1,5 @@
 """Written calculations with exact results: expressions of several operands, all four operations, parentheses and
 decimals, such as `(12 + 3.5) * 4`.
-
-Knows nothing about tokens, models or how an answer is scored.
 """
 
 import math
@@ -15,7 +13,7 @@ from itertools import cycle, islice, product
 from typing import NamedTuple, get_args
 
 from ani.data.arithmetic import SYMBOLS, Operation, check_drawn, check_names, split_of
-from ani.data.split import Split
+from ani.data.split import Split, add_new
 from ani.errors import InputError
 from ani.values.calculations import calculation_before
 
@@ -101,18 +99,17 @@ def calculation_problems(
     rng = random.Random(f"calculations {split} {seed}")
     symbols = [SYMBOLS[operation] for operation in operations]
     found: dict[str, CalculationProblem] = {}
+
+    def drawn(number: int, length: int, symbol: str) -> tuple[str, CalculationProblem] | None:
+        fractions = decimals and rng.random() < 0.25
+        each = drawn_expression(rng, number, length, symbol, symbols, parentheses, fractions)
+        if each is None or each.key in found or split_of(each.key) != split:
+            return None
+        problem = _problem(each, each.written(rng.random()), number, length)
+        return problem and (each.key, problem)
+
     for number, length, symbol in islice(cycle(product(operands, digits, symbols)), count):
-        for _ in range(_ATTEMPTS):
-            drawn = drawn_expression(
-                rng, number, length, symbol, symbols, parentheses, decimals and rng.random() < 0.25
-            )
-            if drawn is None or drawn.key in found or split_of(drawn.key) != split:
-                continue
-            problem = _problem(drawn, drawn.written(rng.random()), number, length)
-            if problem is not None:
-                found[drawn.key] = problem
-                break
-        else:
+        if not add_new(found, partial(drawn, number, length, symbol), _ATTEMPTS):
             raise InputError(
                 f"count={count} asks for more {_OPERATIONS[symbol]}s of {number} operands and {length} digits than the "
                 f"{split} split has, or than a written calculation can hold: lower count, or leave out what is so short"

@@ -1,7 +1,5 @@
 """Chats that ask for a calculation in many wordings, and chats that hold a calculation which nobody asks for.
 
-Knows nothing about tokens, models or the gate that is trained on them.
-
 Asked
     A wording is composed of what comes before (a greeting, a role, the form of the answer, nothing), the question
     itself, and what comes after (`chat_templates.yaml`). Only chats are drawn whose result is pending
@@ -17,17 +15,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache
-from importlib import resources
 from itertools import islice
-from typing import Any, NamedTuple
-
-import yaml
+from typing import NamedTuple
 
 from ani.data.arithmetic import SYMBOLS, Operation, split_of
 from ani.data.calculations import combined, drawn_expression, leaf, plain
+from ani.data.diagnostic import ENDLESS, rounds
 from ani.data.sources import Message
-from ani.data.split import Split, check_split
-from ani.errors import InputError
+from ani.data.split import Split, add_new, check_split, read_templates
 from ani.numbers.grammar import BOUNDARY
 from ani.values.pending import PendingReader
 
@@ -79,14 +74,16 @@ def asked_chats(count: int, *, split: Split, seed: int = 0) -> list[AskedChat]:
     Raises:
         InputError: unknown split, or a negative count.
     """
-    _check(count, split)
+    check_split(split, count)
     found: dict[str, AskedChat] = {}
-    for chat in drawn_asked_chats(split, seed):
-        if len(found) == count:
-            break
-        text = _text(chat)
-        if text not in found and is_pending(chat):
-            found[text] = chat
+    chats = drawn_asked_chats(split, seed)
+
+    def drawn() -> tuple[str, AskedChat] | None:
+        text = _text(chat := next(chats))
+        return (text, chat) if text not in found and is_pending(chat) else None
+
+    for _ in range(count):
+        add_new(found, drawn)
     return list(found.values())
 
 
@@ -106,10 +103,10 @@ def unasked_chats(count: int, *, split: Split, seed: int = 0, pending: bool = Fa
     Raises:
         InputError: unknown split, or a negative count.
     """
-    _check(count, split)
+    check_split(split, count)
     rng = random.Random(f"unasked chats {split} {seed}")
     found: dict[str, UnaskedChat] = {}
-    templates = _endless(_kinds("unasked", split), rng)
+    templates = rounds(dict.fromkeys(_texts("unasked", split), ENDLESS), rng)
     while len(found) < count:
         template = next(templates)
         chat = _unasked(template, split, rng)
@@ -145,12 +142,6 @@ def is_pending(chat: AskedChat) -> bool:
     return True
 
 
-def _check(count: int, split: str) -> None:
-    check_split(split)
-    if count < 0:
-        raise InputError(f"count must not be negative, but is {count}")
-
-
 def _text(chat: AskedChat) -> str:
     return chat.prompt if isinstance(chat.prompt, str) else chat.prompt[0]["content"]
 
@@ -162,27 +153,14 @@ def _message(content: str) -> list[Message]:
 # --- templates --------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _file() -> dict[str, Any]:
-    text = resources.files("ani.data").joinpath("chat_templates.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = yaml.safe_load(text)
-    return loaded
-
-
-def _texts(part: str, kind: str, split: Split) -> list[str]:
-    texts: list[str] = _file()[part][kind][split]
-    return texts
+_FILE = "chat_templates.yaml"
 
 
 @cache
-def _kinds(part: str, split: Split, kinds: tuple[str, ...] | None = None) -> list[str]:
-    """The texts of several kinds of a part; None: of all."""
-    return [text for kind in kinds or _file()[part] for text in _texts(part, kind, split)]
-
-
-def _endless(texts: list[str], rng: random.Random) -> Iterator[str]:
-    while True:
-        yield from rng.sample(texts, len(texts))
+def _texts(part: str, split: Split, *kinds: str) -> list[str]:
+    """The texts of some kinds of a part; of all if none is named."""
+    found = read_templates(_FILE)[part]
+    return [text for kind in kinds or found for text in found[kind][split]]
 
 
 _SLOT = re.compile(r"\{([a-z]+)\}")
@@ -348,7 +326,7 @@ class _Writer:
 
     def __init__(self, calculation: _Calculation, rng: random.Random) -> None:
         self.calculation, self.rng = calculation, rng
-        self.wordings: dict[str, list[str]] = _file()["wordings"].get(calculation.operation, {})
+        self.wordings: dict[str, list[str]] = read_templates(_FILE)["wordings"].get(calculation.operation, {})
         self.grouped = not calculation.currency and rng.random() < 0.06
         self.done: dict[str, str] = {}
 
@@ -429,7 +407,7 @@ def _asked(calculation: _Calculation, split: Split, rng: random.Random) -> Asked
         return None
     raw = not rounded and rng.random() < RAW
     if raw:
-        template = rng.choice(_texts("raw", "texts", split))
+        template = rng.choice(_texts("raw", split, "texts"))
         shown = template
     else:
         template, shown = _composed(rounded, split, rng)
@@ -459,22 +437,22 @@ def _in_lower_case(ask: str) -> str:
 def _composed(rounded: bool, split: Split, rng: random.Random) -> tuple[str, str]:
     """A template of prefix, question and suffix, and the same as it is typed: with some letters in lower case."""
     (kind,) = ("rounded",) if rounded else rng.choices(("questions", "beginnings", "signs"), (50, 20, 30))
-    ask = rng.choice(_texts("asks", kind, split))
+    ask = rng.choice(_texts("asks", split, kind))
     typed = _in_lower_case(ask) if rng.random() < 0.25 else ask
     before: list[str] = []
     if rng.random() < 0.6:
-        before.append(rng.choice(_kinds("prefixes", split, _SENTENCES)))
+        before.append(rng.choice(_texts("prefixes", split, *_SENTENCES)))
         if rng.random() < 0.15:
-            before.append(rng.choice(_kinds("prefixes", split, _SENTENCES)))
+            before.append(rng.choice(_texts("prefixes", split, *_SENTENCES)))
     if kind == "questions" and rng.random() < 0.2:
-        before = [rng.choice(_texts("prefixes", "lead-ins", split))]
+        before = [rng.choice(_texts("prefixes", split, "lead-ins"))]
         typed = _in_lower_case(ask)
     gap = "\n" if before and before[-1][-1] != "," and rng.random() < 0.2 else " "
     head = "".join(text if text[-1] == "\n" else text + gap for text in before)
     tail = ""
     if rng.random() < 0.45:
         free = rng.random() < 0.5
-        suffix = rng.choice(_texts("suffixes", "free" if free else "closings", split))
+        suffix = rng.choice(_texts("suffixes", split, "free" if free else "closings"))
         line = not ask.endswith("?") and (free or kind == "signs" or ask[-1] not in ".!")
         tail = ("\n" if line or rng.random() < 0.2 else " ") + suffix
     return head + ask + tail, head + typed + tail
@@ -487,7 +465,7 @@ def _answer(writer: _Writer, result: str, raw: bool, rng: random.Random) -> str:
         return written
     if raw:
         return f"{written}."
-    template = rng.choice(_file()["answers"])
+    template = rng.choice(read_templates(_FILE)["answers"])
     if "{x}" in template:
         slot = "x" if "x" in writer.done or "x" in writer.slots else next(iter(writer.wordings))
         template = template.replace("{x}", writer.write(slot))
@@ -507,6 +485,6 @@ def _unasked(template: str, split: Split, rng: random.Random) -> UnaskedChat:
     for slot in dict.fromkeys(_SLOT.findall(template)):
         text = text.replace(f"{{{slot}}}", result if slot == "r" else writer.write(slot))
     if rng.random() < 0.2:
-        before = rng.choice(_kinds("prefixes", split, ("greetings", "roles", "situations")))
+        before = rng.choice(_texts("prefixes", split, "greetings", "roles", "situations"))
         text = before + ("" if before[-1] == "\n" else " ") + text
     return UnaskedChat(_message(text), result, template)

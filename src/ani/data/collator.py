@@ -1,4 +1,4 @@
-"""Examples → padded token batches with their numbers; knows nothing about models."""
+"""Examples → padded token batches with their numbers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The contrastive set: minimal pairs, one sentence with its number once a name and once a quantity.
 
-Knows nothing about the models and probes that are asked about it.
-
 "The visitor asked which room was free, and the tired porter answered 214" and "The visitor asked how many rooms were
 free, and the tired porter answered 214": what stands right before the number, what follows it and the number itself are
 the same in both, so neither the neighbouring words nor the value tell the role, only what was read before. A model
@@ -14,7 +12,7 @@ units. Read a probe's held-out accuracy beside that: a layer that only mixes wor
 
 import random
 import re
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple, get_args
 
@@ -29,7 +27,7 @@ from ani.data.diagnostic import (
     read_split,
     rounds,
 )
-from ani.data.split import Split, check_split
+from ani.data.split import Split, add_new, check_split
 from ani.errors import InputError
 from ani.numbers import find_numbers
 
@@ -73,17 +71,21 @@ def contrastive_sentences(count: int, *, split: Split | None = None, seed: int =
         raise InputError(f"count is {count}, but {what} gives from 0 to {maximum} sentences")
 
     rng = random.Random(f"contrastive {split} {seed}")
-    used: set[tuple[str, str]] = set()
-    sentences: list[DiagnosticSentence] = []
+    pairs: dict[tuple[str, str], str] = {}
     for domain, frame, slot, values in islice(rounds(capacities, rng), (count + 1) // 2):
-        while (frame, number := draw(slot, values, rng)) in used:
-            pass
-        used.add((frame, number))
-        for role, wording in _WORDINGS.items():
-            text = SLOT.sub(number, _CHOICE.sub(wording, frame))
-            spans = tuple((found.start, found.end) for found in find_numbers(text))
-            sentences.append(DiagnosticSentence(text, (role,), spans, domain, frame))
+        add_new(pairs, partial(_drawn, domain, frame, slot, values, rng))
+    sentences = [_sentence(*pair, domain, role) for pair, domain in pairs.items() for role in _WORDINGS]
     return sentences[:count]
+
+
+def _drawn(domain: str, frame: str, slot: Slot, values: Split, rng: random.Random) -> tuple[tuple[str, str], str]:
+    return (frame, draw(slot, values, rng)), domain
+
+
+def _sentence(frame: str, number: str, domain: str, role: Role) -> DiagnosticSentence:
+    text = SLOT.sub(number, _CHOICE.sub(_WORDINGS[role], frame))
+    spans = tuple((found.start, found.end) for found in find_numbers(text))
+    return DiagnosticSentence(text, (role,), spans, domain, frame)
 
 
 @cache

@@ -1,7 +1,5 @@
 """The diagnostic set: sentences whose numbers carry a known role, nominal or quantitative.
 
-Knows nothing about tokens, models, probes or the gate that are trained and tested on it.
-
 Labels
     A number is nominal where it names or places a thing, so that another name would do: a room, an order, a
     version, a jersey; a page, chapter, level, channel or line; a year, a day of the month or another position
@@ -26,21 +24,22 @@ import hashlib
 import math
 import random
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from functools import cache, lru_cache
-from importlib import resources
+from functools import cache, lru_cache, partial
 from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 
-import yaml
-
-from ani.data.split import Split, check_split
+from ani.data.split import Split, add_new, check_split, read_templates
 from ani.errors import InputError
 from ani.numbers import find_numbers
 
 Role = Literal["nominal", "quantitative"]
 T = TypeVar("T")
+
+ENDLESS = sys.maxsize
+"""A capacity for `rounds`."""
 
 SENTENCES_PER_TEMPLATE = 200
 """No template gives more sentences than this, so that none dominates a large set."""
@@ -89,13 +88,15 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     def number(slot: re.Match[str]) -> str:
         return draw(read_slot(slot), split, rng)
 
-    sentences: dict[str, DiagnosticSentence] = {}
-    for domain, template in islice(rounds(_capacities(split), rng), count):
-        while (text := SLOT.sub(number, template)) in sentences:
-            pass
+    def sentence(domain: str, template: str) -> tuple[str, DiagnosticSentence]:
+        text = SLOT.sub(number, template)
         spans = tuple((found.start, found.end) for found in find_numbers(text))
         roles = tuple(_ROLES[slot[1]] for slot in SLOT.finditer(template))
-        sentences[text] = DiagnosticSentence(text, roles, spans, domain, template)
+        return text, DiagnosticSentence(text, roles, spans, domain, template)
+
+    sentences: dict[str, DiagnosticSentence] = {}
+    for domain, template in islice(rounds(_capacities(split), rng), count):
+        add_new(sentences, partial(sentence, domain, template))
     return list(sentences.values())
 
 
@@ -117,8 +118,7 @@ def _capacities(split: Split) -> dict[tuple[str, str], int]:
 
 def read_split(file: str, split: Split) -> list[tuple[str, str]]:
     """Domain and text of the templates of a split, from a file of ours with domain → split → texts."""
-    domains = yaml.safe_load(resources.files("ani.data").joinpath(file).read_text("utf-8"))
-    return [(domain, text) for domain, splits in domains.items() for text in splits.get(split, [])]
+    return [(domain, text) for domain, splits in read_templates(file).items() for text in splits.get(split, [])]
 
 
 def rounds(capacities: Mapping[T, int], rng: random.Random) -> Iterator[T]:

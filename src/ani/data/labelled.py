@@ -1,4 +1,4 @@
-"""Labelled sentences in a JSON-lines file; knows nothing about where they come from or what they are for.
+"""Labelled sentences in a JSON-lines file.
 
 A record is `{"text": …, "roles": …}`: `roles` is `"nominal"` or `"quantitative"` for every number of the text, or a
 list with one of them for each. It may also hold `domain` (default: the file's name without its suffix) and `template`

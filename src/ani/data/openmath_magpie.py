@@ -1,8 +1,7 @@
 """The paper's diagnostic set: maths texts whose numbers are operands beside chat texts whose numbers are names.
 
-Knows nothing about tokens, models, probes or gates. The paper: appendix "Diagnostic Dataset Construction". A text is a
-question with its answer, the first turn of a conversation with its reply, or a record's plain text. What the paper
-leaves open is decided so:
+The paper: appendix "Diagnostic Dataset Construction". A text is a question with its answer, the first turn of a
+conversation with its reply, or a record's plain text. What the paper leaves open is decided so:
 
 - A label is its source's: nobody has judged single numbers, so that a date in a maths problem counts as a quantity.
 - A conversation is left out if any of its turns holds a term of `excluded_terms.yaml`. A term is found as a whole word
@@ -26,12 +25,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from ani.data import MAGPIE, OPENMATH
 from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
 from ani.data.labelled import LABELLED_FILE, write_labelled
 from ani.data.sources import hub_errors, record_examples, text_of
+from ani.data.split import read_templates
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.numbers import find_numbers
@@ -45,8 +43,9 @@ TRAINING_FILE = "train.jsonl"
 SHUFFLE_BUFFER = 10_000
 """So many records are held in memory, and the next one is drawn from them."""
 
-TERMS: dict[str, str] = yaml.safe_load(resources.files("ani.data").joinpath("excluded_terms.yaml").read_text("utf-8"))
+TERMS: dict[str, str] = read_templates("excluded_terms.yaml")
 """What keeps a text out of the nominal side, because it is about maths or about programs."""
+_CARD = resources.files("ani.data").joinpath("diagnostic_card.md").read_text("utf-8")
 
 # A letter or digit may not touch a term; \b would not do, as it sees none between the + of C++ and a blank.
 _TERMS = ", ".join(TERMS.values()).split(", ")
@@ -294,51 +293,17 @@ def _card(sides: list[_Side], seed: int, max_characters: int) -> str:
         sources.append((side.role, side.name, count + side.dropped.total(), count, numbers))
     dropped = [(reason, *(side.dropped[reason] for side in sides)) for reason in _REASONS]
     terms = sides[1].terms.most_common(10) or [("none", 0)]
-    return f"""# Diagnostic set: numbers as quantities and as names
-
-{count:,} quantitative and {count:,} nominal texts by turns in `{LABELLED_FILE}`, one JSON object a line: `text`,
-`roles` (the role of every number in it), `domain` (its source) and, where it was made from one, `template`. Built with
-`ani diagnostic` {importlib.metadata.version("ani")} after the appendix "Diagnostic Dataset Construction" of the ANI
-paper; seed {seed}, at most {max_characters:,} characters a text.
-
-## Sources
-
-{_table(("role", "source", "records read", "texts kept", "numbers kept"), sources)}
-
-A source was read in a shuffled order until it had given enough texts; "read" counts the records up to there.
-
-## Dropped
-
-{_table(("why", *(side.role for side in sides)), dropped)}
-
-The reasons are tried in this order. Terms keep texts from the nominal side only. A duplicate has the question (or the
-text, where there is no question) of a text kept before, apart from case and blanks. A text is too long if no sentence
-or line ends within the limit; others were cut there.
-
-The terms that were found first in most of the dropped texts:
-
-{_table(("term", "texts"), terms)}
-
-## How far to trust the labels
-
-The role is the source's, and nobody judged single numbers: a date or a page in a maths problem is labelled
-quantitative, an amount in a chat nominal. The two sides differ in subject and style too, which a probe may learn
-instead of the role. Numbers that count the items of a list at the beginning of a line were taken out of all texts, and
-so were the calculator annotations and the last line `#### …` of GSM8K's answers.
-
-## Licences
-
-They are the sources' own and not known here. Look at each source's page (`https://huggingface.co/datasets/` and the
-name of a dataset on the hub; for a file, the place that it came from) before you pass this set on.
-
-## Terms that keep a text from the nominal side
-
-As whole words in any case, also with a plural s or digits after them, anywhere in the record's text or conversation.
-
-Maths: {TERMS["maths"]}.
-
-Programming: {TERMS["programming"]}.
-"""
+    return _CARD.format(
+        count=count,
+        file=LABELLED_FILE,
+        version=importlib.metadata.version("ani"),
+        seed=seed,
+        max_characters=max_characters,
+        sources=_table(("role", "source", "records read", "texts kept", "numbers kept"), sources),
+        dropped=_table(("why", *(side.role for side in sides)), dropped),
+        terms=_table(("term", "texts"), terms),
+        **TERMS,
+    )
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:

@@ -1,4 +1,4 @@
-"""Training examples from the user's files, the hub, or our own generators; knows nothing about tokens.
+"""Training examples from the user's files, the hub, or our own generators.
 
 A record is `{"prompt": …, "completion": …}` (texts or lists of chat messages) or `{"messages": […]}`; `roles` may say
 what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them for every number.

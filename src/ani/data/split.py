@@ -1,13 +1,40 @@
-"""Training data and test data: the two parts of everything that we generate, which share nothing."""
+"""Training data and test data, the two parts of everything we generate, which share nothing; and how both are drawn."""
 
-from typing import Literal, get_args
+from collections.abc import Callable, Hashable
+from functools import cache
+from importlib import resources
+from itertools import count as counted
+from typing import Any, Literal, TypeVar, get_args
+
+import yaml
 
 from ani.errors import InputError
 
 Split = Literal["train", "test"]
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
-def check_split(split: str) -> None:
-    """Raises InputError unless it is one."""
+def check_split(split: str, count: int = 0) -> None:
+    """Raises InputError unless it is one, and can be asked for so many."""
     if split not in get_args(Split):
         raise InputError(f"split must be one of {', '.join(get_args(Split))}, not {split!r:.80}")
+    if count < 0:
+        raise InputError(f"count must not be negative, but is {count}")
+
+
+def add_new(found: dict[K, V], draw: Callable[[], tuple[K, V] | None], attempts: int | None = None) -> bool:
+    """Draw until something fits (is not None) and is new, and add it under its key; False after that many attempts."""
+    for _ in counted() if attempts is None else range(attempts):
+        drawn = draw()
+        if drawn is not None and drawn[0] not in found:
+            found[drawn[0]] = drawn[1]
+            return True
+    return False
+
+
+@cache
+def read_templates(file: str) -> dict[str, Any]:
+    """A YAML file of this package."""
+    loaded: dict[str, Any] = yaml.safe_load(resources.files("ani.data").joinpath(file).read_text("utf-8"))
+    return loaded

@@ -1,1 +1,1 @@
-"""The ANI module and its life inside a Hugging Face model; knows nothing about data, training or tasks."""
+"""The ANI module and its life inside a Hugging Face model."""

@@ -1,4 +1,4 @@
-"""ANI inside a Hugging Face model: attach, forward, cache, generate, detach; knows nothing about files or trainers.
+"""ANI inside a Hugging Face model: attach, forward, cache, generate, detach.
 
 The model stays the same object. Classes are exchanged for subclasses of themselves, and given back by `detach`:
 

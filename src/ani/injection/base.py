@@ -1,4 +1,4 @@
-"""Which model an adapter was trained on: its name, and a sample of its weights; knows nothing of modules and LoRA."""
+"""Which model an adapter was trained on: its name, and a sample of its weights."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Every setting needed to rebuild an ANI module; knows nothing about models or tensors."""
+"""Every setting needed to rebuild an ANI module."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self

@@ -1,4 +1,4 @@
-"""Exchange an object's class for a subclass of itself, and give it back; knows nothing about what the classes do."""
+"""Exchange an object's class for a subclass of itself, and give it back."""
 
 import functools
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""The token ids behind a KV cache's entries, which go with the cache; knows nothing about numbers or models."""
+"""The token ids behind a KV cache's entries, which go with the cache."""
 
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What the gate decides about the numbers of a text, or is made to; knows nothing about how a terminal shows it."""
+"""What the gate decides about the numbers of a text, or is made to."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

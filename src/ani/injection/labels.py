@@ -1,5 +1,4 @@
-"""What labels mean to a forward pass: where the response is, and the penalty on the loss; knows nothing about models'
-layers or caches."""
+"""What labels mean to a forward pass: where the response is, and the penalty on the loss."""
 
 import warnings
 from typing import Any

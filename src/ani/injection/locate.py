@@ -1,4 +1,4 @@
-"""Token ids → the numbers that a forward pass injects; knows nothing about models.
+"""Token ids → the numbers that a forward pass injects.
 
 The one place where the scanner, the encoder and the policy meet: the collator, the model's forward and generation
 all ask here, so they can't disagree.

@@ -1,4 +1,4 @@
-"""The methods of the paper's tables, each as what it fixes of the module's settings; knows nothing about training.
+"""The methods of the paper's tables, each as what it fixes of the module's settings.
 
 All of them share one module, one scanner, one trainer and one evaluation. h is the hidden state at a number's terminal
 token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer 0 the embedding output:

@@ -1,4 +1,4 @@
-"""Project, gate, add: the trainable part of ANI; knows nothing about tokens, text or where its rows come from."""
+"""Project, gate, add: the trainable part of ANI."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple

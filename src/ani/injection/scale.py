@@ -1,5 +1,4 @@
-"""The unit of number embeddings: how large a layer's hidden states are where it injects; knows nothing about the
-module."""
+"""The unit of number embeddings: how large a layer's hidden states are where it injects."""
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase

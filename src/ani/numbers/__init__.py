@@ -1,4 +1,4 @@
-"""Find numbers and their exact values in text and in token ids; knows nothing about models or features."""
+"""Find numbers and their exact values in text and in token ids."""
 
 from ani.numbers.grammar import NumberText, find_numbers, number_pieces
 from ani.numbers.scanner import Number, NumberScanner

@@ -1,7 +1,5 @@
 """Say which characters of a text are numbers, and what exact value each has.
 
-Knows nothing about tokens, tokenizers or models.
-
 The grammar
 ===========
 

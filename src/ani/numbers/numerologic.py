@@ -1,4 +1,4 @@
-"""NumeroLogic's text form of numbers: `42` → `2:42`, and back; knows nothing about models.
+"""NumeroLogic's text form of numbers: `42` → `2:42`, and back.
 
 Schwartz et al., "NumeroLogic: Number Encoding for Enhanced LLMs' Numerical Reasoning" (arXiv 2404.00459): the number of
 digits stands before the number, so that a model that reads or writes from the left knows each digit's place. Integers

@@ -1,4 +1,4 @@
-"""Numbers with their digits turned around, least significant first: `12345` → `54321`; knows nothing about models.
+"""Numbers with their digits turned around, least significant first: `12345` → `54321`.
 
 A sum's digits can then be written in the order in which its carries travel (Lee et al., "Teaching Arithmetic to Small
 Transformers", arXiv 2307.03381). Sign and exponent stay where they are, thousands separators are left out: `-1,234.5` →

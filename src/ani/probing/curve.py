@@ -1,4 +1,4 @@
-"""What probing leaves: the curve over layers and the choice, as records and as a table; knows nothing about probes."""
+"""What probing leaves: the curve over layers and the choice, as records and as a table."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Linear probes: what a logistic regression reads of a number's role at each layer; knows nothing about choosing one.
+"""Linear probes: what a logistic regression reads of a number's role at each layer.
 
 Every layer is asked three things about the same numbers:
 

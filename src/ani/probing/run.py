@@ -1,7 +1,4 @@
-"""`ani.select_layer` and `ani probe`: labelled sentences in, a layer and its result files out.
-
-Knows nothing about the command line.
-"""
+"""`ani.select_layer` and `ani probe`: labelled sentences in, a layer and its result files out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Hidden states of every layer where a policy injects the numbers of labelled sentences, from one pass; knows nothing
-about probes."""
+"""Hidden states of every layer where a policy injects the numbers of labelled sentences, from one pass."""
 
 import mmap
 import os

@@ -1,7 +1,4 @@
-"""The files of a folder that others made: no links out of it, no pickles, safetensors of finite floating-point weights.
-
-It knows nothing about what they are for.
-"""
+"""The files of a folder that others made: no links out of it, no pickles, safetensors of finite floats."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Texts, JSON, JSON lines and YAML of others, read within limits; knows nothing about what they are for."""
+"""Texts, JSON, JSON lines and YAML of others, read within limits."""
 
 import io
 import zipfile
