@@ -310,7 +310,7 @@ def test_an_interrupted_training_says_how_to_go_on(
     run: Run, tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("ani.progress.training_lines", lambda console: interrupted)
+        patch.setattr("ani.terminal.training_lines", lambda console: interrupted)
         done = run("train", tiny_recipe(), code=130)
     assert f"interrupted: continue with: ani train --resume {tmp_path / 'run'} (there is no checkpoint yet)" in done.err
     run("train", "--resume", tmp_path / "run", code=0)

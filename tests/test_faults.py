@@ -163,7 +163,7 @@ def test_signals_end_training(
     def lines(console: Any) -> Callable[[dict[str, Any]], None]:
         return lambda line: [os.kill(os.getpid(), one) for one in signals if line["step"] == 1] and None
 
-    monkeypatch.setattr("ani.progress.training_lines", lines)
+    monkeypatch.setattr("ani.terminal.training_lines", lines)
     before = signal.getsignal(signal.SIGINT)  # ignored where a shell has started this in the background
     done = run("train", tiny_recipe(training={"log_every": 1, "gradient_accumulation": 1}))
     assert done.code == code, done

@@ -150,8 +150,7 @@ def probe(
     as_json: JsonOption = False,
 ) -> None:
     """Probe every layer for the roles of numbers and choose the one to inject at."""
-    from ani.hardware import where
-    from ani.models import load_model, load_tokenizer
+    from ani.models import load_model, load_tokenizer, where
     from ani.probing.curve import SelectedLayer, layers_table
     from ani.probing.run import probe as run
     from ani.results.files import SELECTION, read_object
@@ -197,8 +196,8 @@ def train(
     """Train an adapter as a recipe says."""
     from accelerate import PartialState
 
-    from ani.hardware import where
-    from ani.progress import training_lines
+    from ani.models import where
+    from ani.terminal import training_lines
     from ani.training.checkpoints import ADAPTER
     from ani.training.recipe import load_recipe
     from ani.training.run import check, how_to_go_on, resume_recipe
@@ -355,7 +354,7 @@ def evaluate(
     from ani.evaluation.run import evaluate as run
     from ani.evaluation.run import evaluated_tasks, with_options
     from ani.evaluation.spec import ModelSpec, model_for
-    from ani.hardware import where
+    from ani.models import where
 
     asked = with_options(
         chosen("task", tasks, evaluated_tasks()),
@@ -460,7 +459,7 @@ def diagnostic(
 ) -> None:
     """Build the paper's diagnostic set: maths texts beside chat texts, labelled, with a data card."""
     from ani.data.openmath_magpie import build_openmath_magpie
-    from ani.progress import counting
+    from ani.terminal import counting
 
     with terminal.resumable("start the same command again"), counting(console, "texts", 2 * count) as kept:
         build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)

@@ -75,7 +75,7 @@ def _digest(path: Path) -> str:
 
 def environment() -> dict[str, Any]:
     """What a bug report tells: Python, packages, commit and hardware; None where there is none."""
-    from ani.hardware import cards
+    from ani.models import cards
 
     found = provenance()
     return {

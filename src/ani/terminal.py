@@ -1,4 +1,4 @@
-"""What every command has in common on a terminal: its console, how errors are said, how it ends; knows no command."""
+"""What every command has in common on a terminal: its console, progress, how errors are said, how it ends."""
 
 import atexit
 import errno
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ani.errors import InputError, TrainingFailed, how_to_install
 from ani.files import DISK_FULL, is_main
@@ -160,3 +162,46 @@ def name_and_value(option: str, entry: str) -> tuple[str, str]:
     if not (name and sign and value):
         raise InputError(f"{option} must be like gsm8k=PATH, not {entry!r}")
     return name.strip(), value
+
+
+# --- progress, in lines that also read well in a log file -------------------------------------------------------------
+
+
+@contextmanager
+def counting(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show how much of `total` is done; the block calls what it is given with each amount."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    started = time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda amount: progress.update(task, advance=amount)
+    console.print(f"{what}: {total} in {_duration(time.monotonic() - started)}")
+
+
+def training_lines(console: Console) -> Callable[[dict[str, Any]], None]:
+    """A printer of training log lines: step, loss, open gates by role, tokens/s and the time left."""
+    first: tuple[float, int] | None = None
+
+    def show(line: dict[str, Any]) -> None:
+        nonlocal first
+        now = time.monotonic()
+        first = first or (now, line["step"])
+        parts = [f"step {line['step']:>4}/{line['steps']}", f"loss {line['loss']:.3f}"]
+        roles = [("quantitative", "quantities"), ("nominal", "names")]
+        gates = [f"{label} {line[f'gate_open_{role}']:.0%}" for role, label in roles if f"gate_open_{role}" in line]
+        if not gates and "gate_open" in line:
+            gates = [f"{line['gate_open']:.0%}"]
+        if gates:
+            parts.append("gates open: " + ", ".join(gates))
+        parts.append(f"{line['tokens_per_second']:.0f} tokens/s")
+        if line["step"] > first[1]:
+            left = (now - first[0]) / (line["step"] - first[1]) * (line["steps"] - line["step"])
+            parts.append(f"{_duration(left)} left")
+        console.print("  " + " · ".join(parts), highlight=False, soft_wrap=True)
+
+    return show
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"

@@ -81,7 +81,7 @@ def ours(folder: Path) -> Iterator[Backend]:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         patch.setattr(vllm, "LLM", partial(vllm.LLM, enforce_eager=True))
-        patch.setattr("ani.hardware.default_dtype", lambda *_: torch.float32)
+        patch.setattr("ani.models.default_dtype", lambda *_: torch.float32)
         yield VllmBackend(str(folder))
 
 

@@ -345,8 +345,7 @@ class VllmBackend(Backend):
     """
 
     def __init__(self, name: str, method: Method = METHODS["ani"]) -> None:
-        from ani.hardware import default_dtype
-        from ani.models import check_weights, load_config, load_tokenizer, model_source
+        from ani.models import check_weights, default_dtype, load_config, load_tokenizer, model_source
         from ani.serving.checkpoint import merged_method
         from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 

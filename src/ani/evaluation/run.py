@@ -15,7 +15,6 @@ from ani.evaluation.backend import Backend
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS
 from ani.files import naming_full_disk, replacing_file
-from ani.progress import counting
 from ani.provenance import data_names, digests, provenance
 from ani.results.files import (
     RUN,
@@ -30,6 +29,7 @@ from ani.results.files import (
 )
 from ani.results.scores import TaskRecord
 from ani.results.tables import Fitted
+from ani.terminal import counting
 from ani.untrusted.text import one_line, parse_json
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from ani.errors import InputError
 from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
-from ani.hardware import default_dtype
 from ani.injection.adapter import SHIPPED, adapter_base, adapter_digest, adapter_method, adapter_settings, load_adapter
 from ani.injection.attach import has_gate
 from ani.injection.methods import METHODS, Method, MethodName
@@ -23,6 +22,7 @@ from ani.models import (
     EMBEDDED,
     DTypeName,
     Quantization,
+    default_dtype,
     load_config,
     load_model,
     load_tokenizer,

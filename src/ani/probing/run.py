@@ -18,9 +18,9 @@ from ani.probing.curve import ProbedRole
 from ani.probing.probes import Bools, ProbeResults, probe_layers
 from ani.probing.selection import LayerSelection, choose_layer, preset_for
 from ani.probing.states import ProbedNumber, number_states
-from ani.progress import counting
 from ani.provenance import provenance
 from ani.results.files import LAYERS, RUN, SELECTION, write_json, write_records
+from ani.terminal import counting
 
 
 def _templates(count: int, seed: int) -> list[DiagnosticSentence]:

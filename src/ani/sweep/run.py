@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ani.errors import InputError, TrainingFailed
 from ani.files import only_process_in, replacing_directory, replacing_file
-from ani.hardware import where
+from ani.models import where
 from ani.results.files import LAYERS, SELECTION
 from ani.settings import save_settings
 from ani.sweep.plan import Plan, Probe, SweepRun, load_plan

@@ -17,10 +17,10 @@ from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE
 from ani.models import load_config, load_model
 from ani.probing.run import probe
-from ani.progress import training_lines
 from ani.serving.merge import merge
 from ani.serving.vllm_plugin import check_merged
 from ani.sweep.plan import Plan, Probe, SweepRun, asks_merged
+from ani.terminal import training_lines
 from ani.training.checkpoints import ADAPTER
 from ani.training.run import PROBE, train
 from ani.untrusted.text import read_json_object

@@ -10,7 +10,7 @@ from rich.console import Console
 from ani.evaluation.run import presented
 from ani.evaluation.task import Task
 from ani.files import replacing_file
-from ani.hardware import default_dtype
+from ani.models import default_dtype
 from ani.provenance import provenance
 from ani.report import build_report
 from ani.results.files import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records

@@ -18,7 +18,7 @@ from ani.evaluation.backend import Backend
 from ani.files import replacing_file
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS
-from ani.progress import counting
+from ani.terminal import counting
 from ani.training.recipe import Recipe
 from ani.untrusted.text import json_lines
 from ani.values.arithmetic import SIGNS

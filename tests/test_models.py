@@ -14,10 +14,8 @@ import pytest
 import torch
 
 import ani.cli
-import ani.hardware
 import ani.models
-from ani.hardware import DEVICE, cards, default_device, where
-from ani.models import load_model
+from ani.models import DEVICE, cards, default_device, load_model, where
 from tests.refusals import refused
 
 GIB = 2**30
@@ -31,9 +29,9 @@ def unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(DEVICE, raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(ani.hardware, "_NVIDIA", tmp_path / "none")
+    monkeypatch.setattr(ani.models, "_NVIDIA", tmp_path / "none")
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    ani.hardware._warn_of_unused_card.cache_clear()
+    ani.models._warn_of_unused_card.cache_clear()
 
 
 def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +74,7 @@ def test_a_card_that_torch_cannot_use(
         warnings.simplefilter("always")
         where()
         assert told == []  # there is none
-        ani.hardware._warn_of_unused_card.cache_clear()
+        ani.models._warn_of_unused_card.cache_clear()
         monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/nvidia-smi")
         where()
         where()
