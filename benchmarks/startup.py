@@ -37,7 +37,7 @@ def main() -> None:
     pairs = parser.parse_args().pairs
     rows = _paired.table("Startup, wall time")
     with TemporaryDirectory() as folder:
-        asked = ("--adapter", "smollm2-adapter", "--tasks", "arithmetic,gating", "--limit", "2", "--out", "eval")
+        asked = ("--adapter", "smollm2-adapter", "--tasks", "arithmetic,gates", "--limit", "2", "--out", "eval")
         run("-m", "ani.cli", "eval", *asked, folder=folder)
         for name, (arguments, aim) in COMMANDS.items():
             ours = partial(run, "-m", "ani.cli", *arguments, folder=folder)

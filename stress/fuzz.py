@@ -51,8 +51,7 @@ from ani.evaluation.benchmarks import data as benchmarks
 from ani.evaluation.benchmarks.judging import boxed_answer, marked_answer
 from ani.evaluation.diff import compare_folders
 from ani.evaluation.tasks import TASKS
-from ani.evaluation.tasks.finer import Finer
-from ani.evaluation.tasks.gate_shares import GateShares
+from ani.evaluation.tasks.gates import Gates
 from ani.injection import adapter as adapters
 from ani.injection.attach import number_locator
 from ani.injection.locate import NumberLocator
@@ -393,10 +392,10 @@ def jsonl_cases(folder: Path) -> Case:
         read_labelled(file)
 
     def finer() -> None:
-        Finer(data=str(file), limit=5).questions(seed=0)
+        Gates(texts=[f"finer={file}"], limit=5).questions(seed=0)
 
     def shares() -> None:
-        GateShares(texts=[str(file)], field=["text", "question"], group="group", limit=3).questions(seed=0)
+        Gates(texts=[str(file)], field=["text", "question"], group="group", limit=3).questions(seed=0)
 
     def entries() -> None:
         list(_entries(str(file), 0))
@@ -448,7 +447,7 @@ def zip_cases(folder: Path) -> Case:
         for _ in range(rng.randrange(3) if data else 0):
             data[rng.randrange(len(data))] = rng.randrange(256)
         file.write_bytes(data)
-        return bytes(data), lambda: Finer(data=str(file)).questions(seed=0)
+        return bytes(data), lambda: Gates(texts=[f"finer={file}"]).questions(seed=0)
 
     return draw
 
@@ -487,7 +486,7 @@ variants:
   sft: [method=sft]
 evaluation:
   arithmetic: {count: 5, digits: [2, 4]}
-  gating: {count: 5}
+  gates: {limit: 5}
   mmlu: {limit: 3}
   gsm8k: {limit: 3}
 """
@@ -762,12 +761,12 @@ BENCHMARK = {
 }
 BUS = {
     "text": "Bus 12",
-    "numbers": [{"text": "12", "value": "12", "start": 4, "end": 6, "alpha": 1.0, "injected": True}],
+    "numbers": [{"text": "12", "value": "12", "start": 4, "end": 6, "alpha": 1.0, "role": "nominal", "injected": True}],
 }
 RESULTS: dict[str, Any] = {
     "arithmetic.jsonl": {**ANSWER, "seed": 0},
     "gsm8k.jsonl": BENCHMARK,
-    "gating.jsonl": {"role": "nominal", "alpha": 0.5, "injected": False, "domain": "town"},
+    "gates.jsonl": {"source": "a", "group": None, **BUS},
     "training_log.jsonl": {"step": 1, "loss": 0.5, "penalty": 0.1, "embedding_ratio": 0.2},
     "routing.jsonl": {
         "query": "q",
@@ -775,8 +774,6 @@ RESULTS: dict[str, Any] = {
         "exact": True,
         "numbers": [{"role": "nominal", "injected": True, "passed": True}],
     },
-    "inspected.jsonl": BUS,
-    "gate-shares.jsonl": {"source": "a", "group": None, **BUS},
     "language.jsonl": {"run": "ani", "kind": "plain", "text": "a", "tokens": 3, "loss": 2.5},
 }
 KINDS: dict[str, Any] = {f"{name}.jsonl": task.record for name, task in TASKS.items()}

@@ -51,7 +51,7 @@ VOLATILE = {"tokens_per_second", *provenance()}
 COMMANDS = {
     "train": "train ../recipe.yaml",
     "compare": "compare ../comparison.yaml",
-    "eval": "eval --model ../model --adapter ../adapter --tasks arithmetic,gating,gsm8k,mmlu "
+    "eval": "eval --model ../model --adapter ../adapter --tasks arithmetic,gates,gsm8k,mmlu "
     "--data gsm8k=../gsm8k.jsonl --data mmlu=../mmlu.jsonl --limit 4 --max-new-tokens 4 --batch-size 1 --out out",
     "probe": "probe --model ../model --sentences 240 --out out",
     "merge": "merge ../adapter out --model ../model --max-shard-size 20KB",
@@ -117,7 +117,7 @@ def prepare(root: Path) -> None:
         "probe": True,
         "evaluation": {
             "arithmetic": {"count": 2, "digits": [1, 3]},
-            "gating": {"count": 5},
+            "gates": {"limit": 5},
             "language": {"texts": "../texts.jsonl", "count": 3},
             "mmlu": {"data": "../mmlu.jsonl", "limit": 3},
         },

@@ -49,7 +49,7 @@ import ani.cli
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.evaluation.benchmarks.data import MATH
 from ani.evaluation.tasks import arithmetic_chat
-from ani.evaluation.tasks.finer import HUB_FILE, HUB_NAME
+from ani.evaluation.tasks.gate_texts import FINER_FILE, FINER_NAME
 from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.files import TRAINING_LOG
@@ -72,7 +72,7 @@ FEW = 40
 SMALLER = {
     "arithmetic": {"count": 1},
     "arithmetic-chat": {"count": 1},
-    "gating": {"count": 4},
+    "gates": {"limit": 4},
     "gsm8k": {"limit": 2, "max_new_tokens": 2},
     "language": {"count": 4},
     "math": {"limit": 2, "max_new_tokens": 2},
@@ -196,7 +196,7 @@ def make_data() -> None:
     )
     tags = ["O", "B-DebtInstrumentFaceAmount", "O", "B-DebtInstrumentMaturityDate"]
     notes = [{"id": n, "tokens": ["$", f"{n}.5", "due", str(2030 + n)], "ner_tags": tags} for n in range(FEW)]
-    with zipfile.ZipFile(cached("datasets", HUB_NAME) / HUB_FILE, "w") as archive:
+    with zipfile.ZipFile(cached("datasets", FINER_NAME) / FINER_FILE, "w") as archive:
         archive.writestr("test.jsonl", "".join(json.dumps(record) + "\n" for record in notes))
 
 
@@ -237,15 +237,14 @@ def smaller(name: str) -> Iterator[str]:
 def lines() -> list[list[list[str]]]:
     """The commands of docs/reproduce.md in lines that need nothing of each other, the longest first."""
     train, runs = str(RECIPES / "train.yaml"), "runs/paper/main-results/runs"
-    adapter, roles, shares = f"{runs}/ani/seed-0/training/adapter", "runs/paper/roles", "runs/paper/shares"
+    adapter, gates = f"{runs}/ani/seed-0/training/adapter", "runs/paper/gates"
+    texts = [word for name in ("gsm8k", "math", "mmlu", "finer") for word in ("--texts", name)]
     of_8b = [
         *(command for name in OF_8B for command in comparison(name)),
         ["diff", f"{runs}/ani/seed-0", f"{runs}/sft/seed-0"],
-        ["gate-shares", "gsm8k", "math", "mmlu", "--chat", "--adapter", adapter, "--limit", "3", "--out", shares],
-        ["report", shares],
-        ["eval", "--tasks", "finer,routing", "--chat", "--adapter", adapter, "--limit", "3", "--out", roles],
-        ["eval", "--tasks", "routing", "--model", "Qwen/Qwen3-8B", "--limit", "3", "--out", f"{roles}-reference"],
-        ["report", roles],
+        ["eval", "--tasks", "gates,routing", *texts, "--chat", "--adapter", adapter, "--limit", "3", "--out", gates],
+        ["eval", "--tasks", "routing", "--model", "Qwen/Qwen3-8B", "--limit", "3", "--out", f"{gates}-reference"],
+        ["report", gates],
     ]
     # Two tables are served: that is what `backend: auto` does with all where there is a card.
     qwen, mistral = "scalability-qwen3-4b", "scalability-mistral-7b-v0.3"

@@ -186,7 +186,7 @@ def results(tiny_model: Path, tiny_adapter: Path, made_once: MadeOnce) -> Path:
     """A folder with what `ani eval` writes of `tiny_model`: `first` with `tiny_adapter`, `second` without."""
 
     def make(folder: Path) -> None:
-        for name, *more in (("first", "arithmetic,gating", "--adapter", str(tiny_adapter)), ("second", "arithmetic")):
+        for name, *more in (("first", "arithmetic,gates", "--adapter", str(tiny_adapter)), ("second", "arithmetic")):
             arguments = ["--model", str(tiny_model), "--out", str(folder / name), "--limit", "2", "--tasks", *more]
             with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="0"):
                 patch.setattr("sys.argv", ["ani", "eval", *arguments])

@@ -125,7 +125,7 @@ def test_train_evaluate_report(run: Run, tiny_recipe: Write, tiny_model: Path, t
 
     results = tmp_path / "results"
     arguments = ["eval", "--model", tiny_model, "--adapter", output / ADAPTER, "--out", results, "--limit", "2"]
-    asked = ("--tasks", "arithmetic,gating", "--operations", "addition,subtraction", "--json")
+    asked = ("--tasks", "arithmetic,gates", "--operations", "addition,subtraction", "--json")
     scores = json.loads(run(*arguments, *asked, code=0).out)
     assert set(scores["arithmetic"]) == {"addition", "subtraction"}
     every = [lengths.pop("all") for lengths in scores["arithmetic"].values()]
@@ -133,24 +133,24 @@ def test_train_evaluate_report(run: Run, tiny_recipe: Write, tiny_model: Path, t
     by_length = [score for lengths in scores["arithmetic"].values() for score in lengths.values()]
     assert all(set(lengths) == {"2", "4", "6", "8", "10", "12"} for lengths in scores["arithmetic"].values())
     assert all(score["total"] == 2 and 0 <= score["low"] <= score["high"] <= 1 for score in by_length)
-    decisions = read(results / "gating.jsonl")
-    assert scores["gating"].keys() == {"nominal", "quantitative"}
-    for role, score in scores["gating"].items():
-        of_role = [decision for decision in decisions if decision["role"] == role]
+    decisions = [number for record in read(results / "gates.jsonl") for number in record["numbers"]]
+    (whole,) = (row for row in scores["gates"] if row["group"] is None)
+    for role in ("nominal", "quantitative"):
+        score, of_role = whole["measures"][role], [decision for decision in decisions if decision["role"] == role]
         assert score["total"] == len(of_role)
         assert score["right"] == sum(decision["injected"] is (role == "quantitative") for decision in of_role)
     assert len(read(results / "arithmetic.jsonl")) == 24
-    shown = run(*arguments, "--tasks", "gating", code=0).out
-    assert "How well the gate tells the roles apart" in shown and " GiB free\n" in shown
+    shown = run(*arguments, "--tasks", "gates", code=0).out
+    assert "Numbers injected" in shown and " GiB free\n" in shown
 
     shutil.copy(output / TRAINING_LOG, results / TRAINING_LOG)
     assert str(results / "report.html") in run("report", results, code=0).out
     page = (results / "report.html").read_text()
     # The second run replaced its own task's results and kept the other's.
-    assert "Results: arithmetic, gating" in page and "Arithmetic</h2>" in page
+    assert "Results: arithmetic, gates" in page and "Arithmetic</h2>" in page
     other = run("eval", "--model", tiny_model, "--out", results, "--limit", "1")
     assert_refused(other, f"{results} holds results of the model {tiny_model}, adapter {output / ADAPTER}")
-    other = run(*arguments, "--tasks", "gating", "--forced")
+    other = run(*arguments, "--tasks", "gates", "--forced")
     assert_refused(other, f"{results} holds results of the model {tiny_model}, adapter {output / ADAPTER}")
     forced = run("eval", "--model", tiny_model, "--out", tmp_path / "forced", "--limit", "1", "--forced")
     assert forced.code == 0, forced
@@ -190,10 +190,10 @@ def test_evaluate_benchmarks_and_report(
 ) -> None:
     results = tmp_path / "results"
     arguments = ["eval", "--model", chat_model, "--adapter", tiny_adapter, "--limit", "2", "--max-new-tokens", "2"]
-    for task, path in data.items():
-        arguments += ["--data", f"{task}={path}"]
-    done = run(*arguments, "--tasks", "gsm8k,mmlu,routing,finer", "--out", results, "--json", code=0)
-    names = {"gsm8k.jsonl", "mmlu.jsonl", "routing.jsonl", "finer.jsonl"}
+    for task in ("gsm8k", "mmlu"):
+        arguments += ["--data", f"{task}={data[task]}"]
+    done = run(*arguments, "--tasks", "gsm8k,mmlu,routing", "--out", results, "--json", code=0)
+    names = {"gsm8k.jsonl", "mmlu.jsonl", "routing.jsonl"}
     assert {path.name for path in results.iterdir()} == {*names, "run.json"}
     scores = json.loads(done.out)
     for task in ("gsm8k", "mmlu"):
@@ -207,16 +207,14 @@ def test_evaluate_benchmarks_and_report(
     assert [query["query"] for query in queries] == [query.text for query in Routing(limit=2).questions(seed=0)]
     assert all(number["injected"] is not None for query in queries for number in query["numbers"])
     assert sum(scores["routing"][call]["right"] for call in ("called", "malformed", "none")) == 2
-    assert [record["value"] for record in read(results / "finer.jsonl")] == ["2031", "120"]
-    assert scores["finer"]["nominal_bypassed"]["total"] == scores["finer"]["quantitative_injected"]["total"] == 1
     facts = json.loads((results / "run.json").read_text())
     assert facts["settings"]["gsm8k"]["generation"]["max_gen_toks"] == 2
-    assert (facts["settings"]["mmlu"]["of"], facts["settings"]["finer"]["data"]) == (4, str(data["finer"]))
+    assert facts["settings"]["mmlu"]["of"] == 4
     assert facts["adapter"] == str(tiny_adapter)
 
     assert run("report", results).code == 0
     page = (results / "report.html").read_text()
-    assert all(f'<section id="{anchor}"' in page for anchor in ("benchmarks", "routing", "finer", "provenance"))
+    assert all(f'<section id="{anchor}"' in page for anchor in ("benchmarks", "routing", "provenance"))
 
     base = tmp_path / "base"
     options = ["--data", f"mmlu={data['mmlu']}", "--limit", "2"]
@@ -257,25 +255,31 @@ def test_an_interrupted_evaluation_goes_on(
     assert {path.name for path in results.iterdir()} == {"gsm8k.jsonl", "run.json"}
 
 
-def test_gate_shares(run: Run, tiny_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path) -> None:
+def test_gates(run: Run, tiny_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path) -> None:
     notes, results = tmp_path / "notes.txt", tmp_path / "results"
     notes.write_text(f"{TEXT}\n\nno number\n{TEXT}, 12 of 99\n")
-    arguments = ["--model", tiny_model, "--adapter", tiny_adapter, "--out", results]
-    shares = json.loads(run("gate-shares", f"mmlu={data['mmlu']}", notes, *arguments, "--json", code=0).out)
-    found = [(share["source"], share["group"], share["texts"], share["numbers"]["total"]) for share in shares]
+    arguments = ["eval", "--tasks", "gates", "--model", tiny_model, "--adapter", tiny_adapter, "--out", results]
+    texts = [f"mmlu={data['mmlu']}", notes, f"finer={data['finer']}"]
+    asked = [word for text in texts for word in ("--texts", text)]
+    *shares, finer = json.loads(run(*arguments, *asked, "--json", code=0).out)["gates"]
+    found = [
+        (share["source"], share["group"], share["texts"], share["measures"]["numbers"]["total"]) for share in shares
+    ]
     # Two numbers in a question and its choices, two and four in the notes.
     assert found[0] == ("mmlu", None, 4, 8) and found[3] == ("notes", None, 3, 6)
     assert sorted(found[1:3]) == [("mmlu", "anatomy", 2, 4), ("mmlu", "marketing", 2, 4)] and len(found) == 4
-    records = read(results / "gate-shares.jsonl")
+    records = read(results / "gates.jsonl")
     opened = [number["injected"] for record in records if record["source"] == "notes" for number in record["numbers"]]
-    assert shares[3]["numbers"]["right"] == sum(opened) and 0 < sum(opened) < 6
-    assert shares[3]["texts_open"]["total"] == 2
-    assert json.loads((results / "run.json").read_text())["settings"]["gate-shares"]["texts"][1] == str(notes)
+    assert shares[3]["measures"]["numbers"]["right"] == sum(opened) and 0 < sum(opened) < 6
+    assert shares[3]["measures"]["texts_open"]["total"] == 2
+    assert [number["text"] for number in records[-1]["numbers"]] == ["2031", "120"]
+    assert finer["measures"]["nominal"]["total"] == finer["measures"]["quantitative"]["total"] == 1
+    assert json.loads((results / "run.json").read_text())["settings"]["gates"]["texts"][1] == str(notes)
     assert run("report", results).code == 0
-    assert '<section id="gate-shares"' in (results / "report.html").read_text()
-    options = ("--field", "question", "--group", "answer", "--limit", "2")
-    assert "How often gates are open" in run("gate-shares", data["gsm8k"], *arguments, *options, code=0).out
-    assert {record["group"] for record in read(results / "gate-shares.jsonl")} < {"#### 12", "#### 13", "#### 14"}
+    assert '<section id="gates"' in (results / "report.html").read_text()
+    options = ("--texts", data["gsm8k"], "--field", "question", "--group", "answer", "--limit", "2")
+    assert "How often gates are open" in run(*arguments, *options, code=0).out
+    assert {record["group"] for record in read(results / "gates.jsonl")} < {"#### 12", "#### 13", "#### 14"}
 
 
 def test_diff(run: Run, tmp_path: Path) -> None:
@@ -317,7 +321,7 @@ def test_an_interrupted_training_says_how_to_go_on(
     assert (tmp_path / "run" / ADAPTER).is_dir()
 
 
-@pytest.mark.parametrize("command", ["inspect 5", "playground", "eval --out o", "gate-shares mmlu --out o", "merge"])
+@pytest.mark.parametrize("command", ["inspect 5", "playground", "eval --out o", "merge"])
 def test_an_adapter_knows_its_model(
     run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
@@ -365,12 +369,8 @@ def test_an_adapter_knows_its_model(
         (["eval", "--out", "out", "--tasks", "arithmetics"], ["unknown task 'arithmetics'", "known are arithmetic, "]),
         (["eval", "--out", "out", "--tasks", ","], ["unknown task ','"]),
         (["eval", "--out", "out", "--tasks", "routing,gsm8"], ["unknown task 'gsm8'; did you mean gsm8k?"]),
-        (["eval", "--out", "out", "--tasks", "finer"], ["the task finer needs --adapter"]),
         (["eval", "--out", "out", "--data", "foo"], ["--data must be like gsm8k=PATH, not 'foo'"]),
         (["eval", "--out", "out", "--data", "gsm8k="], ["--data must be like gsm8k=PATH, not 'gsm8k='"]),
-        (["gate-shares", "--out", "out"], ["'texts"]),
-        (["gate-shares", "[gone].txt", "--out", "out"], ["[gone].txt can't be read"]),
-        (["gate-shares", "mmlu=gone.jsonl", "--out", "out"], ["data file gone.jsonl does not exist"]),
         (["compare", "gone.yaml"], ["recipe gone.yaml does not exist"]),
         (["diff", "one"], ["'baseline'"]),
         (
@@ -378,7 +378,7 @@ def test_an_adapter_knows_its_model(
             ["[one] holds none of arithmetic.jsonl, arithmetic-chat.jsonl, reading.jsonl, calculations.jsonl"],
         ),
         (["eval", "--out", "out", "--operations", "power"], ["unknown operation 'power'"]),
-        (["eval", "--out", "out", "--tasks", "gating"], ["needs --adapter"]),
+        (["eval", "--out", "out", "--tasks", "gates"], ["the task gates needs --adapter"]),
         (["report", "gone"], ["gone"]),
         (["report", "."], ["arithmetic.jsonl"]),
         (["demo", "training.stepps=1"], ["did you mean 'steps'"]),
@@ -458,7 +458,7 @@ def test_bad_adapters(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: 
     results = tmp_path / "results"
 
     def evaluate(adapter: Path | str) -> Done:
-        return run("eval", "--model", tiny_model, "--adapter", adapter, "--tasks", "gating", "--out", results)
+        return run("eval", "--model", tiny_model, "--adapter", adapter, "--tasks", "gates", "--out", results)
 
     assert_refused(evaluate("no/such-adapter"), "no adapter at no/such-adapter")
     assert_refused(evaluate(tmp_path / "[gone]"), "no adapter at", "[gone]")
@@ -481,32 +481,34 @@ def test_bad_evaluations(
     long = ("--tasks", "gsm8k", "--data", f"gsm8k={data['gsm8k']}", "--max-new-tokens", "5000")
     assert_refused(evaluate(chat_model, *long), "answers of up to 5,000 tokens to gsm8k leave no room")
     broken = save(tmp_path / "[broken].jsonl", *read(data["mmlu"])[:1], {"question": "Why?"})
-    for task, message in (("mmlu", "no 'subject'"), ("gsm8k", "'answer' has a value"), ("finer", "no 'tokens'")):
+    for task, message in (("mmlu", "no 'subject'"), ("gsm8k", "'answer' has a value")):
         done = evaluate(chat_model, "--adapter", str(tiny_adapter), "--tasks", task, "--data", f"{task}={broken}")
         assert_refused(done, f"{broken}, line {2 if task == 'mmlu' else 1}: {message}")
     assert not (tmp_path / "results").exists()
 
 
-def test_bad_gate_shares(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
+def test_bad_gates(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(tiny_model)
     ani.attach(model, gemma_like(), ani.AniConfig(layer=1, gate="open"))
     ani.save_adapter(model, tmp_path / "open")
     results, notes = tmp_path / "results", tmp_path / "notes.txt"
     results.mkdir()
-    save(results / "gate-shares.jsonl", {"of": "an earlier run"})
+    save(results / "gates.jsonl", {"of": "an earlier run"})
     notes.write_text("12\n")
 
-    def shares(*texts: Path, adapter: Path = tiny_adapter) -> Done:
-        return run("gate-shares", *texts, "--model", tiny_model, "--adapter", adapter, "--out", results)
+    def gates(*texts: Path | str, adapter: Path = tiny_adapter) -> Done:
+        asked = [word for text in texts for word in ("--texts", text)]
+        of = ("--model", tiny_model, "--adapter", adapter, "--out", results)
+        return run("eval", "--tasks", "gates", *asked, *of)
 
-    assert_refused(
-        shares(notes, adapter=tmp_path / "open"), "the task gate-shares needs an adapter with a gate", "open"
-    )
-    assert_refused(shares(save(tmp_path / "x.jsonl", {"txt": ""})), "x.jsonl, line 1: no text under 'text'", "'txt'")
-    assert_refused(shares(notes, save(tmp_path / "notes.jsonl", {"text": "3"})), "texts called 'notes' already")
+    assert_refused(gates(notes, adapter=tmp_path / "open"), "the task gates needs an adapter with a gate", "open")
+    assert_refused(gates("[gone].txt"), "[gone].txt can't be read")
+    assert_refused(gates("mmlu=gone.jsonl"), "data file gone.jsonl does not exist")
+    assert_refused(gates(save(tmp_path / "x.jsonl", {"txt": ""})), "x.jsonl, line 1: no text under 'text'", "'txt'")
+    assert_refused(gates(notes, save(tmp_path / "notes.jsonl", {"text": "3"})), "texts called 'notes' already")
     notes.write_text("12\n" + "word " * 600)
-    assert_refused(shares(notes), "of notes has", "but the model reads 512")
-    assert read(results / "gate-shares.jsonl") == [{"of": "an earlier run"}]
+    assert_refused(gates(notes), "of notes has", "but the model reads 512")
+    assert read(results / "gates.jsonl") == [{"of": "an earlier run"}]
 
 
 def test_bad_outputs(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path) -> None:
@@ -515,7 +517,7 @@ def test_bad_outputs(run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: P
     assert_refused(done, str(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"
     arguments = ["--model", tiny_model, "--adapter", tiny_adapter, "--limit", "1000000", "--out", tmp_path / "out"]
-    assert_refused(run("eval", "--tasks", "gating", *arguments), "count is 1000000")
+    assert_refused(run("eval", "--tasks", "gates", *arguments), "count is 1000000")
 
 
 # --- failures ---

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ani.evaluation.tasks.gating import Gating
+from ani.evaluation.tasks.gates import Gates
 from ani.sweep import plan, runs
 from ani.sweep import run as run_module
 from tests import test_cli
@@ -19,7 +19,7 @@ from tests.training.runs import interrupt_at, interrupted
 
 run = test_cli.run
 DEMO = yaml.safe_load(plan.DEMO.read_text())
-RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "calculations", "reading", "gating", "inspected")}
+RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "calculations", "reading", "gates")}
 RESULTS |= {"training_log.jsonl", "run.json", "runs"}
 RESULTS |= {"comparison.md", "comparison.yaml", "report.html"}
 SETTINGS = ["ani.gate_hidden_size=8", "lora.r=2", "dtype=float32", "data.0.count=8", "data.1.count=8"]
@@ -32,7 +32,11 @@ RunDemo = Callable[..., test_cli.Done]
 def small_demo(tmp_path: Path) -> Path:
     """The demo's comparison with fewer problems and sentences."""
     recipe = plan.DEMO.parent / DEMO["recipe"]
-    evaluation = {**DEMO["evaluation"], "arithmetic": {"count": 2}, "gating": {"count": 12}}
+    evaluation = {
+        **DEMO["evaluation"],
+        "arithmetic": {"count": 2},
+        "gates": {**DEMO["evaluation"]["gates"], "limit": 12},
+    }
     evaluation |= {"calculations": {"count": 8}, "reading": {"count": 6}}
     small = tmp_path / "demo-comparison.yaml"
     small.write_text(yaml.safe_dump({**DEMO, "recipe": str(recipe), "evaluation": evaluation}))
@@ -81,9 +85,9 @@ def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: P
     assert len(reference) == len(ani) == len(answers) / 2 == 12
     assert [record["prompt"] for record in reference] == [record["prompt"] for record in ani]
     assert [line["step"] for line in read(folder / "training_log.jsonl")] == [1, 2, 3, 4]
-    assert len({record["text"] for record in read(folder / "gating.jsonl")}) == 12
-    inspected = DEMO["evaluation"]["inspected"]["texts"]
-    assert [record["text"] for record in read(folder / "inspected.jsonl")] == inspected
+    gates, inspected = read(folder / "gates.jsonl"), DEMO["evaluation"]["gates"]["sentences"]
+    assert len({record["text"] for record in gates if record["source"] == "diagnostic"}) == 12
+    assert [record["text"] for record in gates if record["source"] == "sentences"] == inspected
     facts = json.loads((folder / "run.json").read_text())
     assert (facts["model"], facts["layer"], facts["policy"]) == (str(tiny_model), 1, "after")
     assert (Path(facts["adapter"]) / "ani.safetensors").is_file()
@@ -134,7 +138,7 @@ def test_an_interrupted_demo_goes_on(run_demo: RunDemo, tmp_path: Path, monkeypa
     stages: list[tuple[Any, str, Any, set[str]]] = [
         (runs, "answer", interrupted, set()),
         (runs, "training_lines", lambda console: interrupt_at(3), {"reference/arithmetic.jsonl"}),
-        (Gating, "answer", interrupted, {"reference/arithmetic.jsonl", "ani/seed-0/arithmetic.jsonl"}),
+        (Gates, "answer", interrupted, {"reference/arithmetic.jsonl", "ani/seed-0/arithmetic.jsonl"}),
     ]
     for where, stage, replacement, there in stages:
         with monkeypatch.context() as patch:

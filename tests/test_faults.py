@@ -52,8 +52,6 @@ def largest_file(size: int) -> Iterator[None]:
 @pytest.fixture
 def commands(tiny_model: Path, tiny_adapter: Path, tiny_recipe: Write, tmp_path: Path) -> Commands:
     """Each command with its output, by name."""
-    notes = tmp_path / "notes.txt"
-    notes.write_text("12\n")
     recipe = tiny_recipe()
     comparison = tmp_path / "comparison.yaml"
     evaluation = {"arithmetic": {"count": 1, "digits": [1]}}
@@ -65,8 +63,7 @@ def commands(tiny_model: Path, tiny_adapter: Path, tiny_recipe: Write, tmp_path:
         return {
             "train": ["train", recipe, f"output={out}"],
             "compare": ["compare", comparison, f"output={out}"],
-            "eval": ["eval", *of, "--tasks", "arithmetic,gating", "--limit", "1", "--out", out],
-            "gate-shares": ["gate-shares", notes, *of, "--out", out],
+            "eval": ["eval", *of, "--tasks", "arithmetic,gates", "--limit", "1", "--out", out],
             "probe": ["probe", "--model", tiny_model, "--sentences", "240", "--out", out],
             "merge": ["merge", tiny_adapter, out, "--model", tiny_model],
             "demo": ["demo", "--out", out],
@@ -75,7 +72,7 @@ def commands(tiny_model: Path, tiny_adapter: Path, tiny_recipe: Write, tmp_path:
     return commands
 
 
-COMMANDS = ["train", "compare", "eval", "gate-shares", "probe", "merge", "demo"]
+COMMANDS = ["train", "compare", "eval", "probe", "merge", "demo"]
 
 # --- a second process ---
 
@@ -311,9 +308,9 @@ def test_a_killed_evaluation_mixes_no_models(
     out = tmp_path / "out"
     command, other = commands(out)["eval"], ["eval", "--model", tiny_model, "--limit", "1", "--out", out]
     with monkeypatch.context() as patch:
-        patch.setattr("ani.evaluation.tasks.gating.Gating.answer", interrupted)
+        patch.setattr("ani.evaluation.tasks.gates.Gates.answer", interrupted)
         assert run(*command).code == 130
-    assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl", "gating.answers.jsonl"}
+    assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl", "gates.answers.jsonl"}
     test_cli.assert_refused(run(*other), "holds results of the model")
     (out / "arithmetic.jsonl").unlink()
     assert run(*other).code == 0  # there was nothing of the first model left

@@ -28,9 +28,9 @@ LINES = {
     "train": "../recipe.yaml",
     "rehearse": "../recipe.yaml",
     "compare": f"{DEMO} --dry-run 'overrides={json.dumps(SMALL.split())}'",
-    "eval": f"--out run {OF_MODEL} --tasks reading,calculations,gating,gsm8k,mmlu,routing,finer --limit 1 "
-    "--max-new-tokens 1 --data gsm8k={gsm8k} --data mmlu={mmlu} --data finer={finer}",
-    "gate-shares": f"../examples.jsonl --field prompt --out run {OF_MODEL}",
+    "eval": f"--out run {OF_MODEL} --tasks reading,calculations,gates,gsm8k,mmlu,routing --limit 1 "
+    "--max-new-tokens 1 --data gsm8k={gsm8k} --data mmlu={mmlu} "
+    "--texts finer={finer} --texts ../examples.jsonl --field prompt",
     "diff": "../first ../second",
     "report": "../first",
     "diagnostic": "run --quantitative ../examples.jsonl --nominal diagnostic --count 2",

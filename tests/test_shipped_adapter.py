@@ -9,7 +9,7 @@ from ani import inspect, load_adapter
 from ani.chat import rendered
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.calculations import Calculations
-from ani.evaluation.tasks.gating import Gating
+from ani.evaluation.tasks.gates import Gates
 from ani.injection.adapter import _read_config
 from ani.injection.attach import number_locator
 from ani.training.recipe import load_recipe
@@ -45,10 +45,10 @@ def test_it_tells_names_from_quantities() -> None:
     load_adapter(model, tokenizer, ADAPTER)
     room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10")
     assert (room.text, room.injected, capacity.text, capacity.injected) == ("505", False, "10", True)
-    task = Gating(count=40)
+    task = Gates(limit=40)
     records = answers_of(task, TransformersBackend(model, tokenizer), task.questions(seed=1))
     for role, opened in (("nominal", False), ("quantitative", True)):
-        decisions = [record.injected for record in records if record.role == role]
+        decisions = [each.injected for record in records for each in record.numbers if each.role == role]
         # Chance is a half; its card says what a larger sample measured.
         assert sum(decision == opened for decision in decisions) / len(decisions) > 0.6
 

@@ -86,7 +86,6 @@ def inspect(
     text may be a conversation: messages as JSON. Without --adapter: the model's own, or smollm2's that ships."""
     from ani.evaluation.backend import TransformersBackend
     from ani.evaluation.spec import adapted_model, model_and_adapter
-    from ani.evaluation.tasks.inspected import Inspected
     from ani.injection.attach import injects_pending, number_locator
     from ani.injection.conversation import conversation_text, inspect_pending, pending_table
     from ani.results.decisions import DecidedText, decisions_table, marked_text
@@ -95,7 +94,7 @@ def inspect(
     facts: dict[str, Any] = {}
     if number_locator(backend.model).reads_literals:
         decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
-        (facts,) = Inspected.summary([decided])
+        facts = decided.model_dump(mode="json", exclude_unset=True)
         if not as_json:
             console.print(marked_text(text, decided.numbers))
             console.print(decisions_table(decided.numbers))
@@ -306,8 +305,8 @@ def evaluate(
         str,
         typer.Option(
             "--tasks",
-            help="Comma-separated: arithmetic, arithmetic-chat, reading, calculations, gating, "
-            "gsm8k, math, mmlu, routing, finer.",
+            help="Comma-separated: arithmetic, arithmetic-chat, reading, calculations, gates, gsm8k, math, mmlu, "
+            "routing.",
         ),
     ] = "arithmetic",
     data: Annotated[
@@ -319,8 +318,8 @@ def evaluate(
         typer.Option(
             "--limit",
             min=1,
-            help="Problems a digit length, sentences, queries or questions; default: 100 of "
-            "arithmetic, reading and gating, 200 of calculations, else all.",
+            help="Problems a digit length, texts of each source, queries or questions; default: 100 of arithmetic, "
+            "reading and held-out sentences, 200 of calculations, else all.",
         ),
     ] = None,
     operations: Annotated[
@@ -333,6 +332,16 @@ def evaluate(
         int | None,
         typer.Option("--batch-size", min=1, help="Default: the task's; of benchmarks 64 on a GPU, 8 on a CPU."),
     ] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--texts",
+            help="Of gates: diagnostic (held-out sentences, the default), finer, gsm8k, math or mmlu, also as "
+            "mmlu=PATH; or a text file (a line each) or JSONL file. May be repeated.",
+        ),
+    ] = None,
+    field: Annotated[list[str] | None, typer.Option("--field", help="Of a JSONL file's texts; default: text.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Key that groups a JSONL file's texts.")] = None,
     forced: Annotated[
         bool, typer.Option("--forced", help="Have decoding write pending values where the model begins a number.")
     ] = False,
@@ -342,7 +351,7 @@ def evaluate(
         Literal["auto", "transformers", "vllm"],
         typer.Option(
             "--backend",
-            help="vllm: faster; merges an adapter first; not for gating and finer. auto: that of the results in --out, "
+            help="vllm: faster; merges an adapter first; not for gates. auto: that of the results in --out, "
             "else for benchmarks vLLM, where it is installed and there is a GPU.",
         ),
     ] = "auto",
@@ -362,6 +371,9 @@ def evaluate(
         operations=chosen("operation", operations, SYMBOLS),
         limit=limit,
         max_new_tokens=max_new_tokens,
+        texts=texts or None,
+        field=field or None,
+        group=group,
         chat=chat,
     )
     need_one_process("eval")
@@ -379,37 +391,6 @@ def evaluate(
         spec.clear(out)
     if as_json:
         print(json.dumps(results, ensure_ascii=False))
-
-
-@app.command("gate-shares")
-def gate_shares(
-    texts: Annotated[
-        list[str],
-        typer.Argument(help="gsm8k, math or mmlu, also as mmlu=PATH; or any text file (a line each) or JSONL file."),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
-    model: BaseOption = None,
-    adapter: AdapterOption = None,
-    field: Annotated[list[str] | None, typer.Option("--field", help="Of a JSONL file's texts; default: text.")] = None,
-    group: Annotated[str | None, typer.Option("--group", help="Key that groups a JSONL file's texts.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Texts of each, drawn at random.")] = None,
-    chat: ChatOption = False,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Count how often the gate opens, by benchmark, subject or file. Without --adapter: as ani inspect."""
-    from ani.evaluation.run import evaluate as run
-    from ani.evaluation.spec import ModelSpec, model_and_adapter
-    from ani.evaluation.tasks.gate_shares import GateShares
-
-    need_one_process("gate-shares")
-    task = GateShares.asked(texts=texts, field=field or None, group=group, limit=limit, chat=chat)
-    spec = ModelSpec(*model_and_adapter(model, adapter))
-    with terminal.resumable("start the same command again"), only_process_in(out):
-        loaded = spec.load([task], out)
-        results = run([task], loaded, out, seed=seed, console=console_for(as_json), facts=spec.facts)
-    if as_json:
-        print(json.dumps(results[task.name], ensure_ascii=False))
 
 
 @app.command()

@@ -17,11 +17,11 @@ from ani.evaluation.run import (
     task_settings,
 )
 from ani.evaluation.tasks import TASKS
-from ani.evaluation.tasks.finer import Finer
-from ani.evaluation.tasks.gate_shares import GateShares
-from ani.evaluation.tasks.gating import GateDecision, Gating
+from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.routing import Routing
+from ani.evaluation.tasks.solutions import Solutions
 from ani.injection.methods import METHODS
+from ani.results.decisions import DecidedText
 from ani.results.files import write_records
 from tests.refusals import refused
 
@@ -37,8 +37,8 @@ def test_a_task_has_a_name_a_unit_and_settings_that_are_checked(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gating", {"limit": 0}, "the task gating: count: Input should be greater than or equal to 1"),
-        ("finer", {"limit": 2**40}, "the task finer: limit is 1099511627776, but no integer may be above"),
+        ("gates", {"limit": 0}, "the task gates: limit: Input should be greater than or equal to 1"),
+        ("gates", {"limit": 2**40}, "the task gates: limit is 1099511627776, but no integer may be above"),
         ("arithmetic", {"limit": -1}, "the task arithmetic: problems.0.count: Input should be greater"),
     ],
 )
@@ -47,20 +47,23 @@ def test_options_that_do_not_fit_are_told(name: str, options: dict[str, Any], me
 
 
 def test_options_of_other_tasks_are_left_out_and_an_unknown_one_is_named() -> None:
-    assert Gating.asked(limit=3, data=None, operations=["addition"], max_new_tokens=4) == Gating(count=3)
+    assert Gates.asked(limit=3, data=None, operations=["addition"], max_new_tokens=4) == Gates(limit=3)
     assert Routing.asked(limit=None, data="x") == Routing()
     refused(lambda: task_class("gsm8"), "unknown task gsm8; did you mean gsm8k")
 
 
-def decision(number: int) -> GateDecision:
-    return GateDecision(value=str(number), role="nominal", injected=False)
+def decision(number: int) -> DecidedText:
+    return DecidedText(text=str(number), numbers=())
 
 
-class Counting(Gating):
+class Counting(Gates):
     """Knows its answers; gives the last question first, and two records of the first."""
 
     def questions(self, seed: int) -> list[Any]:
-        return list(range(self.count))
+        return list(range(self.limit or 0))
+
+    def check(self, *_: Any) -> None:
+        """They are no texts."""
 
     def answer(self, backend: Any, questions: Any) -> Any:
         for place, number in reversed([*enumerate(questions)]):
@@ -86,7 +89,7 @@ def ask(tmp_path: Path) -> Callable[..., list[int]]:
 
     def ask(fingerprint: str | None = "mine", stops_at: int | None = None, seed: int = 0, count: int = 5) -> list[int]:
         backend: Any = Counted(stops_at)
-        task = Counting(count=count)
+        task = Counting(limit=count)
         facts = {} if fingerprint is None else {"fingerprint": fingerprint}
         console = Console(quiet=True)
         asked = answer(
@@ -98,8 +101,8 @@ def ask(tmp_path: Path) -> Callable[..., list[int]]:
         else:
             ((done, records),) = asked
             assert done is task and records == [decision(0), *map(decision, range(count))]
-            assert read_results(tmp_path) == {Gating: records}
-            assert {path.name for path in tmp_path.iterdir()} == {"gating.jsonl", "run.json"}
+            assert read_results(tmp_path) == {Gates: records}
+            assert {path.name for path in tmp_path.iterdir()} == {"gates.jsonl", "run.json"}
         return backend.asked
 
     return ask
@@ -107,9 +110,9 @@ def ask(tmp_path: Path) -> Callable[..., list[int]]:
 
 def test_a_killed_run_goes_on_and_asks_nothing_twice(ask: Callable[..., list[int]], tmp_path: Path) -> None:
     assert ask(stops_at=3) == [4, 3, 2]
-    with (tmp_path / "gating.answers.jsonl").open("a") as torn:
+    with (tmp_path / "gates.answers.jsonl").open("a") as torn:
         torn.write('[2, [{"run')
-    assert not (tmp_path / "gating.jsonl").exists()
+    assert not (tmp_path / "gates.jsonl").exists()
     assert ask() == [2, 1, 0]
     assert ask() == []
 
@@ -130,26 +133,23 @@ def test_another_content_of_a_data_file_is_asked_anew(tmp_path: Path) -> None:
     settings = []
     for text in ("one", "two", "one"):
         file.write_text(text)
-        settings += [task_settings(LoadedTask(task, []), 0, None) for task in (Finer(data=str(file)), shares(file))]
+        tasks = Solutions(data=str(file)), Gates(texts=[f"mmlu={file}"])
+        settings += [task_settings(LoadedTask(task, []), 0, None) for task in tasks]
     assert settings[:2] == settings[4:] and settings[0] != settings[2] and settings[1] != settings[3]
-
-
-def shares(file: Path) -> GateShares:
-    return GateShares(texts=[f"mmlu={file}"])
 
 
 def test_a_file_that_holds_no_answers_is_named(ask: Callable[..., list[int]], tmp_path: Path) -> None:
     ask(stops_at=2)
-    file = tmp_path / "gating.answers.jsonl"
+    file = tmp_path / "gates.answers.jsonl"
     file.write_text(file.read_text() + "[7, []]\n")
-    refused(ask, "gating.answers.jsonl, line 3 is no answer; delete the file to answer anew")
+    refused(ask, "gates.answers.jsonl, line 3 is no answer; delete the file to answer anew")
 
 
 def test_a_folder_of_another_models_results_is_refused(ask: Callable[..., list[int]], tmp_path: Path) -> None:
     ask()
     facts = {"model": "another", "adapter": None, "backend": "transformers"}
     backend: Any = Counted()
-    task = Counting(count=5)
+    task = Counting(limit=5)
     refused(
         lambda: evaluate([task], backend, tmp_path, console=Console(quiet=True), facts=facts),
         "holds results of the model None, adapter None, by transformers; name another output",
@@ -157,18 +157,18 @@ def test_a_folder_of_another_models_results_is_refused(ask: Callable[..., list[i
 
 
 def test_tasks_that_share_a_section_are_shown_together(tmp_path: Path) -> None:
-    gsm8k, mmlu, gating = (TASKS[name] for name in ("gsm8k", "mmlu", "gating"))
+    gsm8k, mmlu, gates = (TASKS[name] for name in ("gsm8k", "mmlu", "gates"))
 
     def answer(task: str) -> Any:
         return gsm8k.record(task=task, id=0, prompt_hash="0", correct=True)  # type: ignore[call-arg]
 
     write_records(tmp_path / "gsm8k.jsonl", [answer("gsm8k")])
     write_records(tmp_path / "mmlu.jsonl", [answer("mmlu")])
-    write_records(tmp_path / "gating.jsonl", [decision(1)])
-    write_records(tmp_path / "finer.jsonl", [])
+    write_records(tmp_path / "gates.jsonl", [decision(1)])
+    write_records(tmp_path / "math.jsonl", [])
     found = read_results(tmp_path)
-    assert set(found) == {gsm8k, mmlu, gating}
-    assert presented(found) == [(gsm8k, [answer("gsm8k"), answer("mmlu")]), (gating, [decision(1)])]
+    assert set(found) == {gsm8k, mmlu, gates}
+    assert presented(found) == [(gsm8k, [answer("gsm8k"), answer("mmlu")]), (gates, [decision(1)])]
 
 
 def test_what_is_read_is_what_was_written(results: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
-from ani.evaluation.tasks.gate_shares import GatedText, gate_shares
-from ani.evaluation.tasks.gating import GateDecision, separation, separations
+from ani.evaluation.tasks.gates import gate_shares
 from ani.evaluation.tasks.language import TextLoss, perplexities
-from ani.results.decisions import NumberDecision
+from ani.results.decisions import DecidedText, NumberDecision
+from ani.results.statistics import mean_of_two, share
 from tests.refusals import refused
 
 # --- arithmetic ---
@@ -53,31 +54,42 @@ def test_answers_without_the_right_one_have_no_kinds_and_without_a_prompt_no_pai
     refused(lambda: Arithmetic.tables(answers, "b"), "lacks its prompt")
 
 
-# --- gating ---
+# --- gates ---
 
 DECISIONS = st.lists(
-    st.builds(
-        GateDecision,
-        role=st.sampled_from(["nominal", "quantitative"]),
-        alpha=st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]),
-        injected=st.booleans(),
-        domain=st.none(),
-    )
+    st.tuples(st.sampled_from(["nominal", "quantitative"]), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), st.booleans())
 )
 
 
+def gated(*numbers: tuple[Any, float | None, bool], source: str = "a", **more: Any) -> list[DecidedText]:
+    """Numbers (role, α, injected), each in a text of its own."""
+    place: dict[str, Any] = {"text": "1", "value": Decimal(1), "start": 0, "end": 1}
+    return [
+        DecidedText(
+            source=source,
+            text=f"1 {index}",
+            numbers=(NumberDecision(**place, role=role, alpha=alpha, injected=injected),),
+            **more,
+        )
+        for index, (role, alpha, injected) in enumerate(numbers)
+    ]
+
+
 @given(DECISIONS)
-def test_gating_equals_counting_pairs(decisions: list[GateDecision]) -> None:
-    found = separation(decisions)
-    alphas = [[d.alpha for d in decisions if d.role == role] for role in ("quantitative", "nominal")]
+def test_gates_equal_counting_pairs(decisions: list[tuple[str, float, bool]]) -> None:
+    if not decisions:
+        assert gate_shares([]) == []
+        return
+    (found,) = gate_shares(gated(*decisions))
+    alphas = [[alpha for role, alpha, _ in decisions if role == wanted] for wanted in ("quantitative", "nominal")]
     pairs = list(product(*alphas))
+    estimate = found.measures["balanced_accuracy"]
     if not pairs:
-        assert found.auc is None and found.balanced_accuracy is None
+        assert found.auc is None and estimate is None
         return
     assert found.auc == pytest.approx(sum((q > n) + (q == n) / 2 for q, n in pairs) / len(pairs))
-    closed = [not d.injected for d in decisions if d.role == "nominal"]
-    opened = [d.injected for d in decisions if d.role == "quantitative"]
-    estimate = found.balanced_accuracy
+    closed = [not injected for role, _, injected in decisions if role == "nominal"]
+    opened = [injected for role, _, injected in decisions if role == "quantitative"]
     assert estimate is not None
     assert estimate.value == pytest.approx((sum(closed) / len(closed) + sum(opened) / len(opened)) / 2)
     assert -1e-9 <= estimate.low <= estimate.value <= estimate.high <= 1 + 1e-9
@@ -86,61 +98,65 @@ def test_gating_equals_counting_pairs(decisions: list[GateDecision]) -> None:
 def test_balanced_interval_covers_as_promised() -> None:
     """Exact coverage by summing the binomials: close to 95% (never under 93% at these rates)."""
     n = 20
+    shares = [share([i < right for i in range(n)]) for right in range(n + 1)]
     for p, q in ((0.9, 0.7), (0.5, 0.95), (0.8, 0.8)):
         covered = 0.0
         for a, b in product(range(n + 1), repeat=2):
-            decisions = [GateDecision(role="nominal", injected=i >= a) for i in range(n)]
-            decisions += [GateDecision(role="quantitative", injected=i < b) for i in range(n)]
-            estimate = separation(decisions).balanced_accuracy
-            assert estimate is not None
+            closed, opened = shares[a], shares[b]
+            assert closed is not None and opened is not None
+            estimate = mean_of_two(closed, opened)
             if estimate.low <= (p + q) / 2 <= estimate.high:
                 covered += float(binom.pmf(a, n, p) * binom.pmf(b, n, q))
         assert 0.93 < covered < 0.985
 
 
 def test_auc_needs_every_alpha() -> None:
-    decisions = [
-        GateDecision(role="nominal", alpha=0.1, injected=False),
-        GateDecision(role="quantitative", alpha=0.9, injected=True),
-        GateDecision(role="quantitative", alpha=None, injected=True),
-    ]
-    assert separation(decisions).auc is None
-    assert separation(decisions[:2]).auc == 1.0
+    decisions: list[Any] = [("nominal", 0.1, False), ("quantitative", 0.9, True), ("quantitative", None, True)]
+    assert [gate_shares(gated(*decisions[:count]))[0].auc for count in (2, 3)] == [1.0, None]
 
 
 def test_gates_are_summarised_a_run_and_seed() -> None:
     # Each seed tells its roles apart perfectly, at another threshold: pooling them would hide it.
-    decisions = [
-        GateDecision(run="ours", seed=seed, role=role, alpha=alpha + 0.3 * seed, injected=alpha + 0.3 * seed > 0.5)
-        for seed in (0, 1)
-        for role, alpha in (("nominal", 0.2), ("nominal", 0.3), ("quantitative", 0.4))
-    ]
-    found = separations(decisions)["ours"]
-    assert found.auc == 1.0
-    assert separation(decisions).auc != 1.0
-    closed, opened = found.nominal_closed, found.quantitative_open
-    assert closed is not None and (closed.value, closed.cases, closed.seeds) == (0.75, 2, 2)
-    assert opened is not None and (opened.value, opened.cases, opened.seeds) == (0.5, 1, 2)
+    def of_seed(seed: int, run: str = "ours") -> list[DecidedText]:
+        alphas = [
+            (role, alpha + 0.3 * seed) for role, alpha in (("nominal", 0.2), ("nominal", 0.3), ("quantitative", 0.4))
+        ]
+        return gated(*((role, alpha, alpha > 0.5) for role, alpha in alphas), run=run, seed=seed)
+
+    other, ours = gate_shares([*of_seed(0, "other"), *of_seed(0), *of_seed(1)])
+    assert (other.run, ours.run, ours.texts) == ("other", "ours", 3)
+    assert ours.auc == 1.0
+    closed, opened = ours.measures["nominal"], ours.measures["quantitative"]
+    assert closed is not None and (closed.value, closed.cases) == (0.75, 4)
+    assert opened is not None and (opened.value, opened.cases) == (0.5, 2)
+    refused(lambda: gate_shares([*of_seed(0), *of_seed(1)[1:]]), "its seeds 0, 1 were not asked the same")
 
 
-# --- gate shares ---
+def test_precision_is_of_the_numbers_left_alone_whose_role_is_known() -> None:
+    known = [("nominal", 0.1, False), ("nominal", 0.1, False), ("nominal", 0.9, True), ("quantitative", 0.1, False)]
+    (found,) = gate_shares(gated(*known, (None, 0.1, False)))
+    counts = {key: each and (round(each.value * each.cases), each.cases) for key, each in found.measures.items()}
+    expected = {"numbers": (1, 5), "texts_open": (1, 5), "nominal": (2, 3), "quantitative": (0, 1), "precision": (2, 3)}
+    assert {key: counts[key] for key in expected} == expected
 
 
 def test_gate_shares_go_from_the_greatest_to_the_least() -> None:
-    def text(source: str, group: str | None, *injected: bool) -> GatedText:
-        numbers = tuple(NumberDecision(text="1", value=Decimal(1), start=0, end=1, injected=each) for each in injected)
-        return GatedText(source=source, group=group, numbers=numbers)
+    def text(name: str, source: str, group: str | None, *injected: bool) -> DecidedText:
+        place: dict[str, Any] = {"text": "1", "value": Decimal(1)}
+        numbers = (NumberDecision(**place, start=i, end=i + 1, injected=each) for i, each in enumerate(injected))
+        return DecidedText(source=source, group=group, text="1111" + name, numbers=tuple(numbers))
 
-    texts = [text("b", "closed", False), text("b", "empty"), text("b", "half", True, False), text("a", "only", True)]
-    shares = gate_shares([*texts, text("b", "open", True, True), text("b", "half", False, False, False, True)])
+    texts = [text("a", "b", "closed", False), text("b", "b", "empty"), text("c", "b", "half", True, False)]
+    texts += [text("d", "a", "only", True), text("e", "b", "open", True, True)]
+    shares = gate_shares([*texts, text("f", "b", "half", False, False, False, True)])
     expected = [("b", None, 5), ("b", "open", 1), ("b", "half", 2), ("b", "closed", 1), ("b", "empty", 1)]
     assert [(share.source, share.group, share.texts) for share in shares] == [*expected, ("a", None, 1)]
-    whole, half = shares[0], shares[2]
-    assert whole.numbers is not None and (whole.numbers.value, whole.numbers.cases) == (4 / 9, 9)
-    assert whole.texts_open is not None and (whole.texts_open.value, whole.texts_open.cases) == (3 / 4, 4)
+    whole, half = shares[0].measures, shares[2].measures
+    assert whole["numbers"] is not None and (whole["numbers"].value, whole["numbers"].cases) == (4 / 9, 9)
+    assert whole["texts_open"] is not None and (whole["texts_open"].value, whole["texts_open"].cases) == (3 / 4, 4)
     # Two texts with 1 of 2 and 1 of 4: resamples of whole texts reach no further than either's share.
-    assert half.numbers is not None and half.numbers[:3] == (2 / 6, 0.25, 0.5)
-    assert shares[4].numbers is None
+    assert half["numbers"] is not None and half["numbers"][:3] == (2 / 6, 0.25, 0.5)
+    assert shares[4].measures["numbers"] is None
 
 
 # --- language ---

@@ -23,7 +23,7 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS, routing
 from ani.evaluation.tasks.arithmetic import Arithmetic
 from ani.evaluation.tasks.benchmarks import BenchmarkAnswer
-from ani.evaluation.tasks.gating import Gating
+from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.routing import Routing
 from ani.injection.adapter import adapter_settings
 from ani.models import load_config
@@ -239,7 +239,7 @@ def test_an_adapter_is_merged_first(
 
 
 def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    benchmark, gates = TASKS["gsm8k"](), Gating()
+    benchmark, gates = TASKS["gsm8k"](), Gates()
 
     def backend(*tasks: Task, batch_size: int | None = None) -> str:
         return ModelSpec(str(folder), str(adapter), "auto", batch_size).resolved(tasks, tmp_path / "out").backend
@@ -258,8 +258,7 @@ def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--tasks", "gsm8k,gating"], "gating needs the gate's decisions, which vLLM doesn't give"),
-        (["--tasks", "finer"], "finer needs the gate's decisions"),
+        (["--tasks", "gsm8k,gates"], "gates needs the gate's decisions, which vLLM doesn't give"),
         (["--adapter", "mine"], "no adapter at mine"),
         (["--batch-size", "3"], "vLLM makes its own batches"),
     ],

@@ -24,7 +24,8 @@ from ani.evaluation.benchmarks.data import math_questions, mmlu_questions
 from ani.evaluation.benchmarks.judging import boxed_answer
 from ani.evaluation.diff import compare_folders
 from ani.evaluation.spec import ModelSpec
-from ani.evaluation.tasks.finer import Finer, FinerSentence
+from ani.evaluation.tasks.gate_texts import GateText
+from ani.evaluation.tasks.gates import Gates
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import is_attached
 from ani.models import check_weights, load_config, load_model, load_tokenizer
@@ -51,8 +52,8 @@ DIAGNOSTIC = {"kind": "diagnostic", "count": 8}
 REGEX = "is no module's name, and regular expressions are not read from a file: list the modules by name"
 
 
-def finer_sentences(path: Path) -> list[FinerSentence]:
-    return Finer(data=str(path)).questions(seed=0)
+def finer_sentences(path: Path) -> list[GateText]:
+    return Gates(texts=[f"finer={path}"]).questions(seed=0)
 
 
 # --- recipes ----------------------------------------------------------------------------------------------------------

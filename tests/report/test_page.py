@@ -1,6 +1,7 @@
 """The page against independently computed numbers, hostile input and missing files."""
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,15 +26,15 @@ def answer(run: str, digits: int, correct: bool, **more: Any) -> dict[str, Any]:
     return {"run": run, "operation": "addition", "digits": digits, "correct": correct, **problem, **more}
 
 
-def decision(role: str, alpha: float | None, injected: bool, domain: str = "rooms") -> dict[str, Any]:
-    place = {"text": "Room 505", "start": 5, "end": 8, "value": "505"}
-    return {**place, "role": role, "alpha": alpha, "injected": injected, "domain": domain}
-
-
-def sentence(text: str, number: str, injected: bool = True) -> dict[str, Any]:
-    start = text.index(number)
-    place = {"text": number, "value": number, "start": start, "end": start + len(number)}
-    return {"text": text, "numbers": [{**place, "alpha": 0.75, "injected": injected}]}
+def decided(text: str, *numbers: tuple[float | None, bool], role: str | None = None, **more: Any) -> dict[str, Any]:
+    """A text and the gates (α, injected) of its digits."""
+    places = [match.span() for match in re.finditer(r"\d+", text)][: len(numbers)]
+    found = [
+        {"text": text[start:end], "value": text[start:end], "start": start, "end": end, "alpha": alpha}
+        | {"injected": injected, "role": role}
+        for (start, end), (alpha, injected) in zip(places, numbers, strict=True)
+    ]
+    return {"source": "diagnostic", "text": text, "numbers": found, **more}
 
 
 def text_loss(run: str, kind: str, loss: float, **more: Any) -> dict[str, Any]:
@@ -50,11 +51,6 @@ def routed(call: str, exact: bool, numbers: list[tuple[str, bool | None, bool | 
     keys = ("role", "injected", "passed")
     listed = [dict(zip(keys, n, strict=True)) for n in numbers]
     return {"query": f"What of the {call}?", "call": call, "exact": exact, "numbers": listed}
-
-
-def gated(source: str, group: str | None, *injected: bool) -> dict[str, Any]:
-    place = {"text": "1", "value": "1", "start": 0, "end": 1}
-    return {"source": source, "group": group, "text": "?", "numbers": [{**place, "injected": i} for i in injected]}
 
 
 HELD_OUT = {0: 0.55, 4: 0.7, 9: 0.82, 14: 0.9, 19: 0.91, 24: 0.89}
@@ -86,14 +82,16 @@ def everything(folder: Path, text: str = "plain") -> None:
     run = {"title": text, "model": text, "policy": text, "settings": {text: [text]}, "packages": {text: text}}
     (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
     write(folder, "arithmetic.jsonl", [answer(text, 2, True, operation=text), answer("after", 2, False)])
-    write(folder, "gating.jsonl", [decision("nominal", 0.2, False, text), decision("quantitative", 0.9, True)])
+    gates = [decided(f"1 {text}", (0.2, False), role="nominal"), decided("2", (0.9, True), role="quantitative")]
+    gates += [
+        decided("3", (0.9, injected), source=text, group=group) for group, injected in ((text, True), ("b", False))
+    ]
+    gates.append(decided(f"12 {text}", (0.9, True), source="sentences"))
+    write(folder, "gates.jsonl", gates)
     parts = {"subject": text, "group": text}
     write(folder, "mmlu.jsonl", [benchmark_answer(run, "mmlu", 0, run == text, **parts) for run in (text, "after")])
     write(folder, "routing.jsonl", [{**routed("none", False, [("nominal", True, None)]), "query": text}])
-    write(folder, "finer.jsonl", [{"text": text, "tag": text, "role": "nominal", "injected": False}])
-    write(folder, "gate-shares.jsonl", [gated(text, text, True), gated(text, "other", False)])
     write(folder, "language.jsonl", [text_loss(text, "plain", 1.0, text=text)])
-    write(folder, "inspected.jsonl", [sentence(f"{text} 12 {text}", "12")])
     log = [{"step": step, "loss": 1.0, "gate_open_nominal": 0.5, "embedding_ratio": 0.1} for step in (1, 2)]
     write(folder, "training_log.jsonl", log)
     probed(folder, reason=text)
@@ -163,17 +161,24 @@ def test_answers_without_a_number_are_counted(tmp_path: Path) -> None:
     assert "x, addition: 1 of 2 answers held no number." in build(tmp_path).text
 
 
-def test_gating_shown(tmp_path: Path) -> None:
-    decisions = [decision("nominal", 0.1, False)] * 3 + [decision("nominal", 0.6, True, "dates")]
-    decisions += [decision("quantitative", 0.6, True), decision("quantitative", 0.05, False)]
-    write(tmp_path, "gating.jsonl", decisions)
-    rows = {row[0]: row[1:] for row in build(tmp_path).rows}
-    assert rows["Nominal numbers left alone (gate closed)"][0].startswith("75.0%")
-    assert rows["Quantitative numbers injected (gate open)"][0].startswith("50.0%")
-    assert rows["Balanced accuracy"][0].startswith("62.5%")
+def test_gates_with_roles_shown(tmp_path: Path) -> None:
+    gates = [decided(f"{i}", (alpha, alpha > 0.5), role="nominal", group="rooms") for i, alpha in enumerate([0.1] * 3)]
+    gates.append(decided("3", (0.6, True), role="nominal", group="dates"))
+    gates += [
+        decided(f"{i}", (alpha, alpha > 0.5), role="quantitative", group="rooms") for i, alpha in ((4, 0.6), (5, 0.05))
+    ]
+    write(tmp_path, "gates.jsonl", gates)
+    header, whole, of_groups, *groups = build(tmp_path).rows
+    assert header == of_groups[: len(header)]
+    shown = dict(zip(header, whole, strict=True))
+    assert shown["Nominal numbers left alone"] == "75.0% 30.1–95.4 n = 4"
+    assert shown["Quantitative numbers injected"] == "50.0% 9.5–90.5 n = 2"
+    assert shown["Nominal ones among the numbers left alone"] == "75.0% 30.1–95.4 n = 4"
+    assert shown["Balanced accuracy"].startswith("62.5%") and shown["Balanced accuracy"].endswith("n = 6")
     # Of 2 × 4 pairs, 3 are in order and 1 is a tie.
-    assert rows["AUC of α"] == ["0.438 n = 6"]
-    assert rows["dates"][0].startswith("0.0%") and rows["dates"][1] == "–"
+    assert shown["AUC of α"] == "0.438"
+    dates = next(dict(zip(of_groups, row, strict=True)) for row in groups if row[1] == "dates")
+    assert dates["Nominal numbers left alone"].startswith("0.0%") and dates["Quantitative numbers injected"] == "–"
 
 
 def test_language_shown(tmp_path: Path) -> None:
@@ -249,45 +254,39 @@ def test_routing_shown(tmp_path: Path) -> None:
     assert rows["Calls: traps kept out, of all"] == "0.0% 0.0–79.3 n = 1"
 
 
-def test_finer_shown(tmp_path: Path) -> None:
-    numbers = [("nominal", False)] * 3 + [("nominal", True), ("quantitative", True), ("quantitative", False)]
-    records = [{"text": str(i), "tag": "T", "role": r, "injected": injected} for i, (r, injected) in enumerate(numbers)]
-    write(tmp_path, "finer.jsonl", records)
-    assert build(tmp_path).rows[1:] == [
-        ["Numbers under a nominal tag left alone", "75.0% 30.1–95.4 n = 4"],
-        ["Other tagged numbers injected", "50.0% 9.5–90.5 n = 2"],
-        ["Nominal ones among the numbers left alone", "75.0% 30.1–95.4 n = 4"],
+def test_gates_without_roles_shown(tmp_path: Path) -> None:
+    formula, markup = "<b>$x$</b>", r"$\frac$ 数"
+    texts = [(formula, "1"), (markup, "2"), (formula, "no"), (None, "4"), (None, "none")]
+    sources = ["mmlu"] * 3 + ["notes", "blank"]
+    gates = [
+        decided(text, *[(None, text == "2")] * text.isdigit(), source=source, group=group)
+        for source, (group, text) in zip(sources, texts, strict=True)
     ]
-
-
-def test_gate_shares_shown(tmp_path: Path) -> None:
-    math, markup = "<b>$x$</b>", r"$\frac$ 数"
-    texts = [gated("mmlu", math, False), gated("mmlu", markup, True), gated("mmlu", math), gated("notes", None, False)]
-    write(tmp_path, "gate-shares.jsonl", [*texts, gated("blank", None)])
+    write(tmp_path, "gates.jsonl", gates)
     page = build(tmp_path)
     none, one, half = "0.0% 0.0–79.3 n = 1", "100.0% 20.7–100.0 n = 1", "50.0% 9.5–90.5 n = 2"
     shares = [["mmlu", "all", "3", half, half], ["notes", "all", "1", none, none], ["blank", "all", "1", "–", "–"]]
     assert page.rows[1:4] == shares
-    assert page.rows[5:] == [["mmlu", markup, "1", one, one], ["mmlu", math, "2", none, none]]
+    assert page.rows[5:] == [["mmlu", markup, "1", one, one], ["mmlu", formula, "2", none, none]]
     assert "Share of numbers injected. mmlu: 50.0%; notes: 0.0%." in page.labels
-    assert f"Share of numbers injected. {markup}: 100.0%; {math}: 0.0%." in page.labels
+    assert f"Share of numbers injected. {markup}: 100.0%; {formula}: 0.0%." in page.labels
     # Beside its bar and in its row, as it is.
-    assert page.text.count(math) == page.text.count(markup) == 2
+    assert page.text.count(formula) == page.text.count(markup) == 2
     assert "b" not in page.tags
 
 
 @pytest.mark.parametrize("role", ["nominal", "quantitative"])
 @pytest.mark.parametrize("alpha", [None, 1.0])
-def test_gating_of_one_role(tmp_path: Path, role: str, alpha: float | None) -> None:
-    write(tmp_path, "gating.jsonl", [decision(role, alpha, True)])
+def test_gates_of_one_role(tmp_path: Path, role: str, alpha: float | None) -> None:
+    write(tmp_path, "gates.jsonl", [decided("1", (alpha, True), role=role)])
     page = build(tmp_path)
-    assert [row[1] for row in page.rows[3:5]] == ["–", "–"]  # balanced accuracy and AUC
-    assert ("svg" in page.tags) == (alpha is not None)
+    assert not {"Balanced accuracy", "AUC of α"} & set(page.rows[0])
+    assert page.tags.count("svg") == 1 + (alpha is not None)
 
 
 def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
-    records = [sentence("Room 505 is open", "505"), sentence("Bus 42 leaves", "42", injected=False)]
-    write(tmp_path, "inspected.jsonl", records)
+    texts = {"Room 505 is open": True, "Bus 42 leaves": False}
+    write(tmp_path, "gates.jsonl", [decided(text, (0.75, gate), source="sentences") for text, gate in texts.items()])
     source = build_report(tmp_path).read_text(encoding="utf-8")
     assert re.findall(r'<mark class="(\w+)"[^>]*>(\d+)', source) == [("open", "505"), ("shut", "42")]
     text = " ".join(Page(source).text.split())
@@ -296,8 +295,7 @@ def test_inspected_numbers_are_marked_where_they_stand(tmp_path: Path) -> None:
 
 def test_a_section_a_file(tmp_path: Path) -> None:
     everything(tmp_path)
-    names = ["arithmetic", "mmlu", "gating", "routing", "finer", "gate-shares", "language", "inspected"]
-    names += ["layers", "training_log"]
+    names = ["arithmetic", "mmlu", "gates", "routing", "language", "layers", "training_log"]
     others = {"mmlu": "benchmarks", "training_log": "training"}
     sections = {f"{name}.jsonl": others.get(name, name) for name in names} | {"run.json": "provenance"}
     assert build(tmp_path).sections == list(sections.values())
@@ -309,10 +307,10 @@ def test_a_section_a_file(tmp_path: Path) -> None:
 
 
 def test_no_results(tmp_path: Path) -> None:
-    (tmp_path / "gating.jsonl").write_text("\n")
+    (tmp_path / "gates.jsonl").write_text("\n")
     refused(lambda: build_report(tmp_path), f"{tmp_path} holds no results", "ani eval")
     refused(lambda: build_report(tmp_path / "missing"), "is not a folder")
-    assert [path.name for path in tmp_path.iterdir()] == ["gating.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["gates.jsonl"]
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
@@ -383,8 +381,15 @@ def test_a_diverged_run_can_be_shown(tmp_path: Path) -> None:
     assert any("inf at step 3" in label for label in build(tmp_path).labels)
 
 
-UNDECIDED = json.dumps(gated("a", None, True)).replace(', "injected": true', "").encode()
-MISPLACED = json.dumps(sentence("a 9", "9")).replace('"start": 2', '"start": 1').encode()
+GATED = decided("a 9", (0.5, True), role="nominal")
+
+
+def gated(**changes: Any) -> bytes:
+    """A line of `gates.jsonl` whose number has other facts, or lacks one."""
+    number = {**GATED["numbers"][0], **changes}
+    return json.dumps(
+        {**GATED, "numbers": [{key: value for key, value in number.items() if value != "lacks"}]}
+    ).encode()
 
 
 @pytest.mark.parametrize(
@@ -393,17 +398,16 @@ MISPLACED = json.dumps(sentence("a 9", "9")).replace('"start": 2', '"start": 1')
         ("arithmetic.jsonl", b"{not json", "Invalid JSON"),
         ("arithmetic.jsonl", b'{"run": "x", "operation": "addition", "digits": 2}', "correct: Field required"),
         ("arithmetic.jsonl", b'"\xff"', "Invalid JSON"),
-        ("gating.jsonl", b'{"role": "other", "alpha": 0.5, "injected": true}', "role"),
-        ("gating.jsonl", b'{"role": "nominal", "alpha": 1.5, "injected": true}', "alpha"),
-        ("gating.jsonl", b'{"role": "nominal", "alpha": NaN, "injected": true}', "alpha"),
-        ("gating.jsonl", b'{"role": "nominal", "alpha": 0.5, "injected": "yes"}', "injected"),
+        ("gates.jsonl", gated(role="other"), "numbers.0.role"),
+        ("gates.jsonl", gated(alpha=1.5), "numbers.0.alpha"),
+        ("gates.jsonl", gated(alpha=math.nan), "numbers.0.alpha"),
+        ("gates.jsonl", gated(injected="yes"), "numbers.0.injected"),
+        ("gates.jsonl", gated(injected="lacks"), "numbers.0.injected: Field required"),
+        ("gates.jsonl", gated(start=1), "does not stand at characters"),
         ("mmlu.jsonl", b'{"task": "mmlu", "id": 0, "correct": true}', "prompt_hash: Field required"),
         ("mmlu.jsonl", b'{"task": "arc", "id": 0, "correct": true, "prompt_hash": ""}', "task: …'gsm8k'"),
         ("routing.jsonl", b'{"query": "", "call": "maybe", "exact": true, "numbers": []}', "call: "),
-        ("finer.jsonl", b'{"text": "", "tag": "", "role": "nominal", "injected": null}', "injected: "),
-        ("gate-shares.jsonl", UNDECIDED, "numbers.0.injected: Field required"),
         ("training_log.jsonl", b'{"loss": 1.0}', "step: Field required"),
-        ("inspected.jsonl", MISPLACED, "does not stand at characters"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what: str) -> None:
@@ -417,7 +421,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what:
 
 
 def test_line_separators_inside_a_text_do_not_split_the_line(tmp_path: Path) -> None:
-    write(tmp_path, "inspected.jsonl", [sentence("one\u2028two 3", "3")])
+    write(tmp_path, "gates.jsonl", [decided("one\u2028two 3", (0.5, True), source="sentences")])
     assert "one\u2028two 3" in build(tmp_path).text
 
 
@@ -455,8 +459,8 @@ def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
         for problem, correct in enumerate(scores)
     ]
     write(tmp_path, "arithmetic.jsonl", answers)
-    decisions = [{**decision("nominal", 0.9, True), "run": run, "seed": 0} for run in ("ours", "x")]
-    write(tmp_path, "gating.jsonl", decisions)
+    decisions = [decided("1", (0.9, True), role="nominal", run=run, seed=0) for run in ("ours", "x")]
+    write(tmp_path, "gates.jsonl", decisions)
     (tmp_path / "run.json").write_text(json.dumps({"baseline": "base"}))
     page = build(tmp_path)
     rows = {row[1]: row for row in page.rows if row[0] == "addition" and "n = 2 × 2 seeds" in row[2]}
@@ -464,7 +468,10 @@ def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
     assert ["addition", "more", *["+100.0 +100.0…+100.0 p = 0.001"] * 2] in page.rows
     assert page.tags.count("b") == 2  # the best of both columns
     assert "means over training seeds" in page.text
-    assert ["Nominal numbers left alone (gate closed)", *["0.0% 0.0–79.3 n = 1"] * 2] in page.rows
+    assert all(
+        ["diagnostic", "all", run, "1", *["100.0% 20.7–100.0 n = 1"] * 2, "0.0% 0.0–79.3 n = 1"] in page.rows
+        for run in ("ours", "x")
+    )
     assert "Exact answers, addition, ours" not in page.text  # five runs are too many for headlines
 
 

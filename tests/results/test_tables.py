@@ -9,11 +9,11 @@ from rich.console import Console
 
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer
-from ani.evaluation.tasks.gating import GateDecision, Gating
+from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.language import Language
 from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Fitted, Table, inline, leader, markdown, percent, points
-from tests.evaluation.test_summaries import LOSSES
+from tests.evaluation.test_summaries import LOSSES, gated
 from tests.refusals import refused
 from tests.results.test_scores import SOLVED
 
@@ -128,8 +128,7 @@ def test_equations_of_written_answers() -> None:
 
 
 def test_a_gate_on_the_terminal_and_in_markdown() -> None:
-    closed = GateDecision(role="nominal", alpha=0.2, injected=False)
-    tables = Gating.tables([closed, GateDecision(role="quantitative", alpha=0.9, injected=True)])
+    tables = Gates.tables(gated(("nominal", 0.2, False), ("quantitative", 0.9, True)))
     terminal, text = shown(tables), markdown(tables)
     for part in ("Balanced accuracy", "AUC of α", "1.000", "100.0%", "n = 2"):
         assert part in terminal and part in text
@@ -137,13 +136,17 @@ def test_a_gate_on_the_terminal_and_in_markdown() -> None:
 
 def test_a_comparison_on_the_terminal_and_in_markdown() -> None:
     decisions = [
-        GateDecision(run=run, seed=seed, role=role, alpha=alpha, injected=alpha > 0.5)
+        decided
         for run, seed, shift in (("ours", 0, 0.0), ("ours", 1, 0.4), ("other", 0, 0.0), ("other", 1, 0.0))
-        for role, alpha in (("nominal", 0.2 + shift), ("quantitative", 0.4 + shift))
+        for decided in gated(
+            *((role, alpha + shift, alpha + shift > 0.5) for role, alpha in (("nominal", 0.2), ("quantitative", 0.4))),
+            run=run,
+            seed=seed,
+        )
     ]
-    tables = [*Arithmetic.tables(additions(), "base"), *Gating.tables(decisions), *Language.tables(LOSSES, "base")]
+    tables = [*Arithmetic.tables(additions(), "base"), *Gates.tables(decisions), *Language.tables(LOSSES, "base")]
     terminal, text = shown(tables), markdown(tables)
-    parts = ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "(gate open)", "1.000", "18.34")
+    parts = ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "left alone", "1.000", "18.34")
     for part in (*parts, "–20.09"):
         assert part in terminal and part in text, part
     assert "| + | ours | **62.5%** (" in text

@@ -396,7 +396,7 @@ def test_merge_inspect_evaluate(run: Run, folder: Path, tmp_path: Path) -> None:
         [(n["text"], n["injected"]) for n in json.loads(each.out)["numbers"]] for each in (done, with_adapter)
     )
     assert decisions == expected and {injected for _, injected in decisions} == {True, False}
-    done = run("eval", "--model", place, "--tasks", "gating,arithmetic", "--limit", "2", "--out", "results")
+    done = run("eval", "--model", place, "--tasks", "gates,arithmetic", "--limit", "2", "--out", "results")
     assert done.code == 0, done
 
 
@@ -419,6 +419,5 @@ def test_a_merged_checkpoint_knows_its_method(run: Run, tmp_path: Path, monkeypa
     done = run("eval", "--model", tmp_path / "out", "--out", "results")
     assert done.code == 0, done
     assert methods == [METHODS["numerologic"]]
-    for command in (["eval", "--tasks", "gating"], ["gate-shares", tmp_path / "adapter" / CONFIG_FILE]):
-        done = run(*command, "--model", tmp_path / "out", "--out", "results")
-        test_cli.assert_refused(done, "needs an adapter with a gate", str(tmp_path / "out"))
+    done = run("eval", "--tasks", "gates", "--model", tmp_path / "out", "--out", "results")
+    test_cli.assert_refused(done, "needs an adapter with a gate", str(tmp_path / "out"))

@@ -23,9 +23,7 @@ from rich.console import Console
 import ani
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.run import LoadedTask
-from ani.evaluation.tasks.gate_shares import GateShares
-from ani.evaluation.tasks.gating import Gating
-from ani.evaluation.tasks.inspected import Inspected
+from ani.evaluation.tasks.gates import Gates
 from ani.results.files import SELECTION, TRAINING_LOG, read_run
 from ani.settings import load_settings
 from ani.sweep import plan as plan_module
@@ -71,7 +69,7 @@ def write(tiny_recipe: Write, tmp_path: Path) -> Write:
             "baseline": "reference",
             "evaluation": {
                 "arithmetic": {"count": 3, "digits": [1, 3]},
-                "gating": {"count": 5},
+                "gates": {"limit": 5},
                 "language": {"texts": str(TEXTS), "field": "body", "count": 3},
             },
             **changes,
@@ -120,7 +118,7 @@ def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
 
 def test_every_run_and_the_tables(finished: Path) -> None:
     folder = finished / "results"
-    results = {"arithmetic.jsonl", "gating.jsonl", "language.jsonl"}
+    results = {"arithmetic.jsonl", "gates.jsonl", "language.jsonl"}
     names = {*results, "comparison.md", "comparison.yaml", "report.html", "run.json", "runs"}
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == names
 
@@ -130,7 +128,7 @@ def test_every_run_and_the_tables(finished: Path) -> None:
     asked = {each: [r["prompt"] for r in answers if (r["run"], r["seed"]) == each] for each in runs}
     assert all(prompts == asked["reference", None] for prompts in asked.values())
     assert len(set(asked["reference", None])) == 6
-    decisions = read(folder / "gating.jsonl")
+    decisions = read(folder / "gates.jsonl")
     assert list(dict.fromkeys((record["run"], record["seed"]) for record in decisions)) == RUNS
     assert len({record["text"] for record in decisions}) == 5
 
@@ -174,18 +172,18 @@ def test_an_interrupted_comparison_goes_on(
     compare: Compare, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unbroken, folder = finished / "results", tmp_path / "results"
-    original = Gating.answer
+    original = Gates.answer
 
     def in_the_second_run(*args: Any, **kwargs: Any) -> Any:
         return (interrupted if [*folder.glob("runs/late/*/training")] else original)(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Gating, "answer", in_the_second_run)
+        patch.setattr(Gates, "answer", in_the_second_run)
         with pytest.raises(KeyboardInterrupt):
             compare()
     late = place(folder, "late")
     assert {"training", "arithmetic.jsonl", "run.json"} <= {path.name for path in late.iterdir()}
-    assert not (late / "gating.jsonl").exists()
+    assert not (late / "gates.jsonl").exists()
 
     finished = files_of(folder / "runs")
     (run,) = (file for file in finished if file.match("late/*/run.json"))  # says when and by what it was asked last
@@ -197,11 +195,11 @@ def test_an_interrupted_comparison_goes_on(
             compare()
     assert (place(folder, "early", 1) / "training" / "checkpoint-2").is_dir()
     assert finished.items() <= files_of(folder / "runs").items()
-    assert (late / "gating.jsonl").is_file()
+    assert (late / "gates.jsonl").is_file()
 
     compare()
     assert finished.items() <= files_of(folder / "runs").items()
-    for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl", "comparison.md"):
+    for name in ("arithmetic.jsonl", "gates.jsonl", "language.jsonl", "comparison.md"):
         assert (folder / name).read_text() == (unbroken / name).read_text()
     log = read(place(folder, "early", 1) / "training" / TRAINING_LOG)
     assert [line["step"] for line in log] == [1, 2, 3, 4]
@@ -233,12 +231,12 @@ def test_runs_that_find_their_layer_probe_once(
     assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
 
 
-@pytest.mark.parametrize(("values", "asked"), [("literals", 3), ("pending", 2), ("both", 3)])
+@pytest.mark.parametrize(("values", "asked"), [("literals", 3), ("pending", 1), ("both", 3)])
 def test_a_gate_for_pending_values_alone_is_not_asked_about_roles(
     tiny_recipe: Callable[..., Path], tmp_path: Path, values: str, asked: int
 ) -> None:
     recipe = load_recipe(tiny_recipe(), ["ani.policy=after", f"ani.values={values}"])
-    tasks = Gating(count=1), GateShares(texts=["gsm8k"]), Inspected(texts=["12 + 30 ="])
+    tasks = Gates(), Gates(texts=["gsm8k", "finer"]), Gates(texts=["gsm8k"])
     loaded = [LoadedTask(task, []) for task in tasks]
     assert len(SweepRun("own", 0, recipe, tmp_path, "").asked(loaded)) == asked
     assert SweepRun("reference", None, recipe, tmp_path, "").asked(loaded) == []
@@ -269,14 +267,14 @@ def test_another_recipe_makes_another_run_and_other_questions_are_asked_of_the_s
     monkeypatch.setattr(runs, "answer", asking)
     with monkeypatch.context() as patch:
         patch.setattr(runs, "train", interrupted)  # both are trained
-        compare("evaluation.gating.count=6", **small)
-    assert asked == ["early, seed 0: gating", "late, seed 0: gating"]
-    assert len({record["text"] for record in read(folder / "gating.jsonl")}) == 6
+        compare("evaluation.gates.limit=6", **small)
+    assert asked == ["early, seed 0: gates", "late, seed 0: gates"]
+    assert len({record["text"] for record in read(folder / "gates.jsonl")}) == 6
     compare("variants.late=[ani.layer=0]", **small)
     (earlier,) = folder.glob("runs/late/seed-0-*")
     assert {path.name for path in (folder / "runs" / "early").iterdir()} == {"seed-0", "seed-1"}
     monkeypatch.setattr(runs, "train", interrupted)
-    compare("evaluation.gating.count=6", **small)  # as it was
+    compare("evaluation.gates.limit=6", **small)  # as it was
     assert not earlier.exists() and len([*folder.glob("runs/late/seed-0*")]) == 2
     weights = {path: file for path, file in before.items() if path.suffix == ".safetensors"}
     assert weights.items() <= files_of(folder / "runs").items()
@@ -303,7 +301,7 @@ def test_a_comparison_may_grow(
     assert {path: file for path, file in files_of(folder / "runs").items() if path in before} == before
     found = {(record["seed"], record["run"]) for record in read(folder / "arithmetic.jsonl")}
     assert found == {(None, "reference"), (None, "forced"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
-    gated = {record["run"] for record in read(folder / "gating.jsonl")}
+    gated = {record["run"] for record in read(folder / "gates.jsonl")}
     assert gated == {"early"}  # the others have no gate
     monkeypatch.setattr(run_module, "carry_out", interrupted)  # nothing is left to do
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
@@ -340,7 +338,7 @@ def test_what_another_comparison_has_is_taken(
         one, two = place(tmp_path / "results", "early"), place(tmp_path / "same", "other-name")
         taken, own = (weights_of(each / "training" / ADAPTER) for each in (one, two))
         assert taken and all(torch.equal(taken[name], own[name]) for name in taken | own)
-        assert (one / "gating.jsonl").read_bytes() == (two / "gating.jsonl").read_bytes()
+        assert (one / "gates.jsonl").read_bytes() == (two / "gates.jsonl").read_bytes()
         with pytest.raises(KeyboardInterrupt):
             again("other-seed", seeds=[1])
         write_sums(11)
@@ -356,7 +354,7 @@ def test_what_another_comparison_has_is_taken(
     # Answers go with the weights that gave them.
     config = place(tmp_path / "results", "early") / "training" / ADAPTER / "ani_config.json"
     config.write_text(config.read_text().replace('"weights_sha256": "', '"weights_sha256": "0'))
-    (config.parents[2] / "gating.jsonl").unlink()
+    (config.parents[2] / "gates.jsonl").unlink()
     with pytest.raises(InputError, match=r"ani\.safetensors"):
         compare(**settings)
 
@@ -429,8 +427,8 @@ def test_runs_in_processes_of_their_own_are_those_of_this_one(write: Write, fini
     out, error = process.communicate()
     assert process.returncode == 1, error
     assert "bad.jsonl, line 1: no 'completion'" in error and "bad, seed 0 failed, as said above" in error
-    assert "gating, sentences, early, seed 0" in out
-    for name in ("arithmetic.jsonl", "gating.jsonl", "language.jsonl"):
+    assert "gates, texts, early, seed 0" in out
+    for name in ("arithmetic.jsonl", "gates.jsonl", "language.jsonl"):
         own = [each for each in read(finished / "results" / name) if (each["run"], each["seed"]) == ("early", 0)]
         assert own and read(tmp_path / "two" / name) == own
 
@@ -542,13 +540,12 @@ def test_a_failed_run_is_named(compare: Compare, monkeypatch: pytest.MonkeyPatch
             "evaluation.arithmetic=[{count: 5}, {count: 5, digits: [2, 3]}]",
             "evaluation.arithmetic: addition of 2 digits is asked more than once",
         ),
-        ("evaluation.gating.count=0", "evaluation.gating.count"),
-        ("evaluation.gatings.count=5", "comparison.yaml: evaluation: unknown task gatings; did you mean gating?"),
+        ("evaluation.gates.limit=0", "evaluation.gates.limit"),
+        ("evaluation.gatez.limit=5", "comparison.yaml: evaluation: unknown task gatez; did you mean gates?"),
         ("evaluation.math.limits=5", "unknown key 'evaluation.math.limits'; did you mean 'limit'?"),
         ("evaluation={}", "evaluation needs a task"),
         ("evaluation={math: null}", "evaluation needs a task"),
-        ("evaluation={gating: {count: 5}, inspected: null}", "set reference: false"),
-        ("evaluation={gating: {count: 5}}", "set reference: false"),
+        ("evaluation={gates: {limit: 5}}", "set reference: false"),
         ("evaluation.arithmetic.count=1000000", "the test split has"),
         ("evaluation.language.texts=gone.jsonl", "data file gone.jsonl does not exist"),
         ("evaluation.language.texts=no/such-set", "dataset 'no/such-set' (split 'test') can't be read from the hub"),

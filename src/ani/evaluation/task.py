@@ -48,10 +48,13 @@ class Task(Settings, ABC):
     """A line of its file."""
     needs_gate: ClassVar[bool] = False
     """Only asked of models with a gate."""
-    gates_numbers: ClassVar[bool] = False
-    """Only asked where that decides about numbers, and not about pending values alone."""
     together: ClassVar[int] = 50
     """Questions that `answer` is given at once. What it has given is not asked again by a run that goes on."""
+
+    @property
+    def gates_numbers(self) -> bool:
+        """Whether it is only asked where a gate decides about numbers, and not about pending values alone."""
+        return False
 
     @classmethod
     def asked(cls, **options: Any) -> Task:
@@ -100,21 +103,6 @@ class Task(Settings, ABC):
     def pairs(cls, records: Sequence[Any], baseline: str) -> Pairs | None:
         """Two models' records in pairs; None: this task isn't judged question by question."""
         return None
-
-
-class GateTask(Task):
-    """Base of tasks that look at the gate, and at no answer."""
-
-    needs_gate = True
-
-    chat: bool = False
-    """Whether each text is read as a user's message, by the model's chat template, as what it learnt from was if that
-    was chats; else as a prompt by itself."""
-
-    @property
-    def before(self) -> list[dict[str, str]] | None:
-        """The messages before a text, as `Backend.decide` takes them."""
-        return [] if self.chat else None
 
 
 class Measured(Task):

@@ -94,7 +94,7 @@ def build_report(folder: Path) -> Path:
         files = [RUN, *(f"{task}.jsonl" for task in TASKS), LAYERS, TRAINING_LOG]
         raise InputError(
             f"{folder} holds no results (none of {', '.join(files)}, or only empty ones); `ani demo`, `ani train`, "
-            "`ani eval --out`, `ani gate-shares --out`, `ani probe --out` and `ani compare` write them"
+            "`ani eval --out`, `ani probe --out` and `ani compare` write them"
         )
     page = folder / REPORT
     charts = {

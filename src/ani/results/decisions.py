@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from decimal import Decimal
 from html import escape
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,10 @@ class NumberDecision(Record):
     alpha: Probability | None = None
     """σ(z), before the threshold; None where the number got nothing: the config's overflow rule leaves it alone, or
     under `after` one token shows it and a later number to be over."""
+    role: Literal["nominal", "quantitative"] | None = None
+    """What the data says it is."""
+    tag: str | None = None
+    """Of FiNER-139."""
     injected: bool
     """α as applied: 1[σ(z) > 0.5], unless `forced_gates` or `forced_numbers` says otherwise."""
 
@@ -51,10 +55,21 @@ class NumberDecision(Record):
 
 
 class DecidedText(TaskRecord):
-    """A text and its numbers, in their order; a line of `inspected.jsonl`."""
+    """A text and the gate's decision about each of its numbers, in their order; a line of `gates.jsonl`."""
 
+    source: str = ""
+    """Where it comes from, such as `mmlu`."""
+    group: str | None = None
+    """Of the source, such as a subject."""
     text: str
     numbers: tuple[NumberDecision, ...]
+    rewritten: bool = False
+    """Whether the tokenizer changes the numbers of the text, whose roles then aren't known: it has none here."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Source and text."""
+        return self.source, self.text
 
     @model_validator(mode="after")
     def _numbers_stand_in_text(self) -> Self:

@@ -9,10 +9,7 @@ from ani.evaluation.tasks.arithmetic_chat import ArithmeticInChat
 from ani.evaluation.tasks.benchmarks import Gsm8k, Math, Mmlu
 from ani.evaluation.tasks.calculations import Calculations
 from ani.evaluation.tasks.chats import Chats
-from ani.evaluation.tasks.finer import Finer
-from ani.evaluation.tasks.gate_shares import GateShares
-from ani.evaluation.tasks.gating import Gating
-from ani.evaluation.tasks.inspected import Inspected
+from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.language import Language
 from ani.evaluation.tasks.reading import Reading
 from ani.evaluation.tasks.routing import Routing
@@ -29,13 +26,10 @@ TASKS: dict[str, type[Task]] = {
         Gsm8k,
         Math,
         Mmlu,
-        Gating,
+        Gates,
         Routing,
-        Finer,
-        GateShares,
         Language,
         Solutions,
-        Inspected,
     )
 }
 """Every task by its name, in the order of tables and of the report."""

@@ -1,0 +1,167 @@
+"""Reads the texts of the task `gates`, some with the roles of their numbers.
+
+FiNER-139 (Loukas et al. 2022, CC BY-SA 4.0), sentences of financial reports whose numbers carry XBRL tags, is a zip of
+JSON-lines files on the hub, `train.jsonl`, `validation.jsonl` and `test.jsonl`. A record has `tokens` and, for each of
+them, the name of a tag in `ner_tags`: `O`, or `B-` and `I-` before one of 139 names.
+"""
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from ani.data.diagnostic import Role, diagnostic_sentences
+from ani.data.sources import hub_errors
+from ani.errors import InputError
+from ani.evaluation.benchmarks.data import BENCHMARKS, READERS
+from ani.numbers import find_numbers
+from ani.untrusted.text import bounded_lines, json_lines, one_line, zipped_json_lines
+
+FINER_NAME = "nlpaueb/finer-139"
+FINER_FILE = "finer139.zip"
+FINER_SPLIT = "test"
+LABELLED = ("diagnostic", "finer")
+"""Sources that know the roles of numbers."""
+SENTENCES = 100
+"""Of `diagnostic` without a limit."""
+
+NOMINAL_TAGS = frozenset({"DebtInstrumentMaturityDate"})
+"""FiNER's tags whose numbers are nominal, by the rules of `ani.data.diagnostic`: positions in a calendar are, whatever
+counts or measures isn't.
+
+The maturity date is the one that the paper names; it says "e.g.", but lists no other. All the other 138 tags are
+amounts, prices, rates, counts of shares, claims, segments or properties, areas, and durations (terms, vesting periods,
+useful lives). Two of them are arguable: `DebtInstrumentInterestRateStatedPercentage` ("the 7.00 % Senior Notes") and
+`PreferredStockDividendRatePercentage` often stand in the name of a security, yet they are the rate that it pays. Every
+record keeps its tags, so that another list can be tried on the same file.
+"""
+
+
+class Label(NamedTuple):
+    """What the data says about a number."""
+
+    role: Role
+    tag: str | None = None
+    """FiNER's, without `B-` or `I-`."""
+
+
+class GateText(NamedTuple):
+    """A text, where it comes from, and the group of that source that it counts in, such as an MMLU subject."""
+
+    text: str
+    source: str
+    group: str | None = None
+    labels: tuple[Label | None, ...] | None = None
+    """One for each number of `ani.numbers.find_numbers(text)`; None: no role is known."""
+
+
+def read_texts(entry: str, fields: Sequence[str], group: str | None, limit: int | None, seed: int) -> list[GateText]:
+    """The texts of one entry of `Gates.texts`, at most `limit` of them, drawn by the seed; a larger limit only appends.
+
+    Raises:
+        InputError: The source can't be read, a record is malformed (the file and line are named), or there is no text.
+    """
+    name, _, place = entry.partition("=")
+    if name == "diagnostic":
+        sentences = diagnostic_sentences(limit or SENTENCES, split="test", seed=seed)
+        return [GateText(each.text, name, each.domain, tuple(map(Label, each.roles))) for each in sentences]
+    if name == "finer":
+        return _finer_sentences(place or FINER_NAME, limit, seed)
+    if name in BENCHMARKS:
+        return _benchmark_texts(name, place or None, limit, seed)
+    read = list(_file_texts(Path(entry), fields, group))
+    if not read:
+        raise InputError(f"{entry} holds no text")
+    if limit is not None:
+        random.Random(f"gate shares {seed}").shuffle(read)
+    return read[:limit]
+
+
+def _benchmark_texts(name: str, data: str | None, limit: int | None, seed: int) -> list[GateText]:
+    """A benchmark's questions: MATH and MMLU by subject, MMLU with the choices."""
+    rows = READERS[cast(Any, name)](data, seed)["test"]
+    if limit is not None:
+        rows = rows.select(range(min(limit, len(rows))))
+    return [
+        GateText("\n".join([row["question"], *row.get("choices", [])]), name, row.get("subject"))
+        for row in cast(Iterable[dict[str, Any]], rows)
+    ]
+
+
+def _file_texts(path: Path, fields: Sequence[str], group: str | None) -> Iterator[GateText]:
+    if path.suffix == ".jsonl":
+        for where, record in json_lines(path):
+            text = "\n".join(part for field in fields for part in _parts(record, field, where))
+            yield GateText(text, path.stem, None if group is None else "\n".join(_parts(record, group, where)))
+        return
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            for line in bounded_lines(lines, str(path)):
+                if line.strip():
+                    yield GateText(line.rstrip("\n"), path.stem)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} can't be read as UTF-8 text: {one_line(error)}") from error
+
+
+def _parts(record: Any, field: str, where: str) -> list[str]:
+    value = record.get(field) if isinstance(record, dict) else None
+    parts: list[Any] = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, str) for part in parts):
+        known = f"; it has {one_line(', '.join(map(repr, record)))}" if isinstance(record, dict) else ""
+        raise InputError(f"{where}: no text under {field!r}{known}")
+    return parts
+
+
+# --- FiNER-139 --------------------------------------------------------------------------------------------------------
+
+
+def _finer_sentences(source: str, limit: int | None, seed: int) -> list[GateText]:
+    """The sentences that hold a tagged number in digits; at most `limit` with a nominal number, and as many without, as
+    maturity dates are rare."""
+    read = (_finer_sentence(record, where) for where, record in _finer_records(source))
+    sentences = [sentence for sentence in read if any(sentence.labels or ())]
+    if not sentences:
+        raise InputError(f"{source} holds no sentence with a tagged number; check the file")
+    random.Random(f"finer {seed}").shuffle(sentences)
+    kinds: dict[bool, list[GateText]] = {True: [], False: []}
+    for sentence in sentences:
+        kinds[any(label and label.role == "nominal" for label in sentence.labels or ())].append(sentence)
+    chosen = {sentence for kind in kinds.values() for sentence in kind[:limit]}
+    return [sentence for sentence in sentences if sentence in chosen]
+
+
+def _finer_records(source: str) -> Iterator[tuple[str, Any]]:
+    if source == FINER_NAME:
+        from huggingface_hub import hf_hub_download
+
+        # Not by `datasets`: the set's loading script is of the kind that it no longer runs.
+        with hub_errors(source, FINER_SPLIT, "its zip or a JSON-lines file in its format"):
+            source = hf_hub_download(source, FINER_FILE, repo_type="dataset")
+    is_zip = Path(source).suffix == ".zip"
+    yield from zipped_json_lines(source, f"{FINER_SPLIT}.jsonl") if is_zip else json_lines(source)
+
+
+def _finer_sentence(record: Any, where: str) -> GateText:
+    """The tokens, joined by single spaces: `$ 100 million of the 7.00 % Senior Notes`."""
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
+    for key in ("tokens", "ner_tags"):
+        if key not in record:
+            raise InputError(f"{where}: no {key!r}; a record of FiNER-139 has 'tokens' and 'ner_tags'")
+        if not isinstance(record[key], list) or not all(isinstance(entry, str) for entry in record[key]):
+            raise InputError(
+                f"{where}: {key!r} must be a list of texts"
+                + (", the tags' names such as 'B-DebtInstrumentMaturityDate'" if key == "ner_tags" else "")
+            )
+    tokens, tags = record["tokens"], record["ner_tags"]
+    if len(tokens) != len(tags):
+        raise InputError(f"{where}: {len(tokens)} tokens, but {len(tags)} tags")
+    if wrong := [tag for tag in tags if tag != "O" and tag[:2] not in ("B-", "I-")]:
+        raise InputError(f"{where}: {wrong[0]!r:.80} is no tag; write 'O', or 'B-' or 'I-' and a name")
+    text, ends = " ".join(tokens), list(accumulate(len(token) + 1 for token in tokens))
+    found = find_numbers(text) if set(tags) != {"O"} else []
+    names = [tags[bisect_right(ends, number.start)][2:] for number in found]
+    labels = (Label("nominal" if name in NOMINAL_TAGS else "quantitative", name) if name else None for name in names)
+    return GateText(text, "finer", labels=tuple(labels))

@@ -1,0 +1,260 @@
+"""What the gate decides about the numbers of texts: how often it opens and, where roles are known, how often rightly.
+
+The paper's "Gating Behavior Analysis" counts open gates, its "Gating Accuracy" FiNER-139's nominal tags.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from pydantic import Field
+
+from ani.data.diagnostic import Role
+from ani.errors import InputError
+from ani.evaluation.backend import Backend, RewrittenNumbers
+from ani.evaluation.task import Answers, Task
+from ani.evaluation.tasks.gate_texts import LABELLED, GateText, read_texts
+from ani.results.decisions import LEGEND, DecidedText
+from ani.results.files import Run
+from ani.results.scores import ONE_MODEL, by_seed, grouped
+from ani.results.sections import Bars, Figure, Histogram, Section, headline
+from ani.results.statistics import Estimate, grouped_share, mean_of_two, share_facts
+from ani.results.tables import MISSING, Cell, Table, percent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+ROLES: tuple[Role, ...] = ("quantitative", "nominal")
+SENTENCES = "sentences"
+"""The source of the texts that are shown on the page."""
+MEASURES = {
+    "numbers": "Numbers injected",
+    "texts_open": "Texts with an open gate, of those with a number",
+    "nominal": "Nominal numbers left alone",
+    "quantitative": "Quantitative numbers injected",
+    "balanced_accuracy": "Balanced accuracy",
+    "precision": "Nominal ones among the numbers left alone",
+}
+"""We read the paper's "75.8% precision in bypassing these nominal identifiers" as `nominal`. A gate that is always
+closed would have all of it, so it wants reading beside `quantitative`. `precision` has the word's usual sense; it
+depends on how many texts of each kind were read."""
+
+
+class GateShare(NamedTuple):
+    """What the gates of one run do in one source, or in a group of its texts."""
+
+    source: str
+    group: str | None
+    """None: all."""
+    run: str
+    texts: int
+    left_out: int
+    """Further texts, whose numbers the tokenizer changes, so that their roles aren't known."""
+    measures: dict[str, Estimate | None]
+    """Of all seeds; those of roles are None where the data knows none. The paper doesn't say whether its "instances" of
+    open gates are numbers or texts."""
+    auc: float | None
+    """P(α of a quantitative number > α of a nominal one) + P(equal)/2, the rank statistic: what any threshold could
+    reach, where the shares are for the threshold in use; the mean over seeds. None where a role or an α is missing."""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether roles are known."""
+        return self.measures["nominal"] is not None or self.measures["quantitative"] is not None
+
+
+class Gates(Task):
+    """The gate's decisions about the numbers of any texts; for models with a gate."""
+
+    name = "gates"
+    title = "Gates"
+    note = (
+        "How many of the numbers the gate lets through. Where roles are known, a quantitative number should open the "
+        "gate and a nominal one leave it closed; a gate that is always closed would leave every nominal one alone. 95% "
+        "intervals: texts resampled as wholes, the two roles taken as independent; n counts the numbers of all seeds."
+    )
+    unit = "texts"
+    record = DecidedText
+    needs_gate = True
+
+    texts: list[str] = Field(default=["diagnostic"], min_length=1)
+    """`diagnostic` (held-out sentences) and `finer` (FiNER-139), whose numbers have roles; `gsm8k`, `math` or `mmlu`;
+    each but the first also as `mmlu=PATH`; or text files (a line each) and JSONL files."""
+    sentences: list[str] = Field(default=[])
+    """Further texts, shown on the page with every number's value, α and gate."""
+    field: list[str] = Field(default=["text"])
+    """Keys of a JSONL record's text: a string or a list of them; several are joined by line breaks."""
+    group: str | None = None
+    """Key of a JSONL record's group; lines have none."""
+    limit: int | None = Field(default=None, ge=1)
+    """Texts of each, drawn by the seed; of `finer` as many with a nominal number, and as many without. null: all, and
+    100 of `diagnostic`. A larger limit only appends."""
+    chat: bool = False
+    """Whether each text is read as a user's message, by the model's chat template, as what it learnt from was if that
+    was chats; else as a prompt by itself."""
+
+    @property
+    def gates_numbers(self) -> bool:
+        return any(entry.partition("=")[0] in LABELLED for entry in self.texts)
+
+    def questions(self, seed: int) -> list[GateText]:
+        """Raises InputError if a source can't be read or holds no text, or two have the same name."""
+        found: dict[str, list[GateText]] = {}
+        for entry in self.texts:
+            read = read_texts(entry, self.field, self.group, self.limit, seed)
+            if (name := read[0].source) in found:
+                raise InputError(f"{entry}: there are texts called {name!r} already; give the file another name")
+            found[name] = read
+        own = [GateText(text, SENTENCES) for text in self.sentences]
+        return [*(text for read in found.values() for text in read), *own]
+
+    def check(
+        self, questions: Sequence[GateText], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
+    ) -> None:
+        """Raises InputError if a text is longer than the model can read."""
+        longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+        for each in questions:
+            length = len(cast(Any, tokenizer)(each.text)["input_ids"])
+            if longest is not None and length > longest:
+                raise InputError(
+                    f"the text {each.text[:40]!r}… of {each.source} has {length:,} tokens, but the model reads "
+                    f"{longest:,}; split it into shorter ones"
+                )
+
+    def answer(self, backend: Backend, questions: Sequence[GateText]) -> Answers:
+        """A record for each text, also for those without a number. Raises InputError as `Backend.decide_roles`."""
+        before: list[dict[str, str]] | None = [] if self.chat else None
+        for place, (text, source, group, labels) in enumerate(questions):
+            record = DecidedText(run=ONE_MODEL, source=source, group=group, text=text, numbers=())
+            try:
+                decided = backend.decide(text, before) if labels is None else backend.decide_roles(text, before)
+                known = zip(decided, labels or [None] * len(decided), strict=True)
+                numbers = tuple(number.model_copy(update=label._asdict() if label else {}) for number, label in known)
+                yield place, [record.model_copy(update={"numbers": numbers})]
+            except RewrittenNumbers:
+                yield place, [record.model_copy(update={"rewritten": True})]
+
+    @classmethod
+    def summary(cls, records: Sequence[DecidedText]) -> list[dict[str, Any]]:
+        return [
+            {**row._asdict(), "measures": {key: share_facts(found) for key, found in row.measures.items()}}
+            for row in gate_shares(records)
+        ]
+
+    @classmethod
+    def tables(cls, records: Sequence[DecidedText], baseline: str | None = None) -> list[Table]:
+        return [_table([row for row in gate_shares(records) if row.group is None])]
+
+    @classmethod
+    def section(cls, records: Sequence[DecidedText], run: Run) -> Section:
+        rows = gate_shares(records)
+        figures, headlines, folded = [], [], []
+        for source, of_source in grouped(records, lambda record: record.source).items():
+            runs = {record.run for record in of_source}
+            whole, *groups = [row for row in rows if row.source == source]
+            if groups := [row for row in groups if row.group is not None]:
+                folded.append(_table(groups))
+            if not whole.labelled and groups:
+                bars = {_name(row.group, row.run): row.measures["numbers"] for row in groups}
+                figures += _bars(f"Numbers injected, {source}", bars)
+            if whole.labelled and len(runs) == 1:
+                numbers = [number for record in of_source for number in record.numbers]
+                alphas: dict[str, list[float]] = {}
+                alphas |= {role: [n.alpha for n in numbers if n.role == role and n.alpha is not None] for role in ROLES}
+                if any(alphas.values()):
+                    figures.append(Figure(f"α by role, {source}", Histogram(alphas)))
+                if balanced := whole.measures["balanced_accuracy"]:
+                    headlines.append(headline(f"Roles told apart, {source}, balanced accuracy", balanced))
+        sources = {_name(row.source, row.run): row.measures["numbers"] for row in rows if row.group is None}
+        shown = [record for record in records if record.source == SENTENCES]
+        section = super().section(records, run)
+        return section._replace(
+            notes=(*section.notes, LEGEND) if shown else section.notes,
+            figures=(*_bars("Numbers injected", sources), *figures),
+            folded=tuple(folded),
+            sentences=tuple(shown),
+            headlines=tuple(headlines),
+        )
+
+
+def gate_shares(records: Iterable[DecidedText]) -> list[GateShare]:
+    """One entry a source and run, in order of appearance, and after those of a source one for each of its groups and
+    runs, if it has two groups or more, from the greatest share of numbers to the least (paper, Figure
+    "Interpretability Analysis"). Raises InputError if the seeds of a run were given different texts."""
+    result = []
+    for source, of_source in grouped(records, lambda record: record.source).items():
+        for run, of_run in grouped(of_source, lambda record: record.run).items():
+            result.append(_gate_share(source, None, run, of_run))
+        groups = grouped(of_source, lambda record: record.group and (record.group, record.run))
+        if len({group for group, _ in groups}) > 1:
+            found = [_gate_share(source, group, run, of_group) for (group, run), of_group in groups.items()]
+            result += sorted(found, key=_numbers_share, reverse=True)
+    return result
+
+
+def _numbers_share(row: GateShare) -> float:
+    found = row.measures["numbers"]
+    return 0.0 if found is None else found.value
+
+
+def _gate_share(source: str, group: str | None, run: str, records: Sequence[DecidedText]) -> GateShare:
+    read = [record for record in records if not record.rewritten]
+    numbers = [(record.text, number) for record in read for number in record.numbers]
+    nominal, quantitative = ([(t, n) for t, n in numbers if n.role == role] for role in ("nominal", "quantitative"))
+
+    def share(cases: Iterable[tuple[str, bool]]) -> Estimate | None:
+        texts, right = zip(*cases, strict=True) if (cases := list(cases)) else ((), ())
+        return grouped_share(right, texts)
+
+    measures = {
+        "numbers": share((text, number.injected) for text, number in numbers),
+        "texts_open": share((r.text, any(n.injected for n in r.numbers)) for r in read if r.numbers),
+        "nominal": (closed := share((text, not number.injected) for text, number in nominal)),
+        "quantitative": (opened := share((text, number.injected) for text, number in quantitative)),
+        "balanced_accuracy": mean_of_two(closed, opened) if closed and opened else None,
+        "precision": share((t, n.role == "nominal") for t, n in numbers if n.role and not n.injected),
+    }
+    seeds = by_seed(run, records)
+    aucs = [auc for auc in map(_auc, seeds) if auc is not None]
+    mean = sum(aucs) / len(aucs) if len(aucs) == len(seeds) else None
+    texts, every = len(read) // len(seeds), len(records) // len(seeds)
+    return GateShare(source, group, run, texts, every - texts, measures, mean)
+
+
+def _auc(records: Sequence[DecidedText]) -> float | None:
+    numbers = [number for record in records for number in record.numbers]
+    quantitative, nominal = ([n.alpha for n in numbers if n.role == role] for role in ROLES)
+    alphas = sorted(alpha for alpha in nominal if alpha is not None)
+    if not quantitative or not nominal or None in quantitative or len(alphas) < len(nominal):
+        return None
+    below = sum(bisect_left(alphas, alpha) + bisect_right(alphas, alpha) for alpha in quantitative if alpha is not None)
+    return below / (2 * len(nominal) * len(quantitative))
+
+
+def _name(what: str | None, run: str) -> str:
+    return f"{what}" if run == ONE_MODEL else f"{what}, {run}"
+
+
+def _bars(title: str, bars: dict[str, Estimate | None]) -> list[Figure]:
+    found = {name: share for name, share in bars.items() if share is not None}
+    return [Figure(title, Bars("Share of numbers injected", found))] if found else []
+
+
+def _table(rows: Sequence[GateShare]) -> Table:
+    """One row a source or group and run; measures of which no row has a value are left out."""
+    columns = {
+        "Source": [Cell(row.source) for row in rows],
+        "Group": [Cell(row.group or "all") for row in rows],
+        "Run": [Cell(row.run) for row in rows],
+        "Texts": [Cell(str(row.texts)) for row in rows],
+        "Texts left out, as the tokenizer changes their numbers": [Cell(str(row.left_out)) for row in rows],
+        **{title: [percent(row.measures[key]) for row in rows] for key, title in MEASURES.items()},
+        "AUC of α": [Cell(MISSING if row.auc is None else f"{row.auc:.3f}") for row in rows],
+    }
+    shown = {title: cells for title, cells in columns.items() if {each.text for each in cells} - {MISSING, "0"}}
+    if all(row.run == ONE_MODEL for row in rows):
+        del shown["Run"]
+    caption = "How often gates are open, with 95% intervals (texts resampled as wholes)"
+    return Table(caption, tuple(shown), tuple(zip(*shown.values(), strict=True)), label_columns=2 + ("Run" in shown))

@@ -1,0 +1,288 @@
+import copy
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any, cast
+
+import huggingface_hub
+import pytest
+from tokenizers import normalizers
+
+import ani
+from ani.chat import rendered
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.gate_texts import NOMINAL_TAGS, GateText, Label
+from ani.evaluation.tasks.gates import Gates, gate_shares
+from ani.models import load_model, load_tokenizer
+from tests import tiny
+from tests.answers import answers_of
+from tests.json_lines import write_lines
+from tests.refusals import refused
+
+ROWS = Path(__file__).parents[2] / "rows"
+"""Rows of our own in the form of the data sets."""
+TEXT = "Room 505 holds 1,234 people"
+LABELLED = GateText(TEXT, "diagnostic", "rooms", (Label("nominal"), Label("quantitative")))
+MATURITY = "DebtInstrumentMaturityDate"
+
+
+def read(*texts: object, seed: int = 0, **settings: Any) -> list[GateText]:
+    return Gates(texts=[*map(str, texts)], **settings).questions(seed)
+
+
+@pytest.fixture(scope="module")
+def attached(tiny_model: Path, tiny_adapter: Path) -> TransformersBackend:
+    tokenizer = load_tokenizer(str(tiny_model))
+    return TransformersBackend(
+        ani.load_adapter(load_model(str(tiny_model), dtype="float32"), tokenizer, tiny_adapter), tokenizer
+    )
+
+
+# --- decisions ---
+
+
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_the_decision_is_the_one_where_the_policy_injects(policy: str) -> None:
+    answerer = TransformersBackend(*tiny.attached("qwen3", policy=policy))
+
+    def alpha(text: str) -> float | None:
+        return answerer.decide_roles(text)[0].alpha
+
+    assert alpha("Room 505 holds ten") == pytest.approx(alpha("Room 505 holds"), abs=1e-5)
+    # Only `after` has read a token behind the number, the end of the text included.
+    same = [alpha("Room 505 holds") == pytest.approx(alpha(text), abs=1e-5) for text in ("Room 505 people", "Room 505")]
+    assert same == [policy == "terminal"] * 2
+
+
+def test_texts_may_be_a_users_messages(attached: TransformersBackend) -> None:
+    before = [{"role": "user", "content": "Room 7?"}, {"role": "assistant", "content": "8"}]
+    for messages in ([], before):
+        chat = rendered(attached.tokenizer, [*messages, {"role": "user", "content": TEXT}])
+        first = chat.rindex(TEXT)
+        whole = ani.inspect(cast(Any, attached.model), attached.tokenizer, chat, around=("", ""))
+        expected = [(each.start - first, each.alpha) for each in whole if first <= each.start < first + len(TEXT)]
+        found = attached.decide_roles(TEXT, messages)
+        assert [(each.start, each.alpha) for each in found] == expected and len(expected) == 2
+        assert found != attached.decide_roles(TEXT)
+    for labelled in (LABELLED, LABELLED._replace(labels=None)):
+        (record,) = answers_of(Gates(chat=True), attached, [labelled])
+        alphas = [number.alpha for number in record.numbers]
+        assert alphas == [number.alpha for number in attached.decide_roles(TEXT, [])]
+        assert alphas != [number.alpha for number in attached.decide_roles(TEXT)]
+
+
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_a_record_for_every_text_with_the_roles_that_are_known(attached: TransformersBackend, policy: str) -> None:
+    if policy == "after":
+        attached = TransformersBackend(*tiny.attached("llama", policy=policy))
+    task = Gates(limit=25, sentences=[TEXT, "No number"])
+    texts = task.questions(seed=0)
+    records = answers_of(task, attached, texts)
+    assert len(texts) == len(records) == 27
+    for record, (text, source, group, labels) in zip(records, texts, strict=True):
+        assert (record.text, record.source, record.group, record.rewritten) == (text, source, group, False)
+        decided = ani.inspect(attached.model, attached.tokenizer, text)
+        found = [number.model_copy(update={"role": None}) for number in record.numbers]
+        assert found == decided and all(number.injected is (number.alpha > 0.5) for number in found)
+        roles = [None] * len(found) if labels is None else [label.role for label in labels if label]
+        assert [number.role for number in record.numbers] == roles
+    assert {number.injected for record in records for number in record.numbers} == {True, False}
+    (sentence, empty) = records[-2:]
+    assert [(number.text, number.value) for number in sentence.numbers] == [("505", 505), ("1,234", 1234)]
+    assert empty.numbers == () and {record.source for record in records[:-2]} == {"diagnostic"}
+
+
+def test_a_text_whose_numbers_the_tokenizer_changes_is_left_out_and_counted(attached: TransformersBackend) -> None:
+    changing = TransformersBackend(attached.model, copy.deepcopy(attached.tokenizer))
+    assert [decision.value for decision in changing.decide_roles("It is 10² m, or 5")] == [10, 5]
+    changing.tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    turned = "turns the numbers ['10', '5'] … into ['102', '5']"
+    refused(lambda: changing.decide_roles("It is 10² m, or 5"), turned)
+    rewritten = GateText("It is 10² m, or 5", "diagnostic", "areas", (Label("nominal"), None))
+    alone, records = (answers_of(Gates(), changing, asked) for asked in ([LABELLED], [rewritten, LABELLED]))
+    assert records[1:] == alone and (records[0].rewritten, records[0].numbers) == (True, ())
+    of_others, whole = gate_shares(alone)[0], gate_shares(records)[0]
+    assert whole._replace(left_out=0) == of_others and whole.left_out == 1
+    runs = [record.model_copy(update={"run": run}) for run, of in (("a", alone), ("b", records)) for record in of]
+    (table,) = Gates.tables(runs)
+    assert table.header[:5] == (
+        "Source",
+        "Group",
+        "Run",
+        "Texts",
+        "Texts left out, as the tokenizer changes their numbers",
+    )
+    assert [cell.text for row in table.rows for cell in row[2:5]] == ["a", "1", "0", "b", "1", "1"]
+
+
+def test_a_number_that_is_left_alone_has_no_alpha_and_a_model_without_ani_is_refused(tiny_model: Path) -> None:
+    tokenizer = load_tokenizer(str(tiny_model))
+    model = load_model(str(tiny_model), dtype="float32")
+    ani.attach(model, tokenizer, ani.AniConfig(layer=1, policy="terminal", integer_digits=3, overflow="skip"))
+    small, large = TransformersBackend(model, tokenizer).decide(TEXT)
+    assert small.alpha == 0.5
+    assert (large.alpha, large.injected) == (None, False)
+    answerer = TransformersBackend(ani.detach(model), tokenizer)
+    for text in (LABELLED, GateText(TEXT, "notes")):
+        refused(lambda text=text: answers_of(Gates(), answerer, [text]), "no ANI module")
+
+
+def test_texts_that_do_not_fit_are_told() -> None:
+    model, tokenizer = tiny.attached("qwen3")  # reads 512 tokens
+    texts = [GateText("12", "b"), GateText("word " * 600, "a")]
+    told = refused(lambda: Gates().check(texts, tokenizer, model.config), "the text 'word word … of a has ")
+    assert re.search(r" of a has [\d,]+ tokens, but the model reads 512", told)
+
+
+# --- texts of files and benchmarks ---
+
+
+def test_records_with_fields_and_groups(tmp_path: Path) -> None:
+    records = [{"question": f"Q{i}?", "choices": ["x", str(i)], "subject": f"s{i % 2}"} for i in range(20)]
+    path = write_lines(tmp_path / "mmlu.jsonl", *records)
+    by: dict[str, Any] = {"field": ["question", "choices"], "group": "subject"}
+    texts = read(path, **by)
+    assert texts[:2] == [GateText("Q0?\nx\n0", "mmlu", "s0"), GateText("Q1?\nx\n1", "mmlu", "s1")] and len(texts) == 20
+    assert read(path, field=["question"])[3] == GateText("Q3?", "mmlu")
+    few = read(path, limit=5, **by)
+    assert set(few) < set(texts) and few != texts[:5]
+    assert read(path, limit=9, **by)[:5] == few != read(path, limit=5, seed=1, **by)
+    refused(lambda: read(path), "line 1: no text under 'text'; it has 'question', 'choices', 'subject'")
+
+
+def test_lines_of_a_text_file(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("\ufeffRoom 505\n\n  It holds 10\u2028people. \nEnd", encoding="utf-8")
+    assert [text.text for text in read(path)] == ["Room 505", "  It holds 10\u2028people. ", "End"]
+    assert {text[1:] for text in read(path)} == {("notes", None, None)}
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 12")
+    refused(lambda: read(tmp_path / "empty.txt"), "holds no text")
+    refused(lambda: read(tmp_path / "latin.txt"), "UTF-8")
+    refused(lambda: read(tmp_path / "none.txt"), "can't be read")
+
+
+@pytest.mark.parametrize(("task", "groups", "count"), [("gsm8k", 1, 10), ("math", 7, 15), ("mmlu", 2, 3)])
+def test_the_benchmarks(task: str, groups: int, count: int) -> None:
+    """Five rows of each subject of MMLU are examples."""
+    path = ROWS / f"{task}.jsonl"
+    texts = read(f"{task}={path}")
+    assert {text.source for text in texts} == {task}
+    assert len({text.group for text in texts}) == groups
+    assert len(texts) == count
+    assert read(f"{task}={path}", limit=3) == texts[:3]
+
+
+# --- FiNER-139 ---
+
+SENTENCE = "The 7.00 % notes of $ 1,250 million are due on March 15 , 2024 , under Note 8 ."
+NOTES = {
+    "id": 0,
+    "tokens": SENTENCE.split(),
+    "ner_tags": "O B-DebtInstrumentInterestRateStatedPercentage O O O O B-DebtInstrumentFaceAmount O O O O "
+    f"B-{MATURITY} I-{MATURITY} I-{MATURITY} I-{MATURITY} O O O O O".split(),
+}
+PLAIN = {"tokens": ["Sales", "rose", "by", "12", "%", "."], "ner_tags": ["O"] * 6}
+SEGMENTS = {"tokens": ["We", "have", "2", "segments"], "ner_tags": ["O", "O", "B-NumberOfReportableSegments", "O"]}
+WORDS = {"tokens": ["We", "have", "two", "segments"], "ner_tags": ["O", "O", "B-NumberOfReportableSegments", "O"]}
+
+
+def finer(source: Path, **settings: Any) -> list[GateText]:
+    return read(f"finer={source}", **settings)
+
+
+def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
+    found = finer(write_lines(tmp_path / "f.jsonl", PLAIN, NOTES, WORDS, SEGMENTS))
+    first, second = sorted(found, key=lambda text: -len(text.text))
+    assert first == GateText(
+        SENTENCE,
+        "finer",
+        None,
+        (
+            Label("quantitative", "DebtInstrumentInterestRateStatedPercentage"),
+            Label("quantitative", "DebtInstrumentFaceAmount"),
+            Label("nominal", MATURITY),
+            Label("nominal", MATURITY),
+            None,
+        ),
+    )
+    assert second.labels == (Label("quantitative", "NumberOfReportableSegments"),)
+    assert {MATURITY} == NOMINAL_TAGS
+
+
+@pytest.mark.parametrize(("family", "policy"), [("qwen3", "terminal"), ("mistral", "terminal"), ("mistral", "after")])
+def test_tags_stand_beside_the_decisions(tmp_path: Path, family: str, policy: str) -> None:
+    model, tokenizer = tiny.attached(family, policy=policy)
+    sentences = finer(write_lines(tmp_path / "f.jsonl", NOTES))
+    (record,) = answers_of(Gates(), TransformersBackend(model, tokenizer), sentences)
+    assert [(n.text, n.role, n.tag) for n in record.numbers[1:]] == [
+        ("1,250", "quantitative", "DebtInstrumentFaceAmount"),
+        ("15", "nominal", MATURITY),
+        ("2024", "nominal", MATURITY),
+        ("8", None, None),
+    ]
+    decided = [(d.alpha, d.injected) for d in ani.inspect(model, tokenizer, SENTENCE)]
+    assert [(n.alpha, n.injected) for n in record.numbers] == decided
+
+
+def test_limit_is_of_each_kind_and_the_seed_draws(tmp_path: Path) -> None:
+    many = [
+        {**record, "tokens": [*record["tokens"][:-1], f"word{i}"]} for record in (SEGMENTS, NOTES) for i in range(20)
+    ]
+    path = write_lines(tmp_path / "f.jsonl", *many)
+    few, more, every = (finer(path, limit=limit) for limit in (3, 5, None))
+    assert sorted(len(sentence.labels or ()) for sentence in few) == [2] * 3 + [6] * 3  # and the word's
+    assert len(more) == 10 and len(every) == 40
+    assert set(few) < set(more) and set(more) < set(every)
+    assert few == finer(path, limit=3) != finer(path, limit=3, seed=1)
+
+
+def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "finer139.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
+        file.writestr("finer139/test.jsonl", json.dumps(NOTES) + "\n\n" + json.dumps(SEGMENTS))
+    assert sorted(len(sentence.labels or ()) for sentence in finer(archive)) == [1, 5]
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
+        file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
+    refused(lambda: finer(tmp_path / "other.zip"), "no test.jsonl, only finer139/train.jsonl")
+
+    asked: list[Any] = []
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: asked.append((a, k)) or str(archive))
+    assert len(read("finer", limit=1)) == 2
+    assert asked == [(("nlpaueb/finer-139", "finer139.zip"), {"repo_type": "dataset"})]
+
+
+def test_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    refused(lambda: read("finer"), "nlpaueb/finer-139", "give its zip or a JSON-lines file")
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (["a"], "expected an object"),
+        ({"tokens": ["a"]}, "no 'ner_tags'"),
+        ({"tokens": "a", "ner_tags": ["O"]}, "'tokens' must be a list of texts"),
+        ({"tokens": ["8"], "ner_tags": [42]}, "the tags' names such as 'B-DebtInstrumentMaturityDate'"),
+        ({"tokens": ["8", "9"], "ner_tags": ["O"]}, "2 tokens, but 1 tags"),
+        ({"tokens": ["8"], "ner_tags": [MATURITY]}, "is no tag"),
+    ],
+)
+def test_bad_records_are_named(tmp_path: Path, record: Any, message: str) -> None:
+    path = write_lines(tmp_path / "f.jsonl", SEGMENTS, record)
+    assert refused(lambda: finer(path), message).startswith(f"{path}, line 2: ")
+
+
+def test_bad_files_of_finer(tmp_path: Path) -> None:
+    untagged = write_lines(tmp_path / "f.jsonl", PLAIN, WORDS)
+    refused(lambda: finer(untagged), "holds no sentence with a tagged number")
+    refused(lambda: finer(tmp_path / "none.jsonl"), "does not exist")
+    (tmp_path / "bad.zip").write_bytes(b"no zip")
+    refused(lambda: finer(tmp_path / "bad.zip"), "can't be read as a zip")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"tokens": ["\xe9"]}')
+    refused(lambda: finer(tmp_path / "latin.jsonl"), "not UTF-8")
