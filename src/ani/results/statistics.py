@@ -1,6 +1,6 @@
 """Estimates with their 95% intervals: shares, means, paired differences; knows nothing about tasks or result files."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil, floor, hypot, sqrt
 from statistics import NormalDist
@@ -178,10 +178,31 @@ def _draws(groups: int, resamples: int, seed: int) -> tuple[NDArray[np.uint8], .
     return tuple(generator.multinomial(groups, [1 / groups] * groups, size=rows).astype(np.uint8) for rows in blocks)
 
 
-def percentiles(value: float, resamples: NDArray[np.float64], count: int, seeds: int = 1) -> Estimate:
-    """An observed value with the 95% percentiles of its resamples."""
-    low, high = np.quantile(resamples, [0.025, 0.975])
-    return Estimate(float(value), float(low), float(high), count, seeds)
+def resampled(
+    rows: NDArray[np.floating],
+    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    groups: Sequence[Hashable] | None = None,
+    *,
+    resamples: int = 1000,
+    seeds: int = 1,
+    gain: bool = False,
+) -> Estimate:
+    """A statistic of the means of the columns, with its 95% percentiles under resampling (`bootstrap_means`).
+
+    Args:
+        rows: (N, K).
+        statistic: From (R, K) means to R values, the observed one first; or fewer where a resample has none.
+        groups: As for `bootstrap_means`, and so `resamples`.
+        seeds: Of the estimate.
+        gain: Whether the statistic is a gain, which has a p: (1 + resamples whose gain is at most 0) /
+            (1 + resamples). The observed sample counts as one of them, because a finite number of resamples can't show
+            that p is 0; the paper doesn't say how it counts.
+    """
+    value, *others = statistic(np.vstack([rows.mean(axis=0), bootstrap_means(rows, groups, resamples=resamples)]))
+    low, high = np.quantile(others, [0.025, 0.975])
+    # A tie is no gain, and the means of two runs that tie may differ in their last bit.
+    p = (1 + int((np.array(others) <= 1e-12).sum())) / (1 + len(others)) if gain else None
+    return Estimate(float(value), float(low), float(high), len(rows), seeds, p)
 
 
 def paired_difference(
@@ -194,9 +215,8 @@ def paired_difference(
     """Compare two runs on the same problems (paper, "Confidence Intervals and Difficulty-wise Analysis").
 
     Problems are resampled, each with both runs' scores; the interval is the percentiles of the resampled differences.
-    A problem's score is its mean over a run's seeds, so the interval speaks of other problems, not of other seeds.
-    p is (1 + resamples whose difference is at most 0) / (1 + resamples): the observed sample counts as one of them,
-    because a finite number of resamples can't show that p is 0. The paper doesn't say how it counts.
+    A problem's score is its mean over a run's seeds, so the interval speaks of other problems, not of other seeds. p as
+    in `resampled`.
 
     Args:
         scores: (N,) or (N, seeds), N problems.
@@ -211,17 +231,13 @@ def paired_difference(
     if len(scores) != len(baseline) or not len(scores):
         raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
     pair = np.stack([np.reshape(run, (len(run), -1)).mean(axis=1) for run in (scores, baseline)], axis=1)
-    means = bootstrap_means(pair, groups, resamples=resamples)
-    differences = means[:, 0] - means[:, 1]
-    # A tie is no gain, and the means of two runs that tie may differ in their last bit.
-    p = (1 + int((differences <= 1e-12).sum())) / (1 + resamples)
-    return percentiles((pair[:, 0] - pair[:, 1]).mean(), differences, len(pair))._replace(p=p)
+    return resampled(pair, lambda means: means[:, 0] - means[:, 1], groups, resamples=resamples, gain=True)
 
 
 def grouped_difference(right: Mapping[Any, Sequence[bool]], baseline: Mapping[Any, Sequence[bool]]) -> Estimate | None:
     """One run's share of right decisions minus another's, where a group, such as a problem, has any number of each.
 
-    Groups are resampled, each with the decisions of both runs; p as in `paired_difference`.
+    Groups are resampled, each with the decisions of both runs; p as in `resampled`.
 
     Args:
         right: Group: the decisions of one run, of all its seeds.
@@ -230,11 +246,12 @@ def grouped_difference(right: Mapping[Any, Sequence[bool]], baseline: Mapping[An
     rows = np.array([[sum(right[g]), len(right[g]), sum(baseline[g]), len(baseline[g])] for g in right], dtype=float)
     if not len(rows) or not rows.sum(axis=0)[[1, 3]].all():
         return None
-    means = np.vstack([rows.mean(axis=0), bootstrap_means(rows)])
-    means = means[(means[:, [1, 3]] > 0).all(axis=1)]  # a resample may have drawn groups without any
-    differences = means[:, 0] / means[:, 1] - means[:, 2] / means[:, 3]
-    p = (1 + int((differences[1:] <= 1e-12).sum())) / len(differences)
-    return percentiles(differences[0], differences[1:], len(rows))._replace(p=p)
+
+    def differences(means: NDArray[np.float64]) -> NDArray[np.float64]:
+        means = means[(means[:, [1, 3]] > 0).all(axis=1)]  # a resample may have drawn groups without any
+        return means[:, 0] / means[:, 1] - means[:, 2] / means[:, 3]
+
+    return resampled(rows, differences, gain=True)
 
 
 class Correlation(NamedTuple):

@@ -18,7 +18,7 @@ from ani.evaluation.task import Answers, Task
 from ani.numbers import find_numbers
 from ani.results.files import Integer
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
-from ani.results.statistics import Estimate, bootstrap_means, percentiles
+from ani.results.statistics import Estimate, resampled
 from ani.results.tables import MISSING, Cell, Table, count
 from ani.untrusted.text import json_lines
 
@@ -208,12 +208,9 @@ def perplexities(losses: Sequence[TextLoss], baseline: str | None = None) -> dic
             if texts.keys() != others.keys():
                 raise InputError(f"{kind} texts: runs {run!r} and {baseline!r} were given different ones")
             rows = np.array([[*texts[text], *others[text]] for text in others])
-            means = np.vstack([rows.mean(axis=0), bootstrap_means(rows)])
-            own, other = means[:, 0] / means[:, 1], means[:, 2] / means[:, 3]
-            value, difference = (
-                percentiles(values[0], values[1:], len(texts), seeds) for values in (np.exp(own), own - other)
-            )
-            result[run][kind] = Perplexity(value, None if baseline in (None, run) else difference)
+            value = resampled(rows, lambda means: np.exp(means[:, 0] / means[:, 1]), seeds=seeds)
+            gain = resampled(rows, lambda m: m[:, 0] / m[:, 1] - m[:, 2] / m[:, 3], seeds=seeds)
+            result[run][kind] = Perplexity(value, None if baseline in (None, run) else gain)
     return result
 
 

@@ -16,7 +16,7 @@ from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Task
 from ani.results.files import Integer
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
-from ani.results.statistics import Estimate, bootstrap_means, percentiles
+from ani.results.statistics import Estimate, resampled
 from ani.results.tables import Cell, Table
 
 if TYPE_CHECKING:
@@ -141,11 +141,9 @@ class Solutions(Task):
                     sums.setdefault(record.solution, np.zeros(3))[:] += record.loss, record.base_loss, record.tokens
             if sums:
                 rows = np.array([*sums.values()])
-                means = np.vstack([rows.mean(axis=0), bootstrap_means(rows)])
-                change = (means[:, 0] - means[:, 1]) / means[:, 2]
-                tokens, base = rows[:, 2].sum(), rows[:, 1].sum()
-                change_found = percentiles(change[0], change[1:], len(rows), seeds)
-                found[kind] = Loss(round(tokens / seeds), float(base / tokens), change_found)
+                _, base, tokens = rows.sum(axis=0)
+                change = resampled(rows, lambda means: (means[:, 0] - means[:, 1]) / means[:, 2], seeds=seeds)
+                found[kind] = Loss(round(tokens / seeds), float(base / tokens), change)
         return found
 
     @classmethod
