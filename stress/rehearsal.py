@@ -48,7 +48,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import ani.cli
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.evaluation.benchmarks.data import MATH
-from ani.evaluation.tasks import arithmetic_chat
+from ani.evaluation.tasks import arithmetic
 from ani.evaluation.tasks.gate_texts import FINER_FILE, FINER_NAME
 from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
@@ -324,7 +324,7 @@ def main() -> None:
         os.chdir(WORK / "work")
         make_models()
         make_data()
-        arithmetic_chat.ROOM = 2  # random models would fill it
+        arithmetic.ROOM = 2  # random models would fill it
         sweep.in_own_processes = lambda arguments: sweep.in_this_process  # whose imports would take the longest
         datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
         # Forked, so that what took long to import and make is there.

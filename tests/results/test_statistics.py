@@ -164,7 +164,7 @@ def test_a_tie_is_no_gain_even_in_thirds() -> None:
 
 
 def shares(right: Sequence[bool], groups: Sequence[int]) -> Estimate:
-    found = grouped_share(right, groups)
+    found = grouped_share(zip(groups, right, strict=True))
     assert found is not None and (found.cases, found.seeds, found.p) == (len(right), 1, None)
     assert found.value == sum(right) / len(right)
     return found
@@ -187,10 +187,10 @@ def test_grouped_share() -> None:
 
 
 def test_what_scripts_get_of_a_share() -> None:
-    found = share_facts(grouped_share([True] * 300 + [False] * 200, [i // 10 for i in range(500)]))
+    found = share_facts(grouped_share((i // 10, i < 300) for i in range(500)))
     assert (found["right"], found["total"], found["share"]) == (300, 500, 0.6)
     assert 0.4 < found["low"] < 0.6 < found["high"] < 0.8
-    assert share_facts(grouped_share([], [])) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}
+    assert share_facts(grouped_share([])) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}
 
 
 def test_the_difference_of_grouped_shares() -> None:

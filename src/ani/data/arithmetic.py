@@ -48,7 +48,12 @@ class ArithmeticProblem(NamedTuple):
         It begins with a word: a number at the very first token would stand where SmolLM2's hidden states
         are unlike all others, and its leading digit was not learnt (docs/findings.md).
         """
-        return f"Calculate {self.left} {self.operation} {self.right} ="
+        return f"Calculate {self.expression} ="
+
+    @property
+    def expression(self) -> str:
+        """Such as `123 + 456`."""
+        return f"{self.left} {self.operation} {self.right}"
 
     @property
     def answer(self) -> int:

@@ -132,6 +132,12 @@ def answers_to(
     return backend.texts(prompts, longest + 2, read_as)
 
 
+def few_shot(examples: Iterable[tuple[str, str]], question: str) -> list[dict[str, str]]:
+    """The chat messages of examples, each a question and its answer, and of a question behind them."""
+    turns = [turn for example in examples for turn in zip(("user", "assistant"), example, strict=True)]
+    return [{"role": role, "content": content} for role, content in (*turns, ("user", question))]
+
+
 def first_number(output: str) -> Decimal | None:
     """The one that is judged."""
     found = find_numbers(output)

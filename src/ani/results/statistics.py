@@ -102,7 +102,7 @@ def mean_of_two(a: Estimate, b: Estimate) -> Estimate:
     return Estimate(value, low, value + hypot(a.high - a.value, b.high - b.value) / 2, a.cases + b.cases)
 
 
-def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> Estimate | None:
+def grouped_share(cases: Iterable[tuple[Hashable, bool]]) -> Estimate | None:
     """The share of right decisions where those of one group, such as the numbers of a text, may depend on each other.
 
     The interval is the percentiles under resampling of whole groups. Where no two decisions share a group, it is
@@ -111,9 +111,10 @@ def grouped_share(right: Sequence[bool], groups: Sequence[Hashable]) -> Estimate
     fraction of a success rounded outward.
 
     Args:
-        right: N decisions; None is returned of none.
-        groups: Their N groups.
+        cases: Of each decision its group and whether it is right; None is returned of none.
     """
+    listed = list(cases)
+    groups, right = [group for group, _ in listed], [right for _, right in listed]
     total, hits, number = len(right), sum(right), len(set(groups))
     if not total:
         return None

@@ -4,7 +4,7 @@ import pytest
 
 from ani.data.arithmetic import SYMBOLS, Operation, arithmetic_problems
 from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.tasks.arithmetic_chat import ArithmeticInChat
+from ani.evaluation.tasks.arithmetic import ArithmeticInChat
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
 from tests.tokenizers import qwen

@@ -4,8 +4,7 @@
 """
 
 from ani.evaluation.task import Task
-from ani.evaluation.tasks.arithmetic import Arithmetic
-from ani.evaluation.tasks.arithmetic_chat import ArithmeticInChat
+from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticInChat
 from ani.evaluation.tasks.benchmarks import Gsm8k, Math, Mmlu
 from ani.evaluation.tasks.calculations import Calculations
 from ani.evaluation.tasks.chats import Chats

@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
 from ani.errors import InputError
 from ani.evaluation.backend import Backend
-from ani.evaluation.scored import Scored, accuracies, answers_to, first_number
+from ani.evaluation.scored import Scored, accuracies, answers_to, few_shot, first_number
 from ani.evaluation.task import Answers, Pairs
+from ani.numbers import find_numbers
 from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, grouped, scores
 from ani.results.sections import Figure, Section, headline, shares_over
@@ -23,6 +24,8 @@ PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
 """Digit lengths of the paper's Table 2; it poses 100 problems of each."""
 HEADLINES = 4
 """More accuracies than these are left to the table."""
+SHOTS, ROOM = 2, 128
+"""In chat: worked problems, and new tokens, as a model may write down its steps."""
 
 
 class ArithmeticAnswer(Answer):
@@ -198,6 +201,36 @@ class Arithmetic(Scored):
         return super().pairs([answer for answer in records if answer.operation in common], baseline)
 
 
+class ArithmeticInChat(Arithmetic):
+    """The same problems in the model's chat template, with worked ones of the same kind and room to write.
+
+    Completing `Calculate 12 + 34 =` is what our recipes teach, so it says little of a model that was not taught it.
+    """
+
+    name = "arithmetic-chat"
+    title = "Arithmetic in chat"
+    note = (
+        f"The same problems, in the model's chat template behind {SHOTS} worked ones of the same operation and length, "
+        f"with room for {ROOM} tokens: an answer is exact if its last number is. Wilson 95% intervals."
+    )
+    what = "Exact answers in chat"
+
+    def written(self, backend: Backend, problems: Sequence[ArithmeticProblem]) -> list[str]:
+        """What the model writes in answer to each problem."""
+        prompts = []
+        for problem in problems:
+            operation = next(name for name, symbol in SYMBOLS.items() if symbol == problem.operation)
+            worked = arithmetic_problems(SHOTS, digits=[problem.digits], operations=[operation], split="train")
+            examples = [(f"Calculate {each.expression}.", f"{each.expression} = {each.answer}") for each in worked]
+            prompts.append(few_shot(examples, f"Calculate {problem.expression}."))
+        return backend.texts(prompts, ROOM)
+
+    def judged(self, output: str) -> Decimal | None:
+        """The last number."""
+        found = find_numbers(output)
+        return found[-1].value if found else None
+
+
 def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:
     """One row an operation and run: what became of its answers, those of all seeds together."""
     kinds = {"carries": "Carries", "digits": "Other digits", "length": "Length or sign"}
@@ -205,10 +238,8 @@ def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:
     for operation, of_operation in grouped(answers, lambda answer: answer.operation).items():
         for run, found in grouped(of_operation, lambda answer: answer.run).items():
             wrong = [_kind_of_error(answer) for answer in found if not answer.correct]
-            cells = (
-                Cell(f"{wrong.count(kind) / len(found):.1%}", (f"{wrong.count(kind)} of {len(found)}",))
-                for kind in kinds
-            )
+            counts = map(wrong.count, kinds)
+            cells = (Cell(f"{count / len(found):.1%}", (f"{count} of {len(found)}",)) for count in counts)
             rows.append((Cell(operation), Cell(run), *cells))
     return Table(
         "How wrong answers are wrong: every wrong digit off by one, as by a lost carry; other digits; another length "

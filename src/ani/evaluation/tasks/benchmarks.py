@@ -314,8 +314,7 @@ def _differences(rows: Sequence[Difference], baseline: str, subjects: bool = Fal
 
 
 def _right_equations(records: Iterable[BenchmarkAnswer]) -> Estimate | None:
-    found = [(right, answer.id) for answer in records for right in answer.equations]
-    return grouped_share([right for right, _ in found], [question for _, question in found])
+    return grouped_share((answer.id, right) for answer in records for right in answer.equations)
 
 
 def _gain(records: Sequence[BenchmarkAnswer], task: str, run: str, baseline: str) -> Estimate | None:
@@ -343,7 +342,7 @@ def _equations(records: Sequence[BenchmarkAnswer], baseline: str | None) -> Tabl
     rows = []
     for (task, run), answers in grouped(records, attrgetter("task", "run")).items():
         if right := _right_equations(answers):
-            holds = grouped_share([bool(answer.equations) for answer in answers], [answer.id for answer in answers])
+            holds = grouped_share((answer.id, bool(answer.equations)) for answer in answers)
             cells = [Cell(task.upper()), Cell(run), percent(right), percent(holds)]
             if baseline is not None:
                 cells.append(points(None if run == baseline else _gain(records, task, run, baseline)))

@@ -6,7 +6,7 @@ Knows nothing about training.
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 from pydantic import Field
 
@@ -112,7 +112,7 @@ class Calculations(Scored):
 
     @classmethod
     def summary(cls, records: Sequence[CalculationAnswer]) -> dict[str, Any]:
-        sentences = {name: share_facts(of(records)) for name, of in _MEASURES.items()}
+        sentences = {name: share_facts(found) for name, found in _sentences(records).items()}
         return {"exact": super().summary(records), "sentences": sentences}
 
     @classmethod
@@ -134,7 +134,7 @@ class Calculations(Scored):
             (exact,) = everything.values()
             for name, found in (
                 ("Calculations, all", exact.overall),
-                ("Calculations told apart", _told_apart(records)),
+                ("Calculations told apart", _sentences(records)[MEAN]),
             ):
                 if found:
                     headlines.append(headline(name, found))
@@ -184,6 +184,7 @@ def _word(text: str) -> str:
 
 
 _ALL = "all"
+MEAN = "mean of both"
 _GROUPS: tuple[Callable[[CalculationAnswer], str], ...] = (
     lambda record: _ALL,
     lambda record: record.operations[0] if len(record.operations) == 1 else "several operations",
@@ -193,30 +194,20 @@ _ROLES: dict[Role, str] = {"quantitative": "meant: answered", "nominal": "not me
 _digits = attrgetter("digits")
 
 
-def _share(role: Role, measure: Callable[[CalculationAnswer], bool | None]) -> Callable[..., Estimate | None]:
-    return lambda records: _of_templates([r for r in records if r.kind and r.role == role], measure)
+def _sentences(records: Iterable[CalculationAnswer]) -> dict[str, Estimate | None]:
+    """How sentences are told apart; those of one template may depend on each other, both roles are taken as
+    independent."""
+    sentences = [record for record in records if record.kind]
 
+    def share(role: Role, key: Callable[[CalculationAnswer], bool]) -> Estimate | None:
+        return grouped_share((record.template, key(record)) for record in sentences if record.role == role)
 
-def _of_templates(
-    sentences: Iterable[CalculationAnswer], measure: Callable[[CalculationAnswer], bool | None]
-) -> Estimate | None:
-    """Sentences of one template may depend on each other."""
-    found = [(record.template, right) for record in sentences if (right := measure(record)) is not None]
-    return grouped_share([right for _, right in found], [template for template, _ in found])
-
-
-def _told_apart(records: Sequence[CalculationAnswer]) -> Estimate | None:
-    """The mean over both roles, taken as independent."""
-    found = [_MEASURES[name](records) for name in _ROLES.values()]
-    return None if None in found else mean_of_two(*cast(Any, found))
-
-
-_MEASURES: dict[str, Callable[[Sequence[CalculationAnswer]], Estimate | None]] = {
-    _ROLES["quantitative"]: _share("quantitative", lambda record: record.correct),
-    _ROLES["nominal"]: _share("nominal", lambda record: not record.calculated),
-    "mean of both": _told_apart,
-    "not meant: right": _share("nominal", lambda record: record.correct),
-}
+    answered, alone = (share(role, attrgetter("told_apart")) for role in _ROLES)
+    return {
+        **dict(zip(_ROLES.values(), (answered, alone), strict=True)),
+        MEAN: mean_of_two(answered, alone) if answered and alone else None,
+        "not meant: right": share("nominal", attrgetter("correct")),
+    }
 
 
 def _by_run(records: Sequence[CalculationAnswer]) -> Table:
@@ -224,10 +215,10 @@ def _by_run(records: Sequence[CalculationAnswer]) -> Table:
     lines = []
     for run, found in grouped((record for record in records if record.kind), attrgetter("run")).items():
         by_seed(run, found)
-        lines.append((Cell(run), *(percent(measure(found)) for measure in _MEASURES.values())))
+        lines.append((Cell(run), *map(percent, _sentences(found).values())))
     return Table(
         "Calculations in sentences, with 95% intervals (templates resampled as wholes)",
-        ("Run", *(name.capitalize() for name in _MEASURES)),
+        ("Run", *(name.capitalize() for name in _sentences(()))),
         tuple(lines),
         label_columns=1,
     )
@@ -244,7 +235,7 @@ def _by_kind(records: Sequence[CalculationAnswer]) -> Table:
             (
                 Cell(kind),
                 Cell("yes" if role == "quantitative" else "no"),
-                *(percent(_of_templates([r for r in found if r.run == run], attrgetter("told_apart"))) for run in runs),
+                *(percent(grouped_share((r.template, r.told_apart) for r in found if r.run == run)) for run in runs),
             )
             for (role, kind), found in kinds.items()
             if kind

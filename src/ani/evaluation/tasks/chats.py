@@ -4,15 +4,14 @@ The others' wordings are made again by rule: OccamLLM's (arXiv 2406.06576), NUPA
 `arithmetic` (arXiv 2206.04615).
 """
 
-import operator
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from pydantic import Field
 
+from ani.data.arithmetic import COMPUTE, SYMBOLS, Operation
 from ani.data.chats import asked_chats, unasked_chats
 from ani.data.sources import Message
 from ani.evaluation.backend import Backend
@@ -30,14 +29,14 @@ ROOM = 32
 """New tokens of an answer."""
 
 Kind = Literal["asked", "raw", "occam", "nupa", "bigbench", "unasked"]
-_OPERATIONS: dict[str, tuple[str, str, Callable[[int, int], Fraction | int]]] = {
-    "addition": ("+", "plus", operator.add),
-    "subtraction": ("-", "minus", operator.sub),
-    "multiplication": ("*", "times", operator.mul),
-    "division": ("/", "divided by", Fraction),
+_WORDS: dict[str, str] = {
+    "addition": "plus",
+    "subtraction": "minus",
+    "multiplication": "times",
+    "division": "divided by",
 }
 _NUPA = "Directly return the answer as an integer without any comma separator, like 123 . {} two numbers: {} ="
-_NUPA_VERBS = {"addition": "Add", "subtraction": "Subtract", "multiplication": "Multiply"}
+_NUPA_VERBS: dict[str, str] = {"addition": "Add", "subtraction": "Subtract", "multiplication": "Multiply"}
 _LABELS: dict[Kind, str] = {
     "asked": "Asked in a chat",
     "raw": "Asked in a raw prompt",
@@ -101,18 +100,19 @@ class Chats(Measured):
 
     def questions(self, seed: int) -> list[ChatQuestion]:
         """Operations in equal parts; wordings and calculations of the test split, numbers of others' by their rules."""
-        wanted = {(kind, name): self.count for kind in ("asked", "raw") for name in _OPERATIONS}
+        wanted = {(kind, name): self.count for kind in ("asked", "raw") for name in _WORDS}
         found: list[ChatQuestion] = []
         for chat in asked_chats(40 * self.count, split="test", seed=seed):
             kind: Kind = "raw" if isinstance(chat.prompt, str) else "asked"
             if wanted.get((kind, chat.operation), 0) and chat.result.lstrip("-").isdigit():
                 wanted[kind, chat.operation] -= 1
                 found.append(ChatQuestion(kind, chat.operation, chat.prompt, chat.result))
-        found.sort(key=lambda question: (question.kind, [*_OPERATIONS].index(question.operation)))
+        found.sort(key=lambda question: (question.kind, [*_WORDS].index(question.operation)))
         rng = random.Random(f"chats {seed}")
-        for kind, make in (("occam", _occam), ("nupa", _nupa), ("bigbench", _bigbench)):
-            for name in _OPERATIONS if kind != "nupa" else _NUPA_VERBS:
-                found += [make(name, rng) for _ in range(self.count)]
+        others: tuple[Kind, ...] = ("occam", "nupa", "bigbench")
+        for kind in others:
+            for name in _WORDS if kind != "nupa" else _NUPA_VERBS:
+                found += [_of_others(kind, name, rng) for _ in range(self.count)]
         unasked = unasked_chats(3 * self.count, split="test", seed=seed)
         return found + [ChatQuestion("unasked", "", each.prompt, each.result) for each in unasked]
 
@@ -144,7 +144,7 @@ class Chats(Measured):
         found: dict[str, tuple[str, Estimate | None]] = {}
         for kind, label in _LABELS.items():
             of_kind = [record for record in records if record.kind == kind]
-            for operation in ("", *_OPERATIONS):
+            for operation in ("", *_WORDS):
                 right = [record.right for record in of_kind if operation in ("", record.operation)]
                 if right:
                     key = "_".join(filter(None, (kind, operation)))
@@ -176,33 +176,20 @@ def _holds(output: str, result: str) -> bool:
     return any(number.value == wanted for number in find_numbers(output))
 
 
-def _occam(name: str, rng: random.Random) -> ChatQuestion:
-    """Signed integers of up to 3, 5 or 7 digits; quotients are exact."""
-    most = 10 ** rng.choice((3, 5, 7))
-    left, right = rng.randint(-most, most), rng.randint(-most, most) or 7
-    return _question("occam", name, left, right, lambda x, _: [{"role": "user", "content": f"{x} ="}])
-
-
-def _nupa(name: str, rng: random.Random) -> ChatQuestion:
-    """Integers of 2 to 8 digits."""
-    digits = rng.randint(2, 8)
-    left, right = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
-    verb = _NUPA_VERBS[name]
-    return _question("nupa", name, left, right, lambda x, _: [{"role": "user", "content": _NUPA.format(verb, x)}])
-
-
-def _bigbench(name: str, rng: random.Random) -> ChatQuestion:
-    """Integers of 1 to 5 digits."""
-    digits = rng.randint(1, 5)
-    left, right = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
-    return _question("bigbench", name, left, right, lambda _, words: f"Q: What is {words}? A:")
-
-
-def _question(
-    kind: Kind, name: str, left: int, right: int, write: Callable[[str, str], str | list[Message]]
-) -> ChatQuestion:
-    symbol, word, compute = _OPERATIONS[name]
+def _of_others(kind: Kind, name: str, rng: random.Random) -> ChatQuestion:
+    """OccamLLM's signed integers of up to 3, 5 or 7 digits, NUPA's of 2 to 8 digits, or BIG-bench's of 1 to 5 digits;
+    quotients are exact."""
+    if kind == "occam":
+        most = 10 ** rng.choice((3, 5, 7))
+        left, right = rng.randint(-most, most), rng.randint(-most, most) or 7
+    else:
+        digits = rng.randint(*((2, 8) if kind == "nupa" else (1, 5)))
+        left, right = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
     if name == "division":
         left *= right
-    prompt = write(f"{left} {symbol} {right}", f"{left} {word} {right}")
-    return ChatQuestion(kind, name, prompt, str(int(compute(left, right))))
+    symbol = SYMBOLS[cast(Operation, name)]
+    written, result = f"{left} {symbol} {right}", str(COMPUTE[symbol](left, right))
+    if kind == "bigbench":
+        return ChatQuestion(kind, name, f"Q: What is {left} {_WORDS[name]} {right}? A:", result)
+    content = f"{written} =" if kind == "occam" else _NUPA.format(_NUPA_VERBS[name], written)
+    return ChatQuestion(kind, name, [{"role": "user", "content": content}], result)

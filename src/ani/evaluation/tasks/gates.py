@@ -203,18 +203,13 @@ def _gate_share(source: str, group: str | None, run: str, records: Sequence[Deci
     read = [record for record in records if not record.rewritten]
     numbers = [(record.text, number) for record in read for number in record.numbers]
     nominal, quantitative = ([(t, n) for t, n in numbers if n.role == role] for role in ("nominal", "quantitative"))
-
-    def share(cases: Iterable[tuple[str, bool]]) -> Estimate | None:
-        texts, right = zip(*cases, strict=True) if (cases := list(cases)) else ((), ())
-        return grouped_share(right, texts)
-
     measures = {
-        "numbers": share((text, number.injected) for text, number in numbers),
-        "texts_open": share((r.text, any(n.injected for n in r.numbers)) for r in read if r.numbers),
-        "nominal": (closed := share((text, not number.injected) for text, number in nominal)),
-        "quantitative": (opened := share((text, number.injected) for text, number in quantitative)),
+        "numbers": grouped_share((text, number.injected) for text, number in numbers),
+        "texts_open": grouped_share((r.text, any(n.injected for n in r.numbers)) for r in read if r.numbers),
+        "nominal": (closed := grouped_share((text, not number.injected) for text, number in nominal)),
+        "quantitative": (opened := grouped_share((text, number.injected) for text, number in quantitative)),
         "balanced_accuracy": mean_of_two(closed, opened) if closed and opened else None,
-        "precision": share((t, n.role == "nominal") for t, n in numbers if n.role and not n.injected),
+        "precision": grouped_share((t, n.role == "nominal") for t, n in numbers if n.role and not n.injected),
     }
     seeds = by_seed(run, records)
     aucs = [auc for auc in map(_auc, seeds) if auc is not None]

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from ani.data.diagnostic import Role
 from ani.evaluation.backend import Backend
+from ani.evaluation.scored import few_shot
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import find_numbers
 from ani.results.files import Integer, Probability, Record
@@ -157,19 +158,18 @@ class Routing(Measured):
 
         def share(role: Role, right: Callable[[RoutedNumber], bool | None]) -> Estimate | None:
             """Of the numbers that it is known of."""
-            known = [
+            return grouped_share(
                 (query.query, found)
                 for query in records
                 for number in query.numbers
                 if number.role == role and (found := right(number)) is not None
-            ]
-            return grouped_share([found for _, found in known], [query for query, _ in known])
+            )
 
         def opposite(known: bool | None) -> bool | None:
             return None if known is None else not known
 
         def queries(right: Callable[[RoutedQuery], bool]) -> Estimate | None:
-            return grouped_share([right(record) for record in records], [record.query for record in records])
+            return grouped_share((record.query, right(record)) for record in records)
 
         return {
             "traps_closed": ("Gate: traps closed", share("nominal", lambda n: opposite(n.injected))),
@@ -206,9 +206,8 @@ def _query(domain: str, entry: dict[str, str]) -> RoutingQuery:
 
 def conversation(query: RoutingQuery) -> list[dict[str, str]]:
     """The chat messages whose answer is the query's call."""
-    turns = [("user", TOOLS_PROMPT + EXAMPLES[0][0]), ("assistant", EXAMPLES[0][1])]
-    turns += [turn for question, call in EXAMPLES[1:] for turn in (("user", question), ("assistant", call))]
-    return [{"role": role, "content": content} for role, content in (*turns, ("user", query.text))]
+    (first, call), *others = EXAMPLES
+    return few_shot([(TOOLS_PROMPT + first, call), *others], query.text)
 
 
 def judged(query: RoutingQuery, output: str) -> RoutedQuery:
