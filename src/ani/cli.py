@@ -352,7 +352,7 @@ def evaluate(
         typer.Option(
             "--backend",
             help="vllm: faster; merges an adapter first; not for gates. auto: that of the results in --out, "
-            "else for benchmarks vLLM, where it is installed and there is a GPU.",
+            "else for benchmarks vLLM, where it is installed and serves on a GPU.",
         ),
     ] = "auto",
     device: DeviceOption = "auto",

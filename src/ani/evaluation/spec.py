@@ -4,15 +4,13 @@ import hashlib
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend
+from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend, vllm_serves_on_gpu
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.adapter import SHIPPED, adapter_base, adapter_digest, adapter_method, adapter_settings, load_adapter
@@ -53,14 +51,13 @@ class ModelSpec(NamedTuple):
 
     def resolved(self, tasks: Sequence[Task], out: Path) -> "ModelSpec":
         """With the backend that `auto` stands for: that of the results in `out`; where there are none, for benchmarks
-        vLLM, if it is installed, there is a GPU, and all of this is for it. Raises as `check`."""
+        vLLM, if it is installed, serves on a GPU, and all of this is for it. Raises as `check`."""
         found = read_run(out)
         if self.backend == "auto" and found is not None:
             return self._replace(backend=found.backend).resolved(tasks, out)
         if self.backend == "auto":
-            fast = torch.cuda.is_available() and find_spec("vllm")
             with suppress(InputError):
-                if fast and any(isinstance(task, Benchmark) for task in tasks):
+                if any(isinstance(task, Benchmark) for task in tasks) and vllm_serves_on_gpu():
                     return self._replace(backend="vllm").resolved(tasks, out)
             return self._replace(backend="transformers").resolved(tasks, out)
         self.check(tasks)

@@ -4,15 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-import torch
 from pydantic import Field, model_validator
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
+from ani.evaluation.backend import vllm_serves_on_gpu
 from ani.evaluation.run import LoadedTask, load_tasks, task_class, task_settings
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
@@ -62,7 +61,7 @@ class Comparison(Section):
     backend: Literal["auto", "transformers", "vllm"] = "auto"
     """Of benchmarks: vLLM reads what merging makes of each model, in 16 bits where the hardware computes in them, and
     what it can't serve is read so by transformers; other tasks are for transformers and the recipe's precision. `auto`:
-    vLLM where it is installed and there is a GPU."""
+    vLLM where it is installed and serves on a GPU."""
     evaluation: dict[str, Any]
     """What every model is asked: tasks by name, with their settings; one that is `null` is left out."""
     reuse: str | None = None
@@ -293,7 +292,7 @@ def _check_variants(variants: Mapping[str, Recipe], config: PreTrainedConfig) ->
 def _backend(comparison: Comparison) -> BackendName:
     backend = comparison.backend
     if backend == "auto":
-        backend = "vllm" if torch.cuda.is_available() and find_spec("vllm") else "transformers"
+        backend = "vllm" if vllm_serves_on_gpu() else "transformers"
     if backend == "vllm":
         try:
             need_vllm()
