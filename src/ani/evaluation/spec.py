@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend, vllm_serves_on_gpu
+from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend, VllmSettings, vllm_serves_on_gpu
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.adapter import SHIPPED, adapter_base, adapter_digest, adapter_method, adapter_settings, load_adapter
@@ -48,6 +48,7 @@ class ModelSpec(NamedTuple):
     dtype: DTypeName = "auto"
     """For transformers, and so `quantization`."""
     quantization: Quantization = "none"
+    vllm: VllmSettings = VllmSettings()
 
     def resolved(self, tasks: Sequence[Task], out: Path) -> "ModelSpec":
         """With the backend that `auto` stands for: that of the results in `out`; where there are none, for benchmarks
@@ -77,6 +78,8 @@ class ModelSpec(NamedTuple):
                 raise InputError("vLLM isn't made to write values: leave out --forced, or use --backend transformers")
             if self.batch_size is not None:
                 raise InputError("vLLM makes its own batches: leave out --batch-size")
+        elif self.vllm != VllmSettings():
+            raise InputError("transformers answers, which has no settings of vLLM's: leave out --vllm")
         if self._method() is None and gated is not None:
             raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
 
@@ -95,14 +98,14 @@ class ModelSpec(NamedTuple):
                 name = str(out / f"{MERGED}{adapter_digest(self.adapter)[:12]}")
                 if not Path(name).is_dir():  # of a run that was killed
                     merge(self.adapter, name, model=self.model)
-            return VllmBackend(name, method)
+            return VllmBackend(name, method, self.vllm)
         tokenizer = load_tokenizer(self.model)
         model = load_model(self.model, dtype=self.dtype, quantization=self.quantization)
         if self.adapter is not None:
             load_adapter(model, tokenizer, self.adapter)
         if gated := _gated(tasks):
             need_gate(model, self.adapter or self.model, gated)
-        return TransformersBackend(model, tokenizer, method, self.batch_size)
+        return TransformersBackend(model, tokenizer, method, self.batch_size, self.vllm.max_model_len)
 
     @staticmethod
     def clear(out: Path) -> None:
@@ -116,7 +119,16 @@ class ModelSpec(NamedTuple):
         another adapter, dtype or backend."""
         dtype = default_dtype() if self.dtype == "auto" else self.dtype
         adapter = None if self.adapter is None else adapter_digest(self.adapter)
-        identity = (_files(self.model), adapter, self.backend, str(dtype), self.quantization, self.forced)
+        length = self.vllm.model_dump(include={"max_model_len"}, exclude_defaults=True)
+        identity = (
+            _files(self.model),
+            adapter,
+            self.backend,
+            str(dtype),
+            self.quantization,
+            self.forced,
+            *length.items(),
+        )
         return {
             "model": self.model,
             "adapter": self.adapter,

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.evaluation.backend import vllm_serves_on_gpu
+from ani.evaluation.backend import VllmSettings, vllm_serves_on_gpu
 from ani.evaluation.run import LoadedTask, load_tasks, task_class, task_settings
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
@@ -62,6 +62,8 @@ class Comparison(Section):
     """Of benchmarks: vLLM reads what merging makes of each model, in 16 bits where the hardware computes in them, and
     what it can't serve is read so by transformers; other tasks are for transformers and the recipe's precision. `auto`:
     vLLM where it is installed and serves on a GPU."""
+    vllm: VllmSettings = VllmSettings()
+    """Of its engine; a run has one, with all cards that `tensor_parallel_size` names."""
     evaluation: dict[str, Any]
     """What every model is asked: tasks by name, with their settings; one that is `null` is left out."""
     reuse: str | None = None
@@ -207,8 +209,9 @@ def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
     tokenizer, config, folder = load_tokenizer(base.model), load_config(base.model), Path(comparison.output)
     _check_variants(variants, config)
     assert base.data_seed is not None  # `_recipes` set it
+    how = {"merged_weights": True, **comparison.vllm.model_dump(include={"max_model_len"}, exclude_defaults=True)}
     loaded = [
-        each._replace(how={"merged_weights": True}) if asks_merged(each.task, backend) else each
+        each._replace(how=how) if asks_merged(each.task, backend) else each
         for each in load_tasks(tasks, tokenizer, config, base.data_seed)
     ]
     runs = _runs(comparison, base, variants, folder, config)

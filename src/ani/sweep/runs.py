@@ -52,20 +52,21 @@ def _carry_out(run: SweepRun, plan: Plan, console: Console) -> None:
         _train(run, plan, console)
         missing = run.missing(plan.tasks)
         adapter = None if run.seed is None else str(run.training / ADAPTER)
-        recipe = run.recipe
+        recipe, vllm = run.recipe, plan.comparison.vllm
         forced = recipe.method if run.method.decoding is not None else None
         # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
         own = ModelSpec(recipe.model, adapter, forced=forced, dtype=recipe.dtype, quantization=recipe.quantization)
         _ask(run, [each for each in missing if not asks_merged(each.task, plan.backend)], own, console)
         merged = [each for each in missing if asks_merged(each.task, plan.backend)]
         if merged and (reason := not_served(run)) is None:
-            _ask(run, merged, ModelSpec(recipe.model, adapter, "vllm"), console)
+            _ask(run, merged, ModelSpec(recipe.model, adapter, "vllm", vllm=vllm), console)
         elif merged:
             console.print(f"{run.name}: by transformers, not vLLM ({reason})", highlight=False, markup=False)
             folder = run.folder / MERGED
             if adapter is not None and not folder.is_dir():
                 merge(adapter, folder, model=recipe.model)
-            _ask(run, merged, ModelSpec(recipe.model if adapter is None else str(folder), forced=forced), console)
+            model = recipe.model if adapter is None else str(folder)
+            _ask(run, merged, ModelSpec(model, forced=forced, vllm=vllm), console)
             shutil.rmtree(folder, ignore_errors=True)
         ModelSpec.clear(run.folder)
 
