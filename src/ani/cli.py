@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from ani.data import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.launch import end_with_launcher, end_with_parent, launch, launched, need_one_process
+from ani.launch import end_with_launcher, end_with_parent, launch, launched, need_launcher, need_one_process
 from ani.terminal import chosen, console, console_for, integers, name_and_value, say_where
 
 app = typer.Typer(
@@ -155,6 +156,7 @@ def probe(
     from ani.results.files import SELECTION, read_object
     from ani.results.tables import Fitted
 
+    need_one_process("probe")
     wanted = None if layers is None else integers("--layers", layers)
     console_for(as_json).print(where(), highlight=False)
     with terminal.resumable("start the same command again"), only_process_in(out):
@@ -213,9 +215,10 @@ def train(
         _rehearse({"": plan}, as_json)
         return
     how = partial(how_to_go_on, plan.output)
+    source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
+    need_launcher(shlex.join(["train", *source]))
     if processes > 1 and not launched():
         check(plan, resume=resume is not None, processes=processes)
-        source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
         try:
             sys.exit(launch(["train", *source], processes=processes, fsdp=fsdp))
         except ChildProcessError as error:  # other ends are told by the processes themselves
@@ -278,11 +281,11 @@ def compare(
     from ani.sweep.plan import variant_recipes
     from ani.sweep.run import carry_out_one
 
-    need_one_process("compare")
     if run is not None:
         end_with_parent()
         carry_out_one(recipe, overrides or (), run, console)
         return
+    need_one_process("compare")
     if dry:
         _rehearse(variant_recipes(recipe, overrides or ()), as_json=False)
         return

@@ -1,4 +1,4 @@
-"""Several processes that train one model: `accelerate launch` starts them, by the user's hand or by `launch`."""
+"""Several processes that train one model: `accelerate launch` or torchrun starts them, or `launch` does."""
 
 import logging
 import os
@@ -20,9 +20,26 @@ def launched() -> bool:
 
 
 def need_one_process(command: str) -> None:
-    """Raises InputError if a launcher started several, which a command can't share its work among."""
+    """Raises InputError if a launcher or srun started several, which a command can't share its work among."""
     if launched():
         raise InputError(f"ani {command} is the work of one process; start it without a launcher")
+    if (tasks := _tasks()) > 1:
+        raise InputError(f"ani {command} is the work of one process, and srun started {tasks}; say srun --ntasks 1")
+
+
+def need_launcher(arguments: str) -> None:
+    """Raises InputError if srun started several processes of `ani` with these arguments that don't know each other."""
+    if not launched() and (tasks := _tasks()) > 1:
+        raise InputError(
+            f"srun started {tasks} processes that don't know each other; have it start one torchrun on each node: srun "
+            "--ntasks-per-node 1 torchrun --nnodes $SLURM_NNODES --nproc-per-node gpu --rdzv-backend c10d "
+            f"--rdzv-endpoint HOST:29500 -m ani.cli {arguments}, where HOST is the first node (docs/cluster.md)"
+        )
+
+
+def _tasks() -> int:
+    """How many tasks srun started; 1 in an sbatch script, which has SLURM_NTASKS too."""
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
 
 
 def end_with_launcher() -> None:
@@ -44,7 +61,7 @@ def fail(code: int, say: Callable[[], None]) -> NoReturn:
     store = None
     if launched():
         try:
-            store, _, _ = _meeting_point()
+            store = shared_store()
             if store.add(_FAILURES, 1) > 1:
                 # Not before the first one has spoken: the launcher ends it as soon as another one ends.
                 store.wait([_EXIT_CODE], timedelta(minutes=1))
@@ -103,7 +120,7 @@ def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> i
     given = [f"--{name}={value}" for name, value in options.items()]
     command = ["--use_fsdp" if fsdp else "--multi_gpu", *given, "-m", "ani.cli", *arguments]
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
-    # Told to end, a process finishes its step and writes a checkpoint.
+    # Told to end, a process finishes its batch and writes a checkpoint.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "300")
     try:
         # Not its `launch_command`, which takes what isn't said here from the user's configuration file.
@@ -120,8 +137,8 @@ def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> i
 
 
 @cache
-def _meeting_point() -> Any:
-    """(store, rank, count)."""
+def shared_store() -> Any:
+    """The launcher's store (torch's `Store`), which all processes read and write."""
     from torch.distributed.rendezvous import rendezvous
 
-    return next(rendezvous("env://", timeout=timedelta(minutes=5)))
+    return next(rendezvous("env://", timeout=timedelta(minutes=5)))[0]

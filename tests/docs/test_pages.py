@@ -118,7 +118,9 @@ def test_commands_are_accepted(page: Path) -> None:
         match words:
             case ["ani", *rest]:
                 assert_accepted(*rest)
-            case ["accelerate", "launch", *rest]:
+            case ["sbatch", script, *_]:
+                assert (ROOT / script).is_file(), script  # tests/docs/test_cluster.py runs it
+            case ["accelerate" | "torchrun", *rest]:
                 assert_accepted(*rest[rest.index("-m") + 2 :])
             case ["python", "-c", code]:
                 compile(code, "-c", "exec")

@@ -1,13 +1,15 @@
 """One of several processes that carry out a list of training jobs together; knows nothing about the tests.
 
-    accelerate launch … distributed_worker.py jobs.json
+    torchrun … distributed_worker.py jobs.json
 
 A job: `recipe` and `overrides`, or `resume`; with `fsdp`; with `stop`, after which step it is interrupted in every
-process; or `cli`, arguments of `ani`. What happened is written beside the jobs, a file a process.
+process; with `tell`, after which step the second process alone gets a SIGTERM, within the next step; or `cli`,
+arguments of `ani`. What happened is written beside the jobs, a file a process.
 """
 
 import json
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -40,6 +42,8 @@ def log(self: AniTrainer, logs: dict[str, float], start_time: float | None = Non
 def count(self: AniTrainer, inputs: dict[str, Any]) -> None:
     counted(self, inputs)
     numbers.append(len(inputs["numbers"]))
+    if self.state.global_step == job.get("tell") and os.environ["RANK"] == "1":
+        signal.raise_signal(signal.SIGTERM)
 
 
 def carry_out() -> dict[str, Any]:
@@ -55,6 +59,8 @@ def carry_out() -> dict[str, Any]:
         model = train(recipe, resume=resume, on_log=lambda line: lines.append(line["step"]))
     except KeyboardInterrupt:
         return {"interrupted": True}
+    except SystemExit as end:
+        return {"ended": end.code}
     except TrainingFailed as error:
         return {"error": str(error)}
     return {

@@ -10,7 +10,7 @@ import pytest
 
 from ani.errors import TrainingFailed
 from ani.results.files import TRAINING_LOG
-from ani.training.checkpoints import ADAPTER, COMPLETE
+from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from ani.training.recipe import load_recipe
 from ani.training.run import RECIPE_FILE, resume_recipe, train
 from ani.training.trainer import AniTrainer
@@ -90,6 +90,28 @@ def test_a_resumed_run_is_the_unbroken_one(
     assert resumed == recipe
     train(resumed, resume=True)
     assert_same_run(run, unbroken(tmp_path / "recipe.yaml", settings))
+
+
+@pytest.mark.parametrize(("step", "log_every"), [(2, 4), (3, 2), (4, 2)])  # 3: saved already; 4: an epoch's last
+def test_a_run_told_to_end_within_a_step_keeps_the_last_whole_one(
+    tiny_recipe: Write, tmp_path: Path, unbroken: Unbroken, monkeypatch: pytest.MonkeyPatch, step: int, log_every: int
+) -> None:
+    batches: list[int] = []
+    count = AniTrainer._count
+
+    def told(trainer: AniTrainer, inputs: dict[str, Any]) -> None:
+        count(trainer, inputs)
+        batches.append(trainer.state.global_step)
+        if trainer.state.global_step == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patched, pytest.raises(SystemExit, match="143"):
+        patched.setattr(AniTrainer, "_count", told)
+        train(load_recipe(tiny_recipe(), [f"training.log_every={log_every}"]))
+    assert batches.count(step) == 1 and last_step(run) == step
+    train(resume_recipe(run), resume=True)
+    assert_same_run(run, unbroken(tmp_path / "recipe.yaml", []))  # which logs every second step
 
 
 def test_a_killed_run_resumes_to_the_same_end(tiny_recipe: Write, tmp_path: Path, unbroken: Unbroken) -> None:

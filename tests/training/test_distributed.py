@@ -1,6 +1,7 @@
-"""Two gloo processes on the CPU train as one process does."""
+"""Two gloo processes on the CPU, each of an agent of its own, as on two nodes, train as one process does."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,13 +15,14 @@ import yaml
 from typer.testing import CliRunner
 
 import ani.cli
+import ani.training.run
 from ani import InputError
 from ani.cli import app
 from ani.injection.attach import base_model, decoder_layers
-from ani.launch import launch
-from ani.training.checkpoints import ADAPTER, COMPLETE
+from ani.launch import launch, need_launcher
+from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from ani.training.recipe import load_recipe
-from ani.training.run import check, prepare, train
+from ani.training.run import check, prepare, resume_recipe, train
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.training.runs import assert_same_run, log_of
@@ -75,7 +77,8 @@ def recipe(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-TWO_A_PROCESS = ["training.gradient_accumulation=4", "training.gradient_checkpointing=true", "ani.layer=0"]
+THREE_A_PROCESS = ["training.gradient_accumulation=6", "training.gradient_checkpointing=true", "ani.layer=0"]
+"""An epoch has 4 batches a process: a step of 3, and one of 1."""
 
 
 @pytest.fixture(scope="module")
@@ -92,28 +95,28 @@ def pair(recipe: Path) -> Pair:
         stopped = str(folder / f"{kind}-stopped")
         jobs += [
             job(kind),
-            job(f"{kind}-4", *TWO_A_PROCESS),
+            job(f"{kind}-6", *THREE_A_PROCESS),
             job(f"{kind}-stopped", stop=7),
             {"name": f"{kind}-resumed", "resume": stopped, "fsdp": kind == "fsdp"},
             job(f"{kind}-failed", "training.learning_rate=1e36"),
+            job(f"{kind}-told", *THREE_A_PROCESS, tell=2),
         ]
-    # A checkpoint doesn't depend on the processes: FSDP's is resumed by DDP, and DDP's by one process (below).
-    jobs += [job("fsdp-changed", stop=4), {"name": "ddp-changed", "resume": str(folder / "fsdp-changed")}]
-    jobs += [job("ddp-continued", stop=4)]
     jobs += [{"name": "cli", "cli": ["train", str(recipe), f"output={folder / 'cli'}"]}]
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    command = [*launcher, str(WORKER), str(folder / "jobs.json")]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    agent += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--local-addr", "127.0.0.1"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(command, **pipes)
+    agents = [subprocess.Popen([*agent, str(WORKER), str(folder / "jobs.json")], **pipes) for _ in range(2)]
     try:
         train(load_recipe(recipe, [f"output={folder / 'one'}"]))
-        train(load_recipe(recipe, [*TWO_A_PROCESS, f"output={folder / 'one-4'}"]))
-        output = process.communicate(timeout=300)[0]
+        train(load_recipe(recipe, [*THREE_A_PROCESS, f"output={folder / 'one-6'}"]))
+        output = "".join(each.communicate(timeout=300)[0] for each in agents)
     finally:
-        process.terminate()
-    assert process.returncode == 0, output
+        for each in agents:
+            each.terminate()
+    assert [each.returncode for each in agents] == [0, 0], output
     results = [json.loads((folder / f"results-{rank}.json").read_text()) for rank in (0, 1)]
     return Pair(folder, {job["name"]: both for job, *both in zip(jobs, *results, strict=True)}, output)
 
@@ -124,7 +127,7 @@ def assert_alike(run: Path, reference: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-@pytest.mark.parametrize("accumulation", ["", "-4"])
+@pytest.mark.parametrize("accumulation", ["", "-6"])
 def test_two_processes_train_as_one(pair: Pair, kind: str, accumulation: str) -> None:
     assert_alike(pair.folder / f"{kind}{accumulation}", pair.folder / f"one{accumulation}")
 
@@ -140,10 +143,10 @@ def test_numbers_were_uneven(pair: Pair) -> None:
 
 
 def test_fsdp_shards_every_layer(pair: Pair) -> None:
-    for result in pair.results["fsdp-4"]:  # injected at layer 0, whose class FSDP meets first
+    for result in pair.results["fsdp-6"]:  # injected at layer 0, whose class FSDP meets first
         assert result["sharded"]
         assert [unit.rpartition(".")[2] for unit in result["units"] if ".layers." in unit] == ["0", "1", "2"]
-    assert not pair.results["ddp-4"][0]["units"]
+    assert not pair.results["ddp-6"][0]["units"]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -155,11 +158,13 @@ def test_a_resumed_run_is_the_unbroken_one(pair: Pair, kind: str) -> None:
     assert {COMPLETE, ADAPTER, "optimizer.pt", "rng_state_0.pth", "rng_state_1.pth"} <= names
 
 
-def test_a_checkpoint_is_resumed_by_other_processes(pair: Pair) -> None:
-    assert_alike(pair.folder / "fsdp-changed", pair.folder / "one")
-    run = pair.folder / "ddp-continued"
-    train(load_recipe(run / "recipe.yaml"), resume=True)
-    assert_alike(run, pair.folder / "one")
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_told_within_a_step_they_keep_the_last_whole_one_and_one_process_resumes(pair: Pair, kind: str) -> None:
+    run = pair.folder / f"{kind}-told"
+    assert pair.results[run.name] == [{"ended": 143}] * 2  # the second alone was told
+    assert last_step(run) == 2
+    train(resume_recipe(run), resume=True)
+    assert_alike(run, pair.folder / "one-6")
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -214,6 +219,25 @@ def test_the_command_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for wrong in (["--processes", "3"], ["--fsdp"], ["--dry-run", "--processes", "2"]):
         assert isinstance(run(*wrong).exception, InputError)
     assert len(calls) == 1
+
+
+def test_tasks_of_srun_that_do_not_know_each_other_are_refused(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: Callable[..., Any] = lambda *args: CliRunner().invoke(app, [*map(str, args)], catch_exceptions=False)  # noqa: E731
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # an sbatch script's own
+    monkeypatch.setattr(ani.training.run, "train", lambda *args, **settings: None)
+    assert run("train", recipe).exit_code == 0
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    line = r"srun --ntasks-per-node 1 torchrun --nnodes $SLURM_NNODES … --rdzv-endpoint HOST:29500 -m ani.cli train"
+    refused(lambda: run("train", recipe, "seed=1"), f"srun started 2 processes … {line} {recipe} seed=1")
+    for command in (["compare", recipe], ["eval", "--out", tmp_path], ["probe", "--out", tmp_path]):
+        refused(
+            lambda command=command: run(*command), f"ani {command[0]} is the work of one process, … srun --ntasks 1"
+        )
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    need_launcher("train")  # torchrun's
 
 
 @pytest.mark.parametrize("fsdp", [False, True])

@@ -3,12 +3,14 @@
 A checkpoint doesn't depend on the processes that wrote it: what FSDP 2 sharded is put together first.
 """
 
+import itertools
 import json
 import math
 import os
 import shutil
 import signal
 import threading
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -30,6 +32,7 @@ from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
 from ani.injection.attach import ani_module, is_attached
 from ani.injection.base import full_tensor
 from ani.injection.methods import MethodName
+from ani.launch import launched, shared_store
 from ani.results.files import TRAINING_LOG
 
 ADAPTER = "adapter"
@@ -48,6 +51,8 @@ class ResumableTrainer(Trainer):
     """
 
     model: torch.nn.Module
+    SINCE_LOG: tuple[str, ...] = ("_tr_loss",)
+    """Attributes that sum up what the next log line tells."""
 
     def __init__(self, *, method: MethodName = "ani", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -64,7 +69,7 @@ class ResumableTrainer(Trainer):
         if resume:
             with self.args.main_process_first(local=False):  # it removes what the others shall not see
                 checkpoint = _last_checkpoint(self.folder)
-        with _StopWhenTold(console) as stop:
+        with _StopWhenTold(self, console) as stop:
             self.add_callback(stop)
             if checkpoint is None or not self._ended(checkpoint):
                 self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -83,6 +88,19 @@ class ResumableTrainer(Trainer):
         self._load_from_checkpoint(str(checkpoint))
         self.write_log()
         return True
+
+    def remember(self) -> None:
+        """Keep what a step changes before its end, beside gradients: sums and random generators."""
+        self._whole = {name: deepcopy(getattr(self, name)) for name in self.SINCE_LOG}
+        self._random = [(torch, torch.get_rng_state())]
+        if self.args.device.type == "cuda":
+            self._random += [(torch.cuda, torch.cuda.get_rng_state())]
+
+    def forget_unfinished(self) -> None:
+        """Be as after the last whole step, but for gradients."""
+        vars(self).update(self._whole)
+        for generator, state in self._random:
+            generator.set_rng_state(state)
 
     def write_log(self) -> None:
         """Write all log lines up to now, those of the run that this one resumes too."""
@@ -187,14 +205,20 @@ class ResumableTrainer(Trainer):
             set_peft_model_state_dict(cast(PeftModel, self.model), load_peft_weights(str(directory), device="cpu"))
 
 
-class _StopWhenTold(TrainerCallback):
-    """While it is entered, Ctrl-C (SIGINT) and SIGTERM end training after the step, with a checkpoint; a second Ctrl-C
-    ends it at once."""
+_runs = itertools.count()
 
-    def __init__(self, console: Console | None) -> None:
-        self.console = console
+
+class _StopWhenTold(TrainerCallback):
+    """While it is entered, Ctrl-C (SIGINT) and SIGTERM end training after the running batch, with a checkpoint of the
+    last whole step; a second Ctrl-C ends it at once."""
+
+    def __init__(self, trainer: ResumableTrainer, console: Console | None) -> None:
+        self.trainer, self.console = trainer, console
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
+        self._saved = 0  # the step
+        self._batches = 0
+        self._key = f"ani/batches of training {next(_runs)}"  # the same in all processes
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # no other is told
@@ -207,21 +231,48 @@ class _StopWhenTold(TrainerCallback):
 
     def _tell(self, number: int, frame: object) -> None:
         # A launcher passes Ctrl-C on to processes that have it already.
-        launched = torch.distributed.is_initialized()
-        if self.signal == number == signal.SIGINT and not launched:
+        if self.signal == number == signal.SIGINT and not launched():
             raise KeyboardInterrupt
         self.signal = number
         if self.console is not None:
-            at_once = "" if launched else "; Ctrl-C again: at once"
-            self.console.print(f"ending after this step, with a checkpoint{at_once}", highlight=False)
+            at_once = "" if launched() else "; Ctrl-C again: at once"
+            what = "ending after this batch, with a checkpoint of the last whole step"
+            self.console.print(what + at_once, highlight=False, soft_wrap=True)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._saved = state.global_step
+
+    on_save = on_train_begin
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The optimizer hasn't stepped, and FSDP has no layer gathered.
+        if self._ends():
+            self.trainer.forget_unfinished()
+            control.should_save, control.should_training_stop = state.global_step > self._saved, True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if torch.distributed.is_initialized():  # all processes must end after the same step
-            told = torch.tensor(self.signal or 0, device=args.device)
-            torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
-            self.signal = int(told) or None
-        if self.signal is not None:
+        self.trainer.remember()
+        if self._ends():
             control.should_save = control.should_training_stop = True
+
+    def _ends(self) -> bool:
+        """Whether training ends after this batch. Of several processes the first that comes here decides it for all:
+        so none waits for another, and FSDP, whose processes share every batch, has none half done."""
+        if not launched():
+            return self.signal is not None
+        store, told = shared_store(), f"{self._key}: told"
+        if self.signal is not None:
+            store.set(told, str(self.signal))
+        elif store.check([told]):
+            self.signal = int(store.get(told))
+        last = f"{self._batches} 0" if self._batches else ""
+        self._batches += 1
+        found = store.compare_set(self._key, last, f"{self._batches} {self.signal or 0}")
+        batches, number = map(int, found.split())
+        if batches != self._batches or number == 0:
+            return False
+        self.signal = number
+        return True
 
     def end(self) -> None:
         """End the process as it was told to, if it was."""

@@ -102,7 +102,7 @@ def train(
     Raises:
         InputError: If the recipe can't be carried out as it is, or another process works on its output.
         TrainingFailed: If the loss is no longer finite or the gate is dead; the last good checkpoint is kept.
-        KeyboardInterrupt, SystemExit: After SIGINT (Ctrl-C) or SIGTERM, with a checkpoint of the step they came in.
+        KeyboardInterrupt, SystemExit: After SIGINT (Ctrl-C) or SIGTERM, with a checkpoint of the last whole step.
         OSError: If the disk is full; checkpoints of earlier steps are kept.
     """
     output = Path(recipe.output)

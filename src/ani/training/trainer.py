@@ -73,6 +73,8 @@ class AniTrainer(ResumableTrainer):
         **kwargs: As for ResumableTrainer.
     """
 
+    SINCE_LOG = (*ResumableTrainer.SINCE_LOG, "_tokens", "_sums")
+
     def __init__(
         self,
         *,
