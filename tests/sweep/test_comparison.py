@@ -161,7 +161,7 @@ def test_every_run_and_the_tables(finished: Path) -> None:
     language = markdown[markdown.index("Perplexity of word tokens") :]
     assert "minus that of reference" in language and language.count("n = 3 × 2 seeds") == 4
     html = (folder / "report.html").read_text(encoding="utf-8")
-    assert "Exact answers compared to reference" in html and "Gates and roles" in html
+    assert "Exact answers compared to reference" in html and ">Gates<" in html
     assert "Perplexity of word tokens" in html
     output = (finished / "printed").read_text()
     assert "1/5 reference" in output and "5/5 late, seed 1" in output and "step    4/4" in output
