@@ -22,6 +22,7 @@ from ani.settings import Section
 from ani.untrusted.text import one_line
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import (
         DynamicCache,
         LogitsProcessor,
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text to go on with, or chat messages to answer."""
+
+Rows = Sequence[list[int]]
+"""Token ids of prompts."""
 
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together (paper, "Hyperparameters")."""
@@ -168,12 +172,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _generate(
-        self,
-        rows: Sequence[list[int]],
-        max_new_tokens: int,
-        stop: list[str],
-        batch_size: int | None,
-        read_as: Sequence[list[int]] | None,
+        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None
     ) -> Iterator[tuple[int, list[int]]]:
         """Position in `rows`, and the new token ids; these may go on behind an end token."""
 
@@ -190,9 +189,7 @@ class Backend(ABC):
         yield from self._score(rows, [token for (token,) in tokens], batch_size)
 
     @abstractmethod
-    def _score(
-        self, rows: Sequence[list[int]], tokens: list[int], batch_size: int | None
-    ) -> Iterator[tuple[int, list[float]]]:
+    def _score(self, rows: Rows, tokens: list[int], batch_size: int | None) -> Iterator[tuple[int, list[float]]]:
         """Position in `rows`, and the log-probability of each of `tokens` being the next one."""
 
     def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
@@ -273,12 +270,7 @@ class TransformersBackend(Backend):
         return self.has_gate and ani_module(self.model).config.reads_literals
 
     def _generate(
-        self,
-        rows: Sequence[list[int]],
-        max_new_tokens: int,
-        stop: list[str],
-        batch_size: int | None,
-        read_as: Sequence[list[int]] | None,
+        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None
     ) -> Iterator[tuple[int, list[int]]]:
         import torch
 
@@ -293,26 +285,14 @@ class TransformersBackend(Backend):
             **({"stop_strings": stop, "tokenizer": self.tokenizer} if stop else {}),
         }
         for first, batch in self._batches(rows, batch_size):
-            longest = max(map(len, batch))
-            pad = self.tokenizer.pad_token_id
-
-            def padded(row: list[int], pad: int, longest: int = longest) -> list[int]:
-                """Of rows with a shared prefix the padding stands behind it."""
-                return [*row[: len(prefix)], *[pad] * (longest - len(row)), *row[len(prefix) :]]
-
             if read_as is not None:
-                others = [padded(row, pad) for row in read_as[first : first + len(batch)]]
-                settings["read_as"] = torch.tensor(others, device=self.model.device)
+                settings["read_as"] = self._padded(read_as[first : first + len(batch)], "left")["input_ids"]
             if cache is not None:
                 settings["past_key_values"] = copy.deepcopy(cache)
                 settings["past_key_values"].batch_repeat_interleave(len(batch))
             with torch.inference_mode():
-                generated = cast(Any, self.model).generate(
-                    input_ids=torch.tensor([padded(row, pad) for row in batch], device=self.model.device),
-                    attention_mask=torch.tensor([padded([1] * len(row), 0) for row in batch], device=self.model.device),
-                    **settings,
-                )
-            yield from enumerate(generated[:, longest:].tolist(), start=first)
+                generated = cast(Any, self.model).generate(**self._padded(batch, "left", len(prefix)), **settings)
+            yield from enumerate(generated[:, max(map(len, batch)) :].tolist(), start=first)
 
     @contextmanager
     def base(self) -> Iterator[None]:
@@ -321,7 +301,7 @@ class TransformersBackend(Backend):
         with super().base(), without_adapter(self.model):
             yield
 
-    def _shared_prefix(self, rows: Sequence[list[int]]) -> tuple[list[int], DynamicCache | None]:
+    def _shared_prefix(self, rows: Rows) -> tuple[list[int], DynamicCache | None]:
         """What all rows begin with, up to the end of a line, and its keys and values; nothing where that is too short,
         or layers have sliding windows, whose keys are gone."""
         import torch
@@ -341,29 +321,31 @@ class TransformersBackend(Backend):
             )
         return prefix, cache
 
-    def _score(
-        self, rows: Sequence[list[int]], tokens: list[int], batch_size: int | None
-    ) -> Iterator[tuple[int, list[float]]]:
+    def _score(self, rows: Rows, tokens: list[int], batch_size: int | None) -> Iterator[tuple[int, list[float]]]:
         import torch
 
-        device = self.model.device
         for first, batch in self._batches(rows, batch_size):
-            longest = max(map(len, batch))
-            padding = [longest - len(row) for row in batch]
-            ids = [[*row, *[self.tokenizer.pad_token_id] * pad] for row, pad in zip(batch, padding, strict=True)]
-            mask = [[1] * len(row) + [0] * pad for row, pad in zip(batch, padding, strict=True)]
-            columns, where = torch.tensor([len(row) - 1 for row in batch], device=device).unique(return_inverse=True)
+            inputs = self._padded(batch, "right")
+            columns, where = (inputs["attention_mask"].sum(dim=1) - 1).unique(return_inverse=True)
             with torch.inference_mode(), _logits_in_float32(self.model):
-                logits = cast(Any, self.model)(
-                    input_ids=torch.tensor(ids, device=device),
-                    attention_mask=torch.tensor(mask, device=device),
-                    logits_to_keep=columns,
-                    use_cache=False,
-                ).logits
-            last = logits[torch.arange(len(batch), device=device), where].float().log_softmax(dim=-1)
+                logits = cast(Any, self.model)(**inputs, logits_to_keep=columns, use_cache=False).logits
+            last = logits[torch.arange(len(batch), device=where.device), where].float().log_softmax(dim=-1)
             yield from enumerate(last[:, tokens].tolist(), start=first)
 
-    def _batches(self, rows: Sequence[list[int]], batch_size: int | None) -> Iterator[tuple[int, Sequence[list[int]]]]:
+    def _padded(self, rows: Rows, side: str, prefix: int = 0) -> dict[str, Tensor]:
+        """`input_ids` and `attention_mask`; the padding follows the first `prefix` tokens, which all rows share."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        def padded(parts: Sequence[Tensor], value: int) -> Tensor:
+            behind = pad_sequence([part[prefix:] for part in parts], True, value, side)
+            return torch.cat([torch.stack([part[:prefix] for part in parts]), behind], dim=1).to(self.model.device)
+
+        ids = [torch.tensor(row) for row in rows]
+        mask = padded([torch.ones_like(row) for row in ids], 0)
+        return {"input_ids": padded(ids, cast(int, self.tokenizer.pad_token_id)), "attention_mask": mask}
+
+    def _batches(self, rows: Rows, batch_size: int | None) -> Iterator[tuple[int, Rows]]:
         """The place of each batch's first row, and its rows."""
         size = self.batch_size or batch_size or len(rows)
         for first in range(0, len(rows), size):
@@ -441,12 +423,7 @@ class VllmBackend(Backend):
         return self._config
 
     def _generate(
-        self,
-        rows: Sequence[list[int]],
-        max_new_tokens: int,
-        stop: list[str],
-        batch_size: int | None,
-        read_as: Sequence[list[int]] | None,
+        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None
     ) -> Iterator[tuple[int, list[int]]]:
         end = self.tokenizer.eos_token_id
         found = self._asked(
@@ -460,13 +437,11 @@ class VllmBackend(Backend):
         for position, output in found:
             yield position, list(output.token_ids)
 
-    def _score(
-        self, rows: Sequence[list[int]], tokens: list[int], batch_size: int | None
-    ) -> Iterator[tuple[int, list[float]]]:
+    def _score(self, rows: Rows, tokens: list[int], batch_size: int | None) -> Iterator[tuple[int, list[float]]]:
         for position, output in self._asked(rows, max_tokens=1, detokenize=False, logprob_token_ids=tokens):
             yield position, [output.logprobs[0][token].logprob for token in tokens]
 
-    def _asked(self, rows: Sequence[list[int]], **settings: Any) -> Iterator[tuple[int, Any]]:
+    def _asked(self, rows: Rows, **settings: Any) -> Iterator[tuple[int, Any]]:
         # Not by LLM.generate: it returns when all are done, and what a killed run had done would be lost.
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
