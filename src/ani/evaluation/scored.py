@@ -1,4 +1,4 @@
-"""Tasks whose short answers are right or wrong: shares by kind and part, of runs and in pairs; knows no task."""
+"""Tasks whose short answers are right or wrong: shares by kind and part, of runs and in pairs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal

@@ -1,7 +1,4 @@
-"""Turns the result files of a folder into one self-contained HTML page.
-
-Knows nothing about models, training or how the results came to be.
-"""
+"""Turns the result files of a folder into one self-contained HTML page."""
 
 from ani.report.page import build_report
 

@@ -1,6 +1,6 @@
 """The report's three charts, lines, bars and a histogram, as SVG in the page's colours and type.
 
-Knows nothing about files, tables or the page around them; of a user's text only names get into an SVG, as plain text.
+Of a user's text only names get into an SVG, as plain text.
 """
 
 import re

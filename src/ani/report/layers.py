@@ -1,4 +1,4 @@
-"""The page's sections about layers: what probes read, and what injecting there gains; knows nothing about drawing."""
+"""The page's sections about layers: what probes read, and what injecting there gains."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -17,11 +17,11 @@ from ani.results.statistics import Correlation, Estimate, correlation, mean_shar
 from ani.results.tables import Cell, Table, percent
 
 PROBES_NOTE = (
-    "A linear probe tells from the hidden state after a layer (0: the embedding output) whether a number is a quantity "
-    "or a name. Random split: the paper's measure; sentences like those it learnt from. Held out: domains, templates "
-    "and number values that it has not seen. Control task: roles shuffled among number values, so what a probe learns "
-    "by heart; selectivity: the random split's accuracy on the same numbers minus that, in percentage points. Bars "
-    "and brackets: 95% intervals, bootstrapped over templates."
+    "A linear probe tells from the hidden state after a layer (0: the embedding output) whether a number is "
+    "quantitative or nominal. Random split: the paper's measure; sentences like those it learnt from. Held out: "
+    "domains, templates and number values that it has not seen. Control task: roles shuffled among number values, so "
+    "what a probe learns by heart; selectivity: the random split's accuracy on the same numbers minus that, in "
+    "percentage points. Bars and brackets: 95% intervals, bootstrapped over templates."
 )
 EFFECTS_NOTE = (
     "By the layer that numbers are injected at, beside the held-out accuracy of a linear probe of the untrained model "

@@ -1,7 +1,4 @@
-"""Builds the report: one HTML page, whole in itself, from the result files of a folder.
-
-Knows nothing about how results are computed or drawn; it arranges the sections of tasks, layers and training.
-"""
+"""Builds the report: one HTML page, whole in itself, of the sections of tasks, layers and training."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""The page's section that lays published values beside measured ones; knows nothing about whose they are."""
+"""The page's section that lays published values beside measured ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The page's section about training: every quantity of the log; knows nothing about drawing."""
+"""The page's section about training: every quantity of the log."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

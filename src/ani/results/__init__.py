@@ -1,1 +1,1 @@
-"""The ground floor of everything measured: files, statistics, scores, tables; knows nothing about tasks or models."""
+"""Result files, and what is made of records: statistics, scores, tables, sections of the page."""

@@ -1,4 +1,4 @@
-"""The gate's decisions about the numbers of a text, as records, and to be looked at; knows nothing about models."""
+"""The gate's decisions about the numbers of a text: records, and their views in HTML and on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result files: their names, and records as JSON lines, whole or not at all; knows nothing about what was measured."""
+"""Names of result files; reads and writes records as JSON lines, whole or not at all."""
 
 import errno
 import json

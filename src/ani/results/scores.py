@@ -1,4 +1,4 @@
-"""Runs and seeds that were asked the same: shares of right answers, and differences in pairs; knows no task."""
+"""Shares of right answers by run, as means over seeds, and differences of runs in pairs."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence

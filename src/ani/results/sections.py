@@ -1,4 +1,4 @@
-"""What a part of the report's page holds, as data: notes, charts, tables; knows nothing about HTML or drawing."""
+"""What a part of the report's page holds, as data: notes, charts, tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Estimates with their 95% intervals: shares, means, paired differences; knows nothing about tasks or result files."""
+"""Estimates with their 95% intervals: shares, means, paired differences, correlations."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache

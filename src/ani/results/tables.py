@@ -1,4 +1,4 @@
-"""Tables as plain text cells, and from those for the terminal and for Markdown; knows nothing about what they show."""
+"""Tables of plain text cells, written for the terminal and as Markdown."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""GSM8K, MATH and MMLU for lm-evaluation-harness, with the paper's prompts; knows nothing about ANI.
+"""GSM8K, MATH and MMLU for lm-evaluation-harness, with the paper's prompts.
 
 The YAML files hold the prompts (paper, "Evaluation Prompts"), word for word, and the settings; `data` reads the
 questions and `judging` judges. `ani.evaluation.tasks.benchmarks` runs them, and so does lm-evaluation-harness alone:

@@ -1,4 +1,4 @@
-"""The questions of GSM8K, MATH and MMLU, from the hub or local files; knows nothing about prompts or judging.
+"""The questions of GSM8K, MATH and MMLU, from the hub or local files.
 
 Each function is a task's `custom_dataset`: it gives lm-evaluation-harness one split, `test`. The questions come in an
 order that the seed draws, so that the first N of them are a fair sample. `data` is one of

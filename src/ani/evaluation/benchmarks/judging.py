@@ -1,4 +1,4 @@
-"""What a text gives as its answer, and whether that equals the right one; knows nothing about models or data files."""
+"""Finds the answer that a text gives, and tells whether it equals the right one."""
 
 import re
 import threading

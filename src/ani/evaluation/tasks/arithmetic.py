@@ -1,4 +1,4 @@
-"""N-digit arithmetic by real generation (paper Table 2); knows nothing about training."""
+"""Tasks `arithmetic` and `arithmetic-chat`: N-digit problems, answered by generation (paper Table 2)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from ani.settings import Section as Settings
 from ani.settings import validated
 
 PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
-"""Digit lengths of the paper's Table 2; it poses 100 problems of each."""
+"""Digit lengths of the paper's Table 2; it has 100 problems of each."""
 HEADLINES = 4
 """More accuracies than these are left to the table."""
 SHOTS, ROOM = 2, 128

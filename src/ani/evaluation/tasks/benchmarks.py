@@ -1,4 +1,4 @@
-"""GSM8K, MATH and MMLU: prompts as lm-evaluation-harness words them, judged by `ani.evaluation.benchmarks`."""
+"""Tasks `gsm8k`, `math` and `mmlu`: lm-evaluation-harness words the prompts, `ani.evaluation.benchmarks` judges."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Written calculations: exact results, and calculations that are not meant.
-
-Knows nothing about training.
-"""
+"""Task `calculations`: exact results of expressions, and calculations in sentences that are meant, or not."""
 
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal

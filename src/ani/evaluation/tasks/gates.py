@@ -1,4 +1,4 @@
-"""What the gate decides about the numbers of texts: how often it opens and, where roles are known, how often rightly.
+"""Task `gates`: how often the gate lets numbers of texts through and, where their roles are known, how often rightly.
 
 The paper's "Gating Behavior Analysis" counts open gates, its "Gating Accuracy" FiNER-139's nominal tags.
 """

@@ -1,4 +1,4 @@
-"""What a method costs in plain language: the loss on word tokens; knows nothing about training."""
+"""Task `language`: perplexity of word tokens, which shows what a method costs in plain language."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TextLoss(TaskRecord):
 
 
 class LanguageText(NamedTuple):
-    """A text to score: `plain` holds no number, `nominal` only numbers that are names."""
+    """A text to score: `plain` holds no number, `nominal` only nominal numbers."""
 
     kind: TextKind
     text: str
@@ -68,7 +68,7 @@ class Perplexity(NamedTuple):
 
 
 class Language(Task):
-    """Perplexity on texts without numbers and on sentences whose numbers are names: shows damage.
+    """Perplexity on texts without numbers and on sentences whose numbers are nominal: shows damage.
 
     A word token is one that overlaps no number, isn't special, and is neither a text's first token nor the one right
     after a number. Inside a number some methods predict nothing sensible, and at its last token some know that it has

@@ -1,5 +1,4 @@
-"""Does a model use what is injected? Sums and word problems with the right values, others and none; knows nothing about
-training."""
+"""Task `reading`: sums and word problems with the right values injected, with others and with none."""
 
 from collections.abc import Sequence
 from importlib import resources

@@ -1,10 +1,10 @@
-"""Are names kept out of a tool's arguments? By the gate, and in the model's own calls; knows nothing about training.
+"""Task `routing`: counts the nominal numbers that the gate, and the model's own calls, keep out of a tool's arguments.
 
 The paper's appendix, "Synthetic Evaluation on Gating Accuracy and Agentic Tool-Routing", speaks of 50 deceptive
-queries, with names as traps beside the operands of a calculation, without giving them; those in `routing.yaml` are
-ours. Of the denominators below 112 only 56 yields both of its results, 69.6% (39) and 92.9% (52): its cases are
-probably traps. It gives neither its prompt nor how a query without a readable call counts: the prompt is ours, and such
-a query is no success but counted apart.
+queries, with nominal numbers as traps beside the operands of a calculation, without giving them; those in
+`routing.yaml` are ours. Of the denominators below 112 only 56 yields both of its results, 69.6% (39) and 92.9% (52):
+its cases are probably traps. It gives neither its prompt nor how a query without a readable call counts: the prompt is
+ours, and such a query is no success but counted apart.
 """
 
 import ast

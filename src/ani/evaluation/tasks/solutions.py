@@ -1,5 +1,4 @@
-"""What a module does to written solutions: the loss a token, of results and of all other tokens, beside the base
-model's."""
+"""Task `solutions`: the loss a token in written solutions, of results and of all others, beside the base model's."""
 
 from __future__ import annotations
 
