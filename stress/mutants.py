@@ -253,8 +253,8 @@ MUTANTS = [
     Mutant(
         "p-can-be-zero",
         "results/statistics.py",
-        "p = (1 + int((differences <= 1e-12).sum())) / (1 + resamples)",
-        "p = int((differences <= 1e-12).sum()) / resamples",
+        "(1 + int((np.array(others) <= 1e-12).sum())) / (1 + len(others))",
+        "int((np.array(others) <= 1e-12).sum()) / len(others)",
         "tests/results",
     ),
     Mutant(

@@ -126,6 +126,10 @@ def test_gates_are_summarised_a_run_and_seed() -> None:
     other, ours = gate_shares([*of_seed(0, "other"), *of_seed(0), *of_seed(1)])
     assert (other.run, ours.run, ours.texts) == ("other", "ours", 3)
     assert ours.auc == 1.0
+    # One seed tells them apart, the other the wrong way round.
+    alphas = enumerate(((0.2, 0.4), (0.4, 0.2)))
+    mixed = [gated(("nominal", a, False), ("quantitative", b, False), seed=seed) for seed, (a, b) in alphas]
+    assert gate_shares([record for of in mixed for record in of])[0].auc == 0.5
     closed, opened = ours.measures["nominal"], ours.measures["quantitative"]
     assert closed is not None and (closed.value, closed.cases) == (0.75, 4)
     assert opened is not None and (opened.value, opened.cases) == (0.5, 2)
