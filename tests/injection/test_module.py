@@ -185,7 +185,7 @@ def test_parts_of_a_step_add_up_to_the_whole() -> None:
     roles = torch.tensor([1, -1, 1, 0])
     whole = injection_of(alpha, rms)
     parts = [(whole._replace(**{k: v[i:j] for k, v in whole._asdict().items()}), roles[i:j]) for i, j in PARTS]
-    total = sum(module.auxiliary_loss(part, known, (4, 3)) for part, known in parts)
+    total = sum(module.auxiliary_loss(part, known, torch.tensor([4, 3])) for part, known in parts)
     torch.testing.assert_close(total, module.auxiliary_loss(whole, roles))
 
 

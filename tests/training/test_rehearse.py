@@ -30,7 +30,7 @@ from ani.training.rehearse import (
     rehearse_here,
 )
 from ani.training.run import prepare, train
-from ani.training.trainer import learnt_logits
+from ani.training.trainer import learnt_columns, learnt_logits
 from tests.refusals import refused
 
 Write = Callable[..., Path]
@@ -168,7 +168,7 @@ def test_the_peak_is_that_of_a_step_on_a_cpu(tiny_recipe: Write, settings: list[
         cast(Any, model).gradient_checkpointing_enable()
     collate = NumberCollator(tokenizer, number_locator(model))
     batch = collate([full_row(tokenizer, 256)] * 4)
-    batch |= learnt_logits(base_model(model), batch["labels"])
+    batch |= learnt_logits(base_model(model), batch["labels"], learnt_columns(batch["labels"]))
     del batch["attention_mask"]
     for parameter in model.parameters():
         if parameter.requires_grad:

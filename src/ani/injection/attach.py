@@ -13,7 +13,7 @@ The model stays the same object. Classes are exchanged for subclasses of themsel
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -386,22 +386,21 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     if not isinstance(model, AttachedModel) or (active is not None and active.model is model):
         return inner(*args, **kwargs)  # an inner wrapper of the same call, or somebody kept us over a detach
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
-    totals: tuple[int, int] | None = kwargs.pop("number_totals", None)
+    totals: torch.Tensor | None = kwargs.pop("number_totals", None)
     given = {**dict(zip(_parameter_names(cast(Any, type(model)._ani_base)), args, strict=False)), **kwargs}
     input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
     substitutes = _substitutes(model) and _prompt(model) is None  # `generate` begins with the mask that it needs
     rows: Rows | None = None
     if input_ids is not None:
-        rows = history(cache, len(input_ids))
-        start = len(rows[0]) if rows else 0
-        # In place, to cost no more than the new tokens. Should the pass fail, `history` cuts them off again.
-        for row, new in zip(rows, _new_ids(model, input_ids, given.get("attention_mask"), start), strict=True):
-            row.extend(new)
+        if numbers is None or cache is not None or substitutes:  # else the device isn't asked, which trains
+            rows = _rows(model, given)
         if model.training and torch.is_grad_enabled():
             (warn_if_unlabelled if labels is None else warn_if_frozen)(ani_module(model))
         if numbers is None:
-            numbers = _find_numbers(model, rows, start, labels)
+            numbers = _find_numbers(model, cast(Rows, rows), cached_length(cache), labels)
         if substitutes:
+            assert rows is not None
+            start = cached_length(cache)
             substitution.hide_absorbed(rows, numbers, start)
             args, kwargs = (), {**given, **substitution.hiding_masks(rows, input_ids, given)}
     elif numbers is None or substitutes:
@@ -418,8 +417,8 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
         items = kwargs.get("num_items_in_batch")
         outputs = with_auxiliary_loss(outputs, ani_module(model), injection, numbers.roles, labels, items, totals)
     used = getattr(outputs, "past_key_values", None) if cache is None else cache
-    if rows is not None and isinstance(used, Cache):
-        remember(used, rows)
+    if input_ids is not None and isinstance(used, Cache):
+        remember(used, _rows(model, given) if rows is None else rows)
     if rows is not None and substitutes and labels is None:
         outputs = substitution.without_predictions(outputs, rows, input_ids, given.get("logits_to_keep", 0))
     return outputs
@@ -428,6 +427,18 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
 @functools.cache
 def _parameter_names(model_class: type[Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(model_class.forward).parameters)[1:]
+
+
+@torch.compiler.disable
+def _rows(model: AttachedModel, given: Mapping[str, Any]) -> Rows:
+    """Token ids behind this pass's cache and its own, a list a row."""
+    input_ids = given["input_ids"]
+    rows: Rows = history(given.get("past_key_values"), len(input_ids))
+    start = len(rows[0]) if rows else 0
+    # In place, to cost no more than the new tokens. Should the pass fail, `history` cuts them off again.
+    for row, new in zip(rows, _new_ids(model, input_ids, given.get("attention_mask"), start), strict=True):
+        row.extend(new)
+    return rows
 
 
 @torch.compiler.disable

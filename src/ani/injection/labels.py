@@ -42,7 +42,7 @@ def with_auxiliary_loss(
     roles: torch.Tensor,
     labels: torch.Tensor,
     num_items: Any,
-    totals: tuple[int, int] | None,
+    totals: torch.Tensor | None,
 ) -> Any:
     """Add the penalty to the model's own loss, as transformers does with the router losses of MoE models.
 

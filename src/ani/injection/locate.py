@@ -49,6 +49,10 @@ class NumberBatch:
     def to(self, device: torch.device | str, **kwargs: Any) -> Self:
         return type(self)(*(getattr(self, field.name).to(device, **kwargs) for field in fields(self)))
 
+    def pin_memory(self) -> Self:
+        """For copies to a GPU that nobody waits for; torch's DataLoader asks."""
+        return type(self)(*(getattr(self, field.name).pin_memory() for field in fields(self)))
+
     def at(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows and positions on a device: the index of the numbers in a tensor of shape (B, T, …)."""
         return self.rows.to(device), self.positions.to(device)

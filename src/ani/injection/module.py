@@ -136,7 +136,7 @@ class AniModule(nn.Module):
         return Injection(updated.to(hidden_states.dtype), logits, alpha, hidden, embeddings, scaled)
 
     def auxiliary_loss(
-        self, injection: Injection, roles: torch.Tensor, totals: tuple[int, int] | None = None
+        self, injection: Injection, roles: torch.Tensor, totals: torch.Tensor | None = None
     ) -> torch.Tensor:
         """What ANI adds to the language model's loss, a scalar; 0 without numbers::
 
@@ -149,22 +149,24 @@ class AniModule(nn.Module):
         Args:
             injection: What `forward` returned, in training mode.
             roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown.
-            totals: The numbers and the known roles that the means are over, where these are only some of them: of an
-                optimizer step's other batches, on any process. None: those given here.
+            totals: How many numbers and known roles the means are over, int64 (2,), where these are only some of them:
+                of an optimizer step's other batches, on any process. None: those given here.
         """
         alpha = injection.alpha.float()
         if self.gate is None or self.config.gate == "fitted":
             return alpha.new_zeros(())
         known = roles >= 0
-        numbers, with_role = totals or (len(alpha), int(known.sum()))
+        # How many there are is nothing that a GPU should be waited for.
+        if totals is None:
+            totals = torch.stack([torch.ones_like(roles).sum(), known.sum()])
+        numbers, with_role = totals.to(alpha.device).clamp(min=1)
         penalties = alpha * (1 - alpha)
         if self.config.penalty_ramp > 0:
             penalties = penalties * (injection.embedding_rms / self.config.penalty_ramp).clamp(max=1)
-        loss = self.config.penalty * penalties.sum() / max(1, numbers)
+        loss: torch.Tensor = self.config.penalty * penalties.sum() / numbers
         if self.config.role_weight > 0:
-            # Weighed, not picked: how many there are is nothing that a GPU should be waited for.
             surprise = nn.functional.binary_cross_entropy_with_logits(
                 injection.logits.float(), roles.clamp(min=0).float(), known.float(), reduction="sum"
             )
-            loss = loss + self.config.role_weight * surprise / max(1, with_role)
+            loss = loss + self.config.role_weight * surprise / with_role
         return loss

@@ -132,9 +132,9 @@ class ResumableTrainer(Trainer):
         if self.accelerator.is_main_process or any(isinstance(parameter, DTensor) for parameter in parameters):
             save_adapter(self.model, Path(output_dir or self.folder) / ADAPTER, method=self.method)
 
-    def discard_checkpoint(self) -> None:
-        """Let nobody resume from the current step, whose weights turned out to be bad."""
-        (self._checkpoint / COMPLETE).unlink(missing_ok=True)
+    def discard_checkpoint(self, step: int) -> None:
+        """Let nobody resume from a step whose weights turned out to be bad."""
+        (self.folder / f"checkpoint-{step}" / COMPLETE).unlink(missing_ok=True)
 
     @property
     def _checkpoint(self) -> Path:

@@ -32,7 +32,7 @@ from ani.probing.selection import PUBLISHED
 from ani.training.fake_device import Fault, Watch, fake, register
 from ani.training.recipe import Recipe
 from ani.training.run import check, paper_layer, with_adapter
-from ani.training.trainer import adamw, learnt_logits
+from ani.training.trainer import adamw, learnt_columns, learnt_logits
 from ani.untrusted.text import one_line
 
 
@@ -127,7 +127,8 @@ def rehearse_here(recipe: Recipe) -> Rehearsal:
     batch = collate([row] * recipe.training.batch_size)
     del batch["attention_mask"]  # a full row needs none, as transformers sees where it can read it
     learnt = int((batch["labels"][:, 1:] != IGNORED).sum())
-    batch |= learnt_logits(base_model(model), batch["labels"]) | {"num_items_in_batch": torch.tensor(learnt)}
+    batch |= learnt_logits(base_model(model), batch["labels"], learnt_columns(batch["labels"]))
+    batch["num_items_in_batch"] = torch.tensor(learnt)
     ids = batch["input_ids"][:1]
     answers = {"prefill": ids, "decode": ids[:, -1:].clone()}
     stage = _Stage(model)
@@ -279,7 +280,7 @@ def _train(stage: _Stage, recipe: Recipe, batch: dict[str, Any], learnt: int) ->
             optimizer.zero_grad()
     given = {name: _on_device(value) for name, value in batch.items()}
     if "numbers" in given:
-        given["number_totals"] = (len(given["numbers"]), 0)
+        given["number_totals"] = fake(torch.tensor([len(given["numbers"]), 0]))
     cast(Any, model).config.use_cache = False
     if settings.gradient_checkpointing:
         cast(Any, model).gradient_checkpointing_enable()

@@ -296,6 +296,8 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
         remove_unused_columns=False,
         report_to="none",
         disable_tqdm=True,
+        # Batches are pinned then, so that nobody waits for a copy.
+        accelerator_config={"non_blocking": torch.cuda.is_available()},
         use_cpu=not torch.cuda.is_available(),
         # Every process touches every trained parameter, also where its batch holds no number.
         ddp_find_unused_parameters=False,

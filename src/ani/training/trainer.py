@@ -1,4 +1,7 @@
-"""What a step of training learns and tells: losses, learning rates, gate statistics; knows nothing about recipes."""
+"""What a step of training learns and tells: losses, learning rates, gate statistics; knows nothing about recipes.
+
+Between log lines nothing here asks the device for a value, which would wait for all that was asked of it.
+"""
 
 import inspect
 import time
@@ -26,10 +29,13 @@ KEPT = 0.25
 """Share of the positions that are not learnt at which the divergence from the base model is taken in a step."""
 UNMOVED = 0.01
 """RMS of e, in units of the hidden state's, below which W_P has taught the model nothing yet."""
+_SHOWN = 80
+"""Characters of a row that a message shows; no token has fewer than one."""
+_COLUMNS, _TOKENS = "learnt_columns", "tokens"
 
 
 def kl_divergence(base: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """KL(base ‖ model) of N tokens in nats, float32 (N,), from logits of shape (N, vocabulary)."""
+    """KL(base ‖ model) of tokens in nats, float32 (…), from logits of shape (…, vocabulary)."""
     expected, log_probs = base.float().log_softmax(-1), model.float().log_softmax(-1)
     return torch.nn.functional.kl_div(log_probs, expected, reduction="none", log_target=True).sum(-1)
 
@@ -46,17 +52,24 @@ def adamw(model: torch.nn.Module, learning_rate: float, module_learning_rate: fl
     return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
 
 
-def learnt_logits(model: PreTrainedModel, labels: torch.Tensor, others: float = 0.0) -> dict[str, torch.Tensor]:
+def learnt_columns(labels: torch.Tensor) -> int:
+    """In how many columns of `labels`, (B, T), with −100 where nothing is learnt, something is."""
+    return int((labels[:, 1:] != IGNORED).any(dim=0).sum())
+
+
+def learnt_logits(
+    model: PreTrainedModel, labels: torch.Tensor, learnt: int, others: float = 0.0
+) -> dict[str, torch.Tensor]:
     """What has a forward pass compute the logits alone that are learnt from: the head is a fifth of a small model's
-    work. `labels` are (B, T), with −100 where nothing is learnt; of the `others` a share of the columns is drawn. Empty
-    for a model that computes all of them."""
+    work. `learnt` is `learnt_columns(labels)`; of the other columns the share `others` is drawn. Empty for a model that
+    computes all of them."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return {}
     following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    used = (following != IGNORED).any(dim=0)
+    order = (following != IGNORED).any(dim=0).float()
     if others:
-        used |= torch.rand(used.shape, device=used.device) < others
-    columns = used.nonzero().squeeze(1)
+        order += torch.rand(order.shape, device=order.device)
+    columns = order.topk(learnt + round(others * (len(order) - learnt))).indices.sort().values
     return {"logits_to_keep": columns, "shift_labels": following[:, columns]}
 
 
@@ -84,15 +97,22 @@ class AniTrainer(ResumableTrainer):
         on_log: Callable[[dict[str, Any]], None] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        collate = kwargs.pop("data_collator")
+
+        def counted(examples: Any) -> dict[str, Any]:
+            batch: dict[str, Any] = collate(examples)
+            return {**batch, _COLUMNS: learnt_columns(batch["labels"])}
+
+        super().__init__(data_collator=counted, **kwargs)
         self.remove_callback(PrinterCallback)
         self.module_learning_rate = module_learning_rate
         self.decay = decay
         self.keep = keep
         self.on_log = on_log
-        self._number_totals: tuple[int, ...] = (0, 0)
-        self._tokens = 0
-        self._sums: dict[str, tuple[float, int]] = {}
+        self._number_totals: torch.Tensor | None = None
+        self._sums: dict[str, torch.Tensor] = {}
+        self._losses: list[tuple[int, torch.Tensor, int, torch.Tensor]] = []
+        """Since the last log line, of each batch: the steps before it, its loss, rows, and how the first ones begin."""
         self._log_started = time.monotonic()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
@@ -109,11 +129,11 @@ class AniTrainer(ResumableTrainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         batches, num_items = super().get_batch_samples(*args, **kwargs)
-        numbers = [batch["numbers"] for batch in batches if "numbers" in batch]
-        roles = sum(int((each.roles >= 0).sum()) for each in numbers)
-        counts = torch.tensor([[sum(map(len, numbers)), roles]], device=self.args.device)
-        # Of the optimizer step: all accumulated batches of all processes.
-        self._number_totals = tuple(self.accelerator.gather(counts).sum(dim=0).tolist())
+        if found := [batch["numbers"].roles for batch in batches if "numbers" in batch]:
+            roles = torch.cat(found)
+            counts = torch.stack([torch.ones_like(roles).sum(), (roles >= 0).sum()])
+            # Of the optimizer step: all accumulated batches of all processes.
+            self._number_totals = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0)
         return batches, num_items
 
     def compute_loss(
@@ -123,7 +143,9 @@ class AniTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        inputs = {**inputs, **learnt_logits(base_model(self.model), inputs["labels"], KEPT if self.keep else 0.0)}
+        columns, others = inputs[_COLUMNS], KEPT if self.keep else 0.0
+        inputs = {name: value for name, value in inputs.items() if name != _COLUMNS}
+        inputs |= learnt_logits(base_model(self.model), inputs["labels"], columns, others)
         # Where the Trainer divides by the labels of the whole step, the module divides by its numbers.
         if num_items_in_batch is not None and "numbers" in inputs:
             inputs = {**inputs, "number_totals": self._number_totals}
@@ -139,9 +161,10 @@ class AniTrainer(ResumableTrainer):
         else:
             mask = mask[:, inputs["logits_to_keep"]]
         others = (targets == IGNORED) & (mask != 0)
-        divergence = kl_divergence(base[others], outputs.logits[others])
-        self._add(divergence=divergence.detach())
-        loss = loss + self.keep * divergence.sum() / max(1, len(divergence)) / self.current_gradient_accumulation_steps
+        divergence = kl_divergence(base, outputs.logits).where(others, 0.0)
+        self._add(others, divergence=divergence)
+        mean = divergence.sum() / others.sum().clamp(min=1)
+        loss = loss + self.keep * mean / self.current_gradient_accumulation_steps
         return (loss, outputs) if return_outputs else loss
 
     @torch.no_grad()
@@ -169,22 +192,14 @@ class AniTrainer(ResumableTrainer):
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(model, inputs, *args, **kwargs)
-        if not bool(torch.isfinite(self.accelerator.gather(loss)).all()):
-            self.discard_checkpoint()  # the weights that made this loss may have been saved a moment ago
-            tokenizer, ids = cast(PreTrainedTokenizerBase, self.processing_class), inputs["input_ids"]
-            rows = [str(tokenizer.decode(row))[:80] for row in ids[:2].tolist()]
-            message = (
-                f"the loss is {float(loss)} at step {self.state.global_step + 1}, on a batch of {len(ids)} that begins "
-                f"with {rows}; checkpoints of earlier steps are kept. Lower training.learning_rate or "
-                "module_learning_rate"
-            )
-            # The processes stop together, and give the reason of the first that has one.
-            raise TrainingFailed(next(filter(None, gather_object([None if bool(loss.isfinite()) else message]))))
+        ids = inputs["input_ids"]
+        self._losses.append((self.state.global_step, loss, len(ids), ids[:2, :_SHOWN].clone()))
         self._count(inputs)
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
+            self._stop_if_not_finite()
             logs |= self._statistics()
         super().log(logs, start_time)
         self.write_log()
@@ -196,7 +211,7 @@ class AniTrainer(ResumableTrainer):
     # --- statistics of the numbers since the last log line ---
 
     def _count(self, inputs: dict[str, Any]) -> None:
-        self._tokens += int(inputs["attention_mask"].sum())
+        self._add(**{_TOKENS: inputs["attention_mask"]})
         decision = last_decision(self.model)
         if decision is None:
             return
@@ -206,25 +221,44 @@ class AniTrainer(ResumableTrainer):
             logits, alpha = injection.logits, injection.logits.sigmoid()
             self._add(gate_open=logits > 0, gate_undecided=alpha * (1 - alpha), gate_saturated=logits.abs() > SATURATED)
             for name, role in (("quantitative", QUANTITATIVE), ("nominal", NOMINAL)):
-                of_role = logits[numbers.roles == role]
-                self._add(**{f"gate_open_{name}": of_role > 0, f"gate_logit_{name}": of_role.abs()})
+                of_role = numbers.roles.to(logits.device) == role
+                self._add(of_role, **{f"gate_open_{name}": logits > 0, f"gate_logit_{name}": logits.abs()})
 
-    def _add(self, **values: torch.Tensor) -> None:
+    def _add(self, counted: torch.Tensor | None = None, **values: torch.Tensor) -> None:
+        """Add to the sums; where `counted`, if that is given."""
         for key, value in values.items():
-            total, count = self._sums.get(key, (0.0, 0))
-            self._sums[key] = total + float(value.sum()), count + len(value)
+            each = torch.ones_like(value, dtype=torch.bool) if counted is None else counted
+            sums = torch.stack([part.sum(dtype=torch.float64) for part in (value.detach().where(each, 0), each)])
+            self._sums[key] = self._sums[key] + sums if key in self._sums else sums
 
     def _statistics(self) -> dict[str, float]:
         """Means over the numbers of all processes, and their tokens a second."""
-        parts = gather_object([(self._tokens, self._sums)])
-        now = time.monotonic()
-        logs = {"tokens_per_second": sum(tokens for tokens, _ in parts) / (now - self._log_started)}
-        for key in dict.fromkeys(key for _, sums in parts for key in sums):
-            totals, counts = zip(*(sums[key] for _, sums in parts if key in sums), strict=True)
-            if any(counts):
-                logs[key] = sum(totals) / sum(counts)
-        self._tokens, self._sums, self._log_started = 0, {}, now
+        own = dict(zip(self._sums, torch.stack([*self._sums.values()]).tolist(), strict=True))
+        parts, now = gather_object([own]), time.monotonic()
+        totals = {key: sum(sums[key][0] for sums in parts if key in sums) for part in parts for key in part}
+        counts = {key: sum(sums[key][1] for sums in parts if key in sums) for key in totals}
+        logs = {"tokens_per_second": totals.pop(_TOKENS) / (now - self._log_started)}
+        logs |= {key: total / counts[key] for key, total in totals.items() if counts[key]}
+        self._sums, self._log_started = {}, now
         return logs
+
+    def _stop_if_not_finite(self) -> None:
+        """Raise TrainingFailed, in all processes, for the first loss since the last log line that isn't finite."""
+        bad = None
+        finite = torch.stack([loss for _, loss, _, _ in self._losses]).isfinite().tolist()
+        if not all(finite):
+            step, loss, count, ids = self._losses[finite.index(False)]
+            tokenizer = cast(PreTrainedTokenizerBase, self.processing_class)
+            rows = [str(tokenizer.decode(row))[:_SHOWN] for row in ids.tolist()]
+            bad = (step, f"the loss is {float(loss)} at step {step + 1}, on a batch of {count} that begins with {rows}")
+        self._losses = []
+        if found := [each for each in gather_object([bad]) if each is not None]:
+            step, message = min(found)
+            self.discard_checkpoint(step)  # its weights made this loss
+            raise TrainingFailed(
+                f"{message}; checkpoints of earlier steps are kept. Lower training.learning_rate or "
+                "module_learning_rate"
+            )
 
     def _stop_if_dead(self, logs: dict[str, float]) -> None:
         # Over all numbers: data of the user's own seldom tells their roles.
