@@ -57,7 +57,7 @@ from ani.injection.attach import number_locator
 from ani.injection.locate import NumberLocator
 from ani.models import load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
-from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
+from ani.numbers.rewritten import digit_counted_pieces, remove_digit_counts
 from ani.report import build_report
 from ani.report.training import TrainingStep
 from ani.results.files import Run, read_object, read_records

@@ -88,7 +88,7 @@ def inspect(
     from ani.evaluation.backend import TransformersBackend
     from ani.evaluation.spec import adapted_model, model_and_adapter
     from ani.injection.attach import injects_pending, number_locator
-    from ani.injection.conversation import conversation_text, inspect_pending, pending_table
+    from ani.injection.inspection import conversation_text, inspect_pending, pending_table
     from ani.results.decisions import DecidedText, decisions_table, marked_text
 
     backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))

@@ -124,10 +124,7 @@ def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
     if importlib.util.find_spec("bitsandbytes") is None:
         raise InputError(f"quantization: nf4 needs bitsandbytes; {how_to_install('train')}")
     return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
 
 

@@ -20,8 +20,14 @@ from ani.chat import around_message, rendered
 from ani.errors import InputError
 from ani.evaluation.backend import TransformersBackend
 from ani.injection.attach import ani_module, injects_pending
-from ani.injection.conversation import inspect_pending, pending_html
-from ani.injection.inspection import forced_gates, forced_numbers, inspect, without_adapter
+from ani.injection.inspection import (
+    forced_gates,
+    forced_numbers,
+    inspect,
+    inspect_pending,
+    pending_html,
+    without_adapter,
+)
 from ani.results.decisions import NumberDecision, gate_view
 from ani.serving.checkpoint import merged_method
 

@@ -27,7 +27,7 @@ from ani.errors import how_to_install
 from ani.evaluation.run import evaluated_tasks
 from ani.evaluation.tasks import TASKS
 from ani.injection.attach import ani_module
-from ani.injection.conversation import inspect_pending
+from ani.injection.inspection import inspect_pending
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings, read_settings

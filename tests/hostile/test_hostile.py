@@ -30,7 +30,7 @@ from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FI
 from ani.injection.attach import is_attached
 from ani.models import check_weights, load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
-from ani.numbers.numerologic import remove_digit_counts
+from ani.numbers.rewritten import remove_digit_counts
 from ani.report import build_report
 from ani.results.files import Record, read_records
 from ani.settings import load_settings

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import ani
-from ani.injection.conversation import conversation_text, inspect_pending
+from ani.injection.inspection import conversation_text, inspect_pending
 from ani.models import load_model, load_tokenizer
 from tests import test_cli
 from tests.refusals import refused

@@ -228,7 +228,7 @@ def test_a_token_with_other_text_is_left_as_it_is() -> None:
         assert "(" in locator.scanner.text(ids[inner.first_token : inner.last_token + 1])
         numbers = locator.batch([ids])
         assert numbers.positions.tolist() == [outer.last_token]
-        assert numbers.absorbed.tolist() == [outer.last_token - outer.first_token]
+        assert numbers.masked.tolist() == [outer.last_token - outer.first_token]
 
 
 def test_what_would_be_wrong_is_refused() -> None:

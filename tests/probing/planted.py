@@ -24,9 +24,8 @@ Layer = Callable[[list[ProbedNumber], np.random.Generator], Floats]
 
 def sentence(text: str, *roles: Role, domain: str = "rooms", template: str = "") -> DiagnosticSentence:
     """A labelled sentence, the roles of its numbers in order."""
-    spans = tuple((number.start, number.end) for number in find_numbers(text))
-    assert len(spans) == len(roles)
-    return DiagnosticSentence(text, roles, spans, domain, template or text)
+    assert len(find_numbers(text)) == len(roles)
+    return DiagnosticSentence(text, roles, domain, template or text)
 
 
 def numbers(count: int = 960, *, domains: int = DOMAINS, values: int = VALUES) -> list[ProbedNumber]:

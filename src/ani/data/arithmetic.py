@@ -77,12 +77,7 @@ class ArithmeticProblem(NamedTuple):
 
 
 def arithmetic_problems(
-    count: int,
-    *,
-    digits: Sequence[int],
-    operations: Sequence[Operation] = ("addition",),
-    split: Split,
-    seed: int = 0,
+    count: int, *, digits: Sequence[int], operations: Sequence[Operation] = ("addition",), split: Split, seed: int = 0
 ) -> list[ArithmeticProblem]:
     """Draws distinct problems, spread evenly over lengths and operations, in random order.
 

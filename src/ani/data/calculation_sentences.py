@@ -354,9 +354,6 @@ _READINGS = {
     "percent": _Reading(_two("/", _numbers(1, 49), _divisor), _of_operands(_percent)),
     "feet": _Reading(_two("+", _numbers(2, 99)), _natural(lambda value, _: f"{value // 12} ft {value % 12} in", 12)),
     "swapped": _Reading(_two("+*", _medium), lambda e, *_: " ".join(reversed(e.parts))),
-    "regrouped": _Reading(
-        _two("+", _medium),
-        _of_operands(lambda left, right: f"{left - 1} + {right + 1}"),
-    ),
+    "regrouped": _Reading(_two("+", _medium), _of_operands(lambda left, right: f"{left - 1} + {right + 1}")),
     "factored": _Reading(_two("+", lambda rng, _: 6 * rng.randint(1, 200)), _of_operands(_factored)),
 }

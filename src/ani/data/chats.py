@@ -196,9 +196,7 @@ def _signed(value: Fraction | int) -> str:
     return "-" * (value < 0) + plain(abs(Fraction(value)))
 
 
-def _of_two(
-    rng: random.Random, operation: Operation, left: Fraction | int, right: Fraction | int, currency: str = ""
-) -> _Calculation:
+def _of_two(operation: Operation, left: Fraction | int, right: Fraction | int, currency: str = "") -> _Calculation:
     found = combined(SYMBOLS[operation], leaf(_signed(left)), leaf(_signed(right)))
     return _Calculation(operation, found.parts, found.value, found.key, currency)
 
@@ -216,7 +214,7 @@ def _plain(rng: random.Random, most: int = _MOST_DIGITS) -> _Calculation:
         right = right or 3
         if most < _MOST_DIGITS or rng.random() < 0.8:  # exact; the dividend is no longer than 12 digits
             left = right * _number(rng, rng.randint(1, min(most, 12 - len(str(abs(right))))))
-    return _of_two(rng, operation, left, right)
+    return _of_two(operation, left, right)
 
 
 def _decimal(rng: random.Random) -> _Calculation:
@@ -225,7 +223,7 @@ def _decimal(rng: random.Random) -> _Calculation:
     if operation == "division":
         right = right or Fraction(5, 2)
         left = right * _number(rng, rng.randint(1, 4))
-    return _of_two(rng, operation, left, right)
+    return _of_two(operation, left, right)
 
 
 def _money(rng: random.Random) -> _Calculation:
@@ -237,7 +235,7 @@ def _money(rng: random.Random) -> _Calculation:
         right = Fraction(rng.randint(2, 40))
         if operation == "division":
             left = right * left
-    return _of_two(rng, operation, left, right, rng.choice("$$$€£"))
+    return _of_two(operation, left, right, rng.choice("$$$€£"))
 
 
 def _several(rng: random.Random) -> _Calculation:
@@ -415,7 +413,7 @@ def _asked(calculation: _Calculation, split: Split, rng: random.Random) -> Asked
     if not named.keys() <= {*writer.slots, "places"} or ("." in result and _WHOLE.search(shown)):
         return None
     for slot in named:
-        written = writer.write(slot) if slot != "places" else _number_of_places(places or 0, rng)
+        written = writer.write(slot) if slot != "places" else rng.choice((str(places), _PLACE_WORDS[places or 0]))
         if shown.startswith(f"{{{slot}}}") and rng.random() < 0.7:
             written = written[0].upper() + written[1:]
         shown = shown.replace(f"{{{slot}}}", written)
@@ -423,10 +421,6 @@ def _asked(calculation: _Calculation, split: Split, rng: random.Random) -> Asked
     if raw and not shown.endswith(("\n", " ")):
         answer = f" {answer}"
     return AskedChat(shown if raw else _message(shown), answer, result, calculation.operation, template)
-
-
-def _number_of_places(places: int, rng: random.Random) -> str:
-    return rng.choice((str(places), _PLACE_WORDS[places]))
 
 
 def _in_lower_case(ask: str) -> str:

@@ -56,11 +56,7 @@ def tokenize(
 
 
 def _own_numbers(
-    example: Example,
-    prompt: str,
-    prompt_ids: list[int],
-    tokenizer: PreTrainedTokenizerBase,
-    locator: NumberLocator,
+    example: Example, prompt: str, prompt_ids: list[int], tokenizer: PreTrainedTokenizerBase, locator: NumberLocator
 ) -> Iterator[tuple[int, Number]]:
     """Each of the prompt's own numbers, past those of a chat template, with its place among them.
 

@@ -16,20 +16,9 @@ from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple, get_args
 
-from ani.data.diagnostic import (
-    SLOT,
-    DiagnosticSentence,
-    Role,
-    Slot,
-    count_values,
-    draw,
-    read_slot,
-    read_split,
-    rounds,
-)
+from ani.data.diagnostic import SLOT, DiagnosticSentence, Role, Slot, count_values, draw, read_slot, read_split, rounds
 from ani.data.split import Split, add_new, check_split
 from ani.errors import InputError
-from ani.numbers import find_numbers
 
 PAIRS_PER_FRAME = 150
 """No frame gives more pairs than this, so that none dominates a large set."""
@@ -74,18 +63,16 @@ def contrastive_sentences(count: int, *, split: Split | None = None, seed: int =
     pairs: dict[tuple[str, str], str] = {}
     for domain, frame, slot, values in islice(rounds(capacities, rng), (count + 1) // 2):
         add_new(pairs, partial(_drawn, domain, frame, slot, values, rng))
-    sentences = [_sentence(*pair, domain, role) for pair, domain in pairs.items() for role in _WORDINGS]
-    return sentences[:count]
+    sentences = (
+        DiagnosticSentence(SLOT.sub(number, _CHOICE.sub(wording, frame)), (role,), domain, frame)
+        for (frame, number), domain in pairs.items()
+        for role, wording in _WORDINGS.items()
+    )
+    return list(islice(sentences, count))
 
 
 def _drawn(domain: str, frame: str, slot: Slot, values: Split, rng: random.Random) -> tuple[tuple[str, str], str]:
     return (frame, draw(slot, values, rng)), domain
-
-
-def _sentence(frame: str, number: str, domain: str, role: Role) -> DiagnosticSentence:
-    text = SLOT.sub(number, _CHOICE.sub(_WORDINGS[role], frame))
-    spans = tuple((found.start, found.end) for found in find_numbers(text))
-    return DiagnosticSentence(text, (role,), spans, domain, frame)
 
 
 @cache

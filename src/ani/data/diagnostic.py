@@ -56,12 +56,15 @@ class DiagnosticSentence(NamedTuple):
     text: str
     roles: tuple[Role, ...]
     """One for each number of `ani.numbers.find_numbers(text)`, in order."""
-    spans: tuple[tuple[int, int], ...]
-    """The characters `[start, end)` of each number; a sign belongs to its number."""
     domain: str
     """What the sentence is about, such as "rooms" or "finance"."""
     template: str
     """The template that it was made from, with its slots."""
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The characters `[start, end)` of each number; a sign belongs to its number."""
+        return tuple((number.start, number.end) for number in find_numbers(self.text))
 
 
 def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[DiagnosticSentence]:
@@ -90,9 +93,8 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
 
     def sentence(domain: str, template: str) -> tuple[str, DiagnosticSentence]:
         text = SLOT.sub(number, template)
-        spans = tuple((found.start, found.end) for found in find_numbers(text))
         roles = tuple(_ROLES[slot[1]] for slot in SLOT.finditer(template))
-        return text, DiagnosticSentence(text, roles, spans, domain, template)
+        return text, DiagnosticSentence(text, roles, domain, template)
 
     sentences: dict[str, DiagnosticSentence] = {}
     for domain, template in islice(rounds(_capacities(split), rng), count):

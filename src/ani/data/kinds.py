@@ -26,6 +26,8 @@ from ani.settings import Section
 class _Kind(Section, ABC):
     """A kind of source: its settings, and the training examples that they give."""
 
+    kind: str
+
     @abstractmethod
     def examples(self, seed: int) -> list[Example]:
         """Its examples, all from training splits. An empty completion: the model itself answers before training."""
@@ -36,12 +38,20 @@ class _Kind(Section, ABC):
         return False
 
 
-class ArithmeticData(_Kind):
+class _GeneratedData(_Kind):
+    count: int = Field(ge=1)
+    """Examples in all."""
+
+
+class _StoredData(_Kind):
+    limit: int | None = Field(default=None, ge=1)
+    """The first so many examples; null: all."""
+
+
+class ArithmeticData(_GeneratedData):
     """N-digit arithmetic from our generator; lengths and operations in equal parts."""
 
     kind: Literal["arithmetic"]
-    count: int = Field(ge=1)
-    """Examples in all."""
     digits: list[Annotated[int, Field(ge=1, le=MOST_DIGITS)]] = Field(default=[2, 4, 6, 8, 10, 12])
     """Lengths of the operands."""
     operations: list[Operation] = Field(default=["addition"])
@@ -52,12 +62,10 @@ class ArithmeticData(_Kind):
         return list(map(problem_example, arithmetic_problems(**settings, split="train", seed=seed)))
 
 
-class CalculationData(_Kind):
+class CalculationData(_GeneratedData):
     """Written calculations of several operands from our generator; operands, lengths and operations in equal parts."""
 
     kind: Literal["calculations"]
-    count: int = Field(ge=1)
-    """Examples in all."""
     digits: list[Annotated[int, Field(ge=1, le=MOST_CALCULATED_DIGITS)]] = Field(default=[2, 3, 4, 5])
     """Lengths of the longest operand."""
     operands: list[Annotated[int, Field(ge=2, le=MOST_OPERANDS)]] = Field(default=[2, 3, 4])
@@ -74,61 +82,48 @@ class CalculationData(_Kind):
         return list(map(problem_example, calculation_problems(**settings, split="train", seed=seed)))
 
 
-class CalculationSentenceData(_Kind):
+class CalculationSentenceData(_GeneratedData):
     """Texts up to a written calculation's equals sign, from our generator: half of them mean its result, half mean
     something else (a binary sum, a misquoted one, a rounded one), with their roles."""
 
     kind: Literal["calculation-sentences"]
-    count: int = Field(ge=1)
-    """Sentences."""
 
     def examples(self, seed: int) -> list[Example]:
         found = calculation_sentences(self.count, split="train", seed=seed)
         return [Example(each.prompt, each.completion, each.roles) for each in found]
 
 
-class AskedChatData(_Kind):
+class AskedChatData(_GeneratedData):
     """Chats and raw texts that ask for a calculation in many wordings, with answers, from our generator."""
 
     kind: Literal["asked-chats"]
-    count: int = Field(ge=1)
-    """Examples."""
 
     def examples(self, seed: int) -> list[Example]:
-        return [
-            Example(each.prompt, each.completion, None) for each in asked_chats(self.count, split="train", seed=seed)
-        ]
+        return [Example(each.prompt, each.completion) for each in asked_chats(self.count, split="train", seed=seed)]
 
 
-class UnaskedChatData(_Kind):
+class UnaskedChatData(_GeneratedData):
     """Chats that hold a calculation which nobody asks for, from our generator; the model itself answers them before
     training."""
 
     kind: Literal["unasked-chats"]
-    count: int = Field(ge=1)
-    """Examples."""
 
     def examples(self, seed: int) -> list[Example]:
-        found = unasked_chats(self.count, split="train", seed=seed, pending=True)
-        return [Example(each.prompt, "", None) for each in found]
+        return [Example(each.prompt, "") for each in unasked_chats(self.count, split="train", seed=seed, pending=True)]
 
 
-class DiagnosticData(_Kind):
+class DiagnosticData(_GeneratedData):
     """Sentences with names and quantities from our generator, with their roles."""
 
     kind: Literal["diagnostic"]
-    count: int = Field(ge=1)
-    """Sentences."""
 
     def examples(self, seed: int) -> list[Example]:
         return diagnostic_examples(self.count, seed=seed)
 
 
-class _PublishedData(_Kind):
+class _PublishedData(_StoredData):
     path: str
     """On the hub, or a JSON-lines file of it."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many problems; null: all."""
 
     @property
     def on_hub(self) -> bool:
@@ -155,20 +150,18 @@ class MathData(_PublishedData):
         return load_math(self.path, self.limit)
 
 
-class JsonlData(_Kind):
+class JsonlData(_StoredData):
     """The user's own examples (`ani.data.sources`)."""
 
     kind: Literal["jsonl"]
     path: str
     """A JSON-lines file."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many examples; null: all."""
 
     def examples(self, seed: int) -> list[Example]:
         return read_jsonl(self.path)[: self.limit]
 
 
-class HubData(_Kind):
+class HubData(_StoredData):
     """A dataset on the hub with prompt and completion, or messages."""
 
     kind: Literal["hub"]
@@ -176,8 +169,6 @@ class HubData(_Kind):
     """On the hub."""
     split: str = "train"
     """Its part."""
-    limit: int | None = Field(default=None, ge=1)
-    """The first so many examples; null: all."""
 
     def examples(self, seed: int) -> list[Example]:
         return load_hub(self.name, self.split, self.limit)[: self.limit]

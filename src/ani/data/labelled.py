@@ -39,7 +39,7 @@ def read_labelled(path: str | Path) -> list[DiagnosticSentence]:
 def write_labelled(path: str | Path, sentences: Iterable[DiagnosticSentence]) -> None:
     """Write sentences so that `read_labelled` gives them back as they are."""
     with replacing_file(Path(path)) as file:
-        for text, roles, _, domain, template in sentences:
+        for text, roles, domain, template in sentences:
             record = {"text": text, "roles": roles[0] if len(set(roles)) == 1 else roles, "domain": domain}
             if template != text:
                 record["template"] = template
@@ -54,7 +54,6 @@ def _sentence(record: Any, where: str, domain: str) -> DiagnosticSentence:
             raise InputError(f"{where}: no {key!r}; a labelled sentence has 'text' and 'roles'")
     record = {"domain": domain, "template": record["text"], **record}
     text, domain, template = (text_of(record, key, where) for key in ("text", "domain", "template"))
-    spans = tuple((number.start, number.end) for number in find_numbers(text))
-    if not spans:
+    if not find_numbers(text):
         raise InputError(f"{where}: the text holds no number, so there is nothing to label; remove the line")
-    return DiagnosticSentence(text, checked_roles(record["roles"], text, where), spans, domain, template)
+    return DiagnosticSentence(text, checked_roles(record["roles"], text, where), domain, template)

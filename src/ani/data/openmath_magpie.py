@@ -157,9 +157,8 @@ def _fill(
             side.dropped["no number"] += 1
         else:
             seen.add(question)
-            spans = tuple((number.start, number.end) for number in numbers)
-            roles = (side.role,) * len(spans)
-            sentence = DiagnosticSentence(text, roles, spans, side.name, entry.template or text)
+            roles = (side.role,) * len(numbers)
+            sentence = DiagnosticSentence(text, roles, side.name, entry.template or text)
             messages = [{"role": "user", "content": entry.question}, {"role": "assistant", "content": entry.answer}]
             example = {"messages": messages, "roles": side.role} if entry.answer is not None else None
             side.kept.append((sentence, example))

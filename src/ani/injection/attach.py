@@ -401,7 +401,7 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
         if substitutes:
             assert rows is not None
             start = cached_length(cache)
-            substitution.hide_absorbed(rows, numbers, start)
+            substitution.mask_sub_tokens(rows, numbers, start)
             args, kwargs = (), {**given, **substitution.hiding_masks(rows, input_ids, given)}
     elif numbers is None or substitutes:
         raise _no_ids()
@@ -527,7 +527,7 @@ def _prompting(
         rows = [old + (new if only_new else new[cached:]) for old, new in pairs]
     numbers = None if locator.causal else locator.batch(substitution.readable(rows))
     if substitutes and numbers is not None:
-        substitution.hide_absorbed(rows, numbers.between(cached, len(rows[0])), cached)
+        substitution.mask_sub_tokens(rows, numbers.between(cached, len(rows[0])), cached)
         given |= substitution.hiding_masks(rows, input_ids, {**given, "attention_mask": mask})
         given.pop("position_ids")
     token = _generation_prompt.set(_GenerationPrompt(model, numbers, rows))

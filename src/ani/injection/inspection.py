@@ -1,19 +1,28 @@
-"""What the gate decides about the numbers of a text, or is made to."""
+"""What the gate decides about the numbers of a text and the pending values of a conversation, or is made to."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from html import escape
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ani.chat import rendered
+from ani.errors import InputError
 from ani.injection.attach import ani_module, base_model, is_attached, last_decision, number_locator
 from ani.injection.locate import PADDING
 from ani.models import evaluating
+from ani.numbers.grammar import BOUNDARY
 from ani.results.decisions import NumberDecision, gate_view
+from ani.untrusted.text import parse_json
+from ani.values.pending import Pending
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class Decisions(list[NumberDecision]):
@@ -46,21 +55,13 @@ def inspect(
     before, after = around or ("", "")
     prompt = before + text + after
     gated = ani_module(model).gate is not None
-    base = base_model(model)
     locator = number_locator(model)
     encoded = tokenizer(prompt, add_special_tokens=around is None, return_offsets_mapping=True)
     token_ids = locator.whole_text(encoded["input_ids"])
     numbers = locator.scanner.scan(token_ids) if locator.reads_literals else []
     if not numbers:
         return Decisions(text, gated)
-    with evaluating(base):
-        base(input_ids=torch.tensor([token_ids], device=base.device), logits_to_keep=1)
-    decision = last_decision(model)
-    decided: dict[int, tuple[float, float]] = {}
-    if decision is not None:  # None: no number got anything
-        learnt, applied = decision.injection.logits.float().sigmoid(), decision.injection.alpha
-        positions = decision.numbers.positions.tolist()
-        decided = dict(zip(positions, zip(learnt.tolist(), applied.tolist(), strict=True), strict=True))
+    decided = _decided(model, token_ids)
     carrier = {number.last_token: token for number, token in locator.find(token_ids)}
     # Numbers' offsets count the characters of the decoded ids, which may begin with special tokens that the prompt
     # lacks, and which are another text if the tokenizer normalizes it, as Qwen's composes accents.
@@ -78,7 +79,7 @@ def inspect(
     found = Decisions(text, gated)
     for number in numbers:
         written, start, end = place(number.text, number.start, number.first_token, number.last_token)
-        alpha, applied_alpha = decided.get(carrier.get(number.last_token, -1), (math.nan, 0.0))
+        alpha, injected = decided.get(carrier.get(number.last_token, -1), (None, False))
         if len(before) <= start and end <= len(before) + len(text):
             found.append(
                 NumberDecision(
@@ -88,11 +89,121 @@ def inspect(
                     end=end - len(before),
                     first_token=number.first_token,
                     last_token=number.last_token,
-                    alpha=None if math.isnan(alpha) else alpha,
-                    injected=applied_alpha > 0,
+                    alpha=alpha,
+                    injected=injected,
                 )
             )
     return found
+
+
+def _decided(model: nn.Module, token_ids: list[int]) -> dict[int, tuple[float, bool]]:
+    """α = σ(z) and the decision at each token of a prompt that carries something, from one forward pass."""
+    base = base_model(model)
+    with evaluating(base):
+        base(input_ids=torch.tensor([token_ids], device=base.device), logits_to_keep=1)
+    if (decision := last_decision(model)) is None:
+        return {}
+    alphas, injected = decision.injection.logits.float().sigmoid().tolist(), (decision.injection.alpha > 0).tolist()
+    return dict(zip(decision.numbers.positions.tolist(), zip(alphas, injected, strict=True), strict=True))
+
+
+# --- pending values ---------------------------------------------------------------------------------------------------
+
+DUE = 12
+"""Pending digits that are shown at most."""
+
+
+class PendingDecision(NamedTuple):
+    """A value that is pending at a token, and the gate's decision about it."""
+
+    token: int
+    """In the prompt."""
+    text: str
+    """What the token adds to the text."""
+    start: int
+    """Its first character in the text; special tokens are text."""
+    kind: str
+    """The value's name in `ani.values.VALUES`."""
+    asked: str
+    """What makes it known, as it is written."""
+    due: str
+    """Its next characters behind this token, `DUE` at most; empty: only its end is due."""
+    alpha: float
+    """σ(z), before the threshold."""
+    injected: bool
+
+
+@torch.inference_mode()
+def inspect_pending(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = False
+) -> list[PendingDecision]:
+    """Run `text` through an attached model with `values="pending"` or `"both"`; the tokens at which a value is pending,
+    in order.
+
+    Args:
+        model: Attached.
+        tokenizer: The model's.
+        text: A text, or a whole conversation as `ani.chat.rendered` writes it.
+        special: Whether `text` has its special tokens already, as a rendered conversation does.
+    """
+    locator = number_locator(model)
+    token_ids = tokenizer(text, add_special_tokens=not special)["input_ids"]
+    found = locator.pending(token_ids)
+    if not found:
+        return []
+    decided = _decided(model, token_ids)
+    pieces, _ = locator.scanner.pieces(token_ids)
+    starts = list(accumulate(map(len, pieces), initial=0))
+    return [
+        PendingDecision(token, pieces[token], starts[token], each.name, each.text.strip(), _due(each), *decided[token])
+        for token, each in found.items()
+    ]
+
+
+def conversation_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """What the model reads of a chat: one user message, or messages as a JSON list; up to where an answer begins unless
+    the last message is one. Raises InputError if they are no messages, or the template refuses them."""
+    messages: Any = [{"role": "user", "content": text}]
+    if text.lstrip().startswith("["):
+        messages = parse_json(text, "the conversation")
+        if not messages or not all(isinstance(each, dict) and {"role", "content"} <= each.keys() for each in messages):
+            raise InputError("the conversation must be a list of messages, each with 'role' and 'content'")
+    return rendered(tokenizer, messages, add_generation_prompt=messages[-1]["role"] != "assistant")
+
+
+def pending_table(found: Sequence[PendingDecision]) -> "Table":
+    """A row a token: what it writes, what is pending behind it, α = σ(z) and the decision."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("behind", "pending", "due", "α", "gate")
+    for each in found:
+        decision = "open: written next" if each.injected else "closed"
+        shown = Text(each.text.replace("\n", "⏎").replace(BOUNDARY, "·")[-12:])
+        table.add_row(shown, Text(each.asked), each.due or "end", f"{each.alpha:.3f}", decision)
+    if not found:
+        table.add_row("–", "no value is pending", "–", "–", "–")
+    return table
+
+
+def pending_html(found: Sequence[PendingDecision]) -> str:
+    """The same as HTML, escaped."""
+    rows = (
+        (each.text.replace(BOUNDARY, "·"), each.asked, each.due or "end", f"{each.alpha:.3f}", "open" * each.injected)
+        for each in found
+    )
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    head = "".join(f"<th>{name}</th>" for name in ("behind", "pending", "due", "α", "gate"))
+    return f"<table><tr>{head}</tr>{cells}</table>" if cells else "<p>No value was pending.</p>"
+
+
+def _due(pending: Pending) -> str:
+    digits = pending.next(DUE)
+    more = "…" if len(digits) == DUE and digits[-1].character else ""
+    return "".join(digit.character for digit in digits) + more
+
+
+# --- overrides --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -141,16 +252,11 @@ def forced_numbers(model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping[i
         prompts: Token ids that a text begins with, and which of its gates are open (True) or shut, by each token of
             their number (`NumberDecision.first_token` to `last_token`).
     """
-    with (
-        _with(number_locator(model), "forced_of", _by_prompt(prompts)),
-        _with(ani_module(model), "forced", "by role"),
-    ):
+    with _with(number_locator(model), "forced_of", _by_prompt(prompts)), _with(ani_module(model), "forced", "by role"):
         yield
 
 
-def _by_prompt(
-    prompts: Mapping[tuple[int, ...], Mapping[int, bool]],
-) -> Callable[[Sequence[int]], Mapping[int, bool]]:
+def _by_prompt(prompts: Mapping[tuple[int, ...], Mapping[int, bool]]) -> Callable[[Sequence[int]], Mapping[int, bool]]:
     """What is said of a row's tokens, by the prompt that it begins with."""
     lengths = sorted({len(prompt) for prompt in prompts}, reverse=True)
 

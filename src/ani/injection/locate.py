@@ -40,7 +40,7 @@ class NumberBatch:
     """φ of its value, float32 (N, the encoder's width)."""
     roles: torch.Tensor
     """Known role, int64 (N,): `NOMINAL`, `QUANTITATIVE` or `UNKNOWN_ROLE`. For statistics and gate supervision."""
-    absorbed: torch.Tensor
+    masked: torch.Tensor
     """How many tokens right before it are its own and hidden, as `combine="substitute"` has it, int64 (N,); else 0."""
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class NumberLocator:
         (`ani.injection.inspection.forced_numbers`); None: none is."""
         self.overflow = config.overflow
         self.substitutes = config.combine == "substitute"
-        """Whether a number's sub-tokens but the last are hidden (`NumberBatch.absorbed`)."""
+        """Whether a number's sub-tokens but the last are hidden (`NumberBatch.masked`)."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # shared, as its token table is large
@@ -182,10 +182,10 @@ class NumberLocator:
             for number, at in self.find(token_ids, start=first):
                 opened = forced.get(number.last_token)
                 role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]
-                absorbed = number.last_token - number.first_token if self.substitutes and opened is not False else 0
+                masked = number.last_token - number.first_token if self.substitutes and opened is not False else 0
                 for token in range(max(first, number.first_token if self.policy == "digitwise" else at), at + 1):
                     carried.append(Carried(number.text, pending.pop(token, None)))
-                    found.append((row, token - first, role, absorbed))
+                    found.append((row, token - first, role, masked))
             latest = list(accumulate(known, _latest_role))
             for token, value in pending.items():
                 role = self._role(value, token_ids, token) if known else UNKNOWN_ROLE

@@ -41,8 +41,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ani.numbers import number_pieces
-from ani.numbers.numerologic import digit_counted_pieces, remove_digit_counts
-from ani.numbers.reversed import reversed_pieces, turn_back
+from ani.numbers.rewritten import digit_counted_pieces, remove_digit_counts, reversed_pieces, turn_back
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor, PreTrainedTokenizerBase

@@ -27,9 +27,9 @@ def readable(rows: Rows) -> Rows:
 
 
 @torch.compiler.disable
-def hide_absorbed(rows: Rows, numbers: NumberBatch, start: int) -> None:
+def mask_sub_tokens(rows: Rows, numbers: NumberBatch, start: int) -> None:
     """Hide, in place, the sub-tokens before the token that a number is read from; `positions` count from `start`."""
-    at = (x.tolist() for x in (numbers.rows, numbers.positions, numbers.absorbed))
+    at = (x.tolist() for x in (numbers.rows, numbers.positions, numbers.masked))
     for row, position, count in zip(*at, strict=True):
         last = start + position
         sub_tokens = slice(max(0, last - count), last)

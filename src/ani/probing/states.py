@@ -181,11 +181,7 @@ def _batches(numbers: Sequence[ProbedNumber], token_ids: list[list[int]]) -> Ite
 
 
 def _read(
-    model: Any,
-    layers: tuple[int, ...],
-    numbers: Sequence[ProbedNumber],
-    batch: list[int],
-    token_ids: list[list[int]],
+    model: Any, layers: tuple[int, ...], numbers: Sequence[ProbedNumber], batch: list[int], token_ids: list[list[int]]
 ) -> torch.Tensor:
     """One forward pass without the head; what each layer is given at the batch's numbers, on the CPU."""
     row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(numbers[i].sentence for i in batch))}

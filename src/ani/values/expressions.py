@@ -267,13 +267,13 @@ class Reader:
             )  # 8 / 1/2
         else:  # 3 feet -4: a sign, or a hyphen
             doubtful = (
-                token.value == "-" and before.kind == "unit" and spaces != (True, True) and not self.degree(before)
+                token.value == "-"
+                and before.kind == "unit"
+                and spaces != (True, True)
+                and self.text[before.start] not in "^°"  # degrees
             )
         if doubtful:
             raise Doubt
-
-    def degree(self, token: Token) -> bool:
-        return self.text[token.start] in "^°"
 
     def spaces(self, at: int) -> tuple[bool, bool]:
         """Whether something stands before and behind the token at a place."""
@@ -626,16 +626,9 @@ def _listed(operator: str, values: list[Exact]) -> Exact:
     return result
 
 
-def _rational(operand: Operand) -> Fraction:
-    value = operand.value.rational
-    if value is None or operand.unit:
-        raise Doubt
-    return value
-
-
 def _count(operand: Operand, most: int) -> int:
-    value = _rational(operand)
-    if value.denominator != 1 or not 0 <= value <= most:
+    value = operand.value.rational
+    if value is None or operand.unit or value.denominator != 1 or not 0 <= value <= most:
         raise Doubt
     return int(value)
 

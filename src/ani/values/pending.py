@@ -55,11 +55,7 @@ class _Kind(Enum):
     MESSAGE = auto()
 
 
-_QUESTIONS = {
-    _Kind.QUESTION: ("?", "？"),
-    _Kind.LINE: ("\n", "\r"),
-    _Kind.MESSAGE: (BOUNDARY, "Answer:", "A:"),
-}
+_QUESTIONS = {_Kind.QUESTION: ("?", "？"), _Kind.LINE: ("\n", "\r"), _Kind.MESSAGE: (BOUNDARY, "Answer:", "A:")}
 _FIRST = frozenset(BOUNDARY + "\n\r")  # of several of them, one ends something
 
 

@@ -1,17 +1,25 @@
-"""NumeroLogic's text form of numbers: `42` → `2:42`, and back.
+"""Two ways to write numbers that others train on: with their digits counted, and with their digits turned around.
 
-Schwartz et al., "NumeroLogic: Number Encoding for Enhanced LLMs' Numerical Reasoning" (arXiv 2404.00459): the number of
-digits stands before the number, so that a model that reads or writes from the left knows each digit's place. Integers
-`42` → `2:42`, decimals `3.14` → `1.2:3.14` (digits before and after the point). The ANI paper's baseline writes no
-braces around it, so neither do we. A sign stays in front (`-5` → `-1:5`), separators and exponents stay inside and
-are not counted (`1,234` → `4:1,234`).
+NumeroLogic: `42` → `2:42`
+    Schwartz et al., "NumeroLogic: Number Encoding for Enhanced LLMs' Numerical Reasoning" (arXiv 2404.00459): the
+    number of digits stands before the number, so that a model that reads or writes from the left knows each digit's
+    place. Integers `42` → `2:42`, decimals `3.14` → `1.2:3.14` (digits before and after the point). The ANI paper's
+    baseline writes no braces around it, so neither do we. A sign stays in front (`-5` → `-1:5`), separators and
+    exponents stay inside and are not counted (`1,234` → `4:1,234`).
+Reversed: `12345` → `54321`
+    A sum's digits can then be written in the order in which its carries travel (Lee et al., "Teaching Arithmetic to
+    Small Transformers", arXiv 2307.03381). Sign and exponent stay where they are, thousands separators are left out:
+    `-1,234.5` → `-5.4321`, `1.5e3` → `5.1e3`.
 """
 
 import re
 
 from ani.numbers.grammar import number_pieces
 
-_NUMBER = re.compile(r"(?P<sign>[+−-]?)(?P<whole>[0-9,]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+-]?[0-9]+)?")
+_COUNTED_NUMBER = re.compile(
+    r"(?P<sign>[+−-]?)(?P<whole>[0-9,]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+-]?[0-9]+)?"
+)
+_REVERSED_NUMBER = re.compile(r"(?P<sign>[+−-]?)(?P<mantissa>[0-9,.]*)(?P<exponent>.*)")
 _DIGITS = frozenset("0123456789")
 _COUNTS = re.compile(r"(?<![0-9])(0|[1-9][0-9]*)(?:\.(0|[1-9][0-9]*))?:")
 
@@ -22,7 +30,7 @@ def digit_counted_pieces(text: str) -> list[tuple[str, bool]]:
 
 
 def _with_counts(number: str) -> str:
-    match = _NUMBER.fullmatch(number)
+    match = _COUNTED_NUMBER.fullmatch(number)
     assert match is not None, number
     counts = str(len(match["whole"].replace(",", "")))
     if match["fraction"] is not None:
@@ -69,3 +77,21 @@ def _counted(text: str, start: int, whole: int, fraction: int | None) -> str | N
             return None
         end += 1 + fraction
     return text[start:end] or None
+
+
+def reversed_pieces(text: str) -> list[tuple[str, bool]]:
+    """A text with every number turned around, in pieces; True for a number."""
+    return [(_turned(piece) if is_number else piece, is_number) for piece, is_number in number_pieces(text)]
+
+
+def turn_back(text: str) -> str:
+    """Turn every number around: the inverse of `reversed_pieces`, joined, but for thousands separators and the zero
+    that it writes before a bare point."""
+    return "".join(piece for piece, _ in reversed_pieces(text))
+
+
+def _turned(number: str) -> str:
+    match = _REVERSED_NUMBER.fullmatch(number)
+    assert match is not None, number
+    mantissa = match["mantissa"].replace(",", "")
+    return match["sign"] + ("0" + mantissa if mantissa.startswith(".") else mantissa)[::-1] + match["exponent"]
