@@ -115,6 +115,7 @@ OF_EXTRAS = {
     "eval": {"datasets", "lm_eval", "math_verify", "matplotlib"},
     "demo": {"bitsandbytes", "datasets", "gguf", "lm_eval", "math_verify", "matplotlib"},
     "playground": {"gradio"},
+    "cluster": {"ray"},
     "serve": {"vllm"},
 }
 """Packages that are there with an extra."""
@@ -194,6 +195,7 @@ SENTENCES = {
     'train recipe.yaml quantization=nf4 data=[{{"kind":"diagnostic","count":8}}]': "error: quantization: nf4 needs "
     "bitsandbytes; install",
     "playground --model {model}": "error: the package gradio is missing; install it with pip install '.[playground]'",
+    "compare comparison.yaml --ray auto": "error: the package ray is missing; install it with pip install '.[cluster]'",
     "serve {model}": "error: vLLM is missing; install",
 }
 """Command: what it says in an environment without an extra."""

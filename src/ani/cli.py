@@ -19,7 +19,7 @@ from ani.data import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.launch import end_with_launcher, end_with_parent, launch, launched, need_launcher, need_one_process
+from ani.launch import PARENT, end_with_launcher, end_with_parent, launch, launched, need_launcher, need_one_process
 from ani.terminal import chosen, console, console_for, integers, name_and_value, say_where
 
 app = typer.Typer(
@@ -274,6 +274,15 @@ def compare(
         typer.Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
     ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Only rehearse each variant, as ani rehearse does.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            help="Spread the runs over a Ray cluster: auto (RAY_ADDRESS, or the one that this machine is part of), "
+            "its address, or local (start Ray here: one machine's cards). All nodes share a disk.",
+        ),
+    ] = None,
+    gpus: Annotated[int, typer.Option("--gpus-per-run", min=1, help="With --ray; --device cpu takes none.")] = 1,
     run: Annotated[str | None, typer.Option("--run", hidden=True)] = None,  # the one that this process carries out
     device: DeviceOption = "auto",
 ) -> None:
@@ -282,21 +291,26 @@ def compare(
     from ani.sweep.run import carry_out_one
 
     if run is not None:
-        end_with_parent()
+        end_with_parent(os.environ.get(PARENT))
         carry_out_one(recipe, overrides or (), run, console)
         return
     need_one_process("compare")
     if dry:
         _rehearse(variant_recipes(recipe, overrides or ()), as_json=False)
         return
-    say_where("report", _compared(recipe, overrides or ()).resolve())
+    say_where("report", _compared(recipe, overrides or (), ray, gpus).resolve())
 
 
-def _compared(recipe: Path, overrides: Sequence[str]) -> Path:
+def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gpus: int = 1) -> Path:
+    from ani.sweep.cluster import on_ray
     from ani.sweep.run import in_own_processes, run_comparison
 
+    arguments = [str(recipe), *overrides]
     with terminal.resumable("continue with the same command"):
-        return run_comparison(recipe, console, overrides, start=in_own_processes([str(recipe), *overrides]))
+        if ray is None:
+            return run_comparison(recipe, console, overrides, start=in_own_processes(arguments))
+        with on_ray(arguments, ray, gpus) as (start, machine):
+            return run_comparison(recipe, console, overrides, start=start, machine=machine)
 
 
 @app.command("eval")

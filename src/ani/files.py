@@ -81,17 +81,21 @@ def _put_back(old: Path, path: Path) -> None:
 
 
 @contextmanager
-def only_process_in(folder: Path) -> Iterator[None]:
+def only_process_in(folder: Path, *, wait: float = 0) -> Iterator[None]:
     """Keep other processes from an output folder, which is made if it isn't there; nothing of the lock remains.
 
     Of the processes of one distributed run only the main one asks for the folder.
+
+    Args:
+        folder: The output.
+        wait: Seconds that another process, which is about to end, is given.
 
     Raises:
         InputError: If another process works on it, or it can't be written.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output {folder} is a file; name a directory")
-    with _locked(folder, folder / ".lock"):
+    with _locked(folder, folder / ".lock", wait):
         for file in folder.glob(".*.ani-lock"):
             with suppress(Timeout), FileLock(file, timeout=0):  # it is held unless its process was killed
                 file.unlink(missing_ok=True)
@@ -99,13 +103,13 @@ def only_process_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(path: Path, file: Path) -> Iterator[None]:
+def _locked(path: Path, file: Path, wait: float = 0) -> Iterator[None]:
     if not is_main():
         yield
         return
     made = [folder for folder in file.parents if not folder.exists()]
     try:
-        lock = FileLock(file, timeout=0)
+        lock = FileLock(file, timeout=wait)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()

@@ -11,6 +11,8 @@ from typing import Any, NoReturn, cast
 
 from ani.errors import InputError
 
+PARENT = "ANI_PARENT"
+"""Environment variable: the id of the process that starts a run's."""
 _FAILURES, _EXIT_CODE = "ani/failures", "ani/exit code"
 
 
@@ -48,12 +50,14 @@ def end_with_launcher() -> None:
         end_with_parent()
 
 
-def end_with_parent() -> None:
-    """Exit when the process that started this one dies (Linux: PR_SET_PDEATHSIG)."""
+def end_with_parent(parent: str | None = None) -> None:
+    """Exit when the process that started this one dies (Linux: PR_SET_PDEATHSIG), or if `parent` was it and is dead."""
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+    if parent is not None and os.getppid() != int(parent):
+        sys.exit(143)
 
 
 def fail(code: int, say: Callable[[], None]) -> NoReturn:

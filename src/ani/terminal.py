@@ -79,7 +79,7 @@ def run(app: typer.Typer) -> NoReturn:
             raise
         _fail(str(error), 1)
     except ModuleNotFoundError as error:
-        extra = "playground" if error.name == "gradio" else "train,eval"
+        extra = {"gradio": "playground", "ray": "cluster"}.get(error.name or "", "train,eval")
         _fail(f"the package {error.name} is missing; {how_to_install(extra)}", 2)
     except Exception as error:
         _unexpected(error)

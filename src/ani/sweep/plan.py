@@ -17,7 +17,7 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.attach import check_layer
 from ani.injection.methods import METHODS, Method
-from ani.models import load_config, load_tokenizer
+from ani.models import default_dtype, load_config, load_tokenizer
 from ani.provenance import code_version, data_names, digests
 from ani.results.files import SELECTION, Run, read_run, task_file
 from ani.serving.vllm_plugin import need_vllm
@@ -163,10 +163,26 @@ class Probe(NamedTuple):
         return (self.folder / SELECTION).is_file()
 
 
+class Machine(NamedTuple):
+    """What a comparison asks of the machine that carries out its runs."""
+
+    serves_by_vllm: bool
+    """Whether vLLM is installed and computes on a GPU there."""
+    dtype: str
+    """What `auto` is there."""
+
+
+def this_machine() -> Machine:
+    """Of this process."""
+    return Machine(vllm_serves_on_gpu(), str(default_dtype()).removeprefix("torch."))
+
+
 class Plan(NamedTuple):
     """All that can be told of a comparison before its first file is written."""
 
     comparison: Comparison
+    machine: Machine
+    """That carries out the runs."""
     backend: BackendName
     """Of benchmarks."""
     base: Recipe
@@ -192,12 +208,13 @@ class Plan(NamedTuple):
         return [probe for probe in found.values() if not probe.is_finished]
 
 
-def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
+def load_plan(path: str | Path, overrides: Sequence[str] = (), machine: Machine | None = None) -> Plan:
     """Read a comparison and the questions of its tasks.
 
     Args:
         path: A YAML file (`Comparison`).
         overrides: Changes to it, `key=value`.
+        machine: That carries out the runs; None: this one.
 
     Raises:
         InputError: For all that training or evaluation would refuse when its turn comes, perhaps after a day.
@@ -205,7 +222,8 @@ def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
     comparison = load_settings(path, Comparison, overrides)
     tasks = evaluation_tasks(comparison, f"recipe {path}")
     base, variants = _recipes(comparison, Path(path).parent)
-    backend = _backend(comparison)
+    machine = machine or this_machine()
+    backend = _backend(comparison, machine)
     tokenizer, config, folder = load_tokenizer(base.model), load_config(base.model), Path(comparison.output)
     _check_variants(variants, config)
     assert base.data_seed is not None  # `_recipes` set it
@@ -215,7 +233,7 @@ def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
         for each in load_tasks(tasks, tokenizer, config, base.data_seed)
     ]
     runs = _runs(comparison, base, variants, folder, config)
-    return Plan(comparison, backend, base, variants, folder, tokenizer, loaded, runs)
+    return Plan(comparison, machine, backend, base, variants, folder, tokenizer, loaded, runs)
 
 
 def asks_merged(task: Task, backend: BackendName) -> bool:
@@ -292,10 +310,10 @@ def _check_variants(variants: Mapping[str, Recipe], config: PreTrainedConfig) ->
             raise InputError(f"variant {name!r}: {error}") from error
 
 
-def _backend(comparison: Comparison) -> BackendName:
+def _backend(comparison: Comparison, machine: Machine) -> BackendName:
     backend = comparison.backend
     if backend == "auto":
-        backend = "vllm" if vllm_serves_on_gpu() else "transformers"
+        backend = "vllm" if machine.serves_by_vllm else "transformers"
     if backend == "vllm":
         try:
             need_vllm()

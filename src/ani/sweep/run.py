@@ -3,6 +3,7 @@
 Started again, it goes on: a run is known by a hash of recipe, data and code, and what it has done is not done again.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,10 @@ from rich.console import Console
 
 from ani.errors import InputError, TrainingFailed
 from ani.files import only_process_in, replacing_directory, replacing_file
-from ani.models import where
+from ani.launch import PARENT
 from ani.results.files import LAYERS, SELECTION
 from ani.settings import save_settings
-from ani.sweep.plan import Plan, Probe, SweepRun, load_plan
+from ani.sweep.plan import Machine, Plan, Probe, SweepRun, load_plan
 from ani.sweep.runs import carry_out
 from ani.sweep.tables import notes_of, show, write_report
 from ani.training.checkpoints import ADAPTER
@@ -36,6 +37,7 @@ def run_comparison(
     overrides: Sequence[str] = (),
     *,
     start: Start | None = None,
+    machine: Machine | None = None,
 ) -> Path:
     """Carry out a comparison, or go on with it.
 
@@ -44,6 +46,7 @@ def run_comparison(
         console: Where progress and tables go.
         overrides: Changes to the comparison, `key=value`.
         start: How runs are carried out; None: in this process, one after another.
+        machine: That carries them out; None: this one.
 
     Returns:
         The report, one HTML file. Beside it lie the results of all runs, one JSON-lines file a task, and the tables,
@@ -53,14 +56,14 @@ def run_comparison(
         InputError: If the comparison is not valid, or another process is at it.
         TrainingFailed: If runs failed; the others are finished.
     """
-    plan = load_plan(path, overrides)
+    plan = load_plan(path, overrides, machine)
     with only_process_in(plan.folder):
         named = plan.folder / COMPARISON_FILE
         if not named.is_file() and any(not entry.name.startswith(".") for entry in plan.folder.iterdir()):
             raise InputError(f"{plan.folder} is not empty and holds no {COMPARISON_FILE}; name another output")
         save_settings(plan.comparison, named)
         notes = notes_of(plan)
-        for note in (where(plan.base.dtype), *notes):
+        for note in notes:
             console.print(note, highlight=False, markup=False)
         for run in plan.runs:
             _settle(run, plan.comparison.reuse, console)
@@ -85,7 +88,7 @@ def run_comparison(
 def in_this_process(jobs: Sequence[Job], plan: Plan, console: Console) -> Iterator[tuple[Job, int]]:
     """One after another; what a job raises ends the comparison."""
     for job in jobs:
-        _announce(job, plan, console)
+        announce(job, plan, console)
         carry_out(job, plan, console)
         yield job, 0
 
@@ -96,17 +99,19 @@ def in_own_processes(arguments: Sequence[str]) -> Start:
 
     def start(jobs: Sequence[Job], plan: Plan, console: Console) -> Iterator[tuple[Job, int]]:
         for job in jobs:
-            _announce(job, plan, console)
-            yield job, _ended(subprocess.Popen(run_command(arguments, job.name)), job.name)
+            announce(job, plan, console)
+            env = {**os.environ, PARENT: str(os.getpid())}
+            process = subprocess.Popen(run_command(arguments, job.name, plan), env=env)
+            yield job, _ended(process, job.name)
 
     return start
 
 
-def run_command(arguments: Sequence[str], name: str) -> list[str]:
+def run_command(arguments: Sequence[str], name: str, plan: Plan) -> list[str]:
     """The command that carries out one run; a program that registers tasks of its own is called by its own name."""
     program = Path(sys.argv[0])
     this = ["-m", "ani.cli"] if program.name in ("ani", "cli.py", "__main__.py") else [str(program)]
-    return [sys.executable, *this, "compare", *arguments, "--run", name]
+    return [sys.executable, *this, "compare", *arguments, f"backend={plan.backend}", "--run", name]
 
 
 def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
@@ -132,7 +137,7 @@ def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
 def carry_out_one(path: str | Path, overrides: Sequence[str], name: str, console: Console) -> None:
     """What the process of one job does; raises InputError if the comparison has none of this name."""
     plan = load_plan(path, overrides)
-    every: list[Job] = [*plan.missing_probes, *plan.runs]
+    every: list[Job] = [*map(plan.probe, [plan.base, *(run.recipe for run in plan.runs)]), *plan.runs]
     jobs = {job.name: job for job in every}
     if name not in jobs:
         raise InputError(f"the comparison {path} has no run {name!r}; it has {', '.join(jobs)}")
@@ -142,7 +147,8 @@ def carry_out_one(path: str | Path, overrides: Sequence[str], name: str, console
     carry_out(job, plan, console)
 
 
-def _announce(job: Job, plan: Plan, console: Console) -> None:
+def announce(job: Job, plan: Plan, console: Console) -> None:
+    """Say whose lines come next."""
     if isinstance(job, SweepRun):
         console.rule(f"{plan.runs.index(job) + 1}/{len(plan.runs)} {job.name}")
     else:

@@ -15,7 +15,7 @@ from ani.evaluation.run import LoadedTask, answer
 from ani.evaluation.spec import ModelSpec
 from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE
-from ani.models import load_config, load_model
+from ani.models import load_config, load_model, where
 from ani.probing.run import probe
 from ani.serving.merge import merge
 from ani.serving.vllm_plugin import check_merged
@@ -26,6 +26,8 @@ from ani.training.run import PROBE, train
 from ani.untrusted.text import read_json_object
 
 MERGED = "merged"
+ENDING = 300
+"""Seconds that a process is given to end which worked on a run before."""
 
 
 def carry_out(job: SweepRun | Probe, plan: Plan, console: Console) -> None:
@@ -35,9 +37,16 @@ def carry_out(job: SweepRun | Probe, plan: Plan, console: Console) -> None:
         TrainingFailed: It can't be trained.
         InputError: It can't be loaded, or another process works on it.
     """
-    if isinstance(job, SweepRun):
-        _carry_out(job, plan, console)
-        return
+    console.print(where(job.recipe.dtype), highlight=False)
+    # The comparison's own lock keeps others out: who holds this one lost its comparison or node, and is about to end.
+    with only_process_in(job.folder, wait=ENDING):
+        if isinstance(job, SweepRun):
+            _train_and_ask(job, plan, console)
+        elif not job.is_finished:
+            _probe(job, plan, console)
+
+
+def _probe(job: Probe, plan: Plan, console: Console) -> None:
     recipe = job.recipe
     model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
     selection = probe(model, plan.tokenizer, job.folder, **recipe.probing, console=console)
@@ -46,29 +55,28 @@ def carry_out(job: SweepRun | Probe, plan: Plan, console: Console) -> None:
     give_memory_back()
 
 
-def _carry_out(run: SweepRun, plan: Plan, console: Console) -> None:
+def _train_and_ask(run: SweepRun, plan: Plan, console: Console) -> None:
     """vLLM's engine comes last, as it gives no memory back."""
-    with only_process_in(run.folder):
-        _train(run, plan, console)
-        missing = run.missing(plan.tasks)
-        adapter = None if run.seed is None else str(run.training / ADAPTER)
-        recipe, vllm = run.recipe, plan.comparison.vllm
-        forced = recipe.method if run.method.decoding is not None else None
-        # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
-        own = ModelSpec(recipe.model, adapter, forced=forced, dtype=recipe.dtype, quantization=recipe.quantization)
-        _ask(run, [each for each in missing if not asks_merged(each.task, plan.backend)], own, console)
-        merged = [each for each in missing if asks_merged(each.task, plan.backend)]
-        if merged and (reason := not_served(run)) is None:
-            _ask(run, merged, ModelSpec(recipe.model, adapter, "vllm", vllm=vllm), console)
-        elif merged:
-            console.print(f"{run.name}: by transformers, not vLLM ({reason})", highlight=False, markup=False)
-            folder = run.folder / MERGED
-            if adapter is not None and not folder.is_dir():
-                merge(adapter, folder, model=recipe.model)
-            model = recipe.model if adapter is None else str(folder)
-            _ask(run, merged, ModelSpec(model, forced=forced, vllm=vllm), console)
-            shutil.rmtree(folder, ignore_errors=True)
-        ModelSpec.clear(run.folder)
+    _train(run, plan, console)
+    missing = run.missing(plan.tasks)
+    adapter = None if run.seed is None else str(run.training / ADAPTER)
+    recipe, vllm = run.recipe, plan.comparison.vllm
+    forced = recipe.method if run.method.decoding is not None else None
+    # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
+    own = ModelSpec(recipe.model, adapter, forced=forced, dtype=recipe.dtype, quantization=recipe.quantization)
+    _ask(run, [each for each in missing if not asks_merged(each.task, plan.backend)], own, console)
+    merged = [each for each in missing if asks_merged(each.task, plan.backend)]
+    if merged and (reason := not_served(run)) is None:
+        _ask(run, merged, ModelSpec(recipe.model, adapter, "vllm", vllm=vllm), console)
+    elif merged:
+        console.print(f"{run.name}: by transformers, not vLLM ({reason})", highlight=False, markup=False)
+        folder = run.folder / MERGED
+        if adapter is not None and not folder.is_dir():
+            merge(adapter, folder, model=recipe.model)
+        model = recipe.model if adapter is None else str(folder)
+        _ask(run, merged, ModelSpec(model, forced=forced, vllm=vllm), console)
+        shutil.rmtree(folder, ignore_errors=True)
+    ModelSpec.clear(run.folder)
 
 
 def _train(run: SweepRun, plan: Plan, console: Console) -> None:

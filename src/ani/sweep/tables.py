@@ -10,7 +10,6 @@ from rich.console import Console
 from ani.evaluation.run import presented
 from ani.evaluation.task import Task
 from ani.files import replacing_file
-from ani.models import default_dtype
 from ani.provenance import provenance
 from ani.report import build_report
 from ani.results.files import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records
@@ -24,14 +23,13 @@ def notes_of(plan: Plan) -> list[str]:
     """The precision of the answers; and a line for each variant that learns from other data, or otherwise than the
     recipe says: its row costs more or less than the others. The module's learning rate costs nothing, and most methods
     have no module."""
-    computed = str(default_dtype() if plan.base.dtype == "auto" else plan.base.dtype).removeprefix("torch.")
+    computed = plan.machine.dtype if plan.base.dtype == "auto" else plan.base.dtype
     weights = "" if plan.base.quantization == "none" else f" on weights in {plan.base.quantization}"
     notes = [f"All rows are computed by transformers in {computed}{weights}."]
     if merged := [task.name for task, *_ in plan.tasks if asks_merged(task, plan.backend)]:
-        served = str(default_dtype()).removeprefix("torch.")
         others = " and ".join(dict.fromkeys(run.variant for run in plan.runs if not_served(run)))
         but = f", of {others} by transformers on the same" if others else ""
-        notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {served}{but}."
+        notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {plan.machine.dtype}{but}."
     for name, recipe in plan.variants.items():
         budget = ("data", "training", "lora", "quantization", "dtype")
         training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})

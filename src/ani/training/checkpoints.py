@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import threading
-from copy import deepcopy
+from copy import copy
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -91,7 +91,9 @@ class ResumableTrainer(Trainer):
 
     def remember(self) -> None:
         """Keep what a step changes before its end, beside gradients: sums and random generators."""
-        self._whole = {name: deepcopy(getattr(self, name)) for name in self.SINCE_LOG}
+        found = {name: getattr(self, name) for name in self.SINCE_LOG}
+        # A tensor is added to in place; a list or dict gets new ones.
+        self._whole = {name: each.clone() if torch.is_tensor(each) else copy(each) for name, each in found.items()}
         self._random = [(torch, torch.get_rng_state())]
         if self.args.device.type == "cuda":
             self._random += [(torch.cuda, torch.cuda.get_rng_state())]

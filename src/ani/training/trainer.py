@@ -86,7 +86,7 @@ class AniTrainer(ResumableTrainer):
         **kwargs: As for ResumableTrainer.
     """
 
-    SINCE_LOG = (*ResumableTrainer.SINCE_LOG, "_tokens", "_sums")
+    SINCE_LOG = (*ResumableTrainer.SINCE_LOG, "_sums", "_losses")
 
     def __init__(
         self,

@@ -1,0 +1,42 @@
+"""`ani`, but the first process of each run stops for good, where a test kills its node: one trains, one answers."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ani.cli
+from ani.evaluation.tasks.gates import Gates
+from ani.sweep import runs
+
+lines, answer = runs.training_lines, Gates.answer
+
+
+def stop(name: str) -> None:
+    mark = Path(name)
+    if not mark.exists():
+        mark.with_suffix(".partial").write_text(str(os.getpid()))
+        mark.with_suffix(".partial").rename(mark)
+        time.sleep(600)
+
+
+def stopping_lines(console: Any) -> Callable[[dict[str, Any]], None]:
+    def show(line: dict[str, Any]) -> None:
+        lines(console)(line)
+        if line["step"] == 3 and "early, seed 0" in sys.argv:
+            stop("trains")
+
+    return show
+
+
+def stopping_answer(*args: Any) -> Iterator[Any]:
+    for count, answered in enumerate(answer(*args)):
+        if count == 2 and "late, seed 0" in sys.argv:
+            stop("answers")
+        yield answered
+
+
+runs.training_lines, Gates.answer = stopping_lines, stopping_answer  # type: ignore[method-assign]
+ani.cli.main()
