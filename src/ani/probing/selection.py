@@ -53,6 +53,7 @@ _KEYS = (*_TOLD_BY, "num_attention_heads", "intermediate_size", "tie_word_embedd
 PUBLISHED: dict[str, dict[str, Any]] = {
     name: {**dict(zip(_KEYS, shape, strict=True)), "num_key_value_heads": 8, "head_dim": 128}
     for name, shape in {
+        "Qwen/Qwen3-1.7B": ("qwen3", 2048, 28, 151_936, 16, 6144, True),
         "Qwen/Qwen3-4B": ("qwen3", 2560, 36, 151_936, 32, 9728, True),
         "Qwen/Qwen3-8B": ("qwen3", 4096, 36, 151_936, 32, 12_288, False),
         "Qwen/Qwen3-32B": ("qwen3", 5120, 64, 151_936, 64, 25_600, False),
@@ -60,7 +61,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "mistralai/Mistral-7B-v0.3": ("mistral", 4096, 32, 32_768, 32, 14_336, False),
     }.items()
 }
-"""The shapes of the paper's models. Their -Base and -Instruct variants have the same."""
+"""The shapes of the paper's models, and of one more. Their -Base and -Instruct variants have the same."""
 PUBLISHED["mistralai/Mistral-7B-v0.3"]["sliding_window"] = None  # transformers' default is that of v0.1
 PAPER_LAYERS = {"Qwen3-4B": 21, "Qwen3-8B": 24, "Qwen3-32B": 37, "Llama-3.1-8B": 14, "Mistral-7B-v0.3": 30}
 """The paper's injection layers by model."""
@@ -69,9 +70,9 @@ PAPER_LAYERS = {"Qwen3-4B": 21, "Qwen3-8B": 24, "Qwen3-32B": 37, "Llama-3.1-8B":
 def preset_for(config: PreTrainedConfig) -> Preset | None:
     """The paper's layer for a model of this shape, whatever the name it was loaded by (fine-tunes included)."""
     text = config.get_text_config()
-    for name, shape in PUBLISHED.items():
+    for model in PAPER_LAYERS:
+        shape = next(shape for name, shape in PUBLISHED.items() if name.endswith(f"/{model}"))
         if all(getattr(text, key) == shape[key] for key in _TOLD_BY):
-            model = name.split("/")[1]
             return Preset(model, PAPER_LAYERS[model])
     return None
 

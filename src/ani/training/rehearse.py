@@ -119,9 +119,12 @@ def rehearse_here(recipe: Recipe) -> Rehearsal:
         dtype = default_dtype("cuda")
     tokenizer = _tokenizer(recipe.model)
     model = _on_meta(recipe, config, dtype, tokenizer, layer)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    module = sum(p.numel() for p in ani_module(model).parameters()) if is_attached(model) else 0
-    base = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    ours = (
+        {id(p): p.numel() for p in ani_module(model).parameters()} if is_attached(model) else {}
+    )  # a gate may be frozen
+    lora = sum(p.numel() for p in model.parameters() if p.requires_grad and id(p) not in ours)
+    module = sum(ours.values())
+    base = sum(p.numel() for p in model.parameters()) - lora - module
     row = full_row(tokenizer, recipe.training.max_length)
     collate = NumberCollator(tokenizer, number_locator(model) if is_attached(model) else None)
     batch = collate([row] * recipe.training.batch_size)
@@ -154,7 +157,7 @@ def rehearse_here(recipe: Recipe) -> Rehearsal:
         layer=layer,
         quantization=recipe.quantization,
         dtype=str(dtype).removeprefix("torch."),
-        parameters={"base": base, "lora": trained - module, "module": module},
+        parameters={"base": base, "lora": lora, "module": module},
         phases=stage.phases,
         faults=faults,
         data=[what for what, _ in data],
