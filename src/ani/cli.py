@@ -493,6 +493,24 @@ def merge(
     say_where("merged checkpoint", out)
 
 
+@app.command()
+def push(
+    adapter: Annotated[Path, typer.Argument(help="Adapter directory.")],
+    name: Annotated[str, typer.Argument(help="On the Hugging Face hub: me/my-adapter, or my-adapter.")],
+    results: Annotated[
+        Path | None, typer.Option("--results", help="Result folder, whose tables the model card gets.")
+    ] = None,
+    licence: Annotated[str | None, typer.Option("--license", help="The card's, such as apache-2.0.")] = None,
+) -> None:
+    """Put an adapter on the Hugging Face hub, with a model card; --adapter and load_adapter then take its name."""
+    from ani.evaluation.run import results_markdown
+    from ani.injection.adapter import push_adapter
+
+    need_one_process("push")
+    tables = None if results is None else results_markdown(results)
+    say_where("adapter", push_adapter(adapter, name, results=tables, licence=licence))
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
     context: typer.Context,

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import HfApi, ModelCard, RepoUrl
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typer.testing import CliRunner
 
 from ani import AniConfig, attach, detach, load_adapter, save_adapter
+from ani.cli import app
 from ani.injection import adapter as adapter_module
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.attach import ani_module, base_model, is_attached
@@ -375,3 +378,81 @@ def test_saving_that_fails_changes_nothing(
     monkeypatch.undo()
     assert contents(tmp_path) == before
     assert [entry.name for entry in tmp_path.iterdir()] == (["adapter"] if existing else [])
+
+
+# --- the hub ---
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In place of the hub: a folder with one a repository; names without a user are `me`'s."""
+    folder = tmp_path / "hub"
+
+    def create_repo(self: HfApi, name: str, *, exist_ok: bool) -> RepoUrl:
+        place = folder / (name if "/" in name else f"me/{name}")
+        place.mkdir(parents=True, exist_ok=exist_ok)
+        return RepoUrl(f"https://huggingface.co/{place.relative_to(folder)}")
+
+    def upload_folder(self: HfApi, *, repo_id: str, folder_path: Path, allow_patterns: list[str]) -> None:
+        for file in folder_path.iterdir():
+            if file.name in allow_patterns:
+                shutil.copy(file, folder / repo_id)
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        return str(folder / name) if revision in (None, "main") else refuse(revision)
+
+    def refuse(revision: str | None) -> str:
+        raise OSError(f"no revision {revision}")
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    monkeypatch.setattr(adapter_module, "snapshot_download", download)
+    return folder
+
+
+def test_an_adapter_goes_to_the_hub_and_comes_back(hub: Path, tmp_path: Path) -> None:
+    model, tokenizer = attached(FAMILY)
+    save_adapter(model, tmp_path / "adapter", push_to_hub="sums")
+    save_adapter(model, tmp_path / "adapter", push_to_hub="me/sums")  # again: it is updated
+    (tmp_path / "adapter" / "notes.txt").touch()
+    adapter_module.push_adapter(tmp_path / "adapter", "me/sums")
+    assert {file.name for file in (hub / "me" / "sums").iterdir()} == {CONFIG_FILE, WEIGHTS_FILE, "README.md"}
+    fresh, _ = pair(FAMILY)
+    load_adapter(fresh, tokenizer, "me/sums", revision="main")
+    torch.testing.assert_close(ani_module(fresh).state_dict(), ani_module(model).state_dict(), atol=0, rtol=0)
+    detach(fresh)
+    refused(lambda: load_adapter(fresh, tokenizer, "me/sums", revision="v2"), "me/sums", "no revision v2")
+
+
+def test_the_model_card_gets_results_and_a_licence(hub: Path, saved: Path, results: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(saved, tmp_path / "adapter"))
+    command = ["push", str(folder), "sums", "--results", str(results / "first"), "--license", "apache-2.0"]
+    for _ in range(2):  # the second time in place of the first
+        done = CliRunner().invoke(app, command, catch_exceptions=False)
+        assert "https://huggingface.co/me/sums" in done.output
+        card = ModelCard.load(hub / "me" / "sums" / "README.md")
+        assert (card.data.library_name, card.data.license, card.data.tags) == ("ani", "apache-2.0", ["ani", "numeracy"])
+        assert card.text.startswith("\n# ANI adapter\n") and card.text.count("## Results") == 1
+        assert "### Arithmetic" in card.text and "| --- |" in card.text and "--limit 2" in card.text
+    load_adapter(*pair(FAMILY), folder)
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("/models/qwen", None),
+        (None, None),
+    ],
+)
+def test_the_model_card_names_the_base(source: str | None, named: str | None) -> None:
+    assert ModelCard(adapter_module._card("sft", None, source)).data.base_model == named
+
+
+def test_what_does_not_go_to_the_hub(saved: Path, tmp_path: Path) -> None:
+    """The tests' hub is offline."""
+    push = adapter_module.push_adapter
+    refused(lambda: push(saved, "me/sums"), f"{saved} was not put … me/sums: log in with `hf auth login`", "offline")
+    refused(lambda: push(saved, "a/b/c"), "a/b/c", "The hub said: ")
+    refused(lambda: push(tmp_path, "sums"), "is no ANI adapter")

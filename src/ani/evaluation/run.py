@@ -28,7 +28,7 @@ from ani.results.files import (
     write_records,
 )
 from ani.results.scores import TaskRecord
-from ani.results.tables import Fitted
+from ani.results.tables import Fitted, markdown
 from ani.terminal import counting
 from ani.untrusted.text import one_line, parse_json
 
@@ -259,3 +259,15 @@ def presented(results: Mapping[type[Task], Sequence[TaskRecord]]) -> list[tuple[
         if records := results.get(task):
             groups.setdefault(task.title, (task, []))[1].extend(records)
     return list(groups.values())
+
+
+def results_markdown(folder: Path) -> str:
+    """The tables of a folder's results, as a model card has them; raises InputError where there are none."""
+    run = read_run(folder) or Run()
+    sections = [task.section(records, run) for task, records in presented(read_results(folder))]
+    if not sections:
+        raise InputError(f"{folder} holds no results; give the folder that ani eval --out or ani compare wrote to")
+    facts = (f"`{run.command}`" if run.command else None, f"commit {run.commit}" if run.commit else None, run.date)
+    told = ", ".join(fact for fact in facts if fact)
+    parts = [f"### {section.title}\n\n{markdown((*section.tables, *section.folded))}" for section in sections]
+    return "\n".join([f"Measured by {told}.\n"] * bool(told) + parts)

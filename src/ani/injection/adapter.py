@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from huggingface_hub import snapshot_download
+from huggingface_hub import HfApi, ModelCard, ModelCardData, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.encoders import build_encoder
 from ani.errors import InputError
-from ani.files import replacing_directory
+from ani.files import replacing_directory, replacing_file
 from ani.injection.attach import BeforeLora, ani_module, attach, base_model, detach, is_attached, remember_lora
 from ani.injection.base import Base, full_tensor
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
@@ -40,14 +40,23 @@ from ani.untrusted.text import first_problem, one_line, read_json_object
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
+CARD_FILE = "README.md"
 PEFT_CONFIG_FILE = CONFIG_NAME
 PEFT_WEIGHTS_FILE = SAFETENSORS_WEIGHTS_NAME
 ASSETS = Path(__file__).parents[1] / "assets"
+FILES = [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
 SHIPPED = ("smollm2-adapter", "smollm2-calculator")
 """Adapters for the embedded model that come with the package, by name."""
 
 
-def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
+def save_adapter(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    method: MethodName = "ani",
+    card: str | None = None,
+    push_to_hub: str | None = None,
+) -> None:
     """Write the adapter of an attached model: the ANI module and, where PEFT trained LoRA weights, those too. It names
     its base model, by `model.name_or_path`, and holds a few of its weights to know it by.
 
@@ -59,10 +68,12 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         path: Directory; replaced as a whole if it is an adapter already.
         method: What trained it (`ani.injection.methods`).
         card: Text of the model card; a short one is made up from the config if it is None.
+        push_to_hub: Name on the Hugging Face hub (`me/my-adapter`, or `my-adapter`) to put it under, too.
 
     Raises:
-        InputError: If `path` is something else than an adapter directory, or the method is unknown, or has no module
-            and the model has one; or not exactly one of PEFT's adapters is active, or it is DoRA or trains biases.
+        InputError: As `push_adapter`; if `path` is something else than an adapter directory, or the method is unknown,
+            or has no module and the model has one; or not exactly one of PEFT's adapters is active, or it is DoRA or
+            trains biases.
     """
     path = Path(path)
     if method not in METHODS:
@@ -111,9 +122,47 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         if module is not None:
             (work / WEIGHTS_FILE).write_bytes(weights)
         (work / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-        (work / "README.md").write_text(
-            card if card is not None else _card(method, None if module is None else module.config)
-        )
+        made_up = _card(method, None if module is None else module.config, lasting_name(config["base"]["name"]))
+        (work / CARD_FILE).write_text(made_up if card is None else card)
+    if push_to_hub is not None:
+        push_adapter(path, push_to_hub)
+
+
+def push_adapter(path: str | Path, name: str, *, results: str | None = None, licence: str | None = None) -> str:
+    """Put an adapter directory on the Hugging Face hub, where `load_adapter` finds it by its name.
+
+    Args:
+        path: The directory.
+        name: `me/my-adapter`, or `my-adapter` for the user who is logged in; a repository that is there is updated.
+        results: Markdown that its model card gets as results, in place of earlier ones.
+        licence: The card's, as the hub abbreviates it, such as `apache-2.0`.
+
+    Returns:
+        The repository's address.
+
+    Raises:
+        InputError: If the directory is no adapter, or the hub doesn't take it: not logged in, not reached.
+    """
+    path = Path(path)
+    _read_config(path)
+    if results is not None or licence is not None:
+        card = ModelCard(own_file(path, CARD_FILE).read_text(encoding="utf-8"))
+        if results is not None:
+            card.text = f"{card.text.partition(_RESULTS)[0].rstrip()}\n{_RESULTS}\n{results}"
+        if licence is not None:
+            cast(ModelCardData, card.data).license = licence
+        with replacing_file(path / CARD_FILE) as file:
+            file.write(str(card))
+    try:
+        api = HfApi()
+        place = api.create_repo(name, exist_ok=True)
+        api.upload_folder(repo_id=place.repo_id, folder_path=path, allow_patterns=[*FILES, CARD_FILE])
+    except Exception as error:  # of whichever library it talks to the hub by
+        raise InputError(
+            f"{path} was not put on the Hugging Face hub as {one_line(name)}: log in with `hf auth login`, as one who "
+            f"may write there, and be online without HF_HUB_OFFLINE. The hub said: {one_line(error)}"
+        ) from error
+    return str(place)
 
 
 def _active_adapter(model: nn.Module) -> str | None:
@@ -138,13 +187,16 @@ def _active_adapter(model: nn.Module) -> str | None:
     return active[0]
 
 
-def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path) -> PreTrainedModel:
+def load_adapter(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path, *, revision: str | None = None
+) -> PreTrainedModel:
     """Attach a saved adapter, in place.
 
     Args:
         model: The base model that the adapter was trained on, without PEFT around it.
         tokenizer: Its tokenizer.
         path: Adapter directory, a name on the Hugging Face hub, or one of `SHIPPED`.
+        revision: Branch, tag or commit on the hub; None: the newest.
 
     Returns:
         `model`, the same object, in evaluation mode.
@@ -155,7 +207,7 @@ def load_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pat
         InputError: If the adapter is missing, damaged, of another format version, or made for another model, or has
             LoRA weights and the model has LoRA already; the model is then unchanged.
     """
-    _load(model, tokenizer, _directory(path), _add_lora)
+    _load(model, tokenizer, _directory(path, revision), _add_lora)
     return cast(PreTrainedModel, model.eval())
 
 
@@ -286,14 +338,13 @@ def _name_modules(file: Path, model: PreTrainedModel, adapter: str) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True))
 
 
-def _directory(path: str | Path) -> Path:
+def _directory(path: str | Path, revision: str | None = None) -> Path:
     directory = Path(path)
     if str(path) in SHIPPED and not directory.exists():
         return ASSETS / path
-    files = [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
     try:
         if not directory.exists():
-            return Path(snapshot_download(str(path), allow_patterns=files))
+            return Path(snapshot_download(str(path), revision=revision, allow_patterns=FILES))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise InputError(
             f"no adapter at {one_line(path)}: there is no such directory, and the Hugging Face hub gave none "
@@ -347,8 +398,16 @@ def _module_weights(directory: Path, saved: _Saved) -> dict[str, torch.Tensor]:
     return read_weights(file, module.state_dict(), CONFIG_FILE)
 
 
-def _card(method: MethodName, config: AniConfig | None) -> str:
-    head = f"---\nlibrary_name: ani\ntags: [ani, numeracy]\n---\n\n# ANI adapter\n\nMethod `{method}`"
+_RESULTS = "\n## Results\n"
+
+
+def _card(method: MethodName, config: AniConfig | None, base: str | None) -> str:
+    if base == EMBEDDED:
+        base = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    elif base is not None and os.path.isabs(base):
+        base = None  # a directory of this machine
+    head = ModelCardData(base_model=base, library_name="ani", tags=["ani", "numeracy"]).to_yaml()
+    head = f"---\n{head}\n---\n\n# ANI adapter\n\nMethod `{method}`"
     load = "Load it with `ani.load_adapter(model, tokenizer, path)`.\n"
     if config is None:
         return f"{head}: LoRA weights, in PEFT's own files. {load}"
