@@ -1,6 +1,7 @@
 """The playground in a real browser: what the page shows is what the model does; nothing leaves the machine."""
 
 import os
+import runpy
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -239,6 +240,18 @@ def test_command(
     with pytest.raises(SystemExit, match="2"):
         ani.cli.main()
     assert "pip install '.[playground]'" in capsys.readouterr().err
+
+
+def test_the_space(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tiny_adapter: Path) -> None:
+    monkeypatch.setenv("MODEL", str(tiny_model))
+    monkeypatch.setenv("ADAPTER", str(tiny_adapter))
+    app = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "examples" / "space" / "app.py"))
+    with closing(app["page"]) as page:
+        url = urlsplit(launch(page, "127.0.0.1", free_port()))
+        with closing(HTTPConnection(url.hostname, url.port)) as connection:
+            connection.request("GET", "/")
+            answer = connection.getresponse()
+            assert answer.status == 200 and "ANI playground" in answer.read().decode()
 
 
 def test_a_conversation_shows_what_is_pending() -> None:

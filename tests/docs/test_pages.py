@@ -133,7 +133,7 @@ def test_commands_are_accepted(page: Path) -> None:
             case ["make", target]:
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
             case [program, *_]:
-                assert program in {".", "curl", "git", "pip", "tail"}, f"nothing checks {program}"
+                assert program in {".", "curl", "git", "hf", "pip", "tail"}, f"nothing checks {program}"
     for code in re.findall(r"`ani ([^`\n]+(?:\n[^`\n]+)?)`", page.read_text()):
         command, *words = code.split()
         assert {word for word in words if word.startswith("--")} <= options(command), code
