@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed, wait
 from contextlib import contextmanager
 from socket import gethostname
 from typing import Any
@@ -64,7 +65,7 @@ def on_ray(arguments: Sequence[str], address: str, gpus: int) -> Iterator[tuple[
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end this process with another exit code
         if gpus > max(node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]):
             raise InputError(f"--ray {address}: no node has {gpus} GPUs, as --gpus-per-run says; or use --device cpu")
-        yield _starting(arguments, gpus), Machine(*ray.get(ray.remote(num_gpus=gpus)(look).remote()))
+        yield _starting(arguments, gpus), Machine(*ray.remote(num_gpus=gpus)(look).remote().future().result())
     finally:
         ray.shutdown()
 
@@ -95,13 +96,14 @@ def _starting(arguments: Sequence[str], gpus: int) -> Start:
 
         task = ray.remote(num_gpus=gpus, max_retries=RETRIES, retry_exceptions=True)(carry_out)
         mark.touch()
-        running = {task.options(name=job.name).remote(run_command(arguments, job.name, plan)[1:]): job for job in jobs}
+        # Futures, as a signal that interrupts Ray's own waiting loses its exit code.
+        refs = [task.options(name=job.name).remote(run_command(arguments, job.name, plan)[1:]) for job in jobs]
+        running = {ref.future(): job for ref, job in zip(refs, jobs, strict=True)}
         try:
-            while running:
-                (done,), _ = ray.wait([*running])
-                job = running.pop(done)
+            for done in as_completed(running):
+                job = running[done]
                 try:
-                    code, said = ray.get(done)
+                    code, said = done.result()
                 except ray.exceptions.RayError as error:
                     code, said = 1, f"{job.name}: {one_line(getattr(error, 'cause', error))}\n"
                 if code is None:
@@ -114,10 +116,9 @@ def _starting(arguments: Sequence[str], gpus: int) -> Start:
                 sys.stderr.write(said)
                 yield job, code
         finally:
-            if running:  # runs save a checkpoint
-                for each in running:
-                    ray.cancel(each)
-                ray.wait([*running], num_returns=len(running), timeout=ENDING)
+            for ref in refs:
+                ray.cancel(ref)
+            wait(running, timeout=ENDING)  # for those that were cancelled to save a checkpoint
             mark.unlink(missing_ok=True)
 
     return start
