@@ -1,5 +1,6 @@
 """Tokens a second of the served ANI model over the served base model, in vLLM, every gate open; the scanner's cost.
-`--only calculator`: of the calculator that ships, as its gate has it.
+`--only calculator`: of the calculator that ships, as its gate has it. `--scan`: only what the plugin does before a step
+of 256 requests of prose, in seconds of one core.
 
 Some 10 minutes on two cores, and some more where vLLM compiles the models, which it does unless told otherwise.
 """
@@ -11,16 +12,26 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import _paired
+import numpy as np
+import torch
 from generation import attached
 
 import ani
 from ani.data.arithmetic import arithmetic_problems
 from ani.injection.attach import number_locator
+from ani.injection.locate import NumberLocator
 from ani.models import load_model, load_tokenizer, model_source
 from ani.serving.scheduling import Scheduled, StepLocator
+
+PROSE = (
+    "The committee met on a rainy morning and talked at length about the harbour, its old walls, and the people who "
+    "had lived there for generations; nobody could say what should be done, but all agreed that something had to "
+    "change before the winter came. "
+)
 
 
 def engine(path: str, eager: bool, **options: Any) -> Any:
@@ -59,6 +70,35 @@ def cost(locator: Any, rows: list[list[int]], repeats: int) -> tuple[float, floa
     return timed(prompts), timed(decodes)
 
 
+def scan(tokenizer: Any, policy: Any, requests: int = 256, steps: int = 50) -> float:
+    """Milliseconds a decode step, in which each request has a token of prose, of finding whatever numbers there are."""
+    from ani.serving import vllm as plugin
+
+    prose = tokenizer(PROSE * 12)["input_ids"]
+    rows = np.array([prose[i % 40 : i % 40 + 400] for i in range(requests)], dtype=np.int32)
+    locator = NumberLocator(tokenizer, ani.AniConfig(layer=10, hidden_size=576, policy=policy))
+    model = plugin.AniForCausalLM.__new__(plugin.AniForCausalLM)
+    torch.nn.Module.__init__(model)
+    model.ani_steps = StepLocator(locator)
+    model.__dict__["ani_prepare"] = model.ani_steps.find
+    batch = SimpleNamespace(
+        num_reqs=requests,
+        req_ids=[str(i) for i in range(requests)],
+        num_prompt_tokens=np.full(requests, 100),
+        token_ids_cpu=rows,
+    )
+    runner = SimpleNamespace(get_model=lambda: model, input_batch=batch)
+    runner.query_start_loc = SimpleNamespace(np=np.arange(requests + 1))
+    runner.requests = {name: SimpleNamespace(sampling_params=None) for name in batch.req_ids}
+    times = []
+    for step in range(steps):
+        batch.num_computed_tokens_cpu = np.full(requests, 200 + step)
+        start = time.perf_counter()
+        plugin._prepare_v1(runner)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -68,12 +108,17 @@ def main() -> None:
         "--only", nargs="+", choices=["terminal", "running", "calculator"], default=["terminal", "running"]
     )
     parser.add_argument("--eager", action="store_true", help="Without vLLM's compilation.")
+    parser.add_argument("--scan", action="store_true", help="Only what finding numbers costs a step.")
     arguments = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     # Engines in processes of their own wait busily, and would slow each other down on the same cores.
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     tokenizer = load_tokenizer("smollm2")
+    if arguments.scan:
+        for policy in ("after", "running"):
+            print(f"{policy}, 256 requests of prose: {scan(tokenizer, policy):.2f} ms a step")
+        return
 
     def prompts(problems: int) -> list[list[int]]:
         return [

@@ -1,9 +1,11 @@
 """However an engine cuts requests into steps, the numbers are those of the whole rows."""
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -46,6 +48,23 @@ def at(numbers: NumberBatch, row: int, shift: int) -> dict[int, list[float]]:
     }
 
 
+def may_have_numbers(steps: StepLocator, step: Sequence[Scheduled]) -> set[str]:
+    rows = np.arange(len(step))
+    token_ids = np.zeros((len(step), 100), dtype=np.int32)
+    for row, request in enumerate(step):
+        token_ids[row, : request.stop] = request.token_ids[: request.stop]
+    places = np.array([request[2:5] for request in step], dtype=int).reshape(-1, 3).T
+    return {step[row].request_id for row in steps.may_have_numbers(token_ids, rows, *places).nonzero()[0]}
+
+
+def test_prose_is_not_read() -> None:
+    locator, tokenizer = locators("after")
+    ids = tokenizer("No, said E. Fox, it isn't... 1, 2", add_special_tokens=False)["input_ids"]
+    step = [Scheduled(str(i), ids, 1, i, i + 1, i) for i in range(len(ids))]
+    expected = {str(i) for i in range(len(ids)) if "1" in tokenizer.decode(ids[: i + 1])}
+    assert may_have_numbers(StepLocator(locator), step) - expected <= {"0", "1"}
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 @examples(25)
 @given(seed=st.integers(0, 10**6))
@@ -77,6 +96,8 @@ def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
             done[i] += size
             offset += size
         numbers = steps.find(step)
+        may = may_have_numbers(steps, [request for request in step if request.stop > request.start])
+        assert {step[row].request_id for row in numbers.rows.tolist()} <= may
         assert bool((numbers.positions < offset).all())
         for row, (i, shift) in enumerate(zip(order, shifts, strict=True)):
             found[i] |= at(numbers, row, shift)

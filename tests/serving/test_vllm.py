@@ -487,7 +487,8 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
     state.rope_state = state.prompt_embeds_state = None
     state.supports_mm_inputs = False
     state.model_config = SimpleNamespace(max_model_len=64)
-    state._requests = {}
+    state.max_num_reqs = 2
+    state._keep_texts()
     state.model = SimpleNamespace(ani_steps=steps, ani_prepare=lambda step: told.append(steps.find(step)))
     prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Add 12345 to 67", "8 = 9"))
     row = prompt + answer
@@ -498,6 +499,7 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
         places = [range(start, start + len(own)) for (_, start, _), own in zip(requests, ids, strict=True)]
         batch = SimpleNamespace(
             req_ids=[name for name, _, _ in requests],
+            idx_mapping_np=np.array([["a", "shut"].index(name) for name, _, _ in requests]),
             num_computed_tokens_np=np.array([start + rejected for _, start, _ in requests]),  # the host can't know yet
             query_start_loc_np=ends,
             query_start_loc=torch.from_numpy(ends),
@@ -512,7 +514,7 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
         request = SimpleNamespace(
             req_id=name, prompt_token_ids=prompt, prefill_token_ids=row[:known], sampling_params=params
         )
-        state.add_request(0, request)
+        state.add_request(["a", "shut"].index(name), request)
 
     whole = locator.batch([row if locator.causal else prompt])
     expected = dict(zip(whole.positions.tolist(), whole.features.tolist(), strict=True))

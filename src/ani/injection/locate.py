@@ -4,11 +4,12 @@ The one place where the scanner, the encoder and the policy meet: the collator, 
 all ask here, so they can't disagree.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self, cast
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -105,7 +106,7 @@ class NumberLocator:
         """Whether numbers of the response get nothing, in training as in generation."""
         self.reads_literals, self.reads_pending = config.reads_literals, config.reads_pending
         self._unread = _Read(PendingReader(message_ends(tokenizer) if self.reads_pending else ()))
-        self._read: dict[tuple[int, ...], _Read] = {}
+        self._read: dict[Hashable, _Read] = {}
         self.forced_of: Callable[[Sequence[int]], Mapping[int, bool]] | None = None
         """Of a row's numbers those whose gate is forced open or shut, by each token of a number
         (`ani.injection.inspection.forced_numbers`); None: none is."""
@@ -142,6 +143,16 @@ class NumberLocator:
         if self.substitutes:  # what else its tokens say would be lost, as the bracket of "(-5"
             found = [x for x in found if self._is_all_of_its_tokens(x[0], token_ids)]
         return found
+
+    def may_carry(self, token_ids: np.ndarray[Any, Any]) -> Any:
+        """Whether something may stand at the last of three tokens, (N, 3), as far as they tell, bool (N,); under a
+        causal policy. A text that has fewer begins with `PADDING`."""
+        if self.reads_pending:
+            return np.ones(len(token_ids), dtype=bool)
+        digits, closed, marks = (table.take(token_ids + 1, mode="clip") for table in self.scanner.tables)
+        if self.policy == "running":
+            return digits[:, 2]
+        return digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
 
     def _is_all_of_its_tokens(self, number: Number, token_ids: Sequence[int]) -> bool:
         tokens = token_ids[number.first_token : number.last_token + 1]
@@ -208,13 +219,13 @@ class NumberLocator:
         text. What was read of a row is remembered, so that a row that goes on costs its new tokens alone."""
         if not self.reads_pending:
             return {}
-        read = self._read.get(tuple(token_ids[:start]), self._unread)
+        read = self._read.get(_key(token_ids[:start]), self._unread)
         reader = read.reader.copy()
         pieces, begun = self.scanner.pieces(token_ids[read.tokens :], read.begun)
         found = reader.feed(pieces)
         if len(self._read) == _REMEMBERED:
             del self._read[next(iter(self._read))]
-        self._read[tuple(token_ids)] = _Read(reader, begun, len(token_ids))
+        self._read[_key(token_ids)] = _Read(reader, begun, len(token_ids))
         every = enumerate(found, read.tokens)
         return {token: each for token, each in every if each and token >= start and token_ids[token] != PADDING}
 
@@ -237,6 +248,11 @@ class NumberLocator:
         *first, last = zip(piece, digits, strict=False)
         goes_on = len(piece) <= len(digits) and all(written == digit.character for written, digit in first)
         return QUANTITATIVE if goes_on and last[0] in (last[1].character, last[1].last) else NOMINAL
+
+
+def _key(token_ids: Sequence[int]) -> Hashable:
+    """Equal for equal ids of one type; engines' arrays, which a tuple would take apart, are long."""
+    return token_ids.tobytes() if isinstance(token_ids, np.ndarray) else tuple(token_ids)
 
 
 class _Read(NamedTuple):

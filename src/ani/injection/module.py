@@ -1,6 +1,7 @@
 """Project, gate, add: the trainable part of ANI."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Literal, NamedTuple
 
 import torch
@@ -107,7 +108,8 @@ class AniModule(nn.Module):
         dtype = self.projection.weight.dtype
         hidden = hidden_states.to(dtype)
         # Autocast would round the features to 8 bits, in training only.
-        with torch.autocast(hidden.device.type, enabled=False):
+        rounds = torch.is_autocast_enabled(hidden.device.type)
+        with torch.autocast(hidden.device.type, enabled=False) if rounds else nullcontext():
             embeddings = self.projection(features.to(dtype))
             if self.gate is not None:
                 logits = self.gate(hidden, embeddings, [states.to(dtype) for states in earlier])

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from functools import cached_property
 from itertools import accumulate, repeat
 from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _DIGIT = re.compile("[0-9]")
 # The end of a token behind which no number can go on: a character that no number holds, then no digit.
 _CLOSED = re.compile("[^0-9.,eE+\\-\udc80-\udcfe][.,eE+\\-]*\\Z")
+_MARKS = re.compile(r"\A[.,eE+\-]*\Z")
 _LONE_BYTE = re.compile("[\udc80-\udcfe]")  # as `surrogateescape` writes a byte that is no UTF-8 by itself
 # A boundary without characters: the byte 0xFF, which never occurs in UTF-8, and is kept out of the vocabulary.
 _NOTHING = "\udcff"
@@ -208,6 +210,15 @@ class NumberScanner:
 
     def _raw(self, token_ids: "TokenIds") -> list[str]:
         return list(map(self._pieces.__getitem__, _as_list(token_ids)))
+
+    @cached_property
+    def tables(self) -> "tuple[np.ndarray[Any, Any], ...]":
+        """Of each token id, at the id plus one, bool: whether it holds a digit; whether it ends so that no number goes
+        on behind it; whether that is for the token before it to say. First and last: ids beyond the vocabulary."""
+        import numpy as np
+
+        pieces = [self._pieces[i] for i in range(-1, max(self._pieces) + 2)]
+        return tuple(np.array([bool(each.search(piece)) for piece in pieces]) for each in (_DIGIT, _CLOSED, _MARKS))
 
     def _read(self, token_ids: "TokenIds", start: int, raw: list[str]) -> "_Read":
         """What has to be read for the numbers at the tokens from `start` on, whose pieces are `raw`."""

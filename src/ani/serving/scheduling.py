@@ -6,11 +6,14 @@ of a cached prefix. What stands before them comes from the engine's own table of
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from ani.injection.locate import NumberBatch, NumberLocator
+from ani.injection.locate import PADDING, NumberBatch, NumberLocator
+
+Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 
 class Scheduled(NamedTuple):
@@ -40,6 +43,21 @@ class StepLocator:
     def prefill_only(self) -> bool:
         """Whether requests past their prompt can be left out of a step."""
         return not self._locator.causal
+
+    def may_have_numbers(self, token_ids: Ids, rows: Ids, prompt_lengths: Ids, starts: Ids, stops: Ids) -> Any:
+        """Which requests of a step may have a number at a scheduled token, bool (R,), told by tables alone: most have
+        none, so that nobody has to read them.
+
+        Args:
+            token_ids: Of all requests, (at least R, length).
+            rows: The requests' in it, as all others (R,).
+            prompt_lengths: As in `Scheduled`, and so are the others.
+        """
+        if self.prefill_only:
+            return starts < prompt_lengths
+        places = starts[:, None] + np.arange(-2, 1)
+        last = np.where(places >= 0, token_ids[rows[:, None], places], PADDING)
+        return (stops - starts > 1) | self._locator.may_carry(last)
 
     def find(self, step: Sequence[Scheduled]) -> NumberBatch:
         """The numbers at the scheduled tokens; `positions` are indices into the step's flat row, `rows` into `step`."""

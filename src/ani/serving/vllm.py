@@ -173,9 +173,15 @@ class AniForCausalLM(nn.Module):
             layer.ani_numbers.zero_()
         layer.ani_used = len(numbers) > 0
         if layer.ani_used:
-            numbers = numbers.to(layer.ani_numbers.device)
-            layer.ani_numbers[numbers.positions] = True
-            layer.ani_features[numbers.positions] = numbers.features
+            # In one copy, from pinned memory: nobody waits for it.
+            positions = numbers.positions.unsqueeze(1).view(torch.float32)
+            packed = torch.cat([numbers.features, positions], dim=1)
+            if layer.ani_numbers.is_cuda:
+                packed = packed.pin_memory()
+            packed = packed.to(layer.ani_numbers.device, non_blocking=True)
+            at = packed[:, -2:].contiguous().view(torch.int64).squeeze(1)
+            layer.ani_numbers.index_fill_(0, at, True)
+            layer.ani_features.index_copy_(0, at, packed[:, :-2])
         self.ani_step = step if layer.ani_used and self.ani_decisions is not None else []
 
     def compute_logits(self, *args: Any, **kwargs: Any) -> Any:
@@ -226,16 +232,16 @@ def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
         return
     batch = runner.input_batch
     count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a dummy run
-    starts = batch.num_computed_tokens_cpu[:count]
-    prompts = batch.num_prompt_tokens[:count]
-    offsets = runner.query_start_loc.np
-    wanted = (starts < prompts).nonzero()[0].tolist() if model.ani_steps.prefill_only else range(count)
+    token_ids, rows = batch.token_ids_cpu, np.arange(count)
+    prompts, starts = batch.num_prompt_tokens[:count], batch.num_computed_tokens_cpu[:count]
+    offsets = runner.query_start_loc.np[: count + 1]
+    stops = starts + np.diff(offsets)
     step = []
-    for row in wanted:
-        request_id, start, offset = batch.req_ids[row], int(starts[row]), int(offsets[row])
-        stop = start + int(offsets[row + 1]) - offset
+    for row in model.ani_steps.may_have_numbers(token_ids, rows, prompts, starts, stops).nonzero()[0].tolist():
+        request_id = batch.req_ids[row]
         if not gates_shut(runner.requests[request_id].sampling_params):
-            step.append(Scheduled(request_id, batch.token_ids_cpu[row], int(prompts[row]), start, stop, offset))
+            place = (int(prompts[row]), int(starts[row]), int(stops[row]), int(offsets[row]))
+            step.append(Scheduled(request_id, token_ids[row], *place))
     model.ani_prepare(step)
 
 
@@ -251,22 +257,20 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._requests: dict[str, tuple[int, Any]] = {}
-        """Prompt length and token ids (int32 array), of those whose gates aren't shut."""
+        self._keep_texts()
+
+    def _keep_texts(self) -> None:
+        self._token_ids = np.zeros((self.max_num_reqs, self.max_model_len), dtype=np.int32)
+        """By the runner's index of a request."""
+        self._prompt_lengths = np.zeros(self.max_num_reqs, dtype=np.int64)
+        """0: its gates are shut."""
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         """Take up a request, or one that goes on after a preemption."""
         super().add_request(req_index, new_req_data)
-        if gates_shut(new_req_data.sampling_params):
-            return
-        token_ids = np.zeros(self.max_model_len, dtype=np.int32)
-        token_ids[: len(new_req_data.prefill_token_ids)] = new_req_data.prefill_token_ids
-        self._requests[new_req_data.req_id] = (len(new_req_data.prompt_token_ids), token_ids)
-
-    def remove_request(self, req_id: str) -> None:
-        """Forget a request that has ended, or was preempted."""
-        super().remove_request(req_id)
-        self._requests.pop(req_id, None)
+        shut = gates_shut(new_req_data.sampling_params)
+        self._prompt_lengths[req_index] = 0 if shut else len(new_req_data.prompt_token_ids)
+        self._token_ids[req_index, : len(new_req_data.prefill_token_ids)] = new_req_data.prefill_token_ids
 
     def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
         """Before every step. A causal policy waits for the tokens that the device has just sampled; others don't.
@@ -274,26 +278,23 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
         What it waits for is what the forward reads: drafted tokens too, and the places of all, of which the host, which
         plans a step before the last one's drafts are judged, has upper bounds only.
         """
-        model = self.model
-        starts = input_batch.num_computed_tokens_np
-        offsets = input_batch.query_start_loc_np
-        prefill_only = model.ani_steps.prefill_only
-        ids = None
-        if not prefill_only and self._requests:
+        steps, count = self.model.ani_steps, len(input_batch.req_ids)
+        rows = input_batch.idx_mapping_np[:count]
+        prompts = self._prompt_lengths[rows]
+        starts, offsets = input_batch.num_computed_tokens_np, input_batch.query_start_loc_np
+        if not steps.prefill_only and prompts.any():
             ids, offsets = input_batch.input_ids.cpu().numpy(), input_batch.query_start_loc.cpu().numpy()
-            starts = input_batch.positions.cpu().numpy()[offsets[: len(input_batch.req_ids)]]
+            places = input_batch.positions.cpu().numpy()
+            starts, total = places[offsets[:count]], offsets[count]
+            self._token_ids[np.repeat(rows, np.diff(offsets[: count + 1])), places[:total]] = ids[:total]
+        starts, offsets = starts[:count], offsets[: count + 1]
+        stops = starts + np.diff(offsets)
+        wanted = (prompts > 0) & steps.may_have_numbers(self._token_ids, rows, prompts, starts, stops)
         step = []
-        for row, request_id in enumerate(input_batch.req_ids):
-            if request_id not in self._requests:
-                continue
-            prompt_length, token_ids = self._requests[request_id]
-            start, offset, end = int(starts[row]), int(offsets[row]), int(offsets[row + 1])
-            if prefill_only and start >= prompt_length:
-                continue
-            if ids is not None:
-                token_ids[start : start + end - offset] = ids[offset:end]
-            step.append(Scheduled(request_id, token_ids, prompt_length, start, start + end - offset, offset))
-        model.ani_prepare(step)
+        for row in wanted.nonzero()[0].tolist():
+            place = (int(prompts[row]), int(starts[row]), int(stops[row]), int(offsets[row]))
+            step.append(Scheduled(input_batch.req_ids[row], self._token_ids[rows[row]], *place))
+        self.model.ani_prepare(step)
         return super().prepare_inputs(input_batch, req_states)
 
     def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
