@@ -155,8 +155,8 @@ MUTANTS = [
     Mutant(
         "a-number-goes-on-after-forcing",
         "injection/forced.py",
-        "            else:\n                row[self._goes_on] = -torch.inf",
-        "            else:\n                pass",
+        "row[self._goes_on] = -torch.inf",
+        "pass",
         "tests/injection/test_forced.py",
     ),
     Mutant(
@@ -203,7 +203,7 @@ MUTANTS = [
     ),
     Mutant(
         "trained-on-the-test-split",
-        "training/examples.py",
+        "data/kinds.py",
         'calculation_problems(**settings, split="train"',
         'calculation_problems(**settings, split="test"',
         "tests/training/test_examples.py",

@@ -35,11 +35,13 @@ LINES = {
     "report": "../first",
     "diagnostic": "run --quantitative ../examples.jsonl --nominal diagnostic --count 2",
     "merge": "{adapter} run --model {model}",
+    "push": "{adapter} me/mine",
     "serve": "{model}",
     "env": "",
 }
 SAID = {
     "train": "note: 1 of 9 examples are left out: .*\n",
+    "push": "error: .*hub.*\n",
     "serve": "error: .* is no merged checkpoint; .*\n|error: vLLM is missing; .*\n",
 }
 """What standard error holds, where that isn't nothing."""
@@ -119,5 +121,5 @@ def test_standard_error_has_only_ours(
     for command in lines:
         printed = (tmp_path / command / "err").read_text()
         assert re.fullmatch(SAID.get(command, ""), printed), f"{command}: {printed}"
-    codes = {"playground": 143, "serve": 2}
+    codes = {"playground": 143, "push": 2, "serve": 2}
     assert json.loads((tmp_path / "codes.json").read_text()) == {command: codes.get(command, 0) for command in lines}

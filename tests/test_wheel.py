@@ -195,7 +195,6 @@ SENTENCES = {
     'train recipe.yaml quantization=nf4 data=[{{"kind":"diagnostic","count":8}}]': "error: quantization: nf4 needs "
     "bitsandbytes; install",
     "playground --model {model}": "error: the package gradio is missing; install it with pip install '.[playground]'",
-    "compare comparison.yaml --ray auto": "error: the package ray is missing; install it with pip install '.[cluster]'",
     "serve {model}": "error: vLLM is missing; install",
 }
 """Command: what it says in an environment without an extra."""

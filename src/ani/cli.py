@@ -294,7 +294,8 @@ def compare(
         end_with_parent(os.environ.get(PARENT))
         carry_out_one(recipe, overrides or (), run, console)
         return
-    need_one_process("compare")
+    if ray is None:  # Ray's own launcher starts one process a node, of which one goes on
+        need_one_process("compare")
     if dry:
         _rehearse(variant_recipes(recipe, overrides or ()), as_json=False)
         return

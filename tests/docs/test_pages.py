@@ -285,9 +285,9 @@ def test_a_table_tells_types_limits_and_defaults() -> None:
         "| key | value | default | meaning |",
         "| --- | --- | --- | --- |",
         "| `kind` | `hub` | *required* |  |",
+        "| `limit` | whole number ≥ 1 or `null` | `null` | The first so many examples; null: all. |",
         "| `name` | text | *required* | On the hub. |",
         '| `split` | text | `"train"` | Its part. |',
-        "| `limit` | whole number ≥ 1 or `null` | `null` | The first so many examples; null: all. |",
         "",
         "</div>",
     ]

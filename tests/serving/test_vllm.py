@@ -22,7 +22,7 @@ from ani import AniConfig, NumberScanner
 from ani.injection.adapter import CONFIG_FILE
 from ani.injection.attach import ani_module, last_decision
 from ani.injection.locate import NumberLocator
-from ani.serving.scheduling import StepLocator
+from ani.serving.scheduling import Scheduled, StepLocator
 from ani.serving.vllm_plugin import DECISIONS, SWITCH, caches_prefixes, gates_shut, refusal
 from tests import tiny as tiny_models
 from tests import tokenizers
@@ -222,7 +222,8 @@ def check_decisions(llm: Any, file: Path, model: PreTrainedModel, tokenizer: Any
 COUNT, ALIKE, IN_FLIGHT = (100, 40, 32) if deep() else (24, 16, 12)
 
 
-def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, **options: Any) -> None:
+def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, brief: bool = False, **options: Any) -> None:
+    """`brief`: without what fills the cache, goes on with a chat or searches beams."""
     causal = ani_module(model).config.causal
     rows = [tokenizer(text)["input_ids"] for text in prompts(COUNT, ALIKE)]
     expected = greedy(model, rows)
@@ -234,18 +235,8 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, **options: 
         found, cached = served(llm, rows)
         assert_same(found, expected)
         assert (cached > 0) == causal
-        with pytest.MonkeyPatch.context() as patch:
-            most = most_in_flight(llm, patch)
-            assert_same(served(llm, rows[few], BLOCK + 1)[0], greedy(model, rows[few], BLOCK + 1))
-        assert most == [IN_FLIGHT] and metric(llm, "num_preemptions") > 0
-        if causal:  # a second turn: what was generated is cached too, and its numbers go on
-            half = slice(0, ALIKE // 2)
-            turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[half], expected[half], strict=True)]
-            longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
-            again, cached = served(llm, longer)
-            assert cached > 0
-            assert_same(again, greedy(model, longer))
-        check_beams(llm, model, rows[:2], causal)
+        if not brief:
+            check_load(llm, model, tokenizer, rows, expected)
         # The switch: the base model's answers, also beside a prefix cache full of the others.
         assert_same(served(llm, rows[few], **{SWITCH: "shut"})[0], closed)
         assert_same(served(llm, rows[few], **{SWITCH: "learned"})[0], expected[few])
@@ -256,6 +247,23 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, **options: 
             check_decisions(llm, Path(options["additional_config"][DECISIONS]), model, tokenizer)
     finally:
         llm.llm_engine.engine_core.shutdown()
+
+
+def check_load(llm: Any, model: PreTrainedModel, tokenizer: Any, rows: list[list[int]], expected: Any) -> None:
+    """Requests that are preempted, second turns from the cache, and beams."""
+    causal = ani_module(model).config.causal
+    few, half = slice(0, ALIKE), slice(0, ALIKE // 2)
+    with pytest.MonkeyPatch.context() as patch:
+        most = most_in_flight(llm, patch)
+        assert_same(served(llm, rows[few], BLOCK + 1)[0], greedy(model, rows[few], BLOCK + 1))
+    assert most == [IN_FLIGHT] and metric(llm, "num_preemptions") > 0
+    if causal:  # a second turn: what was generated is cached too, and its numbers go on
+        turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[half], expected[half], strict=True)]
+        longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
+        again, cached = served(llm, longer)
+        assert cached > 0
+        assert_same(again, greedy(model, longer))
+    check_beams(llm, model, rows[:2], causal)
 
 
 def shut(model: PreTrainedModel) -> Any:
@@ -302,7 +310,7 @@ def test_a_tiny_model_of_each_family(
         monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     if "additional_config" in options:
         options = {**options, "additional_config": {DECISIONS: str(tmp_path / "decisions.jsonl")}}
-    check_parity(path, model, tokenizer, **options)
+    check_parity(path, model, tokenizer, brief="tensor_parallel_size" in options and not deep(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +347,7 @@ def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path
     config = adapter / CONFIG_FILE
     config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
     decisions = {DECISIONS: str(tmp_path / "decisions.jsonl")}
-    check_parity(*merged(tmp_path, "smollm2"), tokenizer, additional_config=decisions)
+    check_parity(*merged(tmp_path, "smollm2"), tokenizer, brief=not deep(), additional_config=decisions)
 
 
 def test_states_come_from_a_store(tmp_path: Path) -> None:
@@ -474,6 +482,27 @@ def test_every_weight_is_asked_for(tmp_path: Path) -> None:
         found = [each for each in weights.items() if not each[0].startswith(lacks)]
         refused(lambda found=found: model.load_weights(iter(found)), f" missing ({lacks}")
     refused(lambda: model.load_weights(iter([*weights.items(), ("x", torch.zeros(1))])), "1 unexpected (x)")
+
+
+@pytest.mark.parametrize("text", ["nothing", "Bus 505 is late", "Room 505 holds 10 of 1,234 and 7."])
+def test_the_layer_is_told_of_this_step_alone(text: str) -> None:
+    from ani.serving.vllm import AniForCausalLM
+
+    tokenizer = tokenizers.llama3()
+    locator = NumberLocator(tokenizer, AniConfig(layer=0, policy="after"))
+    width = locator.encoder.width
+    layer = SimpleNamespace(ani_numbers=torch.ones(64, 1, dtype=torch.bool), ani_features=torch.zeros(64, width))
+    layer.ani_used = True  # the last step was
+    model = AniForCausalLM.__new__(AniForCausalLM)
+    torch.nn.Module.__init__(model)
+    model.__dict__ |= {"model": SimpleNamespace(layers=[layer]), "ani_config": SimpleNamespace(layer=0)}
+    model.__dict__ |= {"ani_steps": StepLocator(locator), "ani_decisions": None}
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    model.ani_prepare([Scheduled("a", ids, len(ids), 0, len(ids), 3)])
+    expected = locator.batch([ids])
+    assert layer.ani_used == (len(expected) > 0) == (text != "nothing")
+    assert layer.ani_numbers.squeeze(1).nonzero().squeeze(1).tolist() == (expected.positions + 3).tolist()
+    assert torch.equal(layer.ani_features[expected.positions + 3], expected.features)
 
 
 @pytest.mark.parametrize("policy", ["terminal", "running", "after"])

@@ -332,7 +332,7 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
     ]
     record = asdict(rehearsed(tiny_recipe(data=data, training={"steps": None})))
     assert record["data"] == [
-        f"jsonl path={tmp_path / 'here.jsonl'} limit=8: 8 examples",
+        f"jsonl limit=8 path={tmp_path / 'here.jsonl'}: 8 examples",
         "jsonl path=gone.jsonl: missing",
         "hub name=someone/maths split=test",
         "gsm8k limit=5",

@@ -174,14 +174,14 @@ class AniForCausalLM(nn.Module):
         layer.ani_used = len(numbers) > 0
         if layer.ani_used:
             # In one copy, from pinned memory: nobody waits for it.
-            positions = numbers.positions.unsqueeze(1).view(torch.float32)
-            packed = torch.cat([numbers.features, positions], dim=1)
+            packed = torch.cat([part.flatten().view(torch.uint8) for part in (numbers.positions, numbers.features)])
             if layer.ani_numbers.is_cuda:
                 packed = packed.pin_memory()
             packed = packed.to(layer.ani_numbers.device, non_blocking=True)
-            at = packed[:, -2:].contiguous().view(torch.int64).squeeze(1)
+            at, features = packed.split([numbers.positions.nbytes, numbers.features.nbytes])
+            at = at.view(torch.int64)
             layer.ani_numbers.index_fill_(0, at, True)
-            layer.ani_features.index_copy_(0, at, packed[:, :-2])
+            layer.ani_features.index_copy_(0, at, features.view(torch.float32).view(len(numbers), -1))
         self.ani_step = step if layer.ani_used and self.ani_decisions is not None else []
 
     def compute_logits(self, *args: Any, **kwargs: Any) -> Any:
