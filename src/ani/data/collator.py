@@ -15,6 +15,7 @@ from ani.numbers import Number, find_numbers
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
 
+_ROLES = {"nominal": NOMINAL, "quantitative": QUANTITATIVE, None: UNKNOWN_ROLE}
 _PLACEHOLDER = "\ue000"
 """Private-use character that stands for a message while its place in a chat template is looked for."""
 
@@ -51,7 +52,7 @@ def tokenize(
     if locator is not None and example.roles:
         for index, number in _own_numbers(example, prompt, prompt_ids, tokenizer, locator):
             for token in range(number.first_token, number.last_token + 1):
-                roles[token] = QUANTITATIVE if example.roles[index] == "quantitative" else NOMINAL
+                roles[token] = _ROLES[example.roles[index]]
     return TokenizedExample(input_ids[:max_length], min(len(prompt_ids), max_length), roles[:max_length])
 
 

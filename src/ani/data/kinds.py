@@ -1,6 +1,7 @@
 """What a recipe's `data` can name: each kind of source is its settings and the examples that it gives."""
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -121,6 +122,16 @@ class DiagnosticData(_GeneratedData):
         return diagnostic_examples(self.count, seed=seed)
 
 
+class NaturalData(_StoredData):
+    """Numbers of natural texts with their roles, labelled by hand (`ani/data/natural_roles.md`): GSM8K's and MATH's
+    training problems, dictionaries, manuals, changelogs."""
+
+    kind: Literal["natural"]
+
+    def examples(self, seed: int) -> list[Example]:
+        return read_jsonl(Path(__file__).with_name("natural_roles.jsonl"))[: self.limit]
+
+
 class _PublishedData(_StoredData):
     path: str
     """On the hub, or a JSON-lines file of it."""
@@ -187,6 +198,7 @@ DataSource = Annotated[
     | Gsm8kData
     | MathData
     | DiagnosticData
+    | NaturalData
     | JsonlData
     | HubData,
     Field(discriminator="kind"),

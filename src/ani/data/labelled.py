@@ -8,9 +8,9 @@ list with one of them for each. It may also hold `domain` (default: the file's n
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from ani.data.diagnostic import DiagnosticSentence
+from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.data.sources import checked_roles, text_of
 from ani.errors import InputError
 from ani.files import replacing_file
@@ -56,4 +56,5 @@ def _sentence(record: Any, where: str, domain: str) -> DiagnosticSentence:
     text, domain, template = (text_of(record, key, where) for key in ("text", "domain", "template"))
     if not find_numbers(text):
         raise InputError(f"{where}: the text holds no number, so there is nothing to label; remove the line")
-    return DiagnosticSentence(text, checked_roles(record["roles"], text, where), domain, template)
+    roles = cast(tuple[Role, ...], checked_roles(record["roles"], text, where))
+    return DiagnosticSentence(text, roles, domain, template)

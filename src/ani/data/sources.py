@@ -1,7 +1,7 @@
 """Training examples from the user's files, the hub, or our own generators.
 
 A record is `{"prompt": …, "completion": …}` (texts or lists of chat messages) or `{"messages": […]}`; `roles` may say
-what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them for every number.
+what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them, or null, for every number.
 """
 
 import re
@@ -27,8 +27,8 @@ class Example(NamedTuple):
 
     prompt: str | list[Message]
     completion: str
-    roles: tuple[Role, ...] | None = None
-    """Role of every number of the prompt (of its last message, in a chat), in order; None if unknown."""
+    roles: tuple[Role | None, ...] | None = None
+    """Role of every number of the prompt (of its last message, in a chat), in order; None: unknown, one or all."""
 
     def written(self, write: Callable[[str], str]) -> "Example":
         """The example with its texts as a method writes them; roles stay known where no number is written anew."""
@@ -213,16 +213,19 @@ def text_of(record: dict[str, Any], key: str, where: str) -> str:
     return str(record[key])
 
 
-def checked_roles(roles: Any, text: str, where: str, of: str = "the text") -> tuple[Role, ...]:
-    """One role for each number of `text`, from a single role or a list of them.
+def checked_roles(
+    roles: Any, text: str, where: str, of: str = "the text", partial: bool = False
+) -> tuple[Role | None, ...]:
+    """One role for each number of `text`, from a single role or a list of them; where `partial`, a list may hold null.
 
     Raises:
-        InputError: If a role is unknown, or the list is longer or shorter than the numbers are many.
+        InputError: If there is no such role, or the list is longer or shorter than the numbers are many.
     """
     count = len(find_numbers(text))
     named = roles if isinstance(roles, list) else [roles]
-    if any(role not in get_args(Role) for role in named):
-        raise InputError(f"{where}: 'roles' must be 'nominal' or 'quantitative', or a list of them")
+    if any(role not in get_args(Role) and not (partial and role is None) for role in named):
+        or_null = " (null: unknown)" if partial else ""
+        raise InputError(f"{where}: 'roles' must be 'nominal' or 'quantitative', or a list of them{or_null}")
     if isinstance(roles, list) and len(roles) != count:
         raise InputError(f"{where}: 'roles' names {len(roles)} numbers, {of} holds {count}")
     return tuple(roles) if isinstance(roles, list) else (roles,) * count
@@ -280,4 +283,4 @@ def _example(prompt: str | list[Message], completion: str, roles: Any, where: st
     if roles is None:
         return Example(prompt, completion)
     text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    return Example(prompt, completion, checked_roles(roles, text, where, of="the prompt"))
+    return Example(prompt, completion, checked_roles(roles, text, where, of="the prompt", partial=True))

@@ -41,11 +41,11 @@ def load_examples(recipe: Recipe) -> list[Example]:
 
 
 def _check_roles(examples: list[Example], gate: str) -> None:
-    known = {role for example in examples for role in example.roles or ()}
+    known = {role for example in examples for role in example.roles or ()} - {None}
     if missing := sorted({"nominal", "quantitative"} - known):
         raise InputError(
             f"ani.gate={gate} learns from numbers' roles, but the data has no {' and no '.join(missing)} number; "
-            "add data that tells them ('roles' in JSON Lines, or kind: diagnostic or calculation-sentences)"
+            "add data that tells them ('roles' in JSON Lines, or kind: diagnostic, natural or calculation-sentences)"
         )
 
 
