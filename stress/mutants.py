@@ -365,8 +365,8 @@ MUTANTS = [
     Mutant(
         "drafts-are-not-read",
         "serving/vllm.py",
-        "starts = input_batch.positions.cpu().numpy()[offsets[: len(input_batch.req_ids)]]",
-        "pass",
+        "starts, total = places[offsets[:count]], offsets[count]",
+        "total = offsets[count]",
         "tests/serving/test_vllm.py::test_the_v2_runner_is_told_the_same",
     ),
     Mutant(
