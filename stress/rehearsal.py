@@ -121,7 +121,8 @@ def rehearse_all(every: bool) -> None:
 def make_models() -> None:
     """Every model of the paper in the hub's cache, with as many layers as its recipes name."""
     tokenizers = {"qwen3": shortened(qwen(), QWEN3), "llama": shortened(llama3()), "mistral": shortened(mistral())}
-    for name, shape in PUBLISHED.items():  # in place: `layer: paper` knows a model by its shape
+    of_paper = {name: shape for name, shape in PUBLISHED.items() if name.split("/")[1] in PAPER_LAYERS}
+    for name, shape in of_paper.items():  # in place: `layer: paper` knows a model by its shape
         family, tokenizer = shape["model_type"], tokenizers[shape["model_type"]]
         layers = LAYERS_OF_8B if name == "Qwen/Qwen3-8B" else PAPER_LAYERS[name.split("/")[1]] + 2
         shape |= {"num_hidden_layers": layers, "hidden_size": 64, "intermediate_size": 64, "head_dim": 32}
