@@ -88,8 +88,8 @@ def inspect(
     from ani.evaluation.backend import TransformersBackend
     from ani.evaluation.spec import adapted_model, model_and_adapter
     from ani.injection.attach import injects_pending, number_locator
-    from ani.injection.inspection import conversation_text, inspect_pending, pending_table
-    from ani.results.decisions import DecidedText, decisions_table, marked_text
+    from ani.injection.inspection import conversation_text, inspect_pending
+    from ani.results.decisions import DecidedText, decisions_table, marked_text, pending_table
 
     backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))
     facts: dict[str, Any] = {}
@@ -282,7 +282,9 @@ def compare(
             "its address, or local (start Ray here: one machine's cards). All nodes share a disk.",
         ),
     ] = None,
-    gpus: Annotated[int, typer.Option("--gpus-per-run", min=1, help="With --ray; --device cpu takes none.")] = 1,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus-per-run", min=1, help="With --ray; default: 1, with --device cpu none.")
+    ] = None,
     run: Annotated[str | None, typer.Option("--run", hidden=True)] = None,  # the one that this process carries out
     device: DeviceOption = "auto",
 ) -> None:
@@ -296,10 +298,12 @@ def compare(
         return
     if ray is None:  # Ray's own launcher starts one process a node, of which one goes on
         need_one_process("compare")
+        if gpus is not None:
+            raise InputError("--gpus-per-run is for --ray: without it a run has every card of this machine")
     if dry:
         _rehearse(variant_recipes(recipe, overrides or ()), as_json=False)
         return
-    say_where("report", _compared(recipe, overrides or (), ray, gpus).resolve())
+    say_where("report", _compared(recipe, overrides or (), ray, gpus or 1).resolve())
 
 
 def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gpus: int = 1) -> Path:

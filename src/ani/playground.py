@@ -20,15 +20,8 @@ from ani.chat import around_message, rendered
 from ani.errors import InputError
 from ani.evaluation.backend import TransformersBackend
 from ani.injection.attach import ani_module, injects_pending
-from ani.injection.inspection import (
-    forced_gates,
-    forced_numbers,
-    inspect,
-    inspect_pending,
-    pending_html,
-    without_adapter,
-)
-from ani.results.decisions import NumberDecision, gate_view
+from ani.injection.inspection import forced_gates, forced_numbers, inspect, inspect_pending, without_adapter
+from ani.results.decisions import NumberDecision, gate_view, pending_html
 from ani.serving.checkpoint import merged_method
 
 GATES = {"as learnt": None, "open": True, "shut": False}

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
+from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences
 from ani.data.labelled import LABELLED_FILE, read_labelled, write_labelled
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -22,10 +22,10 @@ MIXED = ["nominal", "quantitative"]
     ],
 )
 def test_every_form_of_a_record(
-    tmp_path: Path, record: dict[str, Any], roles: tuple[str, ...], domain: str, template: str
+    tmp_path: Path, record: dict[str, Any], roles: tuple[Role, ...], domain: str, template: str
 ) -> None:
     path = write_lines(tmp_path / "rooms.jsonl", {"text": TEXT, **record})
-    assert read_labelled(path) == [DiagnosticSentence(TEXT, roles, domain, template)]  # type: ignore[arg-type]
+    assert read_labelled(path) == [DiagnosticSentence(TEXT, roles, domain, template)]
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u0085", "\n", '"', "\\", "\U0001f600"])

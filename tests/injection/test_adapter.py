@@ -456,3 +456,6 @@ def test_what_does_not_go_to_the_hub(saved: Path, tmp_path: Path) -> None:
     refused(lambda: push(saved, "me/sums"), f"{saved} was not put … me/sums: log in with `hf auth login`", "offline")
     refused(lambda: push(saved, "a/b/c"), "a/b/c", "The hub said: ")
     refused(lambda: push(tmp_path, "sums"), "is no ANI adapter")
+    broken = Path(shutil.copytree(saved, tmp_path / "broken"))
+    (broken / "README.md").write_text("---\ntags: [ani\n---\n")
+    refused(lambda: push(broken, "sums", licence="mit"), "README.md is no model card", "mend its head")

@@ -168,16 +168,18 @@ def test_gates_with_roles_shown(tmp_path: Path) -> None:
         decided(f"{i}", (alpha, alpha > 0.5), role="quantitative", group="rooms") for i, alpha in ((4, 0.6), (5, 0.05))
     ]
     write(tmp_path, "gates.jsonl", gates)
-    header, whole, of_groups, *groups = build(tmp_path).rows
-    assert header == of_groups[: len(header)]
-    shown = dict(zip(header, whole, strict=True))
+    rows = build(tmp_path).rows
+    start = next(place for place, row in enumerate(rows) if row[0] == "Group")
+    of_groups, *groups = rows[start:]
+    assert rows[0] == ["Measure", "diagnostic"]
+    shown = dict(rows[1:start])
     assert shown["Nominal numbers left alone"] == "75.0% 30.1–95.4 n = 4"
     assert shown["Quantitative numbers injected"] == "50.0% 9.5–90.5 n = 2"
     assert shown["Nominal ones among the numbers left alone"] == "75.0% 30.1–95.4 n = 4"
     assert shown["Balanced accuracy"].startswith("62.5%") and shown["Balanced accuracy"].endswith("n = 6")
     # Of 2 × 4 pairs, 3 are in order and 1 is a tie.
     assert shown["AUC of α"] == "0.438"
-    dates = next(dict(zip(of_groups, row, strict=True)) for row in groups if row[1] == "dates")
+    dates = next(dict(zip(of_groups, row, strict=True)) for row in groups if row[0] == "dates")
     assert dates["Nominal numbers left alone"].startswith("0.0%") and dates["Quantitative numbers injected"] == "–"
 
 
@@ -265,9 +267,10 @@ def test_gates_without_roles_shown(tmp_path: Path) -> None:
     write(tmp_path, "gates.jsonl", gates)
     page = build(tmp_path)
     none, one, half = "0.0% 0.0–79.3 n = 1", "100.0% 20.7–100.0 n = 1", "50.0% 9.5–90.5 n = 2"
-    shares = [["mmlu", "all", "3", half, half], ["notes", "all", "1", none, none], ["blank", "all", "1", "–", "–"]]
-    assert page.rows[1:4] == shares
-    assert page.rows[5:] == [["mmlu", markup, "1", one, one], ["mmlu", formula, "2", none, none]]
+    measures = ["Numbers injected", "Texts with an open gate, of those with a number"]
+    shares = [["Texts", "3", "1", "1"], *([name, half, none, "–"] for name in measures)]
+    assert page.rows[:4] == [["Measure", "mmlu", "notes", "blank"], *shares]
+    assert page.rows[4:] == [["Group", "Texts", *measures], [markup, "1", one, one], [formula, "2", none, none]]
     assert "Share of numbers injected. mmlu: 50.0%; notes: 0.0%." in page.labels
     assert f"Share of numbers injected. {markup}: 100.0%; {formula}: 0.0%." in page.labels
     # Beside its bar and in its row, as it is.
@@ -280,7 +283,7 @@ def test_gates_without_roles_shown(tmp_path: Path) -> None:
 def test_gates_of_one_role(tmp_path: Path, role: str, alpha: float | None) -> None:
     write(tmp_path, "gates.jsonl", [decided("1", (alpha, True), role=role)])
     page = build(tmp_path)
-    assert not {"Balanced accuracy", "AUC of α"} & set(page.rows[0])
+    assert not {"Balanced accuracy", "AUC of α"} & {row[0] for row in page.rows}
     assert page.tags.count("svg") == 1 + (alpha is not None)
 
 
@@ -468,10 +471,9 @@ def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
     assert ["addition", "more", *["+100.0 +100.0…+100.0 p = 0.001"] * 2] in page.rows
     assert page.tags.count("b") == 2  # the best of both columns
     assert "means over training seeds" in page.text
-    assert all(
-        ["diagnostic", "all", run, "1", *["100.0% 20.7–100.0 n = 1"] * 2, "0.0% 0.0–79.3 n = 1"] in page.rows
-        for run in ("ours", "x")
-    )
+    start = page.rows.index(["Measure", "diagnostic, ours", "diagnostic, x"]) + 1
+    shares = ["1", *["100.0% 20.7–100.0 n = 1"] * 2, "0.0% 0.0–79.3 n = 1"]
+    assert [row[1:] for row in page.rows[start : start + 4]] == [[share, share] for share in shares]
     assert "Exact answers, addition, ours" not in page.text  # five runs are too many for headlines
 
 

@@ -4,7 +4,6 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -213,7 +212,10 @@ def test_what_cannot_be_launched_is_refused(
 def test_the_command_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(ani.cli, "launch", lambda *args, **kwargs: calls.append((args, kwargs)) or 7)
-    run: Callable[..., Any] = lambda *args: CliRunner().invoke(app, ["train", str(recipe), *args])  # noqa: E731
+
+    def run(*args: str) -> Any:
+        return CliRunner().invoke(app, ["train", str(recipe), *args])
+
     assert run("seed=1", "--processes", "2", "--fsdp").exit_code == 7
     assert calls == [((["train", str(recipe), "seed=1"],), {"processes": 2, "fsdp": True})]
     for wrong in (["--processes", "3"], ["--fsdp"], ["--dry-run", "--processes", "2"]):
@@ -224,7 +226,9 @@ def test_the_command_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_tasks_of_srun_that_do_not_know_each_other_are_refused(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run: Callable[..., Any] = lambda *args: CliRunner().invoke(app, [*map(str, args)], catch_exceptions=False)  # noqa: E731
+    def run(*args: object) -> Any:
+        return CliRunner().invoke(app, [*map(str, args)], catch_exceptions=False)
+
     monkeypatch.setenv("SLURM_NTASKS", "2")  # an sbatch script's own
     monkeypatch.setattr(ani.training.run, "train", lambda *args, **settings: None)
     assert run("train", recipe).exit_code == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
+from httpx import HTTPError
 from huggingface_hub import HfApi, ModelCard, ModelCardData, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from peft import PeftModel
@@ -24,6 +25,7 @@ from safetensors.torch import save as save_safetensors
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from yaml import YAMLError
 
 from ani.encoders import build_encoder
 from ani.errors import InputError
@@ -146,7 +148,10 @@ def push_adapter(path: str | Path, name: str, *, results: str | None = None, lic
     path = Path(path)
     _read_config(path)
     if results is not None or licence is not None:
-        card = ModelCard(own_file(path, CARD_FILE).read_text(encoding="utf-8"))
+        try:
+            card = ModelCard(own_file(path, CARD_FILE).read_text(encoding="utf-8"))
+        except (ValueError, YAMLError) as error:
+            raise InputError(f"{path / CARD_FILE} is no model card: {one_line(error)}; mend its head") from error
         if results is not None:
             card.text = f"{card.text.partition(_RESULTS)[0].rstrip()}\n{_RESULTS}\n{results}"
         if licence is not None:
@@ -157,7 +162,7 @@ def push_adapter(path: str | Path, name: str, *, results: str | None = None, lic
         api = HfApi()
         place = api.create_repo(name, exist_ok=True)
         api.upload_folder(repo_id=place.repo_id, folder_path=path, allow_patterns=[*FILES, CARD_FILE])
-    except Exception as error:  # of whichever library it talks to the hub by
+    except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
         raise InputError(
             f"{path} was not put on the Hugging Face hub as {one_line(name)}: log in with `hf auth login`, as one who "
             f"may write there, and be online without HF_HUB_OFFLINE. The hub said: {one_line(error)}"

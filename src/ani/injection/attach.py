@@ -392,7 +392,7 @@ def _forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, **kw
     substitutes = _substitutes(model) and _prompt(model) is None  # `generate` begins with the mask that it needs
     rows: Rows | None = None
     if input_ids is not None:
-        if numbers is None or cache is not None or substitutes:  # else the device isn't asked, which trains
+        if numbers is None or cache is not None or substitutes:  # else, as in training, nobody waits for the ids
             rows = _rows(model, given)
         if model.training and torch.is_grad_enabled():
             (warn_if_unlabelled if labels is None else warn_if_frozen)(ani_module(model))

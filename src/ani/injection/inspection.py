@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from html import escape
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -16,13 +15,9 @@ from ani.errors import InputError
 from ani.injection.attach import ani_module, base_model, is_attached, last_decision, number_locator
 from ani.injection.locate import PADDING
 from ani.models import evaluating
-from ani.numbers.grammar import BOUNDARY
-from ani.results.decisions import NumberDecision, gate_view
+from ani.results.decisions import NumberDecision, PendingDecision, gate_view
 from ani.untrusted.text import parse_json
 from ani.values.pending import Pending
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 class Decisions(list[NumberDecision]):
@@ -113,26 +108,6 @@ DUE = 12
 """Pending digits that are shown at most."""
 
 
-class PendingDecision(NamedTuple):
-    """A value that is pending at a token, and the gate's decision about it."""
-
-    token: int
-    """In the prompt."""
-    text: str
-    """What the token adds to the text."""
-    start: int
-    """Its first character in the text; special tokens are text."""
-    kind: str
-    """The value's name in `ani.values.VALUES`."""
-    asked: str
-    """What makes it known, as it is written."""
-    due: str
-    """Its next characters behind this token, `DUE` at most; empty: only its end is due."""
-    alpha: float
-    """σ(z), before the threshold."""
-    injected: bool
-
-
 @torch.inference_mode()
 def inspect_pending(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, special: bool = False
@@ -169,32 +144,6 @@ def conversation_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
         if not messages or not all(isinstance(each, dict) and {"role", "content"} <= each.keys() for each in messages):
             raise InputError("the conversation must be a list of messages, each with 'role' and 'content'")
     return rendered(tokenizer, messages, add_generation_prompt=messages[-1]["role"] != "assistant")
-
-
-def pending_table(found: Sequence[PendingDecision]) -> "Table":
-    """A row a token: what it writes, what is pending behind it, α = σ(z) and the decision."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("behind", "pending", "due", "α", "gate")
-    for each in found:
-        decision = "open: written next" if each.injected else "closed"
-        shown = Text(each.text.replace("\n", "⏎").replace(BOUNDARY, "·")[-12:])
-        table.add_row(shown, Text(each.asked), each.due or "end", f"{each.alpha:.3f}", decision)
-    if not found:
-        table.add_row("–", "no value is pending", "–", "–", "–")
-    return table
-
-
-def pending_html(found: Sequence[PendingDecision]) -> str:
-    """The same as HTML, escaped."""
-    rows = (
-        (each.text.replace(BOUNDARY, "·"), each.asked, each.due or "end", f"{each.alpha:.3f}", "open" * each.injected)
-        for each in found
-    )
-    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    head = "".join(f"<th>{name}</th>" for name in ("behind", "pending", "due", "α", "gate"))
-    return f"<table><tr>{head}</tr>{cells}</table>" if cells else "<p>No value was pending.</p>"
 
 
 def _due(pending: Pending) -> str:

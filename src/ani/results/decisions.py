@@ -1,14 +1,16 @@
-"""The gate's decisions about the numbers of a text: records, and their views in HTML and on the terminal."""
+"""The gate's decisions about the numbers of a text and pending values: records, and their views in HTML and on the
+terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from decimal import Decimal
 from html import escape
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from ani.numbers.grammar import BOUNDARY
 from ani.results.files import Integer, Probability, Record
 from ani.results.scores import TaskRecord
 
@@ -27,7 +29,7 @@ class NumberDecision(Record):
 
     text: str
     value: Decimal
-    """Of an equals sign the calculation's exact result."""
+    """Exact."""
     start: Integer = Field(ge=0)
     """First character in the text."""
     end: Integer
@@ -153,3 +155,52 @@ def decisions_table(numbers: Sequence[NumberDecision]) -> Table:
     if not numbers:
         table.add_row("–", "–", "–", "no number in the text")
     return table
+
+
+# --- pending values ---------------------------------------------------------------------------------------------------
+
+
+class PendingDecision(NamedTuple):
+    """A value that is pending at a token, and the gate's decision about it."""
+
+    token: int
+    """In the prompt."""
+    text: str
+    """What the token adds to the text."""
+    start: int
+    """Its first character in the text; special tokens are text."""
+    kind: str
+    """The value's name in `ani.values.VALUES`."""
+    asked: str
+    """What makes it known, as it is written."""
+    due: str
+    """Its next characters behind this token, `ani.injection.inspection.DUE` at most; empty: only its end is due."""
+    alpha: float
+    """σ(z), before the threshold."""
+    injected: bool
+
+
+def pending_table(found: Sequence[PendingDecision]) -> Table:
+    """A row a token: what it writes, what is pending behind it, α = σ(z) and the decision."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("behind", "pending", "due", "α", "gate")
+    for each in found:
+        decision = "open: written next" if each.injected else "closed"
+        shown = Text(each.text.replace("\n", "⏎").replace(BOUNDARY, "·")[-12:])
+        table.add_row(shown, Text(each.asked), each.due or "end", f"{each.alpha:.3f}", decision)
+    if not found:
+        table.add_row("–", "no value is pending", "–", "–", "–")
+    return table
+
+
+def pending_html(found: Sequence[PendingDecision]) -> str:
+    """The same as HTML, escaped."""
+    rows = (
+        (each.text.replace(BOUNDARY, "·"), each.asked, each.due or "end", f"{each.alpha:.3f}", "open" * each.injected)
+        for each in found
+    )
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    head = "".join(f"<th>{name}</th>" for name in ("behind", "pending", "due", "α", "gate"))
+    return f"<table><tr>{head}</tr>{cells}</table>" if cells else "<p>No value was pending.</p>"

@@ -173,7 +173,7 @@ class Machine(NamedTuple):
 
 
 def this_machine() -> Machine:
-    """Of this process."""
+    """What this process can compute on."""
     return Machine(vllm_serves_on_gpu(), str(default_dtype()).removeprefix("torch."))
 
 

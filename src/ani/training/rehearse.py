@@ -119,11 +119,11 @@ def rehearse_here(recipe: Recipe) -> Rehearsal:
         dtype = default_dtype("cuda")
     tokenizer = _tokenizer(recipe.model)
     model = _on_meta(recipe, config, dtype, tokenizer, layer)
-    ours = (
-        {id(p): p.numel() for p in ani_module(model).parameters()} if is_attached(model) else {}
-    )  # a gate may be frozen
-    lora = sum(p.numel() for p in model.parameters() if p.requires_grad and id(p) not in ours)
-    module = sum(ours.values())
+    ours = list(ani_module(model).parameters()) if is_attached(model) else []
+    module = sum(p.numel() for p in ours)  # with a gate that is frozen
+    lora = sum(p.numel() for p in model.parameters() if p.requires_grad) - sum(
+        p.numel() for p in ours if p.requires_grad
+    )
     base = sum(p.numel() for p in model.parameters()) - lora - module
     row = full_row(tokenizer, recipe.training.max_length)
     collate = NumberCollator(tokenizer, number_locator(model) if is_attached(model) else None)

@@ -238,18 +238,18 @@ def _bars(title: str, bars: dict[str, Estimate | None]) -> list[Figure]:
 
 
 def _table(rows: Sequence[GateShare]) -> Table:
-    """One row a source or group and run; measures of which no row has a value are left out."""
+    """A row a measure and a column a source and run; of groups, which may be many, a row each. A measure without any
+    value is left out."""
     columns = {
-        "Source": [Cell(row.source) for row in rows],
-        "Group": [Cell(row.group or "all") for row in rows],
-        "Run": [Cell(row.run) for row in rows],
         "Texts": [Cell(str(row.texts)) for row in rows],
         "Texts left out, as the tokenizer changes their numbers": [Cell(str(row.left_out)) for row in rows],
         **{title: [percent(row.measures[key]) for row in rows] for key, title in MEASURES.items()},
         "AUC of α": [Cell(MISSING if row.auc is None else f"{row.auc:.3f}") for row in rows],
     }
     shown = {title: cells for title, cells in columns.items() if {each.text for each in cells} - {MISSING, "0"}}
-    if all(row.run == ONE_MODEL for row in rows):
-        del shown["Run"]
     caption = "How often gates are open, with 95% intervals (texts resampled as wholes)"
-    return Table(caption, tuple(shown), tuple(zip(*shown.values(), strict=True)), label_columns=2 + ("Run" in shown))
+    if all(row.group is None for row in rows):
+        names = (_name(row.source, row.run) for row in rows)
+        return Table(caption, ("Measure", *names), tuple((Cell(title), *of) for title, of in shown.items()), 1)
+    groups = [Cell(_name(row.group, row.run)) for row in rows]
+    return Table(f"{caption}: {rows[0].source}", ("Group", *shown), tuple(zip(groups, *shown.values(), strict=True)), 1)
