@@ -75,7 +75,10 @@ def pending(pieces: list[str], memory: int) -> tuple[Fraction, str] | None:
             message += 1
     young = [[v for v in values if len(pieces) - 1 - v["token"] < memory] for values in (signs, asked)]
     first = young[0][-1] if young[0] else young[1][0] if young[1] else None
-    return first and (first["value"], being_written(text, first["at"]))
+    if first is None:
+        return None
+    beginning = being_written(text, first["at"])
+    return (first["value"], beginning) if to_come(first["value"], False, beginning, 1) else None
 
 
 def endings(text: str) -> list[tuple[str, str]]:
@@ -224,7 +227,7 @@ def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tu
     minus, body = body.startswith("-"), body.lstrip("-")
     start = [("-", "", False)] if value < 0 and not minus else []
     if minus != (value < 0) and (minus or body):
-        return to_come(value, money, "", count)
+        return [] if body else to_come(value, money, "", count)
     exact, whole_of_it = expansion(value, len(body) + count + 2)
     forms = [(exact, whole_of_it, not ends(value))]
     if money and value.denominator != 1:
@@ -238,8 +241,8 @@ def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tu
     for mark in (".", ",", "{", "{,", ""):
         number = body.removesuffix(mark).replace("{,}", ",")
         if body.endswith(mark) and number and [x[:2] for x in oracle.numbers(number)] == [(0, len(number))]:
-            return [("", "", False)] if right(abs(value), number) else to_come(value, money, "", count)
-    return to_come(value, money, "", count)
+            return [("", "", False)] if right(abs(value), number) else []
+    return []
 
 
 def ways_to_write(form: str, cut: int) -> set[str]:

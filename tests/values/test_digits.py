@@ -81,15 +81,15 @@ def to_come(value: Exact, beginning: str = "", currency: str = "", count: int = 
         (Fraction(10), "$10", "$", "|"),
         (Fraction(7), "7.0", "", "|"),
         (Fraction(7), "7.", "", "|"),
-        (Fraction(7), "8", "", "7 |"),
+        (Fraction(7), "8", "", ""),  # within another number
         (Fraction("0.196"), "0.1", "", "9 6 |"),  # no last digit: 0.20 is no 0.1
         (Fraction(-948), "", "", "- 9 4 8"),
         (Fraction(-948), "-", "", "9 4 8 |"),
-        (Fraction(-948), "9", "", "- 9 4 8"),
+        (Fraction(-948), "9", "", ""),
         (Fraction(948), "-", "", "9 4 8 |"),
         (Fraction(1234567), "1{,}2", "", "3 4 5 6"),
         (Fraction(1234567), "1,", "", "2 3 4 5"),
-        (Fraction(1234567), "12,", "", "1 2 3 4"),
+        (Fraction(1234567), "12,", "", ""),
         (Fraction(12), "12,", "", "|"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_real_goes_on_for_ever() -> None:
     assert to_come(root) == "1 . 4… 1…" and to_come(root, "1.41") == "4… 2… 1… 3(4)…"
     assert is_value(root, "1.414") and is_value(root, "1.41421356") and not is_value(root, "1.415")
     assert not is_value(root, "1") and not is_value(root, "1.4142136" + "0" * 200)
-    assert to_come(root, "1.41421356237309504880168872420969807856967187537694" + "8" * 60) == to_come(root)
+    assert to_come(root, "1.41421356237309504880168872420969807856967187537694" + "8" * 60) == ""
 
 
 def test_no_digits_are_made_up_beyond_those_that_are_sure() -> None:

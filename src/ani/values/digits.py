@@ -3,8 +3,8 @@
 Being written
     What stands at the end of a text is a beginning of the number if it is one of its decimal form: with its sign (none,
     if it is positive) and perhaps a currency sign, with commas or TeX's ``{,}`` at all the right places so far or at
-    none, with or without the 0 before the point. The pending digits go on behind it. Behind anything else they start
-    from the first: what is written there is another number, or a mistake, and the number is still due.
+    none, with or without the 0 before the point. The pending digits go on behind it. Within another number, or a
+    mistake, there are none: the value can only follow when that number is over.
 Digits
     Those of the decimal form, cut off, not rounded, as nobody knows where the writer ends. Beside each stands the digit
     that it would be if it were the last (half away from zero), from the last one before the point on. There is none
@@ -102,7 +102,7 @@ def is_value(value: Exact, number: str) -> bool:
 
 @lru_cache(maxsize=4096)  # most tokens write no number, and have the same
 def pending_digits(value: Exact, currency: str, beginning: str, count: int) -> tuple[PendingDigit, ...]:
-    """The next characters of a value; fewer than `count` where the end is among them.
+    """The next characters of a value; fewer than `count` where the end is among them, none within another number.
 
     Args:
         value: The number.
@@ -121,7 +121,7 @@ def pending_digits(value: Exact, currency: str, beginning: str, count: int) -> t
         whole = re.sub(r"(?:[.,]|\{,?)\Z", "", number).replace("{,}", ",")
         if number_spans(whole) == {0: len(whole)} and is_value(value, "-" * signed + whole):
             return (PendingDigit(END),)
-    return pending_digits(value, currency, "", count)
+    return () if number else pending_digits(value, currency, "", count)
 
 
 def _rest(value: Exact, currency: str, number: str, count: int) -> list[PendingDigit] | None:

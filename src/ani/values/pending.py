@@ -23,6 +23,8 @@ It is written
     may follow the last one. The number begins behind the place where the value became known. It is every pending value
     that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers leave what is asked pending, since
     many answers repeat the numbers of the question first.
+It waits
+    within another number: no digit of it may stand there (`ani.values.digits`).
 It is forgotten
     after `MEMORY` tokens, so that a question that nobody answers doesn't wait for ever.
 """
@@ -73,7 +75,7 @@ class Pending(NamedTuple):
     """The number that the text ends with, or a beginning of one."""
 
     def next(self, characters: int) -> tuple[PendingDigit, ...]:
-        """Its next characters (`ani.values.digits`), so many or up to the end."""
+        """Its next characters (`ani.values.digits`), so many or up to the end; of what is pending there is one."""
         return pending_digits(self.value, self.currency, self.written, characters)
 
 
@@ -235,4 +237,7 @@ class PendingReader:
             return None
         item = self._signs[-1] if self._signs else self._asked[0]
         beginning = writing(self._text, max(0, item.place - self._origin), end)
-        return item.pending._replace(written=beginning) if beginning else item.pending
+        if not beginning:
+            return item.pending
+        pending = item.pending._replace(written=beginning)
+        return pending if pending.next(1) else None
