@@ -122,14 +122,14 @@ class DiagnosticData(_GeneratedData):
         return diagnostic_examples(self.count, seed=seed)
 
 
-class NaturalData(_StoredData):
-    """Numbers of natural texts with their roles, labelled by hand (`ani/data/natural_roles.md`): GSM8K's and MATH's
-    training problems, dictionaries, manuals, changelogs."""
+class LabelledData(_StoredData):
+    """Numbers of texts with their roles, labelled by hand (`ani/data/labelled_numbers.md`): of natural texts (GSM8K's
+    and MATH's training problems, dictionaries, manuals, changelogs), and of sentences of our own."""
 
-    kind: Literal["natural"]
+    kind: Literal["labelled"]
 
     def examples(self, seed: int) -> list[Example]:
-        return read_jsonl(Path(__file__).with_name("natural_roles.jsonl"))[: self.limit]
+        return read_jsonl(Path(__file__).with_name("labelled_numbers.jsonl"))[: self.limit]
 
 
 class _PublishedData(_StoredData):
@@ -198,7 +198,7 @@ DataSource = Annotated[
     | Gsm8kData
     | MathData
     | DiagnosticData
-    | NaturalData
+    | LabelledData
     | JsonlData
     | HubData,
     Field(discriminator="kind"),
