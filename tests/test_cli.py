@@ -246,7 +246,7 @@ def test_an_interrupted_evaluation_goes_on(
     monkeypatch.setattr("ani.evaluation.run.counting", counting)
     assert run(*arguments, results).code == 130
     assert {path.name for path in results.iterdir()} == {"gsm8k.answers.jsonl", "run.json"}
-    assert len((results / "gsm8k.answers.jsonl").read_text().splitlines()) == 1 + 2
+    assert len((results / "gsm8k.answers.jsonl").read_text().splitlines()) == 2
     counted.clear()
     patience = 0
     assert run(*arguments, results).code == 0

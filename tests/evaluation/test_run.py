@@ -142,7 +142,7 @@ def test_a_file_that_holds_no_answers_is_named(ask: Callable[..., list[int]], tm
     ask(stops_at=2)
     file = tmp_path / "gates.answers.jsonl"
     file.write_text(file.read_text() + "[7, []]\n")
-    refused(ask, "gates.answers.jsonl, line 3 is no answer; delete the file to answer anew")
+    refused(ask, "gates.answers.jsonl: 0: Input should be less than 5; delete the file to answer anew")
 
 
 def test_a_folder_of_another_models_results_is_refused(ask: Callable[..., list[int]], tmp_path: Path) -> None:

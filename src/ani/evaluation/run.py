@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from pydantic import Field, TypeAdapter, ValidationError
 from rich.console import Console
 
 from ani.errors import InputError
@@ -19,7 +19,6 @@ from ani.provenance import data_names, digests, provenance
 from ani.results.files import (
     RUN,
     Run,
-    parsed_record,
     read_records,
     read_run,
     record_json,
@@ -30,7 +29,7 @@ from ani.results.files import (
 from ani.results.scores import TaskRecord
 from ani.results.tables import Fitted, markdown
 from ani.terminal import counting
-from ani.untrusted.text import one_line, parse_json
+from ani.untrusted.text import first_problem, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -146,21 +145,23 @@ def answer(
     model = dict(facts or {})
     fingerprint = model.pop("fingerprint", None)
     run = read_run(folder) or Run()
-    settings = {task: known for task, known in run.settings.items() if task_file(folder, task).is_file()}
+    settings = {task: known for task, known in run.settings.items() if any(folder.glob(f"{task}.*"))}
     backend = None
     for each in loaded:
         task, file = each.task, task_file(folder, each.task.name)
         own = task_settings(each, seed, fingerprint)
-        if fingerprint is not None and settings.get(task.name) == own:
+        if fingerprint is None or settings.get(task.name) != own:
+            for old in folder.glob(f"{task.name}.*"):
+                old.unlink()
+        if file.is_file():
             yield task, read_records(file, task.record)
             continue
-        file.unlink(missing_ok=True)
         settings[task.name] = own
         # Before the results, so that those of a killed run are never taken for another model's.
         title = f"Results: {', '.join(settings)}"
         write_json(folder / RUN, {"title": title, "settings": settings, **model, **provenance()})
         backend = backend or load()
-        yield task, _answer(each, backend, folder, own, console, name)
+        yield task, _answer(each, backend, file, console, name)
 
 
 def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None) -> dict[str, Any]:
@@ -171,36 +172,32 @@ def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None)
     return {**loaded.task.facts(loaded.questions), **loaded.how, "seed": seed, **known}
 
 
-def _answer(
-    loaded: LoadedTask, backend: Backend, folder: Path, settings: Mapping[str, Any], console: Console, name: str
-) -> list[TaskRecord]:
-    """Ask all questions of a task. Its records are then in its file, in the order of the questions.
+def _answer(loaded: LoadedTask, backend: Backend, file: Path, console: Console, name: str) -> list[TaskRecord]:
+    """Ask the questions of a task that a killed run has not answered, and write the records in the questions' order.
 
-    Until all are there, answers lie in `TASK.answers.jsonl`, a line each; a run with equal settings asks for the rest.
+    Until all are there, answers lie in `TASK.answers.jsonl`: a line each, the question's place and its records.
     """
     task, questions, _ = loaded
-    part = folder / f"{task.name}.answers.jsonl"
-    heading = json.dumps({**settings, "questions": len(questions)})
-    found = _answered(part, heading, task.record, len(questions)) if "fingerprint" in settings else {}
+    part = file.with_suffix(".answers.jsonl")
+    found = _answered(part, task.record, len(questions))
     missing = [place for place in range(len(questions)) if place not in found]
-    with replacing_file(part) as file:
-        file.writelines([f"{heading}\n", *(_line(place, records) for place, records in found.items())])
+    with replacing_file(part) as kept:
+        kept.writelines(_line(place, records) for place, records in found.items())
     what = f"{task.name}, {task.unit}" + (f", {name}" if name else "")
     with (
         counting(console, what, len(questions)) as count,
         naming_full_disk(part),
-        part.open("a", encoding="utf-8", newline="\n") as file,
+        part.open("a", encoding="utf-8", newline="\n") as kept,
     ):
         count(len(found))
         for first in range(0, len(missing), task.together):
             places = missing[first : first + task.together]
             for position, records in task.answer(backend, [questions[place] for place in places]):
                 found[places[position]] = records
-                file.write(_line(places[position], records))
-                file.flush()
+                kept.write(_line(places[position], records))
+                kept.flush()
                 count(1)
-    in_order = (record for _, records in sorted(found.items()) for record in records)
-    written = write_records(task_file(folder, task.name), in_order)
+    written = write_records(file, (record for _, records in sorted(found.items()) for record in records))
     part.unlink()
     return written
 
@@ -209,22 +206,15 @@ def _line(place: int, records: Sequence[TaskRecord]) -> str:
     return f"[{place}, [{', '.join(map(record_json, records))}]]\n"
 
 
-def _answered(part: Path, heading: str, kind: type[TaskRecord], count: int) -> dict[int, Sequence[TaskRecord]]:
+def _answered(part: Path, kind: type[TaskRecord], count: int) -> dict[int, Sequence[TaskRecord]]:
     """What a killed run has answered of `count` questions, by place."""
-    if not part.is_file():
-        return {}
-    first, *lines = part.read_bytes().decode(errors="replace").split("\n")
-    if first != heading:
-        return {}
-    found: dict[int, Sequence[TaskRecord]] = {}
-    for number, line in enumerate(lines[:-1], start=2):  # the last one is empty, or was being written
-        where = f"{part}, line {number}"
-        match parse_json(line, where):
-            case [int(place), list(records)] if 0 <= place < count:
-                found[place] = [parsed_record(json.dumps(record), kind, where) for record in records]
-            case _:
-                raise InputError(f"{where} is no answer; delete the file to answer anew")
-    return found
+    record: Any = kind
+    line = TypeAdapter[Any](tuple[Annotated[int, Field(ge=0, lt=count)], tuple[record, ...]])
+    *whole, _ = part.read_bytes().split(b"\n") if part.is_file() else [b""]  # the last one was being written
+    try:
+        return dict(map(line.validate_json, whole))
+    except ValidationError as error:
+        raise InputError(f"{part}: {first_problem(error)}; delete the file to answer anew") from error
 
 
 def refuse_another_model(out: Path, model: Mapping[str, Any]) -> None:

@@ -96,17 +96,16 @@ def read_records(path: Path, kind: type[R]) -> list[R]:
     Raises:
         InputError: a line is malformed; names the file, the line and the key.
     """
+    found = []
     # Split on b"\n" alone: str.splitlines would also break at U+2028, which may stand raw in a JSON string.
-    lines = enumerate(_bytes(path).split(b"\n"), start=1)
-    return [parsed_record(line, kind, f"{path}, line {number}") for number, line in lines if line.strip()]
-
-
-def parsed_record(line: str | bytes, kind: type[R], where: str) -> R:
-    """The record of a line; raises InputError, naming the place and the key, if it is malformed."""
-    try:
-        return kind.model_validate_json(line)
-    except ValidationError as error:
-        raise InputError(f"{where}: {first_problem(error)}; correct the line or delete it") from error
+    for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
+        if line.strip():
+            try:
+                found.append(kind.model_validate_json(line))
+            except ValidationError as error:
+                where = f"{path}, line {number}"
+                raise InputError(f"{where}: {first_problem(error)}; correct the line or delete it") from error
+    return found
 
 
 def record_json(record: Record) -> str:
