@@ -49,7 +49,8 @@ def benchmark_answer(run: str, task: str, number: int, correct: bool, **more: An
 def routed(call: str, exact: bool, numbers: list[tuple[str, bool | None, bool | None]]) -> dict[str, Any]:
     """Each number with its role, whether it was injected, and whether it was passed."""
     keys = ("role", "injected", "passed")
-    listed = [dict(zip(keys, n, strict=True)) for n in numbers]
+    place = {"text": "5", "value": "5", "start": 0, "end": 1}
+    listed = [{**place, **dict(zip(keys, n, strict=True))} for n in numbers]
     return {"query": f"What of the {call}?", "call": call, "exact": exact, "numbers": listed}
 
 

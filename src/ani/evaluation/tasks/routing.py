@@ -57,10 +57,12 @@ _JSON_NAME = re.compile(r'"name"\s*:\s*"calculator"', re.IGNORECASE)
 class RoutedNumber(Record):
     """A number of a query, the gate's decision about it, and whether the model passed it to the tool."""
 
-    text: str | None = None
-    value: str | None = None
-    start: Integer | None = None
-    end: Integer | None = None
+    text: str
+    value: Decimal
+    start: Integer
+    """First character in the query."""
+    end: Integer
+    """One after the last character."""
     role: Role
     """Traps are nominal, operands quantitative."""
     alpha: Probability | None = None
@@ -88,28 +90,18 @@ class RoutedQuery(TaskRecord):
     numbers: list[RoutedNumber]
 
 
-class QueryNumber(NamedTuple):
-    """A number of a query."""
-
-    text: str
-    value: Decimal
-    start: int
-    """First character in the query."""
-    end: int
-    """One after the last character."""
-    role: Role
-    """A nominal number is a trap, a quantitative one an operand."""
-    forms: frozenset[Decimal]
-    """The values that stand for it in a call: its own, and for a percentage also the fraction."""
-
-
 class RoutingQuery(NamedTuple):
     """A query, its numbers in order, and the calculation that answers it, such as `4800 * 0.05 = 240`."""
 
     text: str
     domain: str
-    numbers: tuple[QueryNumber, ...]
+    numbers: tuple[RoutedNumber, ...]
     solution: str
+
+    def forms(self, number: RoutedNumber) -> set[Decimal]:
+        """The values that stand for a number in a call: its own, and for a percentage also the fraction."""
+        is_percentage = _PERCENTAGE.match(self.text, number.end)
+        return {number.value, number.value / 100} if is_percentage else {number.value}
 
 
 class Routing(Measured):
@@ -196,11 +188,10 @@ def routing_queries() -> tuple[RoutingQuery, ...]:
 
 
 def _query(domain: str, entry: dict[str, str]) -> RoutingQuery:
-    numbers = []
-    for number, letter in zip(find_numbers(entry["query"]), entry["roles"], strict=True):
-        is_percentage = _PERCENTAGE.match(entry["query"], number.end)
-        forms = {number.value, number.value / 100} if is_percentage else {number.value}
-        numbers.append(QueryNumber(number.text, number.value, *number[1:], _ROLES[letter], frozenset(forms)))
+    numbers = (
+        RoutedNumber(text=n.text, value=n.value, start=n.start, end=n.end, role=_ROLES[letter])
+        for n, letter in zip(find_numbers(entry["query"]), entry["roles"], strict=True)
+    )
     return RoutingQuery(entry["query"], domain, tuple(numbers), entry["solution"])
 
 
@@ -217,12 +208,12 @@ def judged(query: RoutingQuery, output: str) -> RoutedQuery:
     one isn't taken yet in this call; else for the traps of its value. A trap or operand is passed if any call has it.
     """
     calls, named = parse_calls(output)
-    passed: set[QueryNumber] = set()
+    passed: set[RoutedNumber] = set()
     exact = len(calls) == named == 1
     for call in calls:
         open_operands = [number for number in query.numbers if number.role == "quantitative"]
         for value in call:
-            operand = next((number for number in open_operands if value in number.forms), None)
+            operand = next((number for number in open_operands if value in query.forms(number)), None)
             if operand is not None:
                 open_operands.remove(operand)
                 passed.add(operand)
@@ -239,12 +230,7 @@ def judged(query: RoutingQuery, output: str) -> RoutedQuery:
         calls=[[str(value) for value in call] for call in calls],
         exact=exact,
         numbers=[
-            RoutedNumber(
-                **{**number._asdict(), "value": str(number.value)},
-                alpha=None,
-                injected=None,
-                passed=number in passed if calls else None,
-            )
+            number.model_copy(update={"alpha": None, "injected": None, "passed": number in passed if calls else None})
             for number in query.numbers
         ],
     )
