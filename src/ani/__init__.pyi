@@ -11,9 +11,9 @@ from .injection.inspection import inspect as inspect
 from .injection.locate import NumberBatch as NumberBatch
 from .numbers import Number as Number
 from .numbers import NumberScanner as NumberScanner
+from .probing.curve import LayerSelection as LayerSelection
 from .probing.run import select_layer as select_layer
 from .probing.selection import PAPER_LAYERS as PAPER_LAYERS
-from .probing.selection import LayerSelection as LayerSelection
 from .results.decisions import NumberDecision as NumberDecision
 from .serving.merge import merge as merge
 

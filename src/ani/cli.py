@@ -151,7 +151,7 @@ def probe(
 ) -> None:
     """Probe every layer for the roles of numbers and choose the one to inject at."""
     from ani.models import load_model, load_tokenizer, where
-    from ani.probing.curve import SelectedLayer, layers_table
+    from ani.probing.curve import LayerSelection, layers_table
     from ani.probing.run import probe as run
     from ani.results.files import SELECTION, read_object
     from ani.results.tables import Fitted
@@ -177,7 +177,7 @@ def probe(
     if as_json:
         print((out / SELECTION).read_text(encoding="utf-8"), end="")
         return
-    console.print(Fitted(layers_table(selection.curve, read_object(out / SELECTION, SelectedLayer))))
+    console.print(Fitted(layers_table(selection.curve, read_object(out / SELECTION, LayerSelection))))
     console.print(selection.reason, highlight=False)
 
 

@@ -11,8 +11,9 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 import ani
 from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence
+from ani.probing.curve import LayerSelection, Preset
 from ani.probing.probes import probe_layers
-from ani.probing.selection import MARGIN, LayerSelection, Preset, choose_layer, preset_for
+from ani.probing.selection import MARGIN, choose_layer, preset_for
 from tests.probing import planted
 from tests.probing.planted import answers, cue, noise, numbers, role, states
 from tests.properties import deep, examples
@@ -127,7 +128,8 @@ def test_the_order_of_the_numbers_does_not_matter(accuracies: list[tuple[float, 
     rights = {name: getattr(results, name)[order] for name in ("random_split", "control", "held_out")}
     shuffled = results._replace(numbers=known, held_out_numbers=known, **rights)
     other = choose_layer(shuffled, range(len(accuracies)))
-    assert other[:4] == chosen[:4]  # layer, stretch, best, argmax
+    for name in ("layer", "stretch", "best", "argmax"):
+        assert getattr(other, name) == getattr(chosen, name)
 
 
 def chosen(held_out: Sequence[float], random_split: Sequence[float] | None = None, **settings: int) -> LayerSelection:
@@ -174,7 +176,7 @@ def test_the_last_layer_output_is_never_chosen() -> None:
     assert (found.layer, found.best, found.argmax) == (3, 3, 3)
     assert len(found.curve) == 5
     # It does not lend its neighbour any accuracy either.
-    assert found == chosen([*rising[:4], 0.5])._replace(curve=found.curve)
+    assert found == chosen([*rising[:4], 0.5]).model_copy(update={"curve": found.curve})
     refused(lambda: choose_layer(answers([0.9], [0.9], layers=[4]), range(4)), "no probed layer can be injected at")
 
 
@@ -259,9 +261,9 @@ def test_a_reason_of_disagreement() -> None:
 )
 def test_a_reason_beside_the_paper(layer: int, text: str) -> None:
     results = answers([0.9] * 9, [0.5, 0.6, 0.7, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
-    found = choose_layer(results, range(8), preset=Preset("Some-8B", layer))
+    found = choose_layer(results, range(8), preset=Preset(model="Some-8B", layer=layer))
     assert found.layer == 4
-    assert found.preset == ("Some-8B", layer)
+    assert found.preset is not None and found.preset.layer == layer
     assert re.search(text, found.reason)
 
 
@@ -284,5 +286,6 @@ def test_a_reason_beside_the_paper(layer: int, text: str) -> None:
 )
 def test_presets_go_by_shape(config: PreTrainedConfig, preset: tuple[str, int] | None) -> None:
     assert config.name_or_path == ""
-    assert preset_for(config) == preset
+    found = preset_for(config)
+    assert (found and (found.model, found.layer)) == preset
     assert len(ani.PAPER_LAYERS) == 5 and (preset is None or ani.PAPER_LAYERS[preset[0]] == preset[1])

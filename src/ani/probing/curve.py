@@ -61,19 +61,33 @@ class ProbedRole(Record):
     held_out: list[int] | None = None
 
 
-class SelectedLayer(Record):
-    """`selection.json`: the layer to inject at, and why; the other layers are those that it is compared to."""
+class Preset(Record):
+    """The paper's layer for a model ("Hyperparameters")."""
+
+    model: str
+    layer: Integer
+
+
+class LayerSelection(Record):
+    """The layer chosen, and why; `selection.json` has it without the curve."""
 
     layer: Integer
+    stretch: tuple[Integer, Integer]
+    """First and last layer of the stretch that `layer` is the first of."""
     best: Integer
-    """Of the greatest held-out accuracy, smoothed."""
+    """Layer of the greatest held-out accuracy, smoothed."""
     argmax: Integer
-    """The paper's rule."""
+    """The paper's rule: the layer of the greatest accuracy on a random split."""
     early_peak: Integer | None
+    """A layer before `layer` after which the accuracy on the random split falls again, if there is one: the mark of
+    a lexical shortcut (paper Section "Optimal Injection Depth and Contextual Maturity")."""
+    preset: Preset | None = None
+    """What the paper takes for a model of this shape."""
     reason: str
+    curve: tuple[LayerPoint, ...] = Field(default=(), exclude=True)
 
 
-def layers_table(curve: Sequence[LayerPoint], selection: SelectedLayer | None) -> Table:
+def layers_table(curve: Sequence[LayerPoint], selection: LayerSelection | None) -> Table:
     """One row a layer; with a selection, a last column that marks its layers."""
     caption = "Accuracy of linear probes for numbers' roles by layer, with 95% intervals"
     header: tuple[str, ...] = ("Layer", "Random split", "Held out", "Control", "Selectivity")

@@ -14,9 +14,9 @@ from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.probing.curve import ProbedRole
+from ani.probing.curve import LayerSelection, ProbedRole
 from ani.probing.probes import Bools, ProbeResults, probe_layers
-from ani.probing.selection import LayerSelection, choose_layer, preset_for
+from ani.probing.selection import choose_layer, preset_for
 from ani.probing.states import ProbedNumber, number_states
 from ani.provenance import provenance
 from ani.results.files import LAYERS, RUN, SELECTION, write_json, write_records
@@ -81,7 +81,8 @@ def select_layer(
     sets = [_sentences(own_set(policy), None, seed) if diagnostic is None else diagnostic]
     if held_out is not None:
         sets.append(held_out)
-    return _probe(model, tokenizer, sets, policy, chat, layers, seed, directory, console)[0]
+    reading = {"policy": policy, "chat": chat, "layers": layers, "directory": directory}
+    return _probe(model, tokenizer, sets, console, seed, **reading)[0]
 
 
 def probe(
@@ -115,7 +116,8 @@ def probe(
     """
     data = data or own_set(policy)
     sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
-    selection, results = _probe(model, tokenizer, sets, policy, chat, layers, seed, out, console)
+    reading = {"policy": policy, "chat": chat, "layers": layers, "directory": out}
+    selection, results = _probe(model, tokenizer, sets, console, seed, **reading)
     # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
     for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, RUN):
         (out / name).unlink(missing_ok=True)
@@ -126,16 +128,9 @@ def probe(
     settings = {"data": data, "held_out": held_out, "sentences": len(sets[0]), "policy": policy, "seed": seed}
     settings |= {"chat": True} if chat else {}
     write_json(out / RUN, {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
-    write_json(  # the last one: training goes on from it
-        out / SELECTION,
-        {
-            **{key: value for key, value in selection._asdict().items() if key != "curve"},
-            "preset": selection.preset and selection.preset._asdict(),
-            "numbers": len(results.numbers),
-            "held_out_numbers": len(results.held_out_numbers),
-            **settings,
-        },
-    )
+    counts = {"numbers": len(results.numbers), "held_out_numbers": len(results.held_out_numbers)}
+    # The last one: training goes on from it.
+    write_json(out / SELECTION, {**selection.model_dump(mode="json"), **counts, **settings})
     return selection
 
 
@@ -159,31 +154,17 @@ def _probe(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     sets: Sequence[Sequence[DiagnosticSentence]],
-    policy: Policy,
-    chat: bool,
-    layers: Sequence[int] | None,
-    seed: int,
-    directory: Path | None,
     console: Console | None,
+    seed: int,
+    **reading: Any,
 ) -> tuple[LayerSelection, ProbeResults]:
+    """`reading` is what `number_states` is told beside."""
     console = console or Console(quiet=True)
     base = base_model(model)
     with counting(console, "sentences read", sum(map(len, sets))) as count:
         states = [
-            number_states(
-                base,
-                tokenizer,
-                sentences,
-                policy=policy,
-                chat=chat,
-                layers=layers,
-                seed=seed,
-                directory=directory,
-                on_sentence=count,
-            )
-            for sentences in sets
+            number_states(base, tokenizer, sentences, seed=seed, on_sentence=count, **reading) for sentences in sets
         ]
-
     with counting(console, "layers probed", len(states[0].layers)) as count:
         device = base.device if base.device.type == "cuda" else "cpu"
         results = probe_layers(*states, seed=seed, device=device, on_layer=count)

@@ -1,14 +1,14 @@
 """Which layer to inject at, from what the probes of every layer got right."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 
 from ani.errors import InputError
-from ani.probing.curve import LayerPoint
+from ani.probing.curve import LayerPoint, LayerSelection, Preset
 from ani.probing.probes import ProbeResults
 from ani.results.statistics import bootstrap_means
 
@@ -20,32 +20,6 @@ _SIXTHS = 6
 """Layers are compared by counts of right answers times this, which each size of a neighbourhood (1 to 3) divides: whole
 numbers are the same on every processor, and the last bit of a mean is not."""
 _ROUNDING = 1e-9  # of an accuracy: what a percentile of exact accuracies may be off by
-
-
-class LayerSelection(NamedTuple):
-    """The layer chosen, and why."""
-
-    layer: int
-    stretch: tuple[int, int]
-    """First and last layer of the stretch that `layer` is the first of."""
-    best: int
-    """Layer of the greatest held-out accuracy, smoothed."""
-    argmax: int
-    """The paper's rule: the layer of the greatest accuracy on a random split."""
-    early_peak: int | None
-    """A layer before `layer` after which the accuracy on the random split falls again, if there is one: the mark of
-    a lexical shortcut (paper Section "Optimal Injection Depth and Contextual Maturity")."""
-    preset: "Preset | None"
-    """What the paper takes for a model of this shape."""
-    curve: tuple[LayerPoint, ...]
-    reason: str
-
-
-class Preset(NamedTuple):
-    """The paper's layer for a model ("Hyperparameters")."""
-
-    model: str
-    layer: int
 
 
 _TOLD_BY = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
@@ -73,7 +47,7 @@ def preset_for(config: PreTrainedConfig) -> Preset | None:
     for model in PAPER_LAYERS:
         shape = next(shape for name, shape in PUBLISHED.items() if name.endswith(f"/{model}"))
         if all(getattr(text, key) == shape[key] for key in _TOLD_BY):
-            return Preset(model, PAPER_LAYERS[model])
+            return Preset(model=model, layer=PAPER_LAYERS[model])
     return None
 
 
@@ -130,14 +104,14 @@ def choose_layer(
     argmax = max(columns, key=lambda column: random_right[column])
     above_chance = float(np.percentile(smooth_held_out[:, best], 100 - _CONFIDENCE)) > 0.5 + _ROUNDING
     selection = LayerSelection(
-        results.layers[chosen],
-        (results.layers[chosen], results.layers[last]),
-        results.layers[best],
-        results.layers[argmax],
-        _early_peak(results.random_split, templates, smoothing, chosen, results.layers, seed),
-        preset,
-        curve,
-        "",
+        layer=results.layers[chosen],
+        stretch=(results.layers[chosen], results.layers[last]),
+        best=results.layers[best],
+        argmax=results.layers[argmax],
+        early_peak=_early_peak(results.random_split, templates, smoothing, chosen, results.layers, seed),
+        preset=preset,
+        reason="",
+        curve=curve,
     )
     reason = _reason(selection, len(results.held_out_numbers))
     if not above_chance:
@@ -146,7 +120,7 @@ def choose_layer(
             f"{selection.best}, {curve[best].held_out:.1%}), so this choice means nothing: give more sentences, or a "
             f"model that was trained. {reason}"
         )
-    return selection._replace(reason=reason)
+    return selection.model_copy(update={"reason": reason})
 
 
 def _smoothing(layers: tuple[int, ...], columns: list[int]) -> NDArray[np.int64]:
@@ -247,7 +221,7 @@ def _reason(selection: LayerSelection, tested: int) -> str:
             f"held out {argmax.held_out:.1%})"
         )
     if selection.preset is not None:
-        model, preset = selection.preset
+        model, preset = selection.preset.model, selection.preset.layer
         if preset == selection.layer:
             parts.append(f"The paper's layer for {model} is the same")
         elif first <= preset <= last:

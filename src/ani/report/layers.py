@@ -9,7 +9,7 @@ from ani.errors import InputError
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import Math
-from ani.probing.curve import LayerPoint, SelectedLayer, layers_table
+from ani.probing.curve import LayerPoint, LayerSelection, layers_table
 from ani.results.files import LAYERS, SELECTION, Run, read_object, read_records
 from ani.results.scores import Score
 from ani.results.sections import NEUTRAL, Figure, Headline, Line, Lines, Section
@@ -59,12 +59,12 @@ def read_curve(folder: Path) -> list[LayerPoint]:
     return curve
 
 
-def read_selection(folder: Path, curve: Sequence[LayerPoint]) -> SelectedLayer | None:
+def read_selection(folder: Path, curve: Sequence[LayerPoint]) -> LayerSelection | None:
     """The choice of a folder, if there is one; raises InputError if the curve lacks a layer that it names."""
     path = folder / SELECTION
     if not path.exists():
         return None
-    selection = read_object(path, SelectedLayer)
+    selection = read_object(path, LayerSelection)
     known = {point.layer for point in curve}
     for layer in (selection.layer, selection.best, selection.argmax, selection.early_peak):
         if layer is not None and layer not in known:
@@ -72,7 +72,7 @@ def read_selection(folder: Path, curve: Sequence[LayerPoint]) -> SelectedLayer |
     return selection
 
 
-def layers_section(curve: Sequence[LayerPoint], selection: SelectedLayer | None) -> Section:
+def layers_section(curve: Sequence[LayerPoint], selection: LayerSelection | None) -> Section:
     """Which layer."""
     headlines = []
     if selection is not None:
@@ -90,7 +90,7 @@ def layers_section(curve: Sequence[LayerPoint], selection: SelectedLayer | None)
     )
 
 
-def _probe_lines(curve: Sequence[LayerPoint], selection: SelectedLayer | None) -> Lines:
+def _probe_lines(curve: Sequence[LayerPoint], selection: LayerSelection | None) -> Lines:
     """Accuracy over layers, and the layers of the selection as marks (paper, Figure 3)."""
     random_split, held_out = (
         {each.layer: each.estimate(key) for each in curve} for key in ("random_split", "held_out")

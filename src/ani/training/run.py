@@ -24,7 +24,7 @@ from ani.evaluation.backend import TransformersBackend
 from ani.files import only_process_in
 from ani.injection.attach import ani_module, attach, base_model, is_attached, number_locator
 from ani.models import DTypeName, default_dtype, load_config, load_model, load_tokenizer
-from ani.probing.curve import SelectedLayer
+from ani.probing.curve import LayerSelection
 from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
 from ani.results.files import SELECTION, read_object
@@ -194,7 +194,7 @@ def _probed_layer(recipe: Recipe, console: Console | None) -> int:
     selected, file = output / PROBE / SELECTION, output / RECIPE_FILE
     new = not file.exists()
     if selected.is_file():
-        found = read_object(selected, SelectedLayer)
+        found = read_object(selected, LayerSelection)
         if console is not None and not new:
             console.print(found.reason, highlight=False)
         return found.layer
