@@ -12,13 +12,11 @@ from ani import InputError
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.calculations import calculation_problems
 from ani.data.diagnostic import diagnostic_sentences
+from ani.data.kinds import Gsm8kData, HubData, MathData
 from ani.data.sources import (
     MATH,
     Example,
     diagnostic_examples,
-    load_gsm8k,
-    load_hub,
-    load_math,
     problem_example,
     read_jsonl,
     sentence_examples,
@@ -160,6 +158,18 @@ def test_examples_of_generated_problems_and_sentences() -> None:
         assert len(find_numbers(example.prompt)) == len(sentence.roles)
         assert not find_numbers(example.completion)
         assert len(example.completion.split()) >= 2
+
+
+def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
+    return HubData(kind="hub", name=name, split=split, limit=limit).examples(0)
+
+
+def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
+    return Gsm8kData(kind="gsm8k", path=path, limit=limit).examples(0)
+
+
+def load_math(path: str, limit: int | None = None) -> list[Example]:
+    return MathData(kind="math", path=path, limit=limit).examples(0)
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, records: list[Any] | Exception) -> None:

@@ -12,14 +12,17 @@ from ani.data.calculations import MOST_DIGITS as MOST_CALCULATED_DIGITS
 from ani.data.calculations import MOST_OPERANDS, calculation_problems
 from ani.data.chats import asked_chats, unasked_chats
 from ani.data.sources import (
+    ANNOTATION,
+    MATH,
     Example,
+    checked_roles,
     diagnostic_examples,
-    load_gsm8k,
-    load_hub,
-    load_math,
+    hub_records,
     names_file,
     problem_example,
     read_jsonl,
+    record_examples,
+    solved_problems,
 )
 from ani.settings import Section
 
@@ -142,13 +145,17 @@ class _PublishedData(_StoredData):
 
 
 class Gsm8kData(_PublishedData):
-    """GSM8K's training problems with their solutions, the calculator's annotations removed."""
+    """GSM8K's training problems with their solutions, the calculator's annotations removed. Their numbers are
+    quantities, so that the solutions' calculations are meant."""
 
     kind: Literal["gsm8k"]
     path: str = "openai/gsm8k"
 
     def examples(self, seed: int) -> list[Example]:
-        return load_gsm8k(self.path, self.limit)
+        return [
+            Example(prompt, ANNOTATION.sub("", answer), checked_roles("quantitative", prompt, where))
+            for where, prompt, answer in solved_problems(self.path, self.limit, "question", "answer", ["main"])
+        ]
 
 
 class MathData(_PublishedData):
@@ -158,7 +165,8 @@ class MathData(_PublishedData):
     path: str = "EleutherAI/hendrycks_math"
 
     def examples(self, seed: int) -> list[Example]:
-        return load_math(self.path, self.limit)
+        solved = solved_problems(self.path, self.limit, "problem", "solution", [subject for _, subject in MATH])
+        return [Example(prompt, solution) for _, prompt, solution in solved]
 
 
 class JsonlData(_StoredData):
@@ -182,7 +190,8 @@ class HubData(_StoredData):
     """Its part."""
 
     def examples(self, seed: int) -> list[Example]:
-        return load_hub(self.name, self.split, self.limit)[: self.limit]
+        records = hub_records(self.name, self.split, self.limit, "a local JSONL file with kind: jsonl")
+        return [each for where, record in records for each in record_examples(record, where)][: self.limit]
 
     @property
     def on_hub(self) -> bool:

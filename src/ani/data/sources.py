@@ -87,16 +87,6 @@ def read_jsonl(path: str | Path) -> list[Example]:
     return examples
 
 
-def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
-    """Read examples from a dataset on the Hugging Face hub, streamed.
-
-    Raises:
-        InputError: If it can't be reached or a record is malformed.
-    """
-    records = hub_records(name, split, limit, "a local JSONL file with kind: jsonl")
-    return [example for where, record in records for example in record_examples(record, where)]
-
-
 ANNOTATION = re.compile(r"<<[^<>]*>>")
 """GSM8K's calculator marks: `48/2 = <<48/2=24>>24`."""
 
@@ -121,45 +111,15 @@ MATH = [
 """MATH on the hub, by its configurations."""
 
 
-def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
-    """GSM8K's training problems (`question`, `answer`): `Q: …\\nA:` and the solution, without the annotations
-    (`48/2 = <<48/2=24>>24` is `48/2 = 24`). A question's numbers are quantities, so that the solution's calculations
-    are meant.
-
-    Args:
-        path: a JSON-lines file, or a dataset's name on the hub.
-        limit: the first so many; None: all.
-
-    Raises:
-        InputError: If it can't be read, or a record is malformed.
-    """
-    return [
-        Example(prompt, ANNOTATION.sub("", answer), checked_roles("quantitative", prompt, where))
-        for where, prompt, answer in _solved(path, limit, "question", "answer", ["main"])
-    ]
-
-
-def load_math(path: str, limit: int | None = None) -> list[Example]:
-    """MATH's training problems (`problem`, `solution`), written as `load_gsm8k` does; their numbers' roles are unknown.
-
-    Args:
-        path: a JSON-lines file, or a dataset's name on the hub with MATH's subjects as configurations.
-        limit: the first so many; None: all.
-
-    Raises:
-        InputError: If it can't be read, or a record is malformed.
-    """
-    solved = _solved(path, limit, "problem", "solution", [subject for _, subject in MATH])
-    return [Example(prompt, solution) for _, prompt, solution in solved]
-
-
-def _solved(
+def solved_problems(
     path: str, limit: int | None, question: str, answer: str, configurations: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Place, prompt and completion of the training problems of a file, or of a dataset's configurations on the hub."""
-    found = _records(path, limit, configurations)
+    """Place, prompt (`Q: …\\nA:`) and completion of the first `limit` training problems of a JSON-lines file, or of a
+    dataset's configurations on the hub. Raises InputError if it can't be read or is empty, or a record is malformed."""
     where = None
-    for where, record in islice(found, limit):
+    for where, record in islice(
+        data_records(path, "train", limit, "a local JSONL file as path", configurations), limit
+    ):
         if not isinstance(record, dict) or not {question, answer} <= record.keys():
             raise InputError(f"{where}: expected an object with {question!r} and {answer!r}")
         asked, answered = (text_of(record, key, where) for key in (question, answer))
@@ -168,12 +128,15 @@ def _solved(
         raise InputError(f"data file {path} holds no examples")
 
 
-def _records(path: str, limit: int | None, configurations: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    if names_file(path):
-        yield from json_lines(path)
+def data_records(
+    source: str, split: str, limit: int | None, instead: str, configurations: Sequence[str | None] = (None,)
+) -> Iterator[tuple[str, Any]]:
+    """Place and value of each record of a JSON-lines file, or as `hub_records` of a dataset's configurations."""
+    if names_file(source):
+        yield from json_lines(source)
         return
     for configuration in configurations:
-        yield from hub_records(path, "train", limit, "a local JSONL file as path", configuration)
+        yield from hub_records(source, split, limit, instead, configuration)
 
 
 def hub_records(

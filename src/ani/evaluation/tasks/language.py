@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from ani.data.diagnostic import diagnostic_sentences, sentence_limit
-from ani.data.sources import hub_records, names_file
+from ani.data.sources import data_records
 from ani.errors import InputError
 from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Task
@@ -20,7 +20,6 @@ from ani.results.files import Integer
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
 from ani.results.statistics import Estimate, resampled
 from ani.results.tables import MISSING, Cell, Table, count
-from ani.untrusted.text import json_lines
 
 FEWEST_WORDS = 8
 MOST_CHARACTERS = 1000
@@ -105,11 +104,8 @@ class Language(Task):
         Raises:
             InputError: The source can't be read, a record lacks the text, or there are fewer texts than `count`.
         """
-        if names_file(self.texts):
-            records = json_lines(self.texts)
-        else:
-            records = iter(hub_records(self.texts, HUB_SPLIT, HUB_RECORDS, instead="a local JSONL file"))
-        found = (_text(record, self.field, where) for where, record in records)
+        read = data_records(self.texts, HUB_SPLIT, HUB_RECORDS, "a local JSONL file")
+        found = (_text(record, self.field, where) for where, record in read)
         plain = list(dict.fromkeys(text for text in found if _is_plain(text)))
         if len(plain) < self.count:
             raise InputError(
