@@ -27,7 +27,7 @@ LINES = {
     "probe": "--out run --model {model} --sentences 240 --layers 0,1",
     "train": "../recipe.yaml",
     "rehearse": "../recipe.yaml",
-    "compare": f"{DEMO} --dry-run 'overrides={json.dumps(SMALL.split())}'",
+    "compare": f"{DEMO} variants=null",  # the demo carries one out
     "eval": f"--out run {OF_MODEL} --tasks reading,calculations,gates,gsm8k,mmlu,routing --limit 1 "
     "--max-new-tokens 1 --data gsm8k={gsm8k} --data mmlu={mmlu} "
     "--texts finer={finer} --texts ../examples.jsonl --field prompt",
@@ -40,6 +40,7 @@ LINES = {
     "env": "",
 }
 SAID = {
+    "compare": "error: recipe .*demo-comparison.yaml: variants: .*\n",
     "train": "note: 1 of 9 examples are left out: .*\n",
     "push": "error: .*hub.*\n",
     "serve": "error: .* is no merged checkpoint; .*\n|error: vLLM is missing; .*\n",
@@ -121,5 +122,5 @@ def test_standard_error_has_only_ours(
     for command in lines:
         printed = (tmp_path / command / "err").read_text()
         assert re.fullmatch(SAID.get(command, ""), printed), f"{command}: {printed}"
-    codes = {"playground": 143, "push": 2, "serve": 2}
+    codes = {"playground": 143, "compare": 2, "push": 2, "serve": 2}
     assert json.loads((tmp_path / "codes.json").read_text()) == {command: codes.get(command, 0) for command in lines}

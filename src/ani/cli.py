@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -186,10 +186,6 @@ def train(
     recipe: Annotated[Path | None, typer.Argument(help="Recipe, a YAML file.")] = None,
     overrides: Overrides = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory.")] = None,
-    dry: Annotated[
-        bool, typer.Option("--dry-run", help="Only rehearse it, as ani rehearse does; loads no weights.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON for scripts.")] = False,
     processes: Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")] = 1,
     fsdp: Annotated[bool, typer.Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
     device: DeviceOption = "auto",
@@ -206,14 +202,9 @@ def train(
 
     if (recipe is None) == (resume is None):
         raise InputError("give either a recipe or --resume DIR")
-    if (dry and resume is not None) or (as_json and not dry):
-        raise InputError("--dry-run takes a recipe, not --resume; and --json is for --dry-run only")
-    if (dry and processes > 1) or (fsdp and processes == 1):
-        raise InputError("--fsdp takes --processes N; and --dry-run tells what one process needs, without --processes")
+    if fsdp and processes == 1:
+        raise InputError("--fsdp takes --processes N")
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
-    if dry:
-        _rehearse({"": plan}, as_json)
-        return
     how = partial(how_to_go_on, plan.output)
     source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
     need_launcher(shlex.join(["train", *source]))
@@ -241,19 +232,12 @@ def rehearse(
     from ani.settings import read_settings
     from ani.sweep.plan import variant_recipes
     from ani.training.recipe import load_recipe
-
-    several = "variants" in read_settings(recipe)
-    changes = overrides or ()
-    _rehearse(variant_recipes(recipe, changes) if several else {"": load_recipe(recipe, changes)}, as_json)
-
-
-def _rehearse(recipes: Mapping[str, Any], as_json: bool) -> None:
-    """Print what rehearsals find, by name; "" for one that has none. Ends with exit code 1 if one has a fault."""
     from ani.training.rehearse import rehearsal_view
     from ani.training.rehearse import rehearse as run
 
-    found = {}
-    for name, plan in recipes.items():
+    several, changes, found = "variants" in read_settings(recipe), overrides or (), {}
+    plans = variant_recipes(recipe, changes) if several else {"": load_recipe(recipe, changes)}
+    for name, plan in plans.items():
         found[name] = run(plan)
         if not as_json:
             if name:
@@ -273,7 +257,6 @@ def compare(
         list[str] | None,
         typer.Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
     ] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Only rehearse each variant, as ani rehearse does.")] = False,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -289,7 +272,6 @@ def compare(
     device: DeviceOption = "auto",
 ) -> None:
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
-    from ani.sweep.plan import variant_recipes
     from ani.sweep.run import carry_out_one
 
     if run is not None:
@@ -300,9 +282,6 @@ def compare(
         need_one_process("compare")
         if gpus is not None:
             raise InputError("--gpus-per-run is for --ray: without it a run has every card of this machine")
-    if dry:
-        _rehearse(variant_recipes(recipe, overrides or ()), as_json=False)
-        return
     say_where("report", _compared(recipe, overrides or (), ray, gpus or 1).resolve())
 
 
