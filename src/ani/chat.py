@@ -29,13 +29,9 @@ _ANSWER_AT_ONCE: dict[str, Any] = {"enable_thinking": False, "date_string": "26 
 def rendered(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
 ) -> str:
-    """The text of a chat, special tokens included, up to where the answer begins.
-
-    A system message that the template refuses stands before the first user's, after which comes an empty line.
-
-    Raises:
-        InputError: The template refuses the messages.
-    """
+    """The text of a chat, special tokens included, up to where the answer begins. A system message that the template
+    refuses stands before the first user's, after which comes an empty line. Raises InputError if the template refuses
+    the messages."""
     chat = [dict(message) for message in messages]
     try:
         try:

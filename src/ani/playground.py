@@ -32,11 +32,8 @@ LONGEST_TEXT = 20_000
 
 
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
-    """The page for an attached model (`ani.load_adapter`, or a merged checkpoint) and its tokenizer.
-
-    Raises:
-        InputError: If the model has no ANI module.
-    """
+    """The page for an attached model (`ani.load_adapter`, or a merged checkpoint) and its tokenizer. Raises InputError
+    if the model has no ANI module."""
     if injects_pending(model):
         return _conversation(model, tokenizer)
     gated = ani_module(model).gate is not None
@@ -125,11 +122,8 @@ def _messages(chat: list[Any]) -> list[dict[str, str]]:
 def answered_turn(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], max_new_tokens: int
 ) -> tuple[list[dict[str, str]], str]:
-    """The messages with the model's answer, and as HTML what was pending at each of its tokens.
-
-    Raises:
-        InputError: If the last message is blank, or the conversation too long for the model.
-    """
+    """The messages with the model's answer, and as HTML what was pending at each of its tokens. Raises InputError if
+    the last message is blank, or the conversation too long for the model."""
     if not messages[-1]["content"].strip():
         raise InputError("there is no text to answer; type one")
     prompt = rendered(tokenizer, messages)
@@ -208,11 +202,8 @@ def decisions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: 
 
 
 def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, max_new_tokens: int) -> str:
-    """What the model as it is answers to `text` as a user's message, greedily.
-
-    Raises:
-        InputError: If the text is blank, or too long for the model.
-    """
+    """What the model as it is answers to `text` as a user's message, greedily. Raises InputError if the text is blank,
+    or too long for the model."""
     if not text.strip():
         raise InputError("there is no text to answer; type one")
     _prompt(model, tokenizer, text)

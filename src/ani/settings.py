@@ -47,11 +47,8 @@ def read_settings(path: str | Path) -> dict[str, Any]:
 
 
 def validated(kind: type[S], raw: Any, where: str, key: str = "") -> S:
-    """Settings of a kind; `key` is what `raw` stands under in the file `where`.
-
-    Raises:
-        InputError: A key is unknown (the nearest right one is named), or a value has the wrong type.
-    """
+    """Settings of a kind; `key` is what `raw` stands under in the file `where`. Raises InputError if a key is unknown
+    (the nearest right one is named), or a value has the wrong type."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
@@ -59,12 +56,8 @@ def validated(kind: type[S], raw: Any, where: str, key: str = "") -> S:
 
 
 def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()) -> S:
-    """Read a YAML file and apply dotted changes such as `training.steps=100` or `data.0.count=10`.
-
-    Raises:
-        InputError: If the file is missing or no YAML mapping, a change has no such place, a key is unknown, or a value
-            has the wrong type.
-    """
+    """Read a YAML file and apply dotted changes such as `training.steps=100` or `data.0.count=10`; raises InputError as
+    `read_settings`, `override` and `validated`."""
     raw = read_settings(path)
     override(raw, overrides)
     return validated(kind, raw, f"recipe {path}")

@@ -79,21 +79,14 @@ class ArithmeticProblem(NamedTuple):
 def arithmetic_problems(
     count: int, *, digits: Sequence[int], operations: Sequence[Operation] = ("addition",), split: Split, seed: int = 0
 ) -> list[ArithmeticProblem]:
-    """Draws distinct problems, spread evenly over lengths and operations, in random order.
+    """Draws `count` distinct problems, spread evenly (to within one) over lengths and operations, in random order.
 
-    The list depends on the arguments alone. Whether a problem belongs to train (about nine of ten) or
-    test is decided by a hash of the problem, the same for both orders of a sum's or product's operands:
-    no problem of one split stands in the other, whatever the seeds, not even swapped.
+    The list depends on the arguments alone. Whether a problem belongs to train (about nine of ten) or test is decided
+    by a hash of the problem, the same for both orders of a sum's or product's operands: no problem of one split stands
+    in the other, whatever the seeds, not even swapped.
 
-    Args:
-        count: how many problems; each length, and each operation, gets its share to within one.
-        digits: distinct operand lengths, each 1 to `MOST_DIGITS`; zero is a one-digit operand, but no divisor.
-        operations: distinct operations.
-        split: which side of the division to draw from.
-        seed: selects the draw within the split.
-
-    Raises:
-        InputError: an argument is out of its domain, or a length has fewer problems than asked for.
+    `digits` are distinct operand lengths, each 1 to `MOST_DIGITS`; zero is a one-digit operand, but no divisor. Raises
+    InputError if an argument is out of its domain, or a length has fewer problems than asked for.
     """
     check_drawn(count, split, digits=(digits, 1, MOST_DIGITS))
     check_names("operations", operations, SYMBOLS)
@@ -121,11 +114,7 @@ def chained_sums(
     count: int, *, digits: Sequence[int], chains: Sequence[int], split: Split, seed: int = 0
 ) -> list[ArithmeticProblem]:
     """Draws distinct additions, spread evenly over lengths and carry chains (`ArithmeticProblem.chain`), of which
-    problems drawn at random have few long ones; otherwise as `arithmetic_problems`.
-
-    Raises:
-        InputError: an argument is out of its domain (a chain needs a longer operand), or there are too few problems.
-    """
+    problems drawn at random have few long ones; otherwise as `arithmetic_problems`. A chain needs a longer operand."""
     check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), chains=(chains, 0, min(digits, default=1) - 1))
     random = Random(seed)
     found: dict[ArithmeticProblem, None] = {}

@@ -52,9 +52,6 @@ def calculation_sentences(count: int, *, split: Split, seed: int = 0) -> list[Ca
     The list depends on the arguments alone, and a larger count only appends. The splits share no template; which
     expressions stand in which is decided as for problems. Every template of a role is tried once before any is tried
     twice.
-
-    Raises:
-        InputError: unknown split, or a negative count.
     """
     check_split(split, count)
     rng = random.Random(f"calculation sentences {split} {seed}")

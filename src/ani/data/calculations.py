@@ -75,24 +75,23 @@ def calculation_problems(
     split: Split,
     seed: int = 0,
 ) -> list[CalculationProblem]:
-    """Draws distinct problems, spread evenly over numbers of operands, lengths and operations, in random order.
+    """Draws `count` distinct problems, spread evenly (to within one) over numbers of operands, lengths and operations,
+    in random order.
 
     The list depends on the arguments alone. As in `arithmetic_problems`, whose problems count among these, a hash of
     the problem, the same for both orders of a sum's or product's operands, decides whether it belongs to train (about
-    nine of ten) or test.
+    nine of ten) or test. Raises InputError if an argument is out of its domain, or there are too few problems of one
+    kind.
 
     Args:
-        count: how many problems; each number of operands, length and operation gets its share to within one.
-        operations: distinct operations. A problem with several operators has one of its share; the others are drawn.
-        digits: distinct lengths of the longest operand, each 1 to `MOST_DIGITS`.
-        operands: distinct numbers of operands, each 2 to `MOST_OPERANDS`.
-        parentheses: whether they may occur; where they aren't needed there are none.
-        decimals: whether operands and results with a fraction may occur; every fourth problem then draws such.
-        split: which side of the division to draw from.
-        seed: selects the draw within the split.
-
-    Raises:
-        InputError: an argument is out of its domain, or there are too few problems of one kind.
+        count: How many.
+        operations: A problem with several operators has one of its share; the others are drawn.
+        digits: Lengths of the longest operand, each 1 to `MOST_DIGITS`.
+        operands: How many, each 2 to `MOST_OPERANDS`.
+        parentheses: Whether they may occur; where they aren't needed there are none.
+        decimals: Whether operands and results with a fraction may occur; every fourth problem then draws such.
+        split: Of the problems.
+        seed: Of the drawing.
     """
     check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), operands=(operands, 2, MOST_OPERANDS))
     check_names("operations", operations, SYMBOLS)
@@ -170,11 +169,8 @@ def leaf(literal: str) -> Expression:
 
 
 def combined(symbol: str, left: Expression, right: Expression) -> Expression:
-    """The two with an operator between them, in parentheses where they need them.
-
-    Raises:
-        ZeroDivisionError: there is no result.
-    """
+    """The two with an operator between them, in parentheses where they need them; raises ZeroDivisionError if there is
+    no result."""
     precedence = _PRECEDENCE[symbol]
     parts = (*_inside(left, precedence), symbol, *_inside(right, precedence + 1))
     ordered = (left, right)

@@ -70,9 +70,6 @@ def asked_chats(count: int, *, split: Split, seed: int = 0) -> list[AskedChat]:
 
     The list depends on the arguments alone, and a larger count only appends. The splits share no wording, and no
     calculation with this or another generator's other split.
-
-    Raises:
-        InputError: unknown split, or a negative count.
     """
     check_split(split, count)
     found: dict[str, AskedChat] = {}
@@ -91,17 +88,8 @@ def unasked_chats(count: int, *, split: Split, seed: int = 0, pending: bool = Fa
     """Draws distinct chats that hold a calculation which nobody asks for, every template once before any twice.
 
     The list depends on the arguments alone, and a larger count only appends. The splits share neither template nor
-    calculation.
-
-    Args:
-        count: How many.
-        split: Of templates and calculations.
-        seed: Of the drawing.
-        pending: Whether to keep those alone where a value is pending all the same when the answer begins: elsewhere
-            there is nothing to decide.
-
-    Raises:
-        InputError: unknown split, or a negative count.
+    calculation. `pending` keeps those alone where a value is pending all the same when the answer begins: elsewhere
+    there is nothing to decide.
     """
     check_split(split, count)
     rng = random.Random(f"unasked chats {split} {seed}")

@@ -34,11 +34,8 @@ def tokenize(
 ) -> TokenizedExample:
     """Tokenize an example as it will stand at inference: the prompt by itself, then the completion and EOS.
 
-    A chat prompt is rendered (`ani.chat`). Examples longer than `max_length` are cut at the right.
-    Without a locator (a model without ANI) roles stay unknown: nobody asks for them.
-
-    Raises:
-        InputError: If the chat template refuses a chat prompt.
+    A chat prompt is rendered (`ani.chat`). Examples longer than `max_length` are cut at the right. Without a locator (a
+    model without ANI) roles stay unknown: nobody asks for them.
     """
     prompt = example.prompt if isinstance(example.prompt, str) else rendered(tokenizer, example.prompt)
     prompt_ids = tokenizer(prompt, add_special_tokens=isinstance(example.prompt, str))["input_ids"]

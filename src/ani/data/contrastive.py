@@ -40,16 +40,12 @@ def contrastive_sentences(count: int, *, split: Split | None = None, seed: int =
     """Return `count` distinct sentences, pair after pair: the name first, then the same number as a quantity.
 
     The splits share no frame and no number value, and some domains occur in `test` only. Every frame is used once
-    before any is used twice. A sentence's `template` is its frame, with both readings.
+    before any is used twice. A sentence's `template` is its frame, with both readings. The same arguments give the same
+    sentences on every machine, and a larger count only appends to them. Raises InputError for an unknown split, or a
+    count that is negative or above what there is.
 
-    Args:
-        count: Sentences; an odd one leaves the last quantity out.
-        split: None: all frames, each with values of both splits in turn, for probes, which hold out domains and values
-            by themselves.
-        seed: The same one gives the same sentences on every machine, and a larger count only appends to them.
-
-    Raises:
-        InputError: Unknown split, or a count that is negative or above what there is.
+    `split` None: all frames, each with values of both splits in turn, for probes, which hold out domains and values by
+    themselves.
     """
     if split is not None:
         check_split(split)

@@ -68,18 +68,15 @@ class DiagnosticSentence(NamedTuple):
 
 
 def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[DiagnosticSentence]:
-    """Return `count` distinct labelled sentences (our own set; the paper's is in its appendix,
-    "Diagnostic Dataset Construction").
+    """Return `count` distinct labelled sentences (our own set; the paper's is in its appendix, "Diagnostic Dataset
+    Construction").
 
-    The same carrier words surround numbers of both roles, and both roles draw from the same range of
-    lengths, so that neither the neighbouring word nor the number alone tells the role well (the module's
-    docstring has figures). The splits share no template and no number value, and some domains occur in
-    `test` only. About half of the numbers are nominal. Every template is used once before any is used
-    twice. The same arguments give the same sentences on every machine, and a larger count only appends
-    to them.
-
-    Raises:
-        InputError: unknown split, or a count that is negative or above what the split can give.
+    The same carrier words surround numbers of both roles, and both roles draw from the same range of lengths, so that
+    neither the neighbouring word nor the number alone tells the role well (the module's docstring has figures). The
+    splits share no template and no number value, and some domains occur in `test` only. About half of the numbers are
+    nominal. Every template is used once before any is used twice. The same arguments give the same sentences on every
+    machine, and a larger count only appends to them. Raises InputError for an unknown split, or a count that is
+    negative or above what the split can give.
     """
     check_split(split)
     maximum = sentence_limit(split)

@@ -22,11 +22,8 @@ LABELLED_FILE = "diagnostic.jsonl"
 
 
 def read_labelled(path: str | Path) -> list[DiagnosticSentence]:
-    """Read labelled sentences from a JSON-lines file, or from the `LABELLED_FILE` of a directory, in order.
-
-    Raises:
-        InputError: If the file is missing or empty, or a line is malformed (file and line are named).
-    """
+    """Read labelled sentences from a JSON-lines file, or from the `LABELLED_FILE` of a directory, in order. Raises
+    InputError if the file is missing or empty, or a line is malformed (file and line are named)."""
     path = Path(path)
     if path.is_dir():
         path /= LABELLED_FILE

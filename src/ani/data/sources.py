@@ -59,11 +59,7 @@ def sentence_examples(sentences: Iterable[DiagnosticSentence]) -> Iterator[Examp
 
 
 def diagnostic_examples(count: int, *, seed: int = 0) -> list[Example]:
-    """`sentence_examples` of the training split.
-
-    Raises:
-        InputError: If it has fewer than `count`.
-    """
+    """`sentence_examples` of the training split; raises InputError if it has fewer than `count`."""
     # Sentences that end with a number are left out: ask for more than needed.
     sentences = diagnostic_sentences(min(2 * count, sentence_limit("train")), split="train", seed=seed)
     examples = list(sentence_examples(sentences))
@@ -76,11 +72,8 @@ def diagnostic_examples(count: int, *, seed: int = 0) -> list[Example]:
 
 
 def read_jsonl(path: str | Path) -> list[Example]:
-    """Read examples from a JSON-lines file.
-
-    Raises:
-        InputError: If the file is missing or empty, or a line is malformed (file and line are named).
-    """
+    """Read examples from a JSON-lines file; raises InputError if it is missing or empty, or a line is malformed (file
+    and line are named)."""
     examples = [example for where, record in json_lines(path) for example in record_examples(record, where)]
     if not examples:
         raise InputError(f"data file {path} holds no examples")
@@ -142,13 +135,8 @@ def data_records(
 def hub_records(
     name: str, split: str, limit: int | None, instead: str, configuration: str | None = None
 ) -> list[tuple[str, Any]]:
-    """The place ("name[3]") and value of each of the first `limit` records of a dataset on the hub, streamed.
-
-    `configuration` names one of the dataset's, where it has several.
-
-    Raises:
-        InputError: If it can't be reached; says what to give `instead`.
-    """
+    """The place ("name[3]") and value of each of the first `limit` records of a dataset on the hub, streamed; of one of
+    its configurations, where it has several. Raises InputError if it can't be reached; says what to give `instead`."""
     with hub_errors(name, split, instead):
         from datasets import load_dataset
 
@@ -180,10 +168,7 @@ def checked_roles(
     roles: Any, text: str, where: str, of: str = "the text", partial: bool = False
 ) -> tuple[Role | None, ...]:
     """One role for each number of `text`, from a single role or a list of them; where `partial`, a list may hold null.
-
-    Raises:
-        InputError: If there is no such role, or the list is longer or shorter than the numbers are many.
-    """
+    Raises InputError if there is no such role, or the list is longer or shorter than the numbers are many."""
     count = len(find_numbers(text))
     named = roles if isinstance(roles, list) else [roles]
     if any(role not in get_args(Role) and not (partial and role is None) for role in named):
@@ -195,11 +180,7 @@ def checked_roles(
 
 
 def record_examples(record: Any, where: str) -> Iterator[Example]:
-    """The examples of one record; `where` names it in errors.
-
-    Raises:
-        InputError: If it is malformed.
-    """
+    """The examples of one record; raises InputError if it is malformed, in which `where` names it."""
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected an object, found {type(record).__name__}")
     if "messages" in record:

@@ -58,11 +58,8 @@ def evaluated_tasks() -> dict[str, type[Task]]:
 
 
 def with_options(names: Sequence[str], data: Mapping[str, str], **options: Any) -> list[Task]:
-    """Tasks with those of the command line's options that each has; `data` is by task.
-
-    Raises:
-        InputError: There is data for a task that takes none or isn't asked, or an option has a wrong value.
-    """
+    """Tasks with those of the command line's options that each has; `data` is by task. Raises InputError if there is
+    data for a task that takes none or isn't asked, or an option has a wrong value."""
     known = evaluated_tasks()
     takers = [name for name, task in known.items() if "data" in task.model_fields]
     for name in data:
@@ -131,16 +128,10 @@ def answer(
     facts: Mapping[str, Any] | None = None,
     name: str = "",
 ) -> Iterator[tuple[Task, list[Any]]]:
-    """Each task and its records, once its file is in the folder. `load` is called when there is something to ask.
+    """Each task and its records, in the order of `loaded`, once its file is in the folder.
 
-    Args:
-        loaded: In this order.
-        load: Gives the model.
-        folder: Of the results.
-        seed: Of the questions.
-        console: For progress.
-        facts: As for `evaluate`.
-        name: Of the model, beside the progress.
+    `load` gives the model, and is called when there is something to ask; `facts` are as for `evaluate`; `name`, the
+    model's, stands beside the progress.
     """
     model = dict(facts or {})
     fingerprint = model.pop("fingerprint", None)

@@ -84,11 +84,8 @@ class ModelSpec(NamedTuple):
             raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
 
     def load(self, tasks: Sequence[Task], out: Path = Path()) -> Backend:
-        """Load the model. For vLLM an adapter is merged first, in `out`; `clear` removes that.
-
-        Raises:
-            InputError: It can't be loaded, or lacks a gate that a task needs.
-        """
+        """Load the model. For vLLM an adapter is merged first, in `out`; `clear` removes that. Raises InputError if it
+        can't be loaded, or lacks a gate that a task needs."""
         method = self._method() or METHODS["ani"]
         if self.forced:
             method = method._replace(decoding=METHODS[self.forced].decoding)

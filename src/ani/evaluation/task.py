@@ -87,11 +87,8 @@ class Task(Settings, ABC):
     @classmethod
     @abstractmethod
     def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
-        """For the terminal; in a comparison with a baseline also the differences to it.
-
-        Raises:
-            InputError: The runs of a comparison were asked different questions.
-        """
+        """For the terminal; in a comparison with a baseline also the differences to it. Raises InputError if the runs
+        of a comparison were asked different questions."""
 
     @classmethod
     def section(cls, records: Sequence[Any], run: Run) -> Section:

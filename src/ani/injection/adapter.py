@@ -217,13 +217,8 @@ def load_adapter(
 
 def fold_adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path) -> MethodName:
     """Like `load_adapter`, but add LoRA's weights to the model's own; a model on which it fails is to be dropped.
-
-    Returns:
-        The method that trained the adapter.
-
-    Raises:
-        InputError: As `load_adapter`; or if the LoRA weights can't be merged, or hold NaN.
-    """
+    Returns the method that trained the adapter. Raises InputError as `load_adapter`, or if the LoRA weights can't be
+    merged, or hold NaN."""
     return _load(model, tokenizer, _directory(path), _fold_lora)
 
 
@@ -291,11 +286,8 @@ def _fold_lora(model: PreTrainedModel, directory: Path) -> None:
 
 
 def adapter_base(path: str | Path) -> str:
-    """The base model that an adapter names: a directory, a hub name, or `smollm2`.
-
-    Raises:
-        InputError: As `load_adapter`; or it names none, or a directory that isn't there.
-    """
+    """The base model that an adapter names: a directory, a hub name, or `smollm2`. Raises InputError as `load_adapter`,
+    or if it names none, or a directory that isn't there."""
     name = lasting_name(_read_config(_directory(path)).base.name)
     say = f"say which it is (a directory, a hub name or {EMBEDDED}) with --model, in Python with model=..."
     if name is None:

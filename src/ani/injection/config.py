@@ -123,11 +123,8 @@ class AniConfig(InjectionSettings):
 
 
 def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniConfig | None]:
-    """The method and the module's config (None: it has no module) from what a `file` says about them.
-
-    Raises:
-        InputError: If it is of another format version or an unknown method, or damaged.
-    """
+    """The method and the module's config (None: it has no module) from what a `file` says about them. Raises InputError
+    if it is of another format version or an unknown method, or damaged."""
     raw = dict(raw)
     version = raw.pop("format_version", None)
     method = raw.pop("method", None)

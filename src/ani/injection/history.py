@@ -41,11 +41,8 @@ def cached_length(cache: Any) -> int:
 
 @torch.compiler.disable
 def history(cache: Any, batch_size: int) -> Rows:
-    """The token ids behind the entries of a cache; rows are empty without one.
-
-    Raises:
-        InputError: If the cache holds tokens that no attached model put there.
-    """
+    """The token ids behind the entries of a cache; rows are empty without one. Raises InputError if the cache holds
+    tokens that no attached model put there."""
     length = cached_length(cache)
     if length == 0:
         return [[] for _ in range(batch_size)]

@@ -19,12 +19,10 @@ CALIBRATION_TEXT = (
 def measured_scale(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, locator: NumberLocator
 ) -> float:
-    """RMS of `hidden_states[layer]` where it is edited: the median over those tokens of a fixed text.
+    """RMS of `hidden_states[layer]` where it is edited: the median over those tokens of a fixed text. Raises InputError
+    if the layer's hidden states aren't (B, T, d_model), or have no such scale.
 
     A median, because the first token of many models is a hundred times larger than all others.
-
-    Raises:
-        InputError: If the layer's hidden states aren't (B, T, d_model), or have no such scale.
     """
     encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
     with evaluating(model):

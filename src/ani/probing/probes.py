@@ -67,7 +67,8 @@ def probe_layers(
     device: torch.device | str = "cpu",
     on_layer: Callable[[int], None] = lambda amount: None,
 ) -> ProbeResults:
-    """Fit and test the probes of every layer.
+    """Fit and test the probes of every layer. Raises InputError if the numbers left to learn from, or those to be
+    tested on, are of one role.
 
     Args:
         states: Of the numbers to learn from.
@@ -76,9 +77,6 @@ def probe_layers(
         seed: Of folds and shuffled roles.
         device: Where they are fitted, in float32, a layer at a time with all its regressions.
         on_layer: Called with 1 after each layer.
-
-    Raises:
-        InputError: If the numbers left to learn from, or those to be tested on, are of one role.
     """
     asked = held_out if held_out is not None else states
     if asked.layers != states.layers:
@@ -130,17 +128,8 @@ class ProbingPlan(NamedTuple):
 def probing_plan(
     numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_sets: bool, seed: int
 ) -> ProbingPlan:
-    """The folds of all tests.
-
-    Args:
-        numbers: To learn from.
-        asked: What the held-out test asks about.
-        two_sets: Whether these are others.
-        seed: Of folds and shuffled roles.
-
-    Raises:
-        InputError: As `probe_layers`.
-    """
+    """The folds of all tests, of `numbers` to learn from and those that the held-out test asks about; `two_sets`: these
+    are others. Raises InputError as `probe_layers`."""
     roles = _roles(numbers)
     random = Random(f"probe {seed}")
 
@@ -282,11 +271,7 @@ def _read(probes: _Probes, states: torch.Tensor) -> Bools:
 
 def _fit(states: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> _Probes:
     """All regressions of a layer together: what scikit-learn's `StandardScaler` and `LogisticRegression` come to.
-
-    Args:
-        states: float32 (N, d).
-        questions: For each of the P regressions the roles, (N,), and which of them are known, (N,).
-    """
+    States are float32 (N, d); each of the P `questions` has the roles, (N,), and which of them are known, (N,)."""
     mean, scale = states.mean(dim=0), states.std(dim=0, correction=0)
     scale[scale == 0] = 1
     x = _standardized(states, mean, scale)

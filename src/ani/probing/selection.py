@@ -57,17 +57,13 @@ def choose_layer(
     """Choose a layer by held-out accuracy, smoothed over each layer and its neighbours.
 
     A layer is *mature* if, with 95% confidence, it is at most `MARGIN` below the best one (a non-inferiority test on
-    the paired bootstrap: too few sentences make the choice later rather than earlier). Chosen is the first layer of
-    the longest stretch of mature layers. So an early peak that a word gives does not count, as it does not hold on
+    the paired bootstrap: too few sentences make the choice later rather than earlier). Chosen is the first layer of the
+    longest stretch of mature layers. So an early peak that a word gives does not count, as it does not hold on
     sentences without the word; nor does one that does not last; and every layer after the chosen one can use the
     number.
 
-    Args:
-        results: Of the probes.
-        candidates: Layers that may be chosen, of `results.layers`: not the last layer's output, after which nothing
-            reads what is added.
-        preset: The paper's layer for the model, to compare with.
-        seed: Of the bootstrap.
+    `candidates` are the layers that may be chosen: not the last layer's output, after which nothing reads what is
+    added. The `preset` is compared with.
     """
     templates = [number.template for number in results.numbers]
     held_out_templates = [number.template for number in results.held_out_numbers]
@@ -157,17 +153,11 @@ def _early_peak(
     layers: tuple[int, ...],
     seed: int,
 ) -> int | None:
-    """The layer before the chosen one after which accuracy falls most, if by a point or more, with 95% confidence.
+    """The layer before the one in the column `chosen` after which accuracy falls most, if by a point or more, with 95%
+    confidence.
 
-    The fall is of the smoothed accuracy; of the layers that it averages, the peak is the highest.
-
-    Args:
-        right: (N, K), on the random split.
-        templates: N, of which the bootstrap draws.
-        smoothing: (K, K), as `_smoothing` gives it.
-        chosen: The column of the layer to inject at.
-        layers: K.
-        seed: Of the bootstrap.
+    The fall is of the accuracy on the random split, `right` (N, K), smoothed by (K, K) weights; of the layers that it
+    averages, the peak is the highest.
     """
     smooth = right @ smoothing
     resampled, counts = bootstrap_means(smooth, templates, seed=seed), smooth.sum(axis=0)

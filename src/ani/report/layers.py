@@ -154,13 +154,8 @@ def effects_section(
 def layer_effects(
     shares: Mapping[str, Estimate], layers: Mapping[str, int], curve: Sequence[LayerPoint]
 ) -> list[LayerEffect]:
-    """One entry a run whose layer was probed, by layer; empty where two runs share a layer, so differ in more.
-
-    Args:
-        shares: Run of a comparison: its right answers.
-        layers: Run: the layer it injects at. Other runs are left out.
-        curve: Of the model before training.
-    """
+    """One entry a run whose layer was probed, by layer; empty where two runs share a layer, so differ in more. `shares`
+    and `layers` are by run; the curve is of the model before training."""
     probes = {point.layer: point.estimate("held_out") for point in curve}
     effects = [
         LayerEffect(layers[run], run, share, probes[layers[run]])

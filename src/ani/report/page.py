@@ -69,17 +69,12 @@ def _sections(folder: Path, run: Run) -> list[Section]:
 
 
 def build_report(folder: Path) -> Path:
-    """Writes `report.html` in `folder` from the result files found there.
+    """Writes `report.html` in `folder` from the result files found there, and returns its path. Raises InputError if
+    there is none, or one is malformed (file and line are named).
 
     Reads `run.json`, the file of every task, the probes' and the training log, all optional; a section appears only if
     its file exists and holds a record, and that on layer sensitivity if a comparison's runs inject at three of the
     probed layers or more. The page loads nothing, runs no script, and replaces an older one in one step.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        InputError: no result file in the folder, or one is malformed (the message names file and line).
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -20,13 +20,8 @@ def published_section(
     published: Mapping[str, Mapping[str, float]],
     baseline: str | None = None,
 ) -> Section | None:
-    """One row a run, one column a published value; None where none of them was measured.
-
-    Args:
-        results: Of a comparison.
-        published: Run: column (a benchmark, digits of additions such as "12 digits", or a `GAIN`): percent, or points.
-        baseline: Of the gains.
-    """
+    """One row a run, one column a published value; None where none of them was measured. `published` has, by run, a
+    column (a benchmark, digits of additions such as "12 digits", or a `GAIN` over the baseline): percent, or points."""
     answers = [answer for task in (Math, Gsm8k, Mmlu, Arithmetic) for answer in results.get(task, ())]
     found = {
         (row.run, row.task): percent(row.overall, counted=False) for row in scores(answers, _column, lambda _: None)

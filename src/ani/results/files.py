@@ -91,11 +91,8 @@ def read_object(path: Path, kind: type[R]) -> R:
 
 
 def read_records(path: Path, kind: type[R]) -> list[R]:
-    """Reads a file of JSON lines (blank lines are skipped).
-
-    Raises:
-        InputError: a line is malformed; names the file, the line and the key.
-    """
+    """Reads a file of JSON lines (blank lines are skipped); raises InputError if one is malformed, naming file, line
+    and key."""
     found = []
     # Split on b"\n" alone: str.splitlines would also break at U+2028, which may stand raw in a JSON string.
     for number, line in enumerate(_bytes(path).split(b"\n"), start=1):

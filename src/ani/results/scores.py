@@ -87,16 +87,8 @@ def by_seed(run: str, records: Iterable[A]) -> list[list[A]]:
 
 
 def scores(answers: Iterable[J], task: Key[J], part: Key[J]) -> list[Score]:
-    """One entry a task and run, both in order of appearance.
-
-    Args:
-        answers: Of any runs and seeds.
-        task: Of an answer.
-        part: Of an answer, such as its digits; None: of no part.
-
-    Raises:
-        InputError: The seeds of a run were asked different questions.
-    """
+    """One entry a task and run, both in order of appearance. An answer's part may be its digits; None: it is of no
+    part. Raises InputError if the seeds of a run were asked different questions."""
     return [
         Score(
             name,
@@ -122,17 +114,9 @@ def _mean_share(seeds: Sequence[Sequence[Answer]]) -> Estimate:
 def differences(
     answers: Iterable[J], baseline: str, task: Key[J], part: Key[J], group: Key[J] | None = None
 ) -> list[Difference]:
-    """One entry a task and run but the baseline, in order of appearance.
-
-    Args:
-        answers: As for `scores`, and so `task` and `part`.
-        baseline: The run that the others are compared with.
-        group: Of an answer, such as the template that its question was made from: questions that share one may depend
-            on each other and are resampled together. None: each by itself.
-
-    Raises:
-        InputError: A run, or a seed of it, was asked other questions than the baseline.
-    """
+    """One entry a task and run but the baseline, in order of appearance; task and part as for `scores`. Answers of one
+    `group`, such as the template that their questions were made from, may depend on each other and are resampled
+    together. Raises InputError if a run, or a seed of it, was asked other questions than the baseline."""
     result = []
     for name, of_task in grouped(answers, task).items():
         runs = grouped(of_task, lambda answer: answer.run)

@@ -11,17 +11,12 @@ from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 
 
 def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
-    """The program and arguments of vLLM's server for a merged checkpoint.
+    """The program and arguments of vLLM's server for what `ani merge` wrote; `options` are vLLM's own, passed through.
+    Raises InputError if vLLM is missing or of a version that isn't supported, or this isn't a checkpoint that it can
+    serve.
 
     Three of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, reads no pickled
     weights, and prefix caching is off where the policy doesn't allow it.
-
-    Args:
-        checkpoint: What `ani merge` wrote: a directory, or a hub name.
-        options: vLLM's own, passed through.
-
-    Raises:
-        InputError: vLLM is missing or of a version that isn't supported, or this isn't a checkpoint that it can serve.
     """
     need_vllm()
     try:

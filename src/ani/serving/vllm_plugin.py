@@ -128,11 +128,8 @@ def _apart(_: Any, request: Any, *rest: Any) -> None:
 
 
 def servable(config: PreTrainedConfig, name: str) -> AniConfig | None:
-    """The settings of a checkpoint that vLLM can serve with the plugin; None if it has no module.
-
-    Raises:
-        InputError: It is of a family or method that the plugin doesn't serve.
-    """
+    """The settings of a checkpoint that vLLM can serve with the plugin; None if it has no module. Raises InputError if
+    it is of a family or method that the plugin doesn't serve."""
     settings = merged_settings(config)
     if settings is not None:
         check_servable((config.architectures or ["?"])[0], settings.combine, name)

@@ -209,16 +209,9 @@ class Plan(NamedTuple):
 
 
 def load_plan(path: str | Path, overrides: Sequence[str] = (), machine: Machine | None = None) -> Plan:
-    """Read a comparison and the questions of its tasks.
-
-    Args:
-        path: A YAML file (`Comparison`).
-        overrides: Changes to it, `key=value`.
-        machine: That carries out the runs; None: this one.
-
-    Raises:
-        InputError: For all that training or evaluation would refuse when its turn comes, perhaps after a day.
-    """
+    """Read a comparison, a YAML file (`Comparison`) with changes `key=value`, and the questions of its tasks; `machine`
+    carries out the runs (None: this one). Raises InputError for all that training or evaluation would refuse when its
+    turn comes, perhaps after a day."""
     comparison = load_settings(path, Comparison, overrides)
     tasks = evaluation_tasks(comparison, f"recipe {path}")
     base, variants = _recipes(comparison, Path(path).parent)
@@ -250,12 +243,8 @@ def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
 
 
 def evaluation_tasks(comparison: Comparison, where: str) -> list[Task]:
-    """The tasks of `evaluation`, in its order.
-
-    Raises:
-        InputError: A task is unknown, or its settings aren't valid; or there is none that every model can be asked,
-            where one is needed.
-    """
+    """The tasks of `evaluation`, in its order. Raises InputError if a task is unknown, its settings aren't valid, or
+    there is none that every model can be asked, where one is needed."""
     wanted = {name: settings for name, settings in comparison.evaluation.items() if settings is not None}
     try:
         kinds = {name: task_class(name) for name in wanted}

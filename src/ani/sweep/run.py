@@ -39,22 +39,12 @@ def run_comparison(
     start: Start | None = None,
     machine: Machine | None = None,
 ) -> Path:
-    """Carry out a comparison, or go on with it.
+    """Carry out a comparison, or go on with it, and return the report, one HTML file. Beside it lie the results of all
+    runs, one JSON-lines file a task, and the tables, `comparison.md`.
 
-    Args:
-        path: Of the comparison, a YAML file (`ani.sweep.plan.Comparison`).
-        console: Where progress and tables go.
-        overrides: Changes to the comparison, `key=value`.
-        start: How runs are carried out; None: in this process, one after another.
-        machine: That carries them out; None: this one.
-
-    Returns:
-        The report, one HTML file. Beside it lie the results of all runs, one JSON-lines file a task, and the tables,
-        `comparison.md`.
-
-    Raises:
-        InputError: If the comparison is not valid, or another process is at it.
-        TrainingFailed: If runs failed; the others are finished.
+    `path`, `overrides` and `machine` are as for `load_plan`; `start` carries out runs (None: in this process, one after
+    another). Raises InputError if the comparison is not valid, or another process is at it, and TrainingFailed if runs
+    failed; the others are finished.
     """
     plan = load_plan(path, overrides, machine)
     with only_process_in(plan.folder):
@@ -115,12 +105,7 @@ def run_command(arguments: Sequence[str], name: str, plan: Plan) -> list[str]:
 
 
 def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
-    """The exit code of a run's process.
-
-    Raises:
-        ChildProcessError: It was killed.
-        SystemExit: It was interrupted.
-    """
+    """The exit code of a run's process; raises ChildProcessError if it was killed, SystemExit if it was interrupted."""
     try:
         code = process.wait()
     except BaseException:

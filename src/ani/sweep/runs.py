@@ -31,12 +31,8 @@ ENDING = 300
 
 
 def carry_out(job: SweepRun | Probe, plan: Plan, console: Console) -> None:
-    """Probe, or train and ask one run, or go on with it.
-
-    Raises:
-        TrainingFailed: It can't be trained.
-        InputError: It can't be loaded, or another process works on it.
-    """
+    """Probe, or train and ask one run, or go on with it. Raises TrainingFailed if it can't be trained, InputError if it
+    can't be loaded or another process works on it."""
     console.print(where(job.recipe.dtype), highlight=False)
     # The comparison's own lock keeps others out: who holds this one lost its comparison or node, and is about to end.
     with only_process_in(job.folder, wait=ENDING):

@@ -43,12 +43,8 @@ KEPT = 2
 
 
 class ResumableTrainer(Trainer):
-    """transformers' Trainer with our adapter directory and a mark in each checkpoint, under DDP and FSDP 2.
-
-    Args:
-        method: Name that adapters carry.
-        **kwargs: As for Trainer.
-    """
+    """transformers' Trainer with our adapter directory and a mark in each checkpoint, under DDP and FSDP 2. `method` is
+    the name that adapters carry."""
 
     model: torch.nn.Module
     SINCE_LOG: tuple[str, ...] = ("_tr_loss",)
@@ -60,11 +56,8 @@ class ResumableTrainer(Trainer):
         self.folder = Path(cast(str, self.args.output_dir))
 
     def carry_out(self, *, resume: bool, console: Console | None) -> None:
-        """Train, or go on from the last complete checkpoint, and leave the adapter.
-
-        Raises:
-            KeyboardInterrupt, SystemExit: After SIGINT or SIGTERM, with a checkpoint or, at the last step, the adapter.
-        """
+        """Train, or go on from the last complete checkpoint, and leave the adapter. After SIGINT or SIGTERM it raises
+        KeyboardInterrupt or SystemExit, with a checkpoint or, at the last step, the adapter."""
         checkpoint = None
         if resume:
             with self.args.main_process_first(local=False):  # it removes what the others shall not see

@@ -79,15 +79,12 @@ class Rehearsal:
 
 def rehearse(recipe: Recipe) -> Rehearsal:
     """Carry out a recipe's training step, prefill and a decode step at full size on fake tensors, in a process of its
-    own: they have shape, dtype and device, and no values.
+    own: they have shape, dtype and device, and no values. Raises InputError if `train` would refuse the recipe, as far
+    as that can be told without weights, or the model's shape is not to be had.
 
-    The batch is as long as the recipe allows, arithmetic throughout, its first eighth the prompt. Gradients and
-    AdamW's moments lie there from the start, as in all steps but the first. The base model's pass of `training.keep` is
-    left out.
-
-    Raises:
-        InputError: If `train` would refuse the recipe, as far as that can be told without weights, or the model's
-            shape is not to be had.
+    The batch is as long as the recipe allows, arithmetic throughout, its first eighth the prompt. Gradients and AdamW's
+    moments lie there from the start, as in all steps but the first. The base model's pass of `training.keep` is left
+    out.
     """
     check(recipe, resume=True)  # nothing is written, so the output may be there
     return in_fresh_process(rehearse_here, recipe)

@@ -159,13 +159,11 @@ def resume_recipe(directory: str | Path) -> Recipe:
 
 
 def with_layer(recipe: Recipe, console: Console | None = None) -> Recipe:
-    """The recipe with its layer as a number, if its method has one.
+    """The recipe with its layer as a number, if its method has one. Raises InputError for `paper` if the paper has no
+    model of this shape, or if the model can't be probed.
 
     `auto` probes the base model, in the recipe's precision and quantization, and leaves the results in `probe` of the
     output directory; where they are already, they are read.
-
-    Raises:
-        InputError: `paper`, but the paper has no model of this shape; or the model can't be probed.
     """
     if recipe.ani is None:
         return recipe
@@ -249,11 +247,8 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
 
 
 def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> torch.nn.Module:
-    """Freeze a model, wrap it in the recipe's LoRA, if any, and attach its method's untrained module, if any.
-
-    Raises:
-        InputError: The model has no modules that `lora.target_modules` names, or no such layer.
-    """
+    """Freeze a model, wrap it in the recipe's LoRA, if any, and attach its method's untrained module, if any. Raises
+    InputError if the model has no modules that `lora.target_modules` names, or no such layer."""
     processes = PartialState()
     model.requires_grad_(False)
     if recipe.lora is not None:

@@ -46,11 +46,8 @@ def first_problem(error: ValidationError) -> str:
 
 
 def read_text(path: Path, limit: int = LARGEST_SETTINGS) -> str:
-    """The text of a file, without a byte order mark.
-
-    Raises:
-        InputError: It can't be read, holds more than `limit` bytes, or is not UTF-8.
-    """
+    """The text of a file, without a byte order mark; raises InputError if it can't be read, holds more than `limit`
+    bytes, or is not UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
@@ -75,12 +72,8 @@ def bounded_lines(file: TextIO, name: str) -> Iterator[str]:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """A JSON value whose texts can be written as UTF-8.
-
-    Raises:
-        InputError: It is no JSON, or has an integer of thousands of digits, half of a surrogate pair, or some 200
-            levels of lists and objects in each other.
-    """
+    """A JSON value whose texts can be written as UTF-8. Raises InputError if it is no JSON, or has an integer of
+    thousands of digits, half of a surrogate pair, or some 200 levels of lists and objects in each other."""
     try:
         return from_json(text)
     except ValueError as error:
@@ -96,11 +89,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """Each line's place ("file, line 3") and its JSON value, read as they are wanted; blank lines are left out.
-
-    Raises:
-        InputError: If the file is missing or not UTF-8, or a line is no JSON.
-    """
+    """Each line's place ("file, line 3") and its JSON value, read as they are wanted; blank lines are left out. Raises
+    InputError if the file is missing or not UTF-8, or a line is no JSON."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -116,10 +106,7 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
 
 def zipped_json_lines(path: str | Path, member: str) -> Iterator[tuple[str, Any]]:
     """As `json_lines`, of the file of a zip that is called `member` in whatever folder; nothing is unpacked to disk.
-
-    Raises:
-        InputError: If it is no zip, has no such file or one that is too large, or as `json_lines`.
-    """
+    Raises InputError if it is no zip, has no such file or one that is too large, or as `json_lines`."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next((name for name in archive.namelist() if Path(name).name == member), None)
@@ -148,12 +135,9 @@ def _json_values(file: TextIO, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """A YAML value of texts, numbers, booleans, null, lists and mappings, each written out where it stands.
-
-    Raises:
-        InputError: It is no YAML, of another type, has an anchor or alias or a key twice, or is larger than a settings
-            file needs to be.
-    """
+    """A YAML value of texts, numbers, booleans, null, lists and mappings, each written out where it stands. Raises
+    InputError if it is no YAML, of another type, has an anchor or alias or a key twice, or is larger than a settings
+    file needs to be."""
     if len(text) > LARGEST_YAML:
         raise InputError(f"{where} is not valid YAML: it has more than {LARGEST_YAML:,} characters; shorten it")
     try:

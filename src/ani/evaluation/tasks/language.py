@@ -95,14 +95,12 @@ class Language(Task):
     """Texts without numbers, and as many sentences; a larger count only appends to each kind."""
 
     def questions(self, seed: int) -> list[LanguageText]:
-        """`count` plain texts of the user's, then `count` nominal sentences of the diagnostic set's test split.
+        """`count` plain texts of the user's, then `count` nominal sentences of the diagnostic set's test split. Raises
+        InputError if the source can't be read, a record lacks the text, or there are fewer texts than `count`.
 
-        Plain texts are distinct and hold no number, 8 words or more and at most 1,000 characters. All nominal
-        sentences go on for five words or more after their first number, where a number that was taken for a quantity
-        would do its damage.
-
-        Raises:
-            InputError: The source can't be read, a record lacks the text, or there are fewer texts than `count`.
+        Plain texts are distinct and hold no number, 8 words or more and at most 1,000 characters. All nominal sentences
+        go on for five words or more after their first number, where a number that was taken for a quantity would do its
+        damage.
         """
         read = data_records(self.texts, HUB_SPLIT, HUB_RECORDS, "a local JSONL file")
         found = (_text(record, self.field, where) for where, record in read)
@@ -120,11 +118,8 @@ class Language(Task):
         ]
 
     def answer(self, backend: Backend, questions: Sequence[LanguageText]) -> Answers:
-        """Score the word tokens of every text; one without a word has no record.
-
-        Raises:
-            InputError: The model's loss on a text isn't finite.
-        """
+        """Score the word tokens of every text; one without a word has no record. Raises InputError if a loss isn't
+        finite."""
         import torch
         from torch.nn.functional import cross_entropy
 
@@ -182,13 +177,11 @@ class Language(Task):
 
 
 def perplexities(losses: Sequence[TextLoss], baseline: str | None = None) -> dict[str, dict[TextKind, Perplexity]]:
-    """Run, in order of appearance → kind of text → its perplexity.
+    """Run, in order of appearance → kind of text → its perplexity. Raises InputError if the seeds of a run were given
+    different texts, or a run other texts than the baseline.
 
     Intervals are percentiles over 1,000 resamples of texts, each drawn with its loss and tokens under both runs, so
     differences are paired.
-
-    Raises:
-        InputError: The seeds of a run were given different texts, or a run other texts than the baseline.
     """
     # A text's loss and tokens, summed over seeds: their ratio doesn't mind how many there are.
     sums: dict[str, dict[TextKind, dict[str, np.ndarray]]] = {}

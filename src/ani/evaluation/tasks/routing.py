@@ -127,12 +127,10 @@ class Routing(Measured):
         return queries[: self.limit]
 
     def answer(self, backend: Backend, questions: Sequence[RoutingQuery]) -> Answers:
-        """Ask for the tool call of every query, greedily, and the gate about the query's numbers.
+        """Ask for the tool call of every query, greedily, and the gate about the query's numbers. Raises InputError if
+        the tokenizer changes numbers (`Backend.decide_roles`).
 
         A call is written with the tools prompt and two examples before the query.
-
-        Raises:
-            InputError: The tokenizer changes numbers (`Backend.decide_roles`).
         """
         chats = [conversation(query) for query in questions]
         for place, output in backend.generate(chats, MAX_NEW_TOKENS):
