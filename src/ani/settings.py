@@ -3,12 +3,13 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import Any, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from ani.errors import InputError
 from ani.files import replacing_file
@@ -18,10 +19,25 @@ LARGEST_INTEGER = 2**32 - 1
 """What NumPy takes as a seed."""
 
 
+_UNKNOWN = "unknown_key"
+
+
 class Section(BaseModel):
     """A part of a recipe: it can't be changed, and has no other keys than its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, raw: Any) -> Any:
+        required = {name for name, field in cls.model_fields.items() if field.is_required()}
+        # What is missing is said first.
+        for key in raw if isinstance(raw, dict) and required <= raw.keys() else ():
+            if key not in cls.model_fields:
+                (nearest,) = difflib.get_close_matches(str(key)[:80], cls.model_fields, n=1, cutoff=0.0)
+                given = {"key": one_line(key, 80), "nearest": nearest}
+                raise PydanticCustomError(_UNKNOWN, "unknown key '{key}'; did you mean '{nearest}'?", given)
+        return raw
 
     @model_validator(mode="after")
     def _in_bounds(self) -> Self:
@@ -52,7 +68,7 @@ def validated(kind: type[S], raw: Any, where: str, key: str = "") -> S:
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        raise InputError(f"{where}: {_explain(error, kind, key)}") from error
+        raise InputError(f"{where}: {_explain(error, key)}") from error
 
 
 def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()) -> S:
@@ -107,41 +123,16 @@ def _item(items: list[Any], name: str, override: str) -> Any:
     return items[int(name)]
 
 
-def _explain(error: ValidationError, kind: type[Section], key: str) -> str:
+def _explain(error: ValidationError, key: str) -> str:
     first = error.errors()[0]
     # Under data.<index> and ani.layer pydantic names the kind too, which is no key.
     location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] in ("ani", "data"))]
-    where = one_line(".".join(map(str, [*([key] if key else []), *location])), 80)
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(kind, first["loc"][:-1])
-        nearest = difflib.get_close_matches(str(location[-1])[:80], known, n=1, cutoff=0.0)
-        return f"unknown key {where!r}; did you mean {nearest[0]!r}?" if nearest else f"unknown key {where!r}"
+    unknown = first["ctx"] if first["type"] == _UNKNOWN else {}
+    parts = [*([key] if key else []), *location, *([unknown["key"]] if unknown else [])]
+    where = one_line(".".join(map(str, parts)), 80)
+    if unknown:
+        return f"unknown key {where!r}; did you mean {unknown['nearest']!r}?"
     if first["type"] == "missing":
         return f"key {where!r} is missing"
     message = one_line(first["msg"].removeprefix("Value error, "))
     return f"{where}: {message} (got {one_line(repr(first['input']))})" if where else message
-
-
-def _known_keys(kind: type[Section], location: tuple[int | str, ...]) -> list[str]:
-    section: Any = kind
-    alternatives: list[type[BaseModel]] = []
-    for part in location:
-        if part in getattr(section, "model_fields", ()):
-            alternatives = list(_sections(section.model_fields[part].annotation))
-            section = alternatives[0] if alternatives else section
-        else:  # an index, or the kind of one of several sections
-            named = (each for each in alternatives if _kind(each) == part)
-            section = next(named, section)
-    return list(section.model_fields)
-
-
-def _kind(section: type[BaseModel]) -> Any:
-    field = section.model_fields.get("kind")
-    return get_args(field.annotation)[0] if field is not None and get_origin(field.annotation) is Literal else None
-
-
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _sections(argument)

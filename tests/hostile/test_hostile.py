@@ -129,7 +129,7 @@ def test_recipe(tmp_path: Path, text: str, words: str) -> None:
         ("seed=&a [*a]", ALIASES),
         ("seed=" + "9" * 5000, "too large"),
         ("output=2024-01-01", "put it in quotes"),
-        ("\ud800=1", "Input should be a valid string"),
+        ("\ud800=1", "unknown key"),
     ],
 )
 def test_override(tmp_path: Path, override: str, words: str) -> None:

@@ -5,19 +5,18 @@ from decimal import Decimal
 from typing import Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ani.encoders.base import NumberEncoder, as_texts
 from ani.encoders.bits import BitsNumberEncoder
 from ani.encoders.fourier import FourierNumberEncoder
 from ani.encoders.magnitude import MagnitudeNumberEncoder
 from ani.encoders.pending import CarriedEncoder, PendingDigitsEncoder
+from ani.settings import Section
 
 
-class EncoderSettings(BaseModel):
+class EncoderSettings(Section):
     """The part of a config that says how numbers become features."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     values: Literal["literals", "pending", "both"] = "literals"
     """What tokens carry. `literals`: numbers as they are written (the paper). `pending`: the pending digits of
