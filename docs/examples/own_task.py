@@ -20,9 +20,9 @@ from ani.results.tables import Cell, Table, percent
 class LargerAnswer(Answer):
     """A line of `larger.jsonl`, beside what every answer says: run, seed, prediction, correct."""
 
+    known_by = ("question",)  # by which the runs of a comparison are paired
     question: str
     output: str
-    identity = property(lambda self: self.question)  # by which the runs of a comparison are paired
 
 
 class Larger(Task):

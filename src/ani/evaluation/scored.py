@@ -16,16 +16,13 @@ from ani.results.tables import Cell, Table, leader, percent, points
 class PromptAnswer(Answer):
     """What a model wrote behind a prompt that no other question has."""
 
+    known_by = ("prompt",)
+
     prompt: str
     answer: str
     """What should be written."""
     output: str
     """What was."""
-
-    @property
-    def identity(self) -> str:
-        """The prompt."""
-        return self.prompt
 
 
 class Scored(Task):

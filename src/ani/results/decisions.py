@@ -59,6 +59,8 @@ class NumberDecision(Record):
 class DecidedText(TaskRecord):
     """A text and the gate's decision about each of its numbers, in their order; a line of `gates.jsonl`."""
 
+    known_by = "source", "text"
+
     source: str = ""
     """Where it comes from, such as `mmlu`."""
     group: str | None = None
@@ -67,11 +69,6 @@ class DecidedText(TaskRecord):
     numbers: tuple[NumberDecision, ...]
     rewritten: bool = False
     """Whether the tokenizer changes the numbers of the text, whose roles then aren't known: it has none here."""
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """Source and text."""
-        return self.source, self.text
 
     @model_validator(mode="after")
     def _numbers_stand_in_text(self) -> Self:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,10 +22,13 @@ class TaskRecord(Record):
     seed: Integer | None = None
     """In a comparison: of the training run that made the model; null: untrained."""
 
+    known_by: ClassVar[tuple[str, ...]]
+    """Keys whose values are the same for all runs and seeds that were asked the same."""
+
     @property
     def identity(self) -> Hashable:
-        """The same for all runs and seeds that were asked the same."""
-        raise NotImplementedError
+        """These values."""
+        return tuple(getattr(self, key) for key in self.known_by)
 
 
 class Answer(TaskRecord):

@@ -31,6 +31,8 @@ SHOTS, ROOM = 2, 128
 class ArithmeticAnswer(Answer):
     """One answered problem, a line of `arithmetic.jsonl`."""
 
+    known_by = "digits", "prompt"
+
     operation: str
     digits: Integer = Field(ge=1)
     prompt: str | None = None
@@ -40,11 +42,6 @@ class ArithmeticAnswer(Answer):
     """Of an addition: the longest run of places through which a carry must travel."""
     output: str | None = None
     """What the model wrote."""
-
-    @property
-    def identity(self) -> tuple[int, str | None]:
-        """Length and prompt."""
-        return self.digits, self.prompt
 
 
 class Problems(Settings):

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 class BenchmarkAnswer(Answer):
     """One answered question, a line of `gsm8k.jsonl`, `math.jsonl` or `mmlu.jsonl`."""
 
+    known_by = "id", "prompt_hash"
+
     task: BenchmarkName
     id: Integer
     """Row of the data, from 0."""
@@ -62,11 +64,6 @@ class BenchmarkAnswer(Answer):
     """MMLU: STEM, humanities, social sciences or other."""
     shots_from: str | None = None
     """MMLU: "dev", or "test, held out" (`ani.evaluation.benchmarks.data.mmlu_questions`)."""
-
-    @property
-    def identity(self) -> tuple[int, str]:
-        """Row and prompt."""
-        return self.id, self.prompt_hash
 
     @property
     def part(self) -> str | None:

@@ -59,6 +59,8 @@ class ChatQuestion(NamedTuple):
 class ChatAnswer(TaskRecord):
     """An answer to a question, a line of `chats.jsonl`."""
 
+    known_by = "kind", "prompt"
+
     kind: Kind
     operation: str
     """Such as `addition`; empty where nobody asks."""
@@ -74,11 +76,6 @@ class ChatAnswer(TaskRecord):
     mended: bool | None = None
     """Of an answer that isn't the base model's: whether the two first differ behind an equals sign that both write, and
     this one has the right result there."""
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """Kind and prompt."""
-        return self.kind, self.prompt
 
 
 class Chats(Measured):

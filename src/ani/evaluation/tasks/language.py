@@ -37,17 +37,14 @@ _KINDS: dict[TextKind, str] = {"plain": "Without numbers", "nominal": "Nominal n
 class TextLoss(TaskRecord):
     """The loss on one text, a line of `language.jsonl`."""
 
+    known_by = "kind", "text"
+
     kind: TextKind
     text: str
     tokens: Integer = Field(ge=1)
     """Word tokens, those that were scored."""
     loss: FiniteFloat
     """Their negative log-likelihood in nats, summed."""
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """Kind and text."""
-        return self.kind, self.text
 
 
 class LanguageText(NamedTuple):

@@ -36,6 +36,8 @@ _KINDS: dict[TokenKind, str] = {
 class SolutionLoss(TaskRecord):
     """The loss on the tokens of one kind in one solution, a line of `solutions.jsonl`."""
 
+    known_by = "solution", "kind"
+
     solution: Integer
     """Place in the data, from 0."""
     kind: TokenKind
@@ -45,11 +47,6 @@ class SolutionLoss(TaskRecord):
     """Their negative log-likelihood in nats, summed."""
     base_loss: FiniteFloat
     """The same of the model without adapter."""
-
-    @property
-    def identity(self) -> tuple[int, str]:
-        """Solution and kind of token."""
-        return self.solution, self.kind
 
 
 class Solution(NamedTuple):
