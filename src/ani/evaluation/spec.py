@@ -96,12 +96,9 @@ class ModelSpec(NamedTuple):
                 if not Path(name).is_dir():  # of a run that was killed
                     merge(self.adapter, name, model=self.model)
             return VllmBackend(name, method, self.vllm)
-        tokenizer = load_tokenizer(self.model)
-        model = load_model(self.model, dtype=self.dtype, quantization=self.quantization)
-        if self.adapter is not None:
-            load_adapter(model, tokenizer, self.adapter)
-        if gated := _gated(tasks):
-            need_gate(model, self.adapter or self.model, gated)
+        model, tokenizer = adapted_model(self.model, self.adapter, self.dtype, self.quantization)
+        if (gated := _gated(tasks)) and not has_gate(model):
+            raise InputError(f"{gated} needs an adapter with a gate, and that of {self.adapter or self.model} has none")
         return TransformersBackend(model, tokenizer, method, self.batch_size, self.vllm.max_model_len)
 
     @staticmethod
@@ -117,20 +114,12 @@ class ModelSpec(NamedTuple):
         dtype = default_dtype() if self.dtype == "auto" else self.dtype
         adapter = None if self.adapter is None else adapter_digest(self.adapter)
         length = self.vllm.model_dump(include={"max_model_len"}, exclude_defaults=True)
-        identity = (
-            _files(self.model),
-            adapter,
-            self.backend,
-            str(dtype),
-            self.quantization,
-            self.forced,
-            *length.items(),
-        )
+        told = (adapter, self.backend, str(dtype), self.quantization, self.forced, *length.items())
         return {
             "model": self.model,
             "adapter": self.adapter,
             "backend": self.backend,
-            "fingerprint": hashlib.sha256(repr(identity).encode()).hexdigest(),
+            "fingerprint": hashlib.sha256(repr((_files(self.model), *told)).encode()).hexdigest(),
             **({"forced": self.forced} if self.forced else {}),
         }
 
@@ -155,10 +144,12 @@ def model_for(model: str | None, adapter: str | None) -> str:
     return model or (EMBEDDED if adapter is None else adapter_base(adapter))
 
 
-def adapted_model(model: str, adapter: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def adapted_model(
+    model: str, adapter: str | None, dtype: DTypeName = "auto", quantization: Quantization = "none"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model in evaluation mode, with an adapter if one is named, and its tokenizer."""
     tokenizer = load_tokenizer(model)
-    loaded = load_model(model)
+    loaded = load_model(model, dtype=dtype, quantization=quantization)
     if adapter is not None:
         load_adapter(loaded, tokenizer, adapter)
     return loaded, tokenizer
@@ -173,12 +164,6 @@ def model_and_adapter(model: str | None, adapter: str | None) -> tuple[str, str 
     if adapter is None and _merged_method(model) is None:
         raise InputError(f"--adapter is missing: an adapter ships for smollm2 only, not for {model!r}")
     return model, adapter
-
-
-def need_gate(model: PreTrainedModel, name: str, what: str) -> None:
-    """Raises InputError if the model, known by `name`, has no gate, which `what` needs."""
-    if not has_gate(model):
-        raise InputError(f"{what} needs an adapter with a gate, and that of {name} has none")
 
 
 def _gated(tasks: Sequence[Task]) -> str | None:
