@@ -27,11 +27,12 @@ from ani.launch import fail
 
 console = Console() if sys.stdout.isatty() else Console(width=120)
 console.quiet = not is_main()  # of several processes one speaks
+SILENT = Console(quiet=True)
 
 
 def console_for(as_json: bool) -> Console:
     """Where progress and tables go: nowhere if a script wants JSON alone."""
-    return Console(quiet=True) if as_json else console
+    return SILENT if as_json else console
 
 
 def say_where(what: str, where: Path | str, how: str = "") -> None:

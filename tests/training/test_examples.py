@@ -10,6 +10,7 @@ from ani.data.calculation_sentences import calculation_sentences
 from ani.data.calculations import calculation_problems
 from ani.data.chats import asked_chats, unasked_chats
 from ani.data.sources import Example
+from ani.terminal import SILENT
 from ani.training.examples import NOTHING, LengthGroupedSampler, answered, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train
@@ -63,7 +64,7 @@ def test_the_model_itself_answers_up_to_its_first_equals_sign(tmp_path: Path) ->
     examples = [Example(prompt, completion) for prompt, completion in (("a", ""), ("b", "c"), ("d", ""), ("e", ""))]
     expected = [("a", " So 3 + 4 "), ("b", "c"), ("d", " A riddle.")]  # of the last answer nothing is left
     for _ in range(2):  # once from the file
-        found = answered(list(examples), cast(Any, Scripted()), tmp_path / "answers.jsonl", None)
+        found = answered(list(examples), cast(Any, Scripted()), tmp_path / "answers.jsonl", SILENT)
         assert [(each.prompt, each.completion) for each in found] == expected and asked == ["a", "d", "e"]
 
 

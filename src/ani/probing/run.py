@@ -20,7 +20,7 @@ from ani.probing.selection import choose_layer, preset_for
 from ani.probing.states import ProbedNumber, number_states
 from ani.provenance import provenance
 from ani.results.files import LAYERS, RUN, SELECTION, write_json, write_records
-from ani.terminal import counting
+from ani.terminal import SILENT, counting
 
 
 def _templates(count: int, seed: int) -> list[DiagnosticSentence]:
@@ -54,7 +54,7 @@ def select_layer(
     layers: Sequence[int] | None = None,
     seed: int = 0,
     directory: Path | None = None,
-    console: Console | None = None,
+    console: Console = SILENT,
 ) -> LayerSelection:
     """Probe every layer for the roles of numbers and choose the one to inject at (`choose_layer` says how).
 
@@ -72,7 +72,7 @@ def select_layer(
         seed: Of sentences, folds, shuffled roles and bootstrap.
         directory: On its disk the hidden states lie meanwhile, unnamed (2 bytes × numbers × hidden size × layers for
             bfloat16); None: the system's temporary directory.
-        console: For progress; None: silent.
+        console: For progress.
 
     Raises:
         InputError: If ANI is attached, a layer does not exist, there are too few numbers, or a role is missing where
@@ -97,7 +97,7 @@ def probe(
     chat: bool = False,
     layers: Sequence[int] | None = None,
     seed: int = 0,
-    console: Console | None = None,
+    console: Console = SILENT,
     facts: Mapping[str, Any] | None = None,
 ) -> LayerSelection:
     """`select_layer` with data from files, and with its results in files.
@@ -154,12 +154,11 @@ def _probe(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     sets: Sequence[Sequence[DiagnosticSentence]],
-    console: Console | None,
+    console: Console,
     seed: int,
     **reading: Any,
 ) -> tuple[LayerSelection, ProbeResults]:
     """`reading` is what `number_states` is told beside."""
-    console = console or Console(quiet=True)
     base = base_model(model)
     with counting(console, "sentences read", sum(map(len, sets))) as count:
         states = [

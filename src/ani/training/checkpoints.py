@@ -55,7 +55,7 @@ class ResumableTrainer(Trainer):
         self.method: MethodName = method
         self.folder = Path(cast(str, self.args.output_dir))
 
-    def carry_out(self, *, resume: bool, console: Console | None) -> None:
+    def carry_out(self, *, resume: bool, console: Console) -> None:
         """Train, or go on from the last complete checkpoint, and leave the adapter. After SIGINT or SIGTERM it raises
         KeyboardInterrupt or SystemExit, with a checkpoint or, at the last step, the adapter."""
         checkpoint = None
@@ -207,7 +207,7 @@ class _StopWhenTold(TrainerCallback):
     """While it is entered, Ctrl-C (SIGINT) and SIGTERM end training after the running batch, with a checkpoint of the
     last whole step; a second Ctrl-C ends it at once."""
 
-    def __init__(self, trainer: ResumableTrainer, console: Console | None) -> None:
+    def __init__(self, trainer: ResumableTrainer, console: Console) -> None:
         self.trainer, self.console = trainer, console
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
@@ -229,10 +229,9 @@ class _StopWhenTold(TrainerCallback):
         if self.signal == number == signal.SIGINT and not launched():
             raise KeyboardInterrupt
         self.signal = number
-        if self.console is not None:
-            at_once = "" if launched() else "; Ctrl-C again: at once"
-            what = "ending after this batch, with a checkpoint of the last whole step"
-            self.console.print(what + at_once, highlight=False, soft_wrap=True)
+        at_once = "" if launched() else "; Ctrl-C again: at once"
+        what = "ending after this batch, with a checkpoint of the last whole step"
+        self.console.print(what + at_once, highlight=False, soft_wrap=True)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._saved = state.global_step

@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
@@ -49,7 +48,7 @@ def _check_roles(examples: list[Example], gate: str) -> None:
         )
 
 
-def answered(examples: list[Example], backend: Backend, file: Path, console: Console | None) -> list[Example]:
+def answered(examples: list[Example], backend: Backend, file: Path, console: Console) -> list[Example]:
     """The examples, those without a completion with the model's own greedy answer, of at most `ANSWER` tokens.
 
     An answer ends before its first equals sign: behind it the model calculates, and often wrongly, so what it writes
@@ -62,8 +61,7 @@ def answered(examples: list[Example], backend: Backend, file: Path, console: Con
         texts = [line["answer"] for _, line in json_lines(file)]
     else:
         texts = [""] * len(open_ones)
-        label = "answers of the base model"
-        with counting(console, label, len(open_ones)) if console else nullcontext(lambda _: None) as count:
+        with counting(console, "answers of the base model", len(open_ones)) as count:
             for place, text in backend.generate([examples[i].prompt for i in open_ones], ANSWER, batch_size=64):
                 texts[place] = text
                 count(1)

@@ -29,6 +29,7 @@ from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
 from ani.results.files import SELECTION, read_object
 from ani.settings import save_settings
+from ani.terminal import SILENT
 from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, answered, load_examples, tokenized_examples
 from ani.training.fitting import fit_gate
@@ -83,7 +84,7 @@ def train(
     *,
     resume: bool = False,
     on_log: Callable[[dict[str, Any]], None] | None = None,
-    console: Console | None = None,
+    console: Console = SILENT,
 ) -> torch.nn.Module:
     """Carry out a recipe; the adapter lies in `<output>/adapter` when it returns.
 
@@ -94,7 +95,7 @@ def train(
         recipe: Validated.
         resume: Go on from the last complete checkpoint in `recipe.output` (from the start if there is none).
         on_log: Called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
-        console: For the progress of probing, and the layer that it finds; None: silent.
+        console: For the progress of probing, and the layer that it finds.
 
     Returns:
         The trained model, in evaluation mode; with FSDP it is sharded.
@@ -158,7 +159,7 @@ def resume_recipe(directory: str | Path) -> Recipe:
     return load_recipe(directory / RECIPE_FILE).model_copy(update={"output": str(directory)})
 
 
-def with_layer(recipe: Recipe, console: Console | None = None) -> Recipe:
+def with_layer(recipe: Recipe, console: Console = SILENT) -> Recipe:
     """The recipe with its layer as a number, if its method has one. Raises InputError for `paper` if the paper has no
     model of this shape, or if the model can't be probed.
 
@@ -186,14 +187,14 @@ def paper_layer(name: str, config: PreTrainedConfig) -> int:
     return preset.layer
 
 
-def _probed_layer(recipe: Recipe, console: Console | None) -> int:
+def _probed_layer(recipe: Recipe, console: Console) -> int:
     """The layer that probing chooses, or chose when this run, or another model of a comparison, began."""
     output = Path(recipe.output)
     selected, file = output / PROBE / SELECTION, output / RECIPE_FILE
     new = not file.exists()
     if selected.is_file():
         found = read_object(selected, LayerSelection)
-        if console is not None and not new:
+        if not new:
             console.print(found.reason, highlight=False)
         return found.layer
     model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
@@ -213,8 +214,7 @@ def _probed_layer(recipe: Recipe, console: Console | None) -> int:
         if new:
             file.unlink()
         raise
-    if console is not None:
-        console.print(selection.reason, highlight=False)
+    console.print(selection.reason, highlight=False)
     return selection.layer
 
 
