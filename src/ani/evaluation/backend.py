@@ -95,13 +95,10 @@ class Backend(ABC):
     """A model that answers, and how texts are written for it."""
 
     tokenizer: PreTrainedTokenizerBase
+    config: PreTrainedConfig
+    """The model's."""
     method: Method
     """What trained the model's adapter: it writes prompts its own way, and reads what the model writes."""
-
-    @property
-    @abstractmethod
-    def config(self) -> PreTrainedConfig:
-        """The model's."""
 
     @property
     def on_gpu(self) -> bool:
@@ -247,11 +244,7 @@ class TransformersBackend(Backend):
         longest: int = MAX_LENGTH,
     ) -> None:
         self.model, self.tokenizer, self.method, self.batch_size = model, tokenizer, method, batch_size
-        self._config = model.config if longest == MAX_LENGTH else _shortened(model.config, longest)
-
-    @property
-    def config(self) -> PreTrainedConfig:
-        return self._config
+        self.config = model.config if longest == MAX_LENGTH else _shortened(model.config, longest)
 
     @property
     def on_gpu(self) -> bool:
@@ -384,7 +377,7 @@ class VllmBackend(Backend):
         need_vllm()
         settings = settings or VllmSettings()
         self.tokenizer, self.method = load_tokenizer(name), method
-        self._config = _shortened(load_config(name), settings.max_model_len)
+        self.config = _shortened(load_config(name), settings.max_model_len)
         module = servable(self.config, name)
         self._merged = merged_method(self.config) is not None
         check_weights(name)  # vLLM asks of the fewest whether it found them
@@ -417,10 +410,6 @@ class VllmBackend(Backend):
             raise InputError("a merged checkpoint has no base model's answers; use --backend transformers")
         with super().base():
             yield
-
-    @property
-    def config(self) -> PreTrainedConfig:
-        return self._config
 
     def _generate(
         self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None

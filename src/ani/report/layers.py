@@ -172,16 +172,15 @@ def exact_shares(answers: Sequence[ArithmeticAnswer]) -> dict[str, Estimate]:
     rows: dict[str, list[Score]] = {}
     for row in Arithmetic.scores(answers):
         rows.setdefault(row.run, []).append(row)
-    return {run: _pooled(found) for run, found in rows.items()}
-
-
-def _pooled(rows: Sequence[Score]) -> Estimate:
-    seeds = zip(*(row.by_seed for row in rows), strict=True)
-    right = [
-        (sum(round(each.value * each.cases) for each in of_seed), sum(each.cases for each in of_seed))
-        for of_seed in seeds
-    ]
-    return mean_share(right)
+    return {
+        run: mean_share(
+            [
+                (sum(round(each.value * each.cases) for each in of_seed), sum(each.cases for each in of_seed))
+                for of_seed in zip(*(row.by_seed for row in found), strict=True)
+            ]
+        )
+        for run, found in rows.items()
+    }
 
 
 def _effects_table(effects: Sequence[LayerEffect]) -> Table:

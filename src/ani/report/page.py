@@ -4,7 +4,6 @@ import json
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -29,10 +28,6 @@ def _template() -> Template:
     return environment.from_string(source)
 
 
-def _setting(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _provenance(run: Run) -> dict[str, dict[str, str]]:
     facts = {
         "Model": run.model,
@@ -47,7 +42,10 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
     }
     groups = {
         "Run": {name: str(value) for name, value in facts.items() if value is not None},
-        "Settings": {name: _setting(value) for name, value in run.settings.items()},
+        "Settings": {
+            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for name, value in run.settings.items()
+        },
         "Packages": dict(sorted(run.packages.items())),
     }
     return {title: entries for title, entries in groups.items() if entries}

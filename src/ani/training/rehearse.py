@@ -278,7 +278,10 @@ def _train(stage: _Stage, recipe: Recipe, batch: dict[str, Any], learnt: int) ->
         optimizer.step()
         if settings.gradient_accumulation == 1:
             optimizer.zero_grad()
-    given = {name: _on_device(value) for name, value in batch.items()}
+    given = {
+        name: fake(value) if isinstance(value, torch.Tensor) else NumberBatch(*map(fake, vars(value).values()))
+        for name, value in batch.items()
+    }
     if "numbers" in given:
         given["number_totals"] = fake(torch.tensor([len(given["numbers"]), 0]))
     cast(Any, model).config.use_cache = False
@@ -297,10 +300,6 @@ def _train(stage: _Stage, recipe: Recipe, batch: dict[str, Any], learnt: int) ->
         nn.utils.clip_grad_norm_(trained, settings.max_gradient_norm)
         optimizer.step()
         optimizer.zero_grad()
-
-
-def _on_device(value: torch.Tensor | NumberBatch) -> Any:
-    return fake(value) if isinstance(value, torch.Tensor) else NumberBatch(*map(fake, vars(value).values()))
 
 
 @torch.no_grad()

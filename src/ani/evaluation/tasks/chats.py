@@ -128,7 +128,7 @@ class Chats(Measured):
                 result=question.result,
                 output=output,
                 base_output=next(base) if question.kind == "unasked" else None,
-                right=_holds(output, question.result),
+                right=any(number.value == Decimal(question.result) for number in find_numbers(output)),
             )
             if record.base_output is not None:
                 same = output == record.base_output
@@ -166,11 +166,6 @@ def _is_mended(output: str, base: str) -> bool:
         return False
     right, wrong = (is_value(calculation.value, f"{number:f}") for number in numbers)
     return right and not wrong
-
-
-def _holds(output: str, result: str) -> bool:
-    wanted = Decimal(result)
-    return any(number.value == wanted for number in find_numbers(output))
 
 
 def _of_others(kind: Kind, name: str, rng: random.Random) -> ChatQuestion:
