@@ -1,4 +1,4 @@
-"""The command line: parses, calls one function, prints; knows nothing else."""
+"""The command line: parses, calls one function, prints."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What every number encoder is, and how each of them reads a number; knows nothing about features."""
+"""What every number encoder is, and how each of them reads a number."""
 
 import re
 from collections.abc import Sequence

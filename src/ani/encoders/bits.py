@@ -1,4 +1,4 @@
-"""The bits of a number's IEEE 754 double: BitTokens (arXiv 2510.06824); knows nothing about tokens or models."""
+"""The bits of a number's IEEE 754 double: BitTokens (arXiv 2510.06824)."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Fourier features of exact decimal numbers: FoNE (arXiv 2502.09741), read off the digits.
-
-Knows nothing about tokens, models or where a number came from.
-"""
+"""Fourier features of exact decimal numbers: FoNE (arXiv 2502.09741), read off the digits."""
 
 import math
 from collections.abc import Sequence

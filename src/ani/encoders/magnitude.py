@@ -1,4 +1,4 @@
-"""One feature, the scaled value itself: xVal (arXiv 2310.02989); knows nothing about tokens or models."""
+"""One feature, the scaled value itself: xVal (arXiv 2310.02989)."""
 
 import math
 from collections.abc import Sequence

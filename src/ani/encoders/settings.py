@@ -1,4 +1,4 @@
-"""Which encoders a config names, and building them; knows nothing about models or where a number came from."""
+"""Which encoders a config names, and building them."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal

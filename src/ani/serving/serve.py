@@ -1,4 +1,4 @@
-"""The command that starts vLLM's own server on a merged checkpoint; knows nothing about what the server does."""
+"""The command that starts vLLM's own server on a merged checkpoint."""
 
 import sys
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""From a recipe to a trained adapter; knows nothing about evaluation or reports."""
+"""From a recipe to a trained adapter."""

@@ -1,4 +1,4 @@
-"""A Trainer that saves our adapter and resumes from it, whole or not at all; knows nothing about what is learnt.
+"""A Trainer that saves our adapter and resumes from it, whole or not at all.
 
 A checkpoint doesn't depend on the processes that wrote it: what FSDP 2 sharded is put together first.
 """

@@ -1,4 +1,4 @@
-"""What a recipe trains on, and in which order; knows nothing about models."""
+"""What a recipe trains on, and in which order."""
 
 import json
 import warnings

@@ -1,6 +1,6 @@
 """A device without kernels or memory, for fake tensors: CUDA's autocast, the bytes that live, the faults that show.
 
-`register` changes torch for the rest of the process; knows nothing about recipes.
+`register` changes torch for the rest of the process.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""One validated training recipe; knows nothing about how it is carried out."""
+"""One validated training recipe."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

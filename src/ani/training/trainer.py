@@ -1,4 +1,4 @@
-"""What a step of training learns and tells: losses, learning rates, gate statistics; knows nothing about recipes.
+"""What a step of training learns and tells: losses, learning rates, gate statistics.
 
 Between log lines nothing here asks the device for a value, which would wait for all that was asked of it.
 """
