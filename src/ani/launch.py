@@ -79,21 +79,13 @@ def fail(code: int, say: Callable[[], None]) -> NoReturn:
 
 
 def launch(arguments: Sequence[str], *, processes: int, fsdp: bool = False) -> int:
-    """Carry out `ani` with these arguments in several processes of this machine, as `accelerate launch` would.
+    """Carry out `ani` with these arguments in several processes of this machine, as `accelerate launch` would; each
+    takes a GPU where there are any. With `fsdp` training is fully sharded (FSDP 2); else each has a whole model (DDP).
 
     Not by a process of its own: that would write a traceback below the sentence of the one that failed, and end with 1.
 
-    Args:
-        arguments: As on the command line, without `ani` itself.
-        processes: How many; each takes a GPU where there are any.
-        fsdp: Training fully sharded (FSDP 2), instead of a whole model in every process (DDP).
-
-    Returns:
-        The exit code of the process that failed first, or 128 and the signal that ended this one; else 0.
-
-    Raises:
-        ChildProcessError: A process was killed.
-        InputError: There are GPUs, but fewer.
+    Returns the exit code of the process that failed first, or 128 and the signal that ended this one; else 0. Raises
+    ChildProcessError if a process was killed, InputError if there are GPUs, but fewer.
     """
     import torch
     from accelerate.commands.launch import launch_command_parser, multi_gpu_launcher

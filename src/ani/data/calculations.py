@@ -83,15 +83,9 @@ def calculation_problems(
     nine of ten) or test. Raises InputError if an argument is out of its domain, or there are too few problems of one
     kind.
 
-    Args:
-        count: How many.
-        operations: A problem with several operators has one of its share; the others are drawn.
-        digits: Lengths of the longest operand, each 1 to `MOST_DIGITS`.
-        operands: How many, each 2 to `MOST_OPERANDS`.
-        parentheses: Whether they may occur; where they aren't needed there are none.
-        decimals: Whether operands and results with a fraction may occur; every fourth problem then draws such.
-        split: Of the problems.
-        seed: Of the drawing.
+    `digits` are lengths of the longest operand, each 1 to `MOST_DIGITS`; `operands` how many there are, each 2 to
+    `MOST_OPERANDS`. A problem with several operators has one of its share of `operations`; the others are drawn.
+    `parentheses` may occur where they are needed; with `decimals` every fourth problem draws operands with a fraction.
     """
     check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), operands=(operands, 2, MOST_OPERANDS))
     check_names("operations", operations, SYMBOLS)

@@ -77,13 +77,9 @@ def _own_numbers(
 
 
 class NumberCollator:
-    """Pads tokenized examples on the right and finds their numbers, so that the model's forward needn't.
-
-    Args:
-        tokenizer: For the padding token.
-        locator: The attached model's (`ani.injection.attach.number_locator`), or None for a model without ANI.
-        values_only: Whether of the response only those tokens are learnt that write a pending value, or end it.
-    """
+    """Pads tokenized examples on the right and finds their numbers, so that the model's forward needn't. `locator` is
+    the attached model's, None for a model without ANI; with `values_only` only those tokens of the response are learnt
+    that write a pending value, or end it."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, values_only: bool = False

@@ -69,7 +69,9 @@ def build_openmath_magpie(
     max_characters: int = 2_000,
     on_kept: Callable[[int], None] = lambda amount: None,
 ) -> None:
-    """Write the directory `out` with `LABELLED_FILE`, `count` texts of each role by turns, and a data card.
+    """Write the directory `out` with `LABELLED_FILE`, `count` texts of each role by turns, and a data card. Raises
+    InputError if a source can't be read, a record is of no known kind, a source gives fewer than `count` texts, or
+    `out` is something else than a diagnostic set.
 
     Beside it `TRAINING_FILE` has the same records to train on, questions with whole answers as chat messages
     (`ani.data.sources`), without those of a source that has texts only.
@@ -79,10 +81,6 @@ def build_openmath_magpie(
     OpenMathInstruct-2, GSM8K, MATH and Magpie, `messages`, `prompt` with `completion`, and `text`. Sources are read as
     a stream in an order shuffled by `seed`, until `count` texts were kept; the same arguments write the same bytes.
     `max_characters` bounds a text, and `on_kept` is called with 1 for every text kept.
-
-    Raises:
-        InputError: If a source can't be read, a record is of no known kind, a source gives fewer than `count` texts, or
-            `out` is something else than a diagnostic set.
     """
     out = Path(out)
     if count < 1:

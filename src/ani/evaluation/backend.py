@@ -190,15 +190,8 @@ class Backend(ABC):
         """Position in `rows`, and the log-probability of each of `tokens` being the next one."""
 
     def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
-        """The gate's decision about each number of a text.
-
-        Args:
-            text: Read as a user's message, if `before` is given.
-            before: The chat's messages before it; None: the text is a prompt by itself.
-
-        Raises:
-            InputError: This backend has no gate to ask.
-        """
+        """The gate's decision about each number of a text: a prompt by itself, or a user's message behind the messages
+        `before`, if these are given. Raises InputError if this backend has no gate to ask."""
         raise InputError("vLLM doesn't give the gate's decisions: use the backend transformers")
 
     def decide_roles(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
@@ -225,15 +218,8 @@ class Backend(ABC):
 
 
 class TransformersBackend(Backend):
-    """A loaded model.
-
-    Args:
-        model: In evaluation mode; a PeftModel will do, with ANI attached or without.
-        tokenizer: Any padding side.
-        method: As `Backend.method`.
-        batch_size: Prompts a forward pass, whatever a task would choose.
-        longest: Tokens of prompt and answer together, at most.
-    """
+    """A loaded model in evaluation mode; a PeftModel will do, with ANI attached or without. `batch_size` is that of a
+    forward pass, whatever a task would choose; `longest` the tokens of prompt and answer together, at most."""
 
     def __init__(
         self,
@@ -353,19 +339,13 @@ class TransformersBackend(Backend):
 
 
 class VllmBackend(Backend):
-    """A checkpoint in vLLM, which makes its own batches.
+    """A checkpoint in vLLM, which makes its own batches: a directory, a hub name, or `smollm2`; a merged checkpoint for
+    a model with an adapter.
 
     Its numbers are those of transformers as far as that is possible: the same dtype, `longest_text` tokens, logits in
-    float32, and the generation config's end tokens and repetition penalty (the rest of it is for sampling).
-
-    Args:
-        name: Directory, hub name, or `smollm2`; a merged checkpoint for a model with an adapter.
-        method: As `Backend.method`.
-        settings: Of the engine.
-
-    Raises:
-        InputError: There is no vLLM, no such model, one that vLLM doesn't serve with ANI, or not with these settings on
-            this machine.
+    float32, and the generation config's end tokens and repetition penalty (the rest of it is for sampling). Raises
+    InputError if there is no vLLM, no such model, one that vLLM doesn't serve with ANI, or not with these settings on
+    this machine.
     """
 
     def __init__(self, name: str, method: Method = METHODS["ani"], settings: VllmSettings | None = None) -> None:

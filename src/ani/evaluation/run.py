@@ -89,7 +89,9 @@ def evaluate(
     console: Console,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Ask a model tasks; one JSON-lines file a task in `out`, and a table on the console.
+    """Ask a model tasks; one JSON-lines file a task in `out`, and a table on the console. Returns per task, for
+    scripts, counts and shares with 95% intervals (None where nothing was counted). Raises InputError if a task's data
+    can't be read, the model lacks what a task needs, or `out` holds another's results.
 
     Args:
         tasks: With their settings.
@@ -100,12 +102,6 @@ def evaluate(
         console: For progress and tables.
         facts: What `run.json` says of the model (`ModelSpec.facts`). With a `fingerprint`, what the same model has
             answered is not asked again.
-
-    Returns:
-        For scripts: per task, counts and shares with 95% intervals (None where nothing was counted).
-
-    Raises:
-        InputError: A task's data can't be read, the model lacks what a task needs, or `out` holds another's results.
     """
     # All bad input is met before the first file is touched.
     loaded = load_tasks(tasks, backend.tokenizer, backend.config, seed)

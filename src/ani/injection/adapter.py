@@ -130,19 +130,15 @@ def save_adapter(
 
 
 def push_adapter(path: str | Path, name: str, *, results: str | None = None, licence: str | None = None) -> str:
-    """Put an adapter directory on the Hugging Face hub, where `load_adapter` finds it by its name.
+    """Put an adapter directory on the Hugging Face hub, where `load_adapter` finds it by its name, and return the
+    repository's address. Raises InputError if the directory is no adapter, or the hub doesn't take it: not logged in,
+    not reached.
 
     Args:
         path: The directory.
         name: `me/my-adapter`, or `my-adapter` for the user who is logged in; a repository that is there is updated.
         results: Markdown that its model card gets as results, in place of earlier ones.
         licence: The card's, as the hub abbreviates it, such as `apache-2.0`.
-
-    Returns:
-        The repository's address.
-
-    Raises:
-        InputError: If the directory is no adapter, or the hub doesn't take it: not logged in, not reached.
     """
     path = Path(path)
     _read_config(path)

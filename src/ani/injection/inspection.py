@@ -192,14 +192,11 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def forced_numbers(model: nn.Module, prompts: Mapping[tuple[int, ...], Mapping[int, bool]]) -> Iterator[None]:
-    """Within the block, open or shut the gates of some numbers of prompts, in forward as in generation.
+    """Within the block, open or shut the gates of some numbers of prompts, in forward as in generation. All others
+    decide as learnt. The model is shared, as by `forced_gates`.
 
-    All others decide as learnt. The model is shared, as by `forced_gates`.
-
-    Args:
-        model: Attached.
-        prompts: Token ids that a text begins with, and which of its gates are open (True) or shut, by each token of
-            their number (`NumberDecision.first_token` to `last_token`).
+    `prompts`: token ids that a text begins with, and which of its gates are open (True) or shut, by each token of their
+    number (`NumberDecision.first_token` to `last_token`).
     """
     with _with(number_locator(model), "forced_of", _by_prompt(prompts)), _with(ani_module(model), "forced", "by role"):
         yield

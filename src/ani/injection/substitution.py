@@ -38,18 +38,12 @@ def mask_sub_tokens(rows: Rows, numbers: NumberBatch, start: int) -> None:
 
 @torch.compiler.disable
 def hiding_masks(rows: Rows, input_ids: torch.Tensor, given: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The arguments of a forward pass by which the hidden tokens are hidden.
+    """`attention_mask`, int64 (B, S), and `position_ids`, int64 (B, T), by which a forward pass hides the hidden
+    tokens.
 
-    Args:
-        rows: All ids, (B, S); those behind a KV cache come first.
-        input_ids: (B, T), the last of them.
-        given: The pass's arguments as its caller gave them.
-
-    Returns:
-        `attention_mask`, int64 (B, S), and `position_ids`, int64 (B, T).
-
-    Raises:
-        InputError: The given mask has another shape, or the given positions don't count the text.
+    `rows` are all ids, those behind a KV cache first, of which `input_ids` are the last; `given` are the pass's
+    arguments as its caller gave them. Raises InputError if the given mask has another shape, or the given positions
+    don't count the text.
     """
     ids, new = torch.tensor(rows, device=input_ids.device), slice(-input_ids.shape[1], None)
     text, mask, positions = ids != PADDING, given.get("attention_mask"), given.get("position_ids")

@@ -77,19 +77,17 @@ def number_states(
     Args:
         model: A causal language model without ANI attached.
         tokenizer: The model's.
-        sentences: With the roles of their numbers.
-        policy: Says at which token a number is read; each sentence is a `NumberLocator.whole_text`.
+        sentences: With the roles of their numbers; each is a `NumberLocator.whole_text`.
+        policy: Says at which token a number is read.
         chat: Whether a sentence is read as a user's message, by the model's chat template.
         layers: Indices of transformers' `hidden_states`, in any order; all if None.
         max_numbers: Numbers of the more frequent role, and numbers above this count, are left out by chance.
         seed: Of that chance.
-        directory: On its disk lies the file of states, unnamed; it need not exist. None: the system's temporary
-            directory.
+        directory: On its disk lies the file of states, unnamed; it need not exist. None: the system's temporary one.
         on_sentence: Called with the number of sentences that are done.
 
-    Raises:
-        InputError: If the model has ANI attached or lacks a layer, or the sentences hold fewer than two roles.
-        OSError: If the disk has no room for the states.
+    Raises InputError if the model has ANI attached or lacks a layer, or the sentences hold fewer than two roles, and
+    OSError if the disk has no room for the states.
     """
     if is_attached(model):
         raise InputError("probe the base model: ANI is attached to this one; call ani.detach first")

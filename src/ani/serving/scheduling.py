@@ -46,13 +46,8 @@ class StepLocator:
 
     def may_have_numbers(self, token_ids: Ids, rows: Ids, prompt_lengths: Ids, starts: Ids, stops: Ids) -> Any:
         """Which requests of a step may have a number at a scheduled token, bool (R,), told by tables alone: most have
-        none, so that nobody has to read them.
-
-        Args:
-            token_ids: Of all requests, (at least R, length).
-            rows: The requests' in it, as all others (R,).
-            prompt_lengths: As in `Scheduled`, and so are the others.
-        """
+        none, so that nobody has to read them. `rows` are the requests' in `token_ids`; the others are as in
+        `Scheduled`, each (R,)."""
         if self.prefill_only:
             return starts < prompt_lengths
         places = starts[:, None] + np.arange(-2, 1)

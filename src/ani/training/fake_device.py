@@ -114,9 +114,8 @@ class Watch(TorchDispatchMode):
         flops: Floating-point operations of products and attention so far.
         logits: Rows of logits that the pass needs, and their width, the vocabulary; None: they aren't watched.
 
-    Raises:
-        Fault: In the pass: a product of several dtypes, a value of the device that the host reads, logits that nothing
-            is learnt from, or a second copy of them.
+    In the pass it raises Fault for a product of several dtypes, a value of the device that the host reads, logits that
+    nothing is learnt from, or a second copy of them.
     """
 
     def __init__(self) -> None:

@@ -181,16 +181,12 @@ def _plain(value: Any) -> Any:
 
 
 def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
-    """Read a training recipe.
+    """Read a training recipe, a YAML file; raises InputError as `ani.settings.load_settings`, or if a value contradicts
+    the method.
 
-    Args:
-        path: A YAML file.
-        *overrides: Lists of dotted changes such as `training.steps=100`, each upon the last. A list that chooses a
-            method does without what file and earlier lists say where the method has its own way; what the list itself
-            says must not contradict it. For a method without a module, neither it nor later ones may set the module.
-
-    Raises:
-        InputError: As `ani.settings.load_settings`; or a value contradicts the method.
+    `overrides` are lists of dotted changes such as `training.steps=100`, each upon the last. A list that chooses a
+    method does without what file and earlier lists say where the method has its own way; what the list itself says must
+    not contradict it. For a method without a module, neither it nor later ones may set the module.
     """
     raw = read_settings(path)
     choices = [[change for change in changes if change.startswith("method=")] for changes in overrides]

@@ -86,7 +86,8 @@ def train(
     on_log: Callable[[dict[str, Any]], None] | None = None,
     console: Console = SILENT,
 ) -> torch.nn.Module:
-    """Carry out a recipe; the adapter lies in `<output>/adapter` when it returns.
+    """Carry out a recipe; the adapter lies in `<output>/adapter` when it returns. Returns the trained model, in
+    evaluation mode; with FSDP it is sharded.
 
     In several processes each calls it alike. They share the `gradient_accumulation` batches of a step, so that the
     recipe gives the same training in any number of them, but for dropout.
@@ -96,9 +97,6 @@ def train(
         resume: Go on from the last complete checkpoint in `recipe.output` (from the start if there is none).
         on_log: Called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
         console: For the progress of probing, and the layer that it finds.
-
-    Returns:
-        The trained model, in evaluation mode; with FSDP it is sharded.
 
     Raises:
         InputError: If the recipe can't be carried out as it is, or another process works on its output.

@@ -74,16 +74,11 @@ def learnt_logits(
 
 
 class AniTrainer(ResumableTrainer):
-    """The Trainer of a model with ANI attached, or of LoRA alone where the method has no module.
+    """The Trainer of a model with ANI attached, or of LoRA alone where the method has no module. It stops with a reason
+    when there is nothing left to learn from.
 
-    It stops with a reason when there is nothing left to learn from.
-
-    Args:
-        module_learning_rate: Learning rate of the ANI module.
-        decay: Share of all steps, the last ones, in which all learning rates fall to 0.
-        keep: Weight of the divergence from the base model at tokens that aren't learnt.
-        on_log: Called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
-        **kwargs: As for ResumableTrainer.
+    `module_learning_rate`, `decay` and `keep` are those of `TrainingSettings`; `on_log` is called with each log line in
+    the main process: loss, gate statistics, tokens/s, step and steps.
     """
 
     SINCE_LOG = (*ResumableTrainer.SINCE_LOG, "_sums", "_losses")

@@ -53,17 +53,12 @@ def refuse_pickles(folder: Path, stem: str = "*") -> None:
 def read_weights(
     file: Path, wanted: Mapping[str, torch.Tensor], told_by: str, *, prefix: str = "", apart: str | None = None
 ) -> dict[str, torch.Tensor]:
-    """The file's tensors by name, mapped into memory; names and shapes are judged by the header alone.
+    """The file's tensors by name, mapped into memory; names and shapes are judged by the header alone. The format,
+    safetensors, has no room for code.
 
-    Args:
-        file: In the safetensors format, which has no room for code.
-        wanted: Tensors of the right shapes, such as those of a module on the meta device.
-        told_by: What asked for these shapes, for errors.
-        prefix: Left out of the file's names before they are compared.
-        apart: How names begin that may be there too, and are not compared.
-
-    Raises:
-        InputError: It is damaged, or holds other names, shapes or types, NaN or infinity.
+    Raises InputError if it is damaged, or holds other names and shapes than `wanted` (tensors, such as those of a
+    module on the meta device), other types, NaN or infinity; errors name what asked for these shapes, `told_by`.
+    `prefix` is left out of the file's names before they are compared; names that begin with `apart` may be there too.
     """
     shapes = {name: list(tensor.shape) for name, tensor in wanted.items()}
     weights: dict[str, torch.Tensor] = {}

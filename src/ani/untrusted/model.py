@@ -33,19 +33,12 @@ _MOST = (2**17, 2**44)
 
 
 def check_model(name: str, source: str, *, fetch: bool = False) -> int:
-    """Judge a model by its config.json, and by its other files where these are at hand.
+    """Judge a model by its config.json, and by its other files where these are at hand; returns how many weights it
+    has.
 
-    Args:
-        name: What errors call it.
-        source: A directory, or a name on the hub.
-        fetch: Have the files of a model on the hub at hand, as for loading it.
-
-    Returns:
-        How many weights it has.
-
-    Raises:
-        InputError: Sizes that no model has, or more weights than its files hold; names out of its folder; weights as
-            pickles; an adapter among its files; code that would have to come with it.
+    With `fetch` the files of a model on the hub are fetched, as for loading it. Raises InputError for sizes that no
+    model has, or more weights than its files hold; names out of its folder; weights as pickles; an adapter among its
+    files; code that would have to come with it.
     """
     raw, _ = PreTrainedConfig.get_config_dict(source)
     if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING:
