@@ -19,7 +19,7 @@ from ani.data import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.launch import PARENT, end_with_launcher, end_with_parent, launch, launched, need_launcher, need_one_process
+from ani.launch import PARENT, end_with_parent, launch, launched, need_launcher, need_one_process
 from ani.terminal import chosen, console, console_for, integers, name_and_value, say_where
 
 app = typer.Typer(
@@ -214,7 +214,8 @@ def train(
             sys.exit(launch(["train", *source], processes=processes, fsdp=fsdp))
         except ChildProcessError as error:  # other ends are told by the processes themselves
             raise ChildProcessError(f"{error}; {how()}") from error
-    end_with_launcher()
+    if launched():
+        end_with_parent()
     console.print(where(plan.dtype), highlight=False)
     with terminal.resumable(how):
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)

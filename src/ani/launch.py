@@ -44,12 +44,6 @@ def _tasks() -> int:
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
 
 
-def end_with_launcher() -> None:
-    """Exit when the launcher dies (Linux: PR_SET_PDEATHSIG)."""
-    if launched():
-        end_with_parent()
-
-
 def end_with_parent(parent: str | None = None) -> None:
     """Exit when the process that started this one dies (Linux: PR_SET_PDEATHSIG), or if `parent` was it and is dead."""
     if sys.platform == "linux":

@@ -88,39 +88,31 @@ def save_settings(settings: Section, path: Path) -> None:
 def override(raw: dict[str, Any], changes: Sequence[str]) -> None:
     """Apply dotted changes `key=value`, in place; raises InputError if one has no such place."""
     for change in changes:
-        _override(raw, change)
+        key, equals, text = change.partition("=")
+        shown = one_line(change, 80)
+        if not equals or not key:
+            raise InputError(f"override {shown!r} must have the form key=value, such as training.steps=100")
+        value = parse_yaml(text, f"override {shown!r}: the value")
+        target: Any = raw
+        *parents, last = key.split(".")
+        if len(parents) > DEEPEST:
+            raise InputError(f"override {shown!r} names a key in {len(parents)} sections; recipes have three at most")
+        for name in parents:
+            if isinstance(target, list):
+                target = target[_index(target, name, shown)]
+            else:
+                if target.get(name) is None:
+                    target[name] = {}
+                target = target[name]
+            if not isinstance(target, dict | list):
+                raise InputError(f"override {shown!r}: {name!r:.80} is a value, not a section")
+        target[_index(target, last, shown) if isinstance(target, list) else last] = value
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    override = one_line(override, 80)
-    if not equals or not key:
-        raise InputError(f"override {override!r} must have the form key=value, such as training.steps=100")
-    value = parse_yaml(text, f"override {override!r}: the value")
-    target: Any = raw
-    *parents, last = key.split(".")
-    if len(parents) > DEEPEST:
-        raise InputError(f"override {override!r} names a key in {len(parents)} sections; recipes have three at most")
-    for name in parents:
-        if isinstance(target, list):
-            target = _item(target, name, override)
-        else:
-            if target.get(name) is None:
-                target[name] = {}
-            target = target[name]
-        if not isinstance(target, dict | list):
-            raise InputError(f"override {override!r}: {name!r:.80} is a value, not a section")
-    if isinstance(target, list):
-        _item(target, last, override)
-        target[int(last)] = value
-    else:
-        target[last] = value
-
-
-def _item(items: list[Any], name: str, override: str) -> Any:
+def _index(items: list[Any], name: str, override: str) -> int:
     if not re.fullmatch("[0-9]{1,6}", name) or int(name) >= len(items):
         raise InputError(f"override {override!r}: {name!r:.80} must be an index from 0 to {len(items) - 1}")
-    return items[int(name)]
+    return int(name)
 
 
 def _explain(error: ValidationError, key: str) -> str:

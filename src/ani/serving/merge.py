@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from huggingface_hub import split_torch_state_dict_into_shards
-from transformers import PreTrainedConfig
 
 from ani.chat import PLAIN_TEMPLATE
 from ani.errors import InputError
@@ -56,7 +55,11 @@ def merge(
     with replacing_directory(out) as work:
         if out.exists() and not _is_merged(out) and not (out.is_dir() and not any(out.iterdir())):
             raise InputError(f"{out} exists and is no merged checkpoint; choose another path or remove it")
-        base, config = _base(adapter_path, model)
+        adapter_method(adapter_path)  # a bad adapter is met before its base is loaded
+        base = model or adapter_base(adapter_path)
+        config = load_config(base)
+        if getattr(config, "quantization_config", None) is not None:
+            raise InputError(f"{base} is quantized, so nothing can be merged into it; name its full-precision original")
         tokenizer = load_tokenizer(base)
         if dtype is None:
             stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
@@ -71,16 +74,6 @@ def merge(
         if is_attached(merged):
             load = "Load it with `AutoModelForCausalLM.from_pretrained(path)` after `import ani`."
         (work / "README.md").write_text(f"{_CARD}Method `{method}`. {load}\n")
-
-
-def _base(adapter_path: str | Path, model: str | None) -> tuple[str, PreTrainedConfig]:
-    """The base model's name and config; `model` is what the caller calls it."""
-    adapter_method(adapter_path)  # a bad adapter is met before its base is loaded
-    base = model or adapter_base(adapter_path)
-    config = load_config(base)
-    if getattr(config, "quantization_config", None) is not None:
-        raise InputError(f"{base} is quantized, so nothing can be merged into it; name its full-precision original")
-    return base, config
 
 
 def _is_merged(path: Path) -> bool:
