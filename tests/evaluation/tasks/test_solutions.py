@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,5 +49,6 @@ def test_losses_are_the_models_and_the_base_models_by_kind(tmp_path: Path) -> No
     assert summary["all"]["tokens"] == sum(each.tokens for each in records)
     (table,) = task.tables(records)
     assert next(row[0].text for row in table.rows) == "all"
-    bad = write_lines(tmp_path / "bad.jsonl", {"question": "How many?"})
-    refused(lambda: Solutions.asked(data=str(bad)).questions(seed=0), "bad.jsonl", "'problem' and 'solution'")
+    for record in ({"question": "How many?"}, 5):
+        bad = Solutions(data=str(write_lines(tmp_path / "bad.jsonl", record)))
+        refused(partial(bad.questions, 0), "bad.jsonl", "'problem' and 'solution'")

@@ -89,7 +89,8 @@ class Solutions(Task):
 
         found = []
         for place, (where, record) in enumerate(records(self.data, "test", GSM8K)):
-            names = ("question", "answer") if "question" in record else ("problem", "solution")
+            asked = isinstance(record, dict) and "question" in record
+            names = ("question", "answer") if asked else ("problem", "solution")
             if not isinstance(record, dict) or not {*names} <= record.keys():
                 raise InputError(f"{where}: expected 'question' and 'answer', or 'problem' and 'solution'")
             problem, solution = (text_of(record, name, where) for name in names)
