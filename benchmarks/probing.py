@@ -19,8 +19,9 @@ from rich.table import Table
 
 from ani.data.contrastive import contrastive_sentences
 from ani.models import load_model, load_tokenizer
+from ani.probing.curve import ProbedNumber
 from ani.probing.probes import probe_layers, probing_plan
-from ani.probing.states import BATCH_TOKENS, NumberStates, ProbedNumber, number_states
+from ani.probing.states import BATCH_TOKENS, NumberStates, number_states
 
 
 def batches(texts: list[str]) -> list[dict[str, torch.Tensor]]:
@@ -112,12 +113,12 @@ def made_states(count: int, kind: str, width: int = 4096) -> NumberStates:
     values, templates = (torch.randint(most, (count,), generator=generator).tolist() for most in (300, 12))
     numbers = [
         ProbedNumber(
-            i,
-            0,
-            Decimal(100 + value),
-            ("nominal", "quantitative")[i % 2],
-            f"{kind} {i // 2 % 28}",
-            f"{kind} {i // 2 % 28}.{t}",
+            sentence=i,
+            position=0,
+            value=Decimal(100 + value),
+            role=("nominal", "quantitative")[i % 2],
+            domain=f"{kind} {i // 2 % 28}",
+            template=f"{kind} {i // 2 % 28}.{t}",
         )
         for i, (value, t) in enumerate(zip(values, templates, strict=True))
     ]

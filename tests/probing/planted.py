@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from ani.data.diagnostic import DiagnosticSentence, Role
 from ani.numbers import find_numbers
+from ani.probing.curve import ProbedNumber
 from ani.probing.probes import ProbeResults
-from ani.probing.states import NumberStates, ProbedNumber
+from ani.probing.states import NumberStates
 
 WIDTH = 128
 DOMAINS = 40
@@ -36,7 +37,8 @@ def numbers(count: int = 960, *, domains: int = DOMAINS, values: int = VALUES) -
         domain = index // 2 % domains
         template = f"{domain}.{random.integers(4)}"
         value = Decimal(int(100 + random.integers(values)))
-        found.append(ProbedNumber(index, 5, value, ROLES[index % 2], f"domain {domain}", template))
+        of = {"role": ROLES[index % 2], "domain": f"domain {domain}", "template": template}
+        found.append(ProbedNumber(sentence=index, position=5, value=value, **of))
     return found
 
 

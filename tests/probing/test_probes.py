@@ -13,8 +13,8 @@ from sklearn.preprocessing import StandardScaler
 
 from ani.data.diagnostic import value_split
 from ani.probing import probes as probes_module
+from ani.probing.curve import ProbedNumber
 from ani.probing.probes import FOLDS, MIN_TESTED, STRENGTHS, CrossValidation, ProbeResults, probe_layers, probing_plan
-from ani.probing.states import ProbedNumber
 from tests.probing.planted import ROLES, VALUES, WIDTH, cue, identity, noise, numbers, role, states
 from tests.properties import examples
 from tests.refusals import refused
@@ -57,7 +57,7 @@ def test_what_each_layer_tells(results: ProbeResults) -> None:
 
 def test_numbers_that_give_their_role_away_have_no_selectivity() -> None:
     """Each value has one role: a probe that knows the number is right on a random split, and in the control task."""
-    telling = [number._replace(role=ROLES[int(number.value) % 2]) for number in KNOWN]
+    telling = [number.model_copy(update=dict(role=ROLES[int(number.value) % 2])) for number in KNOWN]
     found = probe_layers(states(telling, identity, role(30)))
     assert found.random_split[:, 0].mean() > 0.99
     assert (found.random_split[:, 0] * 1.0 - found.control[:, 0]).mean() == pytest.approx(0, abs=0.02)
@@ -68,7 +68,9 @@ def test_numbers_that_give_their_role_away_have_no_selectivity() -> None:
 
 def test_values_that_were_not_seen_are_told_apart() -> None:
     """In the control task a value that only the tested sentence holds is a guess."""
-    rare = [number._replace(value=Decimal(1000 + i)) if i < 200 else number for i, number in enumerate(KNOWN)]
+    rare = [
+        number.model_copy(update=dict(value=Decimal(1000 + i))) if i < 200 else number for i, number in enumerate(KNOWN)
+    ]
     found = probe_layers(states(rare, identity))
     assert not found.seen[:200].any()
     assert found.seen[200:].mean() > 0.98  # of a few values all sentences are in one fold
@@ -131,11 +133,15 @@ KINDS = st.tuples(st.integers(0, 5), st.integers(0, 8), st.integers(100, 140), s
 def test_nothing_that_is_held_out_is_learnt(kinds: list[tuple[int, int, int, Any]], seed: int) -> None:
     """No value, domain or template of what a probe is asked; and what is asked is asked once."""
     drawn = [
-        ProbedNumber(i, 0, Decimal(value), role, f"domain {domain}", f"template {template}")
-        for i, (domain, template, value, role) in enumerate(kinds * 3)
+        ProbedNumber(
+            sentence=i, position=0, value=Decimal(value), role=role, domain=f"domain {domain}", template=f"template {t}"
+        )
+        for i, (domain, t, value, role) in enumerate(kinds * 3)
     ]
     # Templates of one domain each, beside the drawn ones that may stand in several.
-    known = numbers(300, domains=6) + [number._replace(sentence=300 + number.sentence) for number in drawn]
+    known = numbers(300, domains=6) + [
+        number.model_copy(update=dict(sentence=300 + number.sentence)) for number in drawn
+    ]
     random_split, control, held_out = _folds(known, seed)
     assert 2 <= len(held_out) <= FOLDS
     for learnt, asked in held_out:
@@ -167,9 +173,10 @@ def test_progress() -> None:
 
 def test_a_second_set_is_asked_instead() -> None:
     """It alone is asked as held out, and what it shares with the first is not learnt."""
-    one_role = [number._replace(role=ROLES[int(number.domain.split()[1]) % 2]) for number in KNOWN]
+    one_role = [number.model_copy(update=dict(role=ROLES[int(number.domain.split()[1]) % 2])) for number in KNOWN]
     asked = [
-        number._replace(domain=f"other {number.domain}", template=number.template + "'") for number in numbers(400)
+        number.model_copy(update=dict(domain=f"other {number.domain}", template=number.template + "'"))
+        for number in numbers(400)
     ]
     planted, second = states(one_role, role(30), cue), states(asked, role(30), cue, seed=1)
     found = probe_layers(planted, second)
@@ -192,7 +199,9 @@ def test_a_minimal_pair_stays_together() -> None:
 
 
 def changed(**fields: Callable[[ProbedNumber], Any]) -> list[ProbedNumber]:
-    return [number._replace(**{name: field(number) for name, field in fields.items()}) for number in KNOWN]
+    return [
+        number.model_copy(update=dict(**{name: field(number) for name, field in fields.items()})) for number in KNOWN
+    ]
 
 
 def test_what_cannot_be_tested() -> None:
@@ -201,7 +210,7 @@ def test_what_cannot_be_tested() -> None:
     counts = f"{tested.count('quantitative')} quantities and {tested.count('nominal')} names"
     # One value stands in a single sentence, and there is only one other.
     new, old = (next(n.value for n in KNOWN if value_split(n.value) == split) for split in ("test", "train"))
-    one = [n._replace(value=new, sentence=0, template="", domain="list") for n in KNOWN[:100]]
+    one = [n.model_copy(update=dict(value=new, sentence=0, template="", domain="list")) for n in KNOWN[:100]]
     for known, message in (
         (few, f"has {counts} … needs {MIN_TESTED} of each; give more sentences"),
         (changed(domain=lambda n: n.role), "holding out domains leaves only … to learn from; name a second, held-out"),
@@ -209,12 +218,12 @@ def test_what_cannot_be_tested() -> None:
         (changed(template=lambda n: str(places[id(n)] % 3)), "leaves no number to learn from"),
         # Every quantity stands in one sentence, so the fold of that sentence leaves names alone.
         (
-            [n._replace(sentence=0, template="") if n.role == "quantitative" else n for n in KNOWN],
+            [n.model_copy(update=dict(sentence=0, template="")) if n.role == "quantitative" else n for n in KNOWN],
             "a random split leaves only names to learn from; give more sentences",
         ),
         (changed(value=lambda n: Decimal(places[id(n)] + 1)), "no number value returns in other sentences"),
         (
-            one + [n._replace(value=old) for n in KNOWN[100:]],
+            one + [n.model_copy(update=dict(value=old)) for n in KNOWN[100:]],
             "the control task leaves only …; give sentences with more number values",
         ),
     ):
@@ -228,7 +237,7 @@ def test_what_cannot_be_tested() -> None:
 
 def test_fewer_sentences_than_folds() -> None:
     two = [
-        n._replace(sentence=half, domain=str(half), template=str(half))
+        n.model_copy(update=dict(sentence=half, domain=str(half), template=str(half)))
         for n, half in zip(KNOWN, [0, 0, 1, 1] * 240, strict=True)
     ]
     found = probe_layers(states(two, role(30)))

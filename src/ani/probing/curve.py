@@ -1,6 +1,7 @@
 """What probing leaves: the curve over layers and the choice, as records and as a table."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import Field
@@ -42,14 +43,15 @@ class LayerPoint(Record):
         return Estimate(value, low, high, cases=0)
 
 
-class ProbedRole(Record):
-    """A number, and for each layer in order 1 where the probe read its role; a line of `probe_*.jsonl`."""
+class ProbedNumber(Record):
+    """A number of a labelled sentence; a line of `probe_*.jsonl` tells for each layer in order 1 where the probe read
+    its role."""
 
     sentence: Integer
     """Index of the sentence."""
     position: Integer
-    """The token that was read."""
-    value: str
+    """The token that is read: the last one that the policy injects it at."""
+    value: Decimal
     """Without its sign."""
     role: Role
     domain: str

@@ -26,7 +26,8 @@ from torch import nn
 
 from ani.data.diagnostic import value_split
 from ani.errors import InputError
-from ani.probing.states import NumberStates, ProbedNumber
+from ani.probing.curve import ProbedNumber
+from ani.probing.states import NumberStates
 
 FOLDS = 4
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)

@@ -14,10 +14,10 @@ from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.probing.curve import LayerSelection, ProbedRole
+from ani.probing.curve import LayerSelection, ProbedNumber
 from ani.probing.probes import Bools, ProbeResults, probe_layers
 from ani.probing.selection import choose_layer, preset_for
-from ani.probing.states import ProbedNumber, number_states
+from ani.probing.states import number_states
 from ani.provenance import provenance
 from ani.results.files import LAYERS, RUN, SELECTION, write_json, write_records
 from ani.terminal import SILENT, counting
@@ -173,9 +173,9 @@ def _probe(
 
 def _records(
     numbers: Sequence[ProbedNumber], right: Sequence[tuple[str, Bools]], seen: Bools | None = None
-) -> Iterator[ProbedRole]:
+) -> Iterator[ProbedNumber]:
     for index, number in enumerate(numbers):
-        facts: dict[str, Any] = {**number._asdict(), "value": str(number.value)}
-        if seen is not None:
-            facts["seen"] = bool(seen[index])
-        yield ProbedRole(**facts, **{name: values[index].astype(int).tolist() for name, values in right})
+        facts = {} if seen is None else {"seen": bool(seen[index])}
+        yield number.model_copy(
+            update={**facts, **{name: values[index].astype(int).tolist() for name, values in right}}
+        )

@@ -5,7 +5,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from ani.chat import around_message
-from ani.data.diagnostic import DiagnosticSentence, Role
+from ani.data.diagnostic import DiagnosticSentence
 from ani.errors import InputError
 from ani.files import naming_full_disk
 from ani.injection.attach import base_model, decoder_layers, is_attached
@@ -26,6 +25,7 @@ from ani.injection.locate import NumberLocator
 from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.models import evaluating
 from ani.numbers.grammar import find_numbers
+from ani.probing.curve import ProbedNumber
 
 MAX_NUMBERS = 20_000
 """Numbers probed at most: with an 8B model of 36 layers their hidden states fill 6 GB on disk, 164 MB a layer."""
@@ -33,20 +33,6 @@ MAX_TOKENS = 4096
 """Tokens of a sentence that are read; numbers after them are left out."""
 BATCH_TOKENS = 2048
 """Tokens of a batch, padding included."""
-
-
-class ProbedNumber(NamedTuple):
-    """A number of a labelled sentence."""
-
-    sentence: int
-    """Index of the sentence."""
-    position: int
-    """The token that is read: the last one that the policy injects it at."""
-    value: Decimal
-    """Without its sign."""
-    role: Role
-    domain: str
-    template: str
 
 
 class NumberStates(NamedTuple):
@@ -130,7 +116,8 @@ def _numbers(
             if number.text != sentence.text[start:end]:
                 break
             if (token := carrier.get(number.last_token)) is not None:
-                yield ProbedNumber(index, token, abs(number.value), role, sentence.domain, sentence.template)
+                of: dict[str, Any] = {"role": role, "domain": sentence.domain, "template": sentence.template}
+                yield ProbedNumber(sentence=index, position=token, value=abs(number.value), **of)
 
 
 def _balanced(numbers: list[ProbedNumber], max_numbers: int, seed: int) -> list[ProbedNumber]:
