@@ -41,10 +41,8 @@ def provenance() -> dict[str, Any]:
 def code_version() -> str:
     """The package's version, and a digest of its modules and of what it makes data of: the same for the same program,
     in a checkout or installed."""
-    package, digest = Path(__file__).parent, hashlib.sha256()
-    for file in sorted([*package.rglob("*.py"), *package.glob("data/*.yaml")]):
-        digest.update(f"{file.relative_to(package)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return f"{_version('ani')} {digest.hexdigest()[:12]}"
+    package = Path(__file__).parent
+    return f"{_version('ani')} {_digest(package, [*package.rglob('*.py'), *package.glob('data/*.*l')])[:12]}"
 
 
 def data_names(settings: Any) -> list[str]:
@@ -62,14 +60,16 @@ def data_names(settings: Any) -> list[str]:
 
 def digests(names: Iterable[str]) -> dict[str, str]:
     """Name → SHA-256 of a file's content, or of a directory's files; hub names have none."""
-    return {name: _digest(Path(name)) for name in sorted({*names}) if os.path.exists(name)}  # a sentence may be no path
+    paths = {name: Path(name) for name in sorted({*names}) if os.path.exists(name)}  # a sentence may be no path
+    return {name: _digest(path, [path] if path.is_file() else path.rglob("*")) for name, path in paths.items()}
 
 
-def _digest(path: Path) -> str:
+def _digest(root: Path, paths: Iterable[Path]) -> str:
+    """Of files and their names below a root."""
     digest = hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file()):
+    for file in sorted(path for path in paths if path.is_file()):
         with file.open("rb") as data:
-            digest.update(hashlib.file_digest(data, "sha256").digest())
+            digest.update(f"{file.relative_to(root)} {hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()
 
 
