@@ -85,7 +85,7 @@ def longest_text(config: PreTrainedConfig) -> int:
 
 
 def _shortened(config: PreTrainedConfig, longest: int) -> PreTrainedConfig:
-    """A copy for which `longest_text` is so long at most."""
+    """A copy whose `longest_text` is at most `longest`."""
     config = copy.deepcopy(config)
     config.get_text_config().max_position_embeddings = min(longest_text(config), longest)
     return config

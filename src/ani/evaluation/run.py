@@ -230,7 +230,7 @@ def read_results(folder: Path) -> dict[type[Task], list[Any]]:
 
 
 def presented(results: Mapping[type[Task], Sequence[TaskRecord]]) -> list[tuple[type[Task], list[Any]]]:
-    """Results by what shows them: tasks that share their tables and section, such as the benchmarks, are one entry."""
+    """Results by section: tasks of one title, such as the benchmarks, share an entry."""
     groups: dict[str, tuple[type[Task], list[Any]]] = {}
     for task in TASKS.values():
         if records := results.get(task):

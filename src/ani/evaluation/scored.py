@@ -33,7 +33,7 @@ class Scored(Task):
     heading: ClassVar[str]
     """What the first column names, such as "Operation"."""
     names: ClassVar[Mapping[str, str]] = {}
-    """What scripts call a kind, where that is another word."""
+    """Name of a kind in JSON output, where it differs."""
 
     kind_key: ClassVar[str]
     """The record's key that names the kind of question; the parts are its `digits`."""

@@ -32,7 +32,7 @@ from ani.serving.merge import merge
 from ani.serving.vllm_plugin import check_merged
 
 MERGED = ".merged-"
-"""Begins the name of the merged checkpoint that vLLM answers from, in a folder of results, until all is answered."""
+"""Prefix of the temporary merged checkpoint in a result folder, from which vLLM answers."""
 
 
 class ModelSpec(NamedTuple):
@@ -51,8 +51,8 @@ class ModelSpec(NamedTuple):
     vllm: VllmSettings = VllmSettings()
 
     def resolved(self, tasks: Sequence[Task], out: Path) -> "ModelSpec":
-        """With the backend that `auto` stands for: that of the results in `out`; where there are none, for benchmarks
-        vLLM, if it is installed, serves on a GPU, and all of this is for it. Raises as `check`."""
+        """Replace `auto` by the backend of the results in `out`. Without results: vLLM for benchmarks, if it is
+        installed, uses a GPU and passes `check`; else transformers. Raises as `check`."""
         found = read_run(out)
         if self.backend == "auto" and found is not None:
             return self._replace(backend=found.backend).resolved(tasks, out)

@@ -108,7 +108,7 @@ def _ask(run: SweepRun, tasks: list[LoadedTask], spec: ModelSpec, console: Conso
 
 
 def give_memory_back() -> None:
-    """What a model's training or answers took, before the next one needs as much."""
+    """Free the memory of a model that was trained or evaluated, before the next one is loaded."""
     gc.collect()  # a trainer's cycles keep its model
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)  # glibc keeps gigabytes of freed activations

@@ -83,7 +83,7 @@ class ResumableTrainer(Trainer):
         return True
 
     def remember(self) -> None:
-        """Keep what a step changes before its end, beside gradients: sums and random generators."""
+        """Snapshot what a running step changes beside gradients: sums and random generators."""
         found = {name: getattr(self, name) for name in self.SINCE_LOG}
         # A tensor is added to in place; a list or dict gets new ones.
         self._whole = {name: each.clone() if torch.is_tensor(each) else copy(each) for name, each in found.items()}
@@ -92,7 +92,7 @@ class ResumableTrainer(Trainer):
             self._random += [(torch.cuda, torch.cuda.get_rng_state())]
 
     def forget_unfinished(self) -> None:
-        """Be as after the last whole step, but for gradients."""
+        """Restore the snapshot of the last whole step; gradients stay."""
         vars(self).update(self._whole)
         for generator, state in self._random:
             generator.set_rng_state(state)

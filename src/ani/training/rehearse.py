@@ -106,7 +106,7 @@ def full_row(tokenizer: PreTrainedTokenizerBase, length: int, seed: int = 0) -> 
 
 
 def rehearse_here(recipe: Recipe) -> Rehearsal:
-    """`rehearse` in this process, which is good for nothing else afterwards."""
+    """`rehearse` in this process; `register` changes torch for the rest of it."""
     config, published = _shape(recipe.model)
     layer = None if recipe.ani is None else recipe.ani.layer
     if layer == "paper":
