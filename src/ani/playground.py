@@ -184,20 +184,17 @@ def forced(
     }
     if not tokens:
         return forced_gates(model, opened)
-    return forced_numbers(model, {tuple(_prompt(model, tokenizer, text)[1]): tokens})
+    return forced_numbers(model, {tuple(_token_ids(model, tokenizer, text)): tokens})
 
 
 def _names(numbers: list[NumberDecision]) -> list[str]:
     """What the page calls each number."""
-    return [
-        f"{place}. {number.text}" + (f" {number.value}" if number.text == "=" else "")
-        for place, number in enumerate(numbers, 1)
-    ]
+    return [f"{place}. {number.text}" for place, number in enumerate(numbers, 1)]
 
 
 def decisions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> list[NumberDecision]:
     """The decision about each number of `text` in the prompt that `answer` makes of it."""
-    _prompt(model, tokenizer, text)
+    _token_ids(model, tokenizer, text)
     return inspect(model, tokenizer, text, around=around_message(tokenizer))
 
 
@@ -206,19 +203,18 @@ def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str
     or too long for the model."""
     if not text.strip():
         raise InputError("there is no text to answer; type one")
-    _prompt(model, tokenizer, text)
+    _token_ids(model, tokenizer, text)
     (written,) = TransformersBackend(model, tokenizer).texts([[{"role": "user", "content": text}]], max_new_tokens)
     return written
 
 
-def _prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[str, list[int]]:
-    """What the model reads, and its tokens."""
+def _token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The prompt of a user's message; raises InputError if it is too long."""
     if len(text) > LONGEST_TEXT:
         raise InputError(f"the text has {len(text):,} characters, and {LONGEST_TEXT:,} are read at most: shorten it")
-    prompt = text.join(around_message(tokenizer))
-    token_ids = cast(list[int], tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    token_ids = tokenizer(text.join(around_message(tokenizer)), add_special_tokens=False)["input_ids"]
     _check_length(model, len(token_ids))
-    return prompt, token_ids
+    return cast(list[int], token_ids)
 
 
 def _check_length(model: PreTrainedModel, length: int) -> None:

@@ -207,14 +207,14 @@ class Backend(ABC):
                 "this adapter injects pending values alone, so its gate decides about no number; name one "
                 "with values: literals or both"
             )
-        found, written = [each for each in self.decide(text, before) if each.text != "="], find_numbers(text)
+        found, written = self.decide(text, before), find_numbers(text)
         values = [str(decision.value) for decision in found]
         if values != [str(number.value) for number in written]:
             raise RewrittenNumbers(
                 f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
                 f"{values}, so their roles aren't known; use one that keeps the text"
             )
-        return tuple(found)
+        return found
 
 
 class TransformersBackend(Backend):
