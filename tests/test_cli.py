@@ -299,7 +299,7 @@ def test_diff(run: Run, tmp_path: Path) -> None:
 
 def test_a_rehearsal_writes_nothing(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
     recipe = tiny_recipe(data=[{"kind": "jsonl", "path": "[gone].jsonl"}])
-    done = run("rehearse", recipe, "training.steps=5", code=0)
+    done = run("train", "--dry-run", recipe, "training.steps=5", code=0)
     assert "layer 1" in done.out and "[gone].jsonl" in done.out and "missing" in done.out
     assert "5 optimizer steps, 2,560 tokens and " in done.out
     done = run("rehearse", recipe, "training.steps=5", "--json")
@@ -357,6 +357,7 @@ def test_an_adapter_knows_its_model(
         (["eval"], ["--out"]),
         (["train"], ["either a recipe or --resume"]),
         (["train", "r.yaml", "--resume", "x"], ["either a recipe or --resume"]),
+        (["train", "--dry-run", "--resume", "x"], ["--dry-run rehearses a recipe"]),
         (["train", "[gone]/recipe.yaml"], ["[gone]/recipe.yaml does not exist"]),
         (["train", "--resume", "[gone]"], ["[gone] holds no recipe.yaml"]),
         (["inspect", "5", "--model", "other"], ["no model 'other'"]),

@@ -186,6 +186,7 @@ def train(
     recipe: Annotated[Path | None, typer.Argument(help="Recipe, a YAML file.")] = None,
     overrides: Overrides = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory.")] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only rehearse the recipe, as ani rehearse does.")] = False,
     processes: Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")] = 1,
     fsdp: Annotated[bool, typer.Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
     device: DeviceOption = "auto",
@@ -204,6 +205,11 @@ def train(
         raise InputError("give either a recipe or --resume DIR")
     if fsdp and processes == 1:
         raise InputError("--fsdp takes --processes N")
+    if dry:
+        if recipe is None or processes > 1:
+            raise InputError("--dry-run rehearses a recipe in one process, without --resume and --processes")
+        rehearse(recipe, overrides)
+        return
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
     how = partial(how_to_go_on, plan.output)
     source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
