@@ -12,7 +12,7 @@ from tokenizers import normalizers
 import ani
 from ani.chat import rendered
 from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.tasks.gate_texts import NOMINAL_TAGS, GateText, Label
+from ani.evaluation.tasks.gate_texts import NOMINAL_TAGS, GateText, Label, read_texts
 from ani.evaluation.tasks.gates import Gates, gate_shares
 from ani.models import load_model, load_tokenizer
 from tests import tiny
@@ -251,6 +251,16 @@ def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: asked.append((a, k)) or str(archive))
     assert len(read("finer", limit=1)) == 2
     assert asked == [(("nlpaueb/finer-139", "finer139.zip"), {"repo_type": "dataset"})]
+
+
+def test_records_of_ones_own_may_have_roles(tmp_path: Path) -> None:
+    of_one = {"text": "Gate 7 holds 30 of 40", "roles": ["nominal", None, "quantitative"], "from": "log"}
+    path = write_lines(tmp_path / "own.jsonl", of_one, {"text": "Room 5", "roles": "nominal", "from": "door"})
+    (gate, room) = read_texts(str(path), ["text"], "from", None, 0)
+    assert gate == GateText(of_one["text"], "own", "log", (Label("nominal"), None, Label("quantitative")))
+    assert room == GateText("Room 5", "own", "door", (Label("nominal"),))
+    wrong = write_lines(tmp_path / "wrong.jsonl", {"text": "Room 5", "roles": ["nominal", "nominal"]})
+    refused(lambda: read_texts(str(wrong), ["text"], None, None, 0), f"{wrong}, line 1: 'roles' names 2 numbers")
 
 
 def test_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ani.data.diagnostic import Role, diagnostic_sentences
-from ani.data.sources import hub_errors
+from ani.data.sources import checked_roles, hub_errors
 from ani.errors import InputError
 from ani.evaluation.benchmarks.data import BENCHMARKS, READERS
 from ani.numbers import find_numbers
@@ -94,7 +94,9 @@ def _file_texts(path: Path, fields: Sequence[str], group: str | None) -> Iterato
     if path.suffix == ".jsonl":
         for where, record in json_lines(path):
             text = "\n".join(part for field in fields for part in _parts(record, field, where))
-            yield GateText(text, path.stem, None if group is None else "\n".join(_parts(record, group, where)))
+            named = None if group is None else "\n".join(_parts(record, group, where))
+            roles = checked_roles(record["roles"], text, where, partial=True) if "roles" in record else None
+            yield GateText(text, path.stem, named, roles and tuple(role and Label(role) for role in roles))
         return
     try:
         with path.open(encoding="utf-8-sig") as lines:

@@ -81,7 +81,7 @@ class Gates(Task):
 
     texts: list[str] = Field(default=["diagnostic"], min_length=1)
     """`diagnostic` (held-out sentences) and `finer` (FiNER-139), whose numbers have roles; `gsm8k`, `math` or `mmlu`;
-    each but the first also as `mmlu=PATH`; or text files (a line each) and JSONL files."""
+    each but the first also as `mmlu=PATH`; or text files (a line each) and JSONL files, perhaps with `roles`."""
     sentences: list[str] = Field(default=[])
     """Further texts, shown on the page with every number's value, α and gate."""
     field: list[str] = Field(default=["text"])
