@@ -31,7 +31,7 @@ RECORDS = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitli
 def test_the_card_counts_what_the_file_holds() -> None:
     card = (files("ani.data") / "labelled_numbers.md").read_text(encoding="utf-8")
     roles = Counter(role for record in RECORDS for role in record["roles"])
-    told = re.search(r"([\d,]+) numbers in ([\d,]+) texts, (\d+) of them nominal and ([\d,]+) quantitative", card)
+    told = re.search(r"([\d,]+) numbers in ([\d,]+) texts, ([\d,]+) of them nominal and ([\d,]+) quantitative", card)
     assert told is not None
     found = [roles["nominal"] + roles["quantitative"], len(RECORDS), roles["nominal"], roles["quantitative"]]
     assert [int(count.replace(",", "")) for count in told.groups()] == found
