@@ -48,6 +48,18 @@ DeviceOption = Annotated[
     Literal["auto", "cpu"],
     typer.Option("--device", callback=_choose_device, help="auto: a GPU, where torch can use one."),
 ]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        help="Spread runs, or an evaluation's questions, over a Ray cluster: auto (RAY_ADDRESS, or the one that this "
+        "machine is part of), its address, or local (start Ray here: one machine's cards). All nodes share a disk.",
+    ),
+]
+GpusOption = Annotated[
+    int | None,
+    typer.Option("--gpus-per-run", min=1, help="With --ray, of each process; default: 1, with --device cpu none."),
+]
 ChatOption = Annotated[
     bool, typer.Option("--chat", help="Read texts as a user's messages, as a model that learnt from chats is asked.")
 ]
@@ -264,17 +276,8 @@ def compare(
         list[str] | None,
         typer.Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray",
-            help="Spread the runs over a Ray cluster: auto (RAY_ADDRESS, or the one that this machine is part of), "
-            "its address, or local (start Ray here: one machine's cards). All nodes share a disk.",
-        ),
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus-per-run", min=1, help="With --ray; default: 1, with --device cpu none.")
-    ] = None,
+    ray: RayOption = None,
+    gpus: GpusOption = None,
     run: Annotated[str | None, typer.Option("--run", hidden=True)] = None,  # the one that this process carries out
     device: DeviceOption = "auto",
 ) -> None:
@@ -287,21 +290,19 @@ def compare(
         return
     if ray is None:  # Ray's own launcher starts one process a node, of which one goes on
         need_one_process("compare")
-        if gpus is not None:
-            raise InputError("--gpus-per-run is for --ray: without it a run has every card of this machine")
-    say_where("report", _compared(recipe, overrides or (), ray, gpus or 1).resolve())
+    say_where("report", _compared(recipe, overrides or (), ray, gpus).resolve())
 
 
-def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gpus: int = 1) -> Path:
-    from ani.sweep.cluster import on_ray
-    from ani.sweep.run import in_own_processes, run_comparison
+def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gpus: int | None = None) -> Path:
+    from ani.cluster import on_ray
+    from ani.sweep.run import in_own_processes, on_cluster, run_comparison
 
     arguments = [str(recipe), *overrides]
-    with terminal.resumable("continue with the same command"):
-        if ray is None:
+    with terminal.resumable("continue with the same command"), on_ray(ray, gpus) as cluster:
+        if cluster is None:
             return run_comparison(recipe, console, overrides, start=in_own_processes(arguments))
-        with on_ray(arguments, ray, gpus) as (start, machine):
-            return run_comparison(recipe, console, overrides, start=start, machine=machine)
+        start = on_cluster(arguments, cluster)
+        return run_comparison(recipe, console, overrides, start=start, machine=cluster.machine)
 
 
 @app.command("eval")
@@ -367,14 +368,19 @@ def evaluate(
         list[str] | None,
         typer.Option("--vllm", help="gpu_memory_utilization=0.5, tensor_parallel_size=2 or max_model_len=2048."),
     ] = None,
+    ray: RayOption = None,
+    gpus: GpusOption = None,
+    share: Annotated[str | None, typer.Option("--share", hidden=True)] = None,  # the one that this process answers
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Started again, it goes on."""
+    from ani.cluster import on_ray
     from ani.data.arithmetic import SYMBOLS
     from ani.evaluation.backend import VllmSettings
     from ani.evaluation.run import evaluate as run
     from ani.evaluation.run import evaluated_tasks, with_options
+    from ani.evaluation.shares import answer_share, evaluate_on
     from ani.evaluation.spec import ModelSpec, model_for
     from ani.models import where
     from ani.settings import override, validated
@@ -390,23 +396,34 @@ def evaluate(
         group=group,
         chat=chat,
     )
-    need_one_process("eval")
+    if ray is None:
+        need_one_process("eval")
     engine: dict[str, Any] = {}
     override(engine, vllm or ())
     settings = validated(VllmSettings, engine, "--vllm")
     decoding = "forced" if forced else None
     spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, decoding, vllm=settings)
-    spec = spec.resolved(asked, out)
-    with terminal.resumable("start the same command again"), only_process_in(out):
-        try:
-            shown = console_for(as_json)
-            shown.print(where(), highlight=False)
-            loaded = spec.load(asked, out)
-            results = run(asked, loaded, out, seed=seed, console=shown, facts=spec.facts)
-        except InputError:
+    shown = console_for(as_json)
+    if share is not None:
+        end_with_parent(os.environ.get(PARENT))
+        shown.print(where(), highlight=False)
+        number, of = integers("--share", share)
+        answer_share(asked, spec.resolved(asked, out), out, number, of, seed=seed, console=shown)
+        return
+    with terminal.resumable("start the same command again"), on_ray(ray, gpus) as cluster:
+        spec = spec.resolved(asked, out, cluster and cluster.machine)
+        with only_process_in(out):
+            try:
+                if cluster is None:
+                    shown.print(where(), highlight=False)
+                    loaded = spec.load(asked, out)
+                    results = run(asked, loaded, out, seed=seed, console=shown, facts=spec.facts)
+                else:
+                    results = evaluate_on(cluster, asked, spec, out, seed=seed, console=shown)
+            except InputError:
+                spec.clear(out)
+                raise
             spec.clear(out)
-            raise
-        spec.clear(out)
     if as_json:
         print(json.dumps(results, ensure_ascii=False))
 

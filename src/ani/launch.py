@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from ani.errors import InputError
 
 PARENT = "ANI_PARENT"
 """Environment variable: the id of the process that starts a run's."""
+ENDING = 300
+"""Seconds that a process is given to end which worked on a run before."""
 _FAILURES, _EXIT_CODE = "ani/failures", "ani/exit code"
 
 
@@ -42,6 +45,12 @@ def need_launcher(arguments: str) -> None:
 def _tasks() -> int:
     """How many tasks srun started; 1 in an sbatch script, which has SLURM_NTASKS too."""
     return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
+
+
+def this_program() -> list[str]:
+    """What follows Python's name in a command of this program; one that registers tasks of its own has its own name."""
+    program = Path(sys.argv[0])
+    return ["-m", "ani.cli"] if program.name in ("ani", "cli.py", "__main__.py") else [str(program)]
 
 
 def end_with_parent(parent: str | None = None) -> None:

@@ -38,13 +38,20 @@ def test_a_training(tmp_path: Path, given: list[str]) -> None:
     assert_accepted(*told.training_script_args)
 
 
-def test_a_comparison(tmp_path: Path) -> None:
-    given = ["recipes/demo-comparison.yaml", "output=/shared/my runs"]
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["compare", "recipes/demo-comparison.yaml", "output=/shared/my runs"],
+        ["eval", "--tasks", "gsm8k", "--out", "/shared/my run"],
+    ],
+    ids=["compare", "eval"],
+)
+def test_work_for_ray(tmp_path: Path, given: list[str]) -> None:
     words = started_by("ray.sbatch", tmp_path, *given)
     ray, command = words[: words.index("--")], words[words.index("--") + 1 :]
     assert " ".join(ray) == "ray symmetric-run --address node1:6379 --min-nodes 2 --num-cpus 32 --num-gpus 8"
-    assert command == ["ani", "compare", *given, "--ray", "auto"]
-    assert_accepted("compare", *given)
+    assert command == ["ani", *given, "--ray", "auto"]
+    assert_accepted(*given, "--ray", "auto")
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda script: script.name)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic import Field
 
@@ -71,6 +71,22 @@ def vllm_serves_on_gpu() -> bool:
     return bool(current_platform.is_cuda_alike())
 
 
+class Machine(NamedTuple):
+    """What is to be known of the machine that answers."""
+
+    serves_by_vllm: bool
+    """Whether vLLM is installed and computes on a GPU there."""
+    dtype: str
+    """What `auto` is there."""
+
+
+def this_machine() -> Machine:
+    """What this process can compute on."""
+    from ani.models import default_dtype
+
+    return Machine(vllm_serves_on_gpu(), str(default_dtype()).removeprefix("torch."))
+
+
 def _before_vllm() -> None:
     """What has to stand in the environment before vLLM is first imported."""
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is for results
@@ -97,6 +113,8 @@ class Backend(ABC):
     tokenizer: PreTrainedTokenizerBase
     config: PreTrainedConfig
     """The model's."""
+    batch_size: int | None = None
+    """Prompts a forward pass, whatever a task would choose."""
     method: Method
     """What trained the model's adapter: it writes prompts its own way, and reads what the model writes."""
 
@@ -218,8 +236,8 @@ class Backend(ABC):
 
 
 class TransformersBackend(Backend):
-    """A loaded model in evaluation mode; a PeftModel will do, with ANI attached or without. `batch_size` is that of a
-    forward pass, whatever a task would choose; `longest` the tokens of prompt and answer together, at most."""
+    """A loaded model in evaluation mode; a PeftModel will do, with ANI attached or without. `longest` is the tokens of
+    prompt and answer together, at most."""
 
     def __init__(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -33,6 +34,12 @@ from ani.untrusted.text import first_problem, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+
+Answered = dict[int, Sequence[TaskRecord]]
+"""The place of a question, and its records."""
+SHARE = ".share-"
+"""Begins the name of the folder, in that of the results, of a process that answers a share of the questions."""
 
 
 class LoadedTask(NamedTuple):
@@ -106,8 +113,13 @@ def evaluate(
     # All bad input is met before the first file is touched.
     loaded = load_tasks(tasks, backend.tokenizer, backend.config, seed)
     refuse_another_model(out, facts or {})
+    return shown(answer(loaded, lambda: backend, out, seed=seed, console=console, facts=facts), console)
+
+
+def shown(answered: Iterable[tuple[Task, list[Any]]], console: Console) -> dict[str, Any]:
+    """Print each task's tables; returns what `evaluate` does."""
     results: dict[str, Any] = {}
-    for task, records in answer(loaded, lambda: backend, out, seed=seed, console=console, facts=facts):
+    for task, records in answered:
         for table in task.tables(records):
             console.print(Fitted(table))
         results[task.name] = task.summary(records)
@@ -129,26 +141,41 @@ def answer(
     `load` gives the model, and is called when there is something to ask; `facts` are as for `evaluate`; `name`, the
     model's, stands beside the progress.
     """
-    model = dict(facts or {})
-    fingerprint = model.pop("fingerprint", None)
-    run = read_run(folder) or Run()
-    settings = {task: known for task, known in run.settings.items() if any(folder.glob(f"{task}.*"))}
-    backend = None
+    load = cache(load)
     for each in loaded:
         task, file = each.task, task_file(folder, each.task.name)
-        own = task_settings(each, seed, fingerprint)
-        if fingerprint is None or settings.get(task.name) != own:
-            for old in folder.glob(f"{task.name}.*"):
-                old.unlink()
-        if file.is_file():
+        if not begin(each, folder, seed, facts or {}):
             yield task, read_records(file, task.record)
             continue
-        settings[task.name] = own
-        # Before the results, so that those of a killed run are never taken for another model's.
-        title = f"Results: {', '.join(settings)}"
-        write_json(folder / RUN, {"title": title, "settings": settings, **model, **provenance()})
-        backend = backend or load()
-        yield task, _answer(each, backend, file, console, name)
+        part, found = collected(each, folder)
+        ask(each, load, part, found, range(len(each.questions)), console, name)
+        written = write_records(file, (record for _, records in sorted(found.items()) for record in records))
+        part.unlink()
+        yield task, written
+
+
+def begin(loaded: LoadedTask, folder: Path, seed: int | None, facts: Mapping[str, Any]) -> bool:
+    """Whether a task is still to be asked. `run.json` then says so, and what the folder held of another model's answers
+    or to other questions is gone."""
+    model, name = dict(facts), loaded.task.name
+    fingerprint = model.pop("fingerprint", None)
+    own, settings = task_settings(loaded, seed, fingerprint), known_settings(folder)
+    if fingerprint is None or settings.get(name) != own:
+        for old in [*folder.glob(f"{name}.*"), *folder.glob(f"{SHARE}*/{name}.*")]:
+            old.unlink()
+    if task_file(folder, name).is_file():
+        return False
+    settings[name] = own
+    # Before the results, so that those of a killed run are never taken for another model's.
+    title = f"Results: {', '.join(settings)}"
+    write_json(folder / RUN, {"title": title, "settings": settings, **model, **provenance()})
+    return True
+
+
+def known_settings(folder: Path) -> dict[str, Any]:
+    """What `run.json` says of the tasks of which a folder holds results or answers."""
+    known = (read_run(folder) or Run()).settings
+    return {task: settings for task, settings in known.items() if any(folder.glob(f"{task}.*"))}
 
 
 def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None) -> dict[str, Any]:
@@ -159,44 +186,60 @@ def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None)
     return {**loaded.task.facts(loaded.questions), **loaded.how, "seed": seed, **known}
 
 
-def _answer(loaded: LoadedTask, backend: Backend, file: Path, console: Console, name: str) -> list[TaskRecord]:
-    """Ask the questions of a task that a killed run has not answered, and write the records in the questions' order.
+def answers_file(folder: Path, task: Task) -> Path:
+    """Of a task's answers until all are there: a line each, the question's place and its records."""
+    return folder / f"{task.name}.answers.jsonl"
 
-    Until all are there, answers lie in `TASK.answers.jsonl`: a line each, the question's place and its records.
-    """
-    task, questions, _ = loaded
-    part = file.with_suffix(".answers.jsonl")
-    found = _answered(part, task.record, len(questions))
-    missing = [place for place in range(len(questions)) if place not in found]
+
+def collected(loaded: LoadedTask, folder: Path) -> tuple[Path, Answered]:
+    """That file, and what it holds now: the answers of a killed run, and of processes that shared the questions
+    (`ani.evaluation.shares`)."""
+    part = answers_file(folder, loaded.task)
+    shares = [*folder.glob(f"{SHARE}*/{part.name}")]
+    found = {place: records for each in [part, *shares] for place, records in read_answers(each, loaded).items()}
     with replacing_file(part) as kept:
         kept.writelines(_line(place, records) for place, records in found.items())
+    for each in shares:
+        each.unlink()
+    return part, found
+
+
+def ask(
+    loaded: LoadedTask,
+    load: Callable[[], Backend],
+    part: Path,
+    found: Answered,
+    places: Sequence[int],
+    console: Console,
+    name: str = "",
+) -> None:
+    """Ask those questions of a task at `places` that aren't in `found`, and add the answers to it and to the file."""
+    task, questions, _ = loaded
+    missing = [place for place in places if place not in found]
     what = f"{task.name}, {task.unit}" + (f", {name}" if name else "")
     with (
-        counting(console, what, len(questions)) as count,
+        counting(console, what, len(places)) as count,
         naming_full_disk(part),
         part.open("a", encoding="utf-8", newline="\n") as kept,
     ):
-        count(len(found))
+        count(len(places) - len(missing))
         for first in range(0, len(missing), task.together):
-            places = missing[first : first + task.together]
-            for position, records in task.answer(backend, [questions[place] for place in places]):
-                found[places[position]] = records
-                kept.write(_line(places[position], records))
+            asked = missing[first : first + task.together]
+            for position, records in task.answer(load(), [questions[place] for place in asked]):
+                found[asked[position]] = records
+                kept.write(_line(asked[position], records))
                 kept.flush()
                 count(1)
-    written = write_records(file, (record for _, records in sorted(found.items()) for record in records))
-    part.unlink()
-    return written
 
 
 def _line(place: int, records: Sequence[TaskRecord]) -> str:
     return f"[{place}, [{', '.join(map(record_json, records))}]]\n"
 
 
-def _answered(part: Path, kind: type[TaskRecord], count: int) -> dict[int, Sequence[TaskRecord]]:
-    """What a killed run has answered of `count` questions, by place."""
-    record: Any = kind
-    line = TypeAdapter[Any](tuple[Annotated[int, Field(ge=0, lt=count)], tuple[record, ...]])
+def read_answers(part: Path, loaded: LoadedTask) -> Answered:
+    """What a file of answers holds."""
+    record: Any = loaded.task.record
+    line = TypeAdapter[Any](tuple[Annotated[int, Field(ge=0, lt=len(loaded.questions))], tuple[record, ...]])
     *whole, _ = part.read_bytes().split(b"\n") if part.is_file() else [b""]  # the last one was being written
     try:
         return dict(map(line.validate_json, whole))

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple, cast
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend, VllmSettings, vllm_serves_on_gpu
+from ani.evaluation.backend import (
+    Backend,
+    Machine,
+    TransformersBackend,
+    VllmBackend,
+    VllmSettings,
+    vllm_serves_on_gpu,
+)
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.adapter import SHIPPED, adapter_base, adapter_digest, adapter_method, adapter_settings, load_adapter
@@ -50,15 +57,17 @@ class ModelSpec(NamedTuple):
     quantization: Quantization = "none"
     vllm: VllmSettings = VllmSettings()
 
-    def resolved(self, tasks: Sequence[Task], out: Path) -> "ModelSpec":
+    def resolved(self, tasks: Sequence[Task], out: Path, machine: Machine | None = None) -> "ModelSpec":
         """Replace `auto` by the backend of the results in `out`. Without results: vLLM for benchmarks, if it is
-        installed, uses a GPU and passes `check`; else transformers. Raises as `check`."""
+        installed, uses a GPU (of `machine`; None: of this one) and passes `check`; else transformers. Raises as
+        `check`."""
         found = read_run(out)
         if self.backend == "auto" and found is not None:
             return self._replace(backend=found.backend).resolved(tasks, out)
         if self.backend == "auto":
             with suppress(InputError):
-                if any(isinstance(task, Benchmark) for task in tasks) and vllm_serves_on_gpu():
+                serves = vllm_serves_on_gpu if machine is None else lambda: machine.serves_by_vllm
+                if any(isinstance(task, Benchmark) for task in tasks) and serves():
                     return self._replace(backend="vllm").resolved(tasks, out)
             return self._replace(backend="transformers").resolved(tasks, out)
         self.check(tasks)
@@ -90,16 +99,20 @@ class ModelSpec(NamedTuple):
         if self.forced:
             method = method._replace(decoding=METHODS[self.forced].decoding)
         if self.backend == "vllm":
-            name = self.model
-            if self.adapter is not None:
-                name = str(out / f"{MERGED}{adapter_digest(self.adapter)[:12]}")
-                if not Path(name).is_dir():  # of a run that was killed
-                    merge(self.adapter, name, model=self.model)
-            return VllmBackend(name, method, self.vllm)
+            return VllmBackend(self.served(out), method, self.vllm)
         model, tokenizer = adapted_model(self.model, self.adapter, self.dtype, self.quantization)
         if (gated := _gated(tasks)) and not has_gate(model):
             raise InputError(f"{gated} needs an adapter with a gate, and that of {self.adapter or self.model} has none")
         return TransformersBackend(model, tokenizer, method, self.batch_size, self.vllm.max_model_len)
+
+    def served(self, out: Path) -> str:
+        """What vLLM serves: the model, or what merging makes of it and its adapter in `out`, if that isn't there."""
+        if self.adapter is None:
+            return self.model
+        merged = out / f"{MERGED}{adapter_digest(self.adapter)[:12]}"
+        if not merged.is_dir():
+            merge(self.adapter, merged, model=self.model)
+        return str(merged)
 
     @staticmethod
     def clear(out: Path) -> None:
@@ -111,7 +124,7 @@ class ModelSpec(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """What `run.json` says of it. `fingerprint` differs for other files of the model, another commit of the hub's,
         another adapter, dtype or backend."""
-        dtype = default_dtype() if self.dtype == "auto" else self.dtype
+        dtype = default_dtype() if self.dtype == "auto" else f"torch.{self.dtype}"
         adapter = None if self.adapter is None else adapter_digest(self.adapter)
         length = self.vllm.model_dump(include={"max_model_len"}, exclude_defaults=True)
         told = (adapter, self.backend, str(dtype), self.quantization, self.forced, *length.items())

@@ -75,6 +75,11 @@ class Task(Settings, ABC):
     def answer(self, backend: Backend, questions: Sequence[Any]) -> Answers:
         """Ask the model some of the questions; each has its place in `questions`, in any order."""
 
+    def batches(self, backend: Backend, questions: Sequence[Any]) -> list[list[int]]:
+        """The places of questions that are answered at once, for processes that share them to make the same batches."""
+        places = list(range(len(questions)))
+        return [places[first : first + self.together] for first in places[:: self.together]]
+
     def facts(self, questions: Sequence[Any]) -> Mapping[str, Any]:
         """What `run.json` says of it."""
         return self.model_dump(mode="json", exclude_none=True)

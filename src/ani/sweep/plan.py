@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.evaluation.backend import VllmSettings, vllm_serves_on_gpu
+from ani.evaluation.backend import Machine, VllmSettings, this_machine
 from ani.evaluation.run import LoadedTask, load_tasks, task_class, task_settings
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.attach import check_layer
 from ani.injection.methods import METHODS, Method
-from ani.models import default_dtype, load_config, load_tokenizer
+from ani.models import load_config, load_tokenizer
 from ani.provenance import code_version, data_names, digests
 from ani.results.files import SELECTION, Run, read_run, task_file
 from ani.serving.vllm_plugin import need_vllm
@@ -161,20 +161,6 @@ class Probe(NamedTuple):
     @property
     def is_finished(self) -> bool:
         return (self.folder / SELECTION).is_file()
-
-
-class Machine(NamedTuple):
-    """What a comparison asks of the machine that carries out its runs."""
-
-    serves_by_vllm: bool
-    """Whether vLLM is installed and computes on a GPU there."""
-    dtype: str
-    """What `auto` is there."""
-
-
-def this_machine() -> Machine:
-    """What this process can compute on."""
-    return Machine(vllm_serves_on_gpu(), str(default_dtype()).removeprefix("torch."))
 
 
 class Plan(NamedTuple):

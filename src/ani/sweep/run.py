@@ -12,12 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ani.cluster import Cluster
 from ani.errors import InputError, TrainingFailed
+from ani.evaluation.backend import Machine
 from ani.files import only_process_in, replacing_directory, replacing_file
-from ani.launch import PARENT
+from ani.launch import PARENT, this_program
 from ani.results.files import LAYERS, SELECTION
 from ani.settings import save_settings
-from ani.sweep.plan import Machine, Plan, Probe, SweepRun, load_plan
+from ani.sweep.plan import Plan, Probe, SweepRun, load_plan
 from ani.sweep.runs import carry_out
 from ani.sweep.tables import notes_of, show, write_report
 from ani.training.checkpoints import ADAPTER
@@ -91,17 +93,29 @@ def in_own_processes(arguments: Sequence[str]) -> Start:
         for job in jobs:
             announce(job, plan, console)
             env = {**os.environ, PARENT: str(os.getpid())}
-            process = subprocess.Popen(run_command(arguments, job.name, plan), env=env)
+            process = subprocess.Popen([sys.executable, *run_command(arguments, job.name, plan)], env=env)
             yield job, _ended(process, job.name)
 
     return start
 
 
+def on_cluster(arguments: Sequence[str], cluster: Cluster) -> Start:
+    """On the nodes of a cluster, likewise."""
+
+    def start(jobs: Sequence[Job], plan: Plan, console: Console) -> Iterator[tuple[Job, int]]:
+        named = {job.name: job for job in jobs}
+        commands = {name: run_command(arguments, name, plan) for name in named}
+        for name, code, said in cluster.carry_out(commands, plan.folder):
+            announce(named[name], plan, console)
+            sys.stderr.write(said)
+            yield named[name], code
+
+    return start
+
+
 def run_command(arguments: Sequence[str], name: str, plan: Plan) -> list[str]:
-    """The command that carries out one run; a program that registers tasks of its own is called by its own name."""
-    program = Path(sys.argv[0])
-    this = ["-m", "ani.cli"] if program.name in ("ani", "cli.py", "__main__.py") else [str(program)]
-    return [sys.executable, *this, "compare", *arguments, f"backend={plan.backend}", "--run", name]
+    """What follows Python's name in the command that carries out one run."""
+    return [*this_program(), "compare", *arguments, f"backend={plan.backend}", "--run", name]
 
 
 def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:

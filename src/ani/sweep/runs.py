@@ -15,6 +15,7 @@ from ani.evaluation.run import LoadedTask, answer
 from ani.evaluation.spec import ModelSpec
 from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE
+from ani.launch import ENDING
 from ani.models import load_config, load_model, where
 from ani.probing.run import probe
 from ani.serving.merge import merge
@@ -26,8 +27,6 @@ from ani.training.run import PROBE, train
 from ani.untrusted.text import read_json_object
 
 MERGED = "merged"
-ENDING = 300
-"""Seconds that a process is given to end which worked on a run before."""
 
 
 def carry_out(job: SweepRun | Probe, plan: Plan, console: Console) -> None:

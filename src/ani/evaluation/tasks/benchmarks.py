@@ -160,10 +160,9 @@ class Benchmark(Task):
         Prompts are chat messages in the model's template, answers greedy. A template's thinking mode is off, as the
         paper's scores of its reference model suggest. A template without a system role has that text before the user's.
         """
-        lengths = [len(backend.ids(question.messages)) for question in questions]
-        order = sorted(range(len(questions)), key=lambda place: -lengths[place])
+        lengths, order = self._longest_first(backend, questions)
         prompts = [questions[place].messages for place in order]
-        size = 64 if backend.on_gpu else 8
+        size = self._size(backend)
         results: Iterator[tuple[int, Any]]
         if (generation := questions[0].generation) is None:
             results = backend.score(prompts, "ABCD", batch_size=size)
@@ -179,6 +178,20 @@ class Benchmark(Task):
                 truncated=lengths[place] > longest_text(backend.config) - questions[place].new_tokens,
             )
             yield place, [record]
+
+    def batches(self, backend: Backend, questions: Sequence[Any]) -> list[list[int]]:
+        (_, order), size = self._longest_first(backend, questions), self._size(backend)
+        return [order[first : first + size] for first in range(0, len(order), size)]
+
+    @staticmethod
+    def _longest_first(backend: Backend, questions: Sequence[BenchmarkQuestion]) -> tuple[list[int], list[int]]:
+        """Tokens of each prompt, and the places of the questions in order."""
+        lengths = [len(backend.ids(question.messages)) for question in questions]
+        return lengths, sorted(range(len(questions)), key=lambda place: -lengths[place])
+
+    @staticmethod
+    def _size(backend: Backend) -> int:
+        return backend.batch_size or (64 if backend.on_gpu else 8)
 
     def _judged(self, doc: dict[str, Any], result: Any) -> dict[str, Any]:
         from ani.evaluation.benchmarks.judging import judge_gsm8k, judge_math

@@ -1,5 +1,6 @@
-"""A comparison over a Ray cluster: three nodes on this machine, of which two are killed."""
+"""A comparison and an evaluation over a Ray cluster: nodes on this machine, of which some are killed."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from ray.cluster_utils import Cluster
 from rich.console import Console
 
 import ani.cli
-from ani.sweep.cluster import on_ray
-from ani.sweep.run import run_comparison
+from ani.cluster import on_ray
+from ani.sweep.run import on_cluster, run_comparison
 from ani.training.checkpoints import ADAPTER
+from tests.json_lines import write_lines
 from tests.refusals import refused
 
 PROGRAM = Path(__file__).parent / "stopping.py"
@@ -27,10 +29,14 @@ def cluster() -> Iterator[Cluster]:
     # worker_niceness: with its default, 15, other tests would leave the workers no time.
     head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False, "_system_config": {"worker_niceness": 0}}
     made = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(3):
-        made.add_node(num_cpus=1, num_gpus=0)
     yield made
     made.shutdown()
+
+
+def have_nodes(cluster: Cluster, count: int) -> None:
+    """Beside the head."""
+    for _ in range(count - len(cluster.worker_nodes)):
+        cluster.add_node(num_cpus=1, num_gpus=0)
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def write(tiny_recipe: Callable[..., Path], tmp_path: Path) -> Callable[[str], P
 
 
 def kill_node_of(stopped: Path, cluster: Cluster) -> None:
-    """Wait until a run has stopped there, and kill the raylet that it descends from, with all its processes."""
+    """Wait until a process has stopped there, and kill the raylet that it descends from, with all its processes."""
     while not stopped.exists():
         time.sleep(0.1)
     parents = {parent.pid for parent in psutil.Process(int(stopped.read_text())).parents()}
@@ -65,11 +71,13 @@ def kill_node_of(stopped: Path, cluster: Cluster) -> None:
 def test_what_a_cluster_lacks_is_told(
     cluster: Cluster, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = [str(write("ray"))]
+    path = str(write("ray"))
+    have_nodes(cluster, 1)
 
     def compare() -> None:
-        with on_ray(arguments, cluster.address, 2) as (start, machine):
-            run_comparison(arguments[0], Console(file=StringIO()), start=start, machine=machine)
+        with on_ray(cluster.address, 2) as ray:
+            assert ray is not None
+            run_comparison(path, Console(file=StringIO()), start=on_cluster([path], ray), machine=ray.machine)
 
     monkeypatch.delenv("ANI_DEVICE", raising=False)
     refused(compare, "no node has 2 GPUs, as --gpus-per-run says; or use --device cpu")
@@ -81,6 +89,7 @@ def test_what_a_cluster_lacks_is_told(
 def test_nodes_die_and_the_runs_go_on_elsewhere(
     cluster: Cluster, write: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
+    have_nodes(cluster, 3)
     run_comparison(write("alone"), Console(file=StringIO()))
 
     def kill() -> None:
@@ -104,3 +113,42 @@ def test_nodes_die_and_the_runs_go_on_elsewhere(
     assert not [*ray.glob(".ray-*")]
     printed = capfd.readouterr().out
     assert "(early, seed 0 pid=" in printed and "2/2 late, seed 0" in printed
+
+
+def test_a_node_dies_and_an_evaluation_is_that_of_one_process(
+    cluster: Cluster,
+    chat_model: Path,
+    tiny_adapter: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    have_nodes(cluster, 2)
+    questions = [
+        {"subject": "anatomy", "question": f"Is {i} odd?", "choices": ["1", "yes", "no", "maybe"], "answer": i % 4}
+        for i in range(17)
+    ]
+    write_lines(tmp_path / "mmlu.jsonl", *questions)
+    names = ["arithmetic", "mmlu", "gates"]
+    arguments = ["eval", "--model", str(chat_model), "--adapter", str(tiny_adapter), "--data", "mmlu=mmlu.jsonl"]
+    arguments += ["--tasks", ",".join(names), "--limit", "10", "--device", "cpu", "--out"]
+    monkeypatch.chdir(tmp_path)
+
+    def evaluate(*given: str) -> list[str]:
+        """The lines of tables that it prints."""
+        monkeypatch.setattr("sys.argv", [str(PROGRAM), *arguments, *given])
+        with pytest.raises(SystemExit, match="0"):
+            ani.cli.main()
+        return [line for line in capfd.readouterr().out.splitlines() if "│" in line]
+
+    killer = threading.Thread(target=kill_node_of, args=(tmp_path / "answers", cluster), daemon=True)
+    killer.start()
+    tables = evaluate("ray", "--ray", cluster.address)
+    killer.join(timeout=60)
+    assert not killer.is_alive()
+    assert tables == evaluate("alone")
+    for name in names:
+        assert (tmp_path / "ray" / f"{name}.jsonl").read_bytes() == (tmp_path / "alone" / f"{name}.jsonl").read_bytes()
+    settings = [json.loads((tmp_path / folder / "run.json").read_text())["settings"] for folder in ("ray", "alone")]
+    assert settings[0] == settings[1]
+    assert {path.name for path in (tmp_path / "ray").iterdir()} == {"run.json", *(f"{name}.jsonl" for name in names)}
