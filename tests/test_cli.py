@@ -289,7 +289,7 @@ def test_diff(run: Run, tmp_path: Path) -> None:
         save(tmp_path / name / "gsm8k.jsonl", *answers)
     one, two = tmp_path / "[a]", tmp_path / "b"
     found = json.loads(run("diff", one, two, "--json").out)
-    assert found.keys() == {"gsm8k"} and found["gsm8k"].keys() == {"all"}
+    assert found.keys() == {"gsm8k"} and found["gsm8k"].keys() == {"all", "changed"}
     assert found["gsm8k"]["all"]["value"] == pytest.approx(2 / 3)
     assert json.loads(run("diff", two, one, "--json").out)["gsm8k"]["all"]["p"] == 1
     shown = run("diff", one, two)

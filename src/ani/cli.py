@@ -434,7 +434,8 @@ def diff(
     baseline: Annotated[Path, typer.Argument(help="Result folder to compare it to.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p."""
+    """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p, and how many problems
+    the first mends and breaks."""
     from ani.evaluation.diff import backends_differ, compare_folders
     from ani.results.tables import Fitted
 

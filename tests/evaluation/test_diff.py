@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy.stats import binomtest
 
 from ani.evaluation.diff import compare_folders
 from ani.results.statistics import paired_difference
@@ -77,6 +78,8 @@ def change(folder: Path, name: str, alter: Callable[[list[dict[str, Any]]], Any]
 
 def test_every_part_is_a_paired_bootstrap(folders: tuple[Path, Path]) -> None:
     results = compared(*folders)
+    for parts in results.values():
+        del parts["changed"]
     found = {
         task: {part: paired_difference(OURS[asked], BASE[asked]) for part, asked in parts.items()}
         for task, parts in PARTS.items()
@@ -87,6 +90,23 @@ def test_every_part_is_a_paired_bootstrap(folders: tuple[Path, Path]) -> None:
     }
     assert results["math"]["levels 4–5"]["value"] == 0.25  # three of four against two
     assert results["mmlu"]["anatomy"]["p"] == 1
+
+
+def test_problems_mended_and_broken_are_counted(folders: tuple[Path, Path]) -> None:
+    test = binomtest(3, 4)  # the second, fourth and seventh problem are mended, the sixth is broken
+    exact = test.proportion_ci(method="exact")
+    for task, parts in compared(*folders).items():
+        changed = parts["changed"]
+        assert (changed.pop("mended"), changed.pop("broken")) == (3, 1), task
+        assert changed == pytest.approx({"value": 0.75, "low": exact.low, "high": exact.high, "p": test.pvalue})
+    back = compared(*folders[::-1])["gsm8k"]["changed"]
+    assert (back["mended"], back["broken"], back["p"]) == (1, 3, pytest.approx(test.pvalue))
+
+
+def test_where_no_answer_changes_there_is_no_share(folders: tuple[Path, Path]) -> None:
+    change(folders[0], "gsm8k.jsonl", lambda lines: [line.update(correct=True) for line in lines])
+    change(folders[1], "gsm8k.jsonl", lambda lines: [line.update(correct=True) for line in lines])
+    assert compared(*folders)["gsm8k"]["changed"] == {"mended": 0, "broken": 0}
 
 
 def test_the_order_of_answers_changes_no_difference(folders: tuple[Path, Path]) -> None:
@@ -102,13 +122,17 @@ def test_the_order_of_answers_changes_no_difference(folders: tuple[Path, Path]) 
 def test_tables(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folders[0].parent)
     stream = StringIO()
-    arithmetic, benchmarks, subjects = compare_folders(Path("ours"), Path("base"))[0]
+    arithmetic, of_sums, benchmarks, of_benchmarks, subjects = compare_folders(Path("ours"), Path("base"))[0]
+    for table in (of_sums, of_benchmarks):
+        assert "(wrong by base, right by ours)" in table.caption
+        Console(width=200, file=stream).print(Fitted(table))
     for table in (arithmetic, benchmarks, subjects):
         assert "compared to base, in percentage points" in table.caption
         Console(width=200, file=stream).print(Fitted(table))
     text = stream.getvalue()
     # Of the four problems of two digits three were solved, and one by the baseline.
     assert re.search(r"\+ +│ ours +│ +\+25\.0 │ +\+50\.0 │ +\+0\.0 │", text)
+    assert re.search(r"GSM8K +│ +8 │ +3 │ +1 │ +75\.0% │", text) and "p = 0.625" in text
     assert re.search(r"MATH +│ levels 4–5 +│ +\+25\.0 │", text)
     assert re.search(r"MMLU +│ marketing +│ +\+50\.0 │", text)
 

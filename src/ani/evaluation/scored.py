@@ -9,7 +9,7 @@ from ani.evaluation.backend import Backend
 from ani.evaluation.task import Pairs, Task
 from ani.numbers import find_numbers
 from ani.results.scores import Answer, Difference, Score, differences, scores
-from ani.results.statistics import Estimate, difference_facts, share_facts
+from ani.results.statistics import Estimate, difference_facts, share_facts, sign_test
 from ani.results.tables import Cell, Table, leader, percent, points
 
 
@@ -68,8 +68,11 @@ class Scored(Task):
     @classmethod
     def pairs(cls, records: Sequence[Any], baseline: str) -> Pairs | None:
         rows = cls.differences(records, baseline)
-        facts = {cls.names.get(row.task, row.task): difference_facts({"all": row.overall, **row.parts}) for row in rows}
-        return Pairs([cls._gains(rows, baseline)], {cls.name: facts}) if rows else None
+        facts = {
+            cls.names.get(row.task, row.task): {**difference_facts({"all": row.overall, **row.parts}), **changed(row)}
+            for row in rows
+        }
+        return Pairs([cls._gains(rows, baseline), changes(rows, baseline)], {cls.name: facts}) if rows else None
 
     @classmethod
     def _gains(cls, rows: Sequence[Difference], baseline: str) -> Table:
@@ -98,6 +101,33 @@ def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit"
         )
         lines.append((Cell(row.task), Cell(row.run), _with_seeds(overall, row), *cells))
     return Table(f"{what}, with Wilson 95% intervals", (kinds, "Run", *names), tuple(lines), label_columns=2)
+
+
+def changed(row: Difference) -> dict[str, Any]:
+    """What scripts get of the problems that it judges otherwise than the baseline."""
+    found = sign_test(row.mended, row.broken)
+    facts = {} if found is None else difference_facts({"share": found})["share"]
+    return {"changed": {"mended": row.mended, "broken": row.broken, **facts}}
+
+
+def changes(rows: Sequence[Difference], baseline: str) -> Table:
+    """One row a kind: how many problems the run mends and breaks."""
+    header = ("Problems", "Asked", "Mended", "Broken", "Mended, of those that changed")
+    lines = []
+    for row in rows:
+        counts = (row.overall.cases, row.mended, row.broken)
+        found = sign_test(row.mended, row.broken)
+        share = percent(found, counted=False)
+        if found is not None:
+            share = share._replace(details=(*share.details, f"p = {found.p:.3g}"))
+        lines.append((Cell(row.task), *(Cell(str(count)) for count in counts), share))
+    return Table(
+        f"Problems mended (wrong by {baseline}, right by {rows[0].run}) and broken (the reverse), with the exact 95% "
+        "interval and the exact two-sided p of as many mended as broken",
+        header,
+        tuple(lines),
+        label_columns=1,
+    )
 
 
 def _columns(

@@ -68,6 +68,10 @@ class Difference(NamedTuple):
     overall: Estimate
     parts: dict[Any, Estimate]
     """Ascending."""
+    mended: int
+    """Problems that it solves, by more of its seeds than of the baseline's."""
+    broken: int
+    """The reverse."""
 
 
 def grouped(records: Iterable[A], key: Callable[[A], Any]) -> dict[Any, list[A]]:
@@ -135,12 +139,15 @@ def differences(
                 )
             asked = {answer.identity: answer for answer in runs[run]}
             questions = grouped(asked.values(), part)
+            gains = [sum(own[one]) / len(own[one]) - sum(other[one]) / len(other[one]) for one in own]
             result.append(
                 Difference(
                     name,
                     run,
                     _difference(own, other, list(asked.values()), group),
                     {value: _difference(own, other, questions[value], group) for value in sorted(questions)},
+                    sum(gain > 0 for gain in gains),
+                    sum(gain < 0 for gain in gains),
                 )
             )
     return result

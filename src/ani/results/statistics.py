@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
     seeds: int = 1
     """Training seeds that it is the mean of."""
     p: float | None = None
-    """Of a difference: one-sided, of no gain; small where the first run is better."""
+    """Of a difference: one-sided, of no gain; small where the first run is better. Of `sign_test` two-sided."""
 
 
 def share_facts(found: Estimate | None) -> dict[str, Any]:
@@ -76,6 +76,22 @@ def share(right: Iterable[bool]) -> Estimate | None:
     """The share of independent cases that are right, with Wilson's interval; None of no case."""
     right = list(right)
     return mean_share([(sum(right), len(right))]) if right else None
+
+
+def sign_test(mended: int, broken: int) -> Estimate | None:
+    """The share of mended problems among those that two models judge differently; None of no problem.
+
+    The interval is Clopper and Pearson's. p is the exact two-sided one of the sign test (McNemar's): as many mended as
+    broken. It is below 5% where the interval leaves out one half.
+    """
+    from scipy.special import bdtr, betaincinv
+
+    if not (changed := mended + broken):
+        return None
+    low = betaincinv(mended, broken + 1, 0.025) if mended else 0
+    high = betaincinv(mended + 1, broken, 0.975) if broken else 1
+    p = min(1.0, 2 * bdtr(min(mended, broken), changed, 0.5))
+    return Estimate(mended / changed, float(low), float(high), changed, p=float(p))
 
 
 def mean_share(seeds: Sequence[tuple[int, int]]) -> Estimate:

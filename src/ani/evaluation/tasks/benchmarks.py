@@ -16,6 +16,7 @@ from pydantic import Field
 from ani.errors import InputError
 from ani.evaluation.backend import Backend, longest_text
 from ani.evaluation.benchmarks.data import BenchmarkName
+from ani.evaluation.scored import changed, changes
 from ani.evaluation.task import Answers, Pairs, Task
 from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
@@ -252,13 +253,15 @@ class Benchmark(Task):
     @classmethod
     def pairs(cls, records: Sequence[BenchmarkAnswer], baseline: str) -> Pairs | None:
         by_part, by_subject = (_compared(records, baseline, part=key) for key in (_part, _subject))
-        tables = [_differences(by_part, baseline), _differences(by_subject, baseline, subjects=True)]
+        named = [row._replace(task=row.task.upper()) for row in by_part]
+        tables = [_differences(by_part, baseline), changes(named, baseline)]
+        tables.append(_differences(by_subject, baseline, subjects=True))
         facts = {}
         for row, of_subjects in zip(by_part, by_subject, strict=True):
             found = {"all": row.overall, **row.parts, **of_subjects.parts}
             if gain := _gain(records, row.task, row.run, baseline):
                 found["equations"] = gain
-            facts[row.task] = difference_facts(found)
+            facts[row.task] = {**difference_facts(found), **changed(row)}
         return Pairs(_with_rows([*tables, _equations(records, baseline)]), facts)
 
 
