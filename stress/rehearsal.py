@@ -6,10 +6,12 @@
 At full size `ani rehearse` carries out a training step and an answer of every recipe: of its last variant, or with
 --full-size of every one.
 
-In miniature it is every command of docs/reproduce.md, unchanged but for the size of models and data. The models have
-their real names, tokenizers and templates, and as many layers; but they are narrow, and random. The data sets have the
-hub's columns, configurations and splits, and a few rows. Both are found as if the hub had been asked. Training takes 2
-steps. What only a card can show is listed in docs/reproduce.md.
+In miniature it is every command of docs/reproduce.md, read from the page, with changes that make models and data
+small. The models have their real names, tokenizers and templates, and as many layers; but they are narrow, and random.
+The data sets have the hub's columns, configurations and splits, and a few rows. Both are found as if the hub had been
+asked. Training takes 2 steps. Beside them one training crosses the ends of epochs in steps of 32 rows, is killed and
+resumed, and a model whose answers are planted is judged on every benchmark. What only a card can show is listed in
+docs/reproduce.md.
 """
 
 import os
@@ -35,19 +37,24 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import datasets
+import torch
 import yaml
 from datasets import ClassLabel, Dataset
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import LogitsProcessor, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ani.cli
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
+from ani.evaluation.backend import Backend
 from ani.evaluation.benchmarks.data import MATH
+from ani.evaluation.spec import ModelSpec
 from ani.evaluation.tasks import arithmetic
 from ani.evaluation.tasks.gate_texts import FINER_FILE, FINER_NAME
 from ani.injection.adapter import CONFIG_FILE
@@ -56,14 +63,16 @@ from ani.results.files import TRAINING_LOG
 from ani.sweep import run as sweep
 from ani.sweep.plan import variant_recipes
 from ani.training.checkpoints import ADAPTER
-from ani.training.recipe import load_recipe
+from ani.training.recipe import Recipe, load_recipe
 from ani.training.rehearse import Rehearsal, rehearse
+from tests.docs.test_pages import shown_commands
 from tests.json_lines import read_lines
 from tests.tiny import tiny
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
 
 ROOT, WORK = Path(__file__).resolve().parent.parent, Path(os.environ["HF_HOME"])
 RECIPES = ROOT / "recipes" / "paper"
+PAGE = "docs/reproduce.md"
 COMPARISONS = [path.stem for path in sorted(RECIPES.glob("*.yaml")) if path.stem != "train"]
 OF_8B = ["ablation", "layer-sensitivity", "main-results"]
 COMMIT = "0" * 40
@@ -80,36 +89,52 @@ SMALLER = {
 }
 """Of each task's settings in a comparison."""
 TRAINING = ["training.steps=2", "training.log_every=1", "data.0.limit=2"]
+TRAIN = "recipes/paper/train.yaml"
 SHOWN = os.dup(1)
 """Where progress goes; what the commands say doesn't."""
 LAYERS_OF_8B = 32
 """layer-sensitivity.yaml goes up to 30."""
+ROOM = 48
+"""Tokens of planted answers."""
+SMALL = "rehearsal/small"
+"""A model of few layers, where they don't matter."""
 
 
 # --- the recipes at full size -----------------------------------------------------------------------------------------
 
 
 def rehearse_all(every: bool) -> None:
-    """Every recipe at full size, on fake tensors, each variant or the last alone: a table, in Markdown. A fault ends
-    it."""
+    """Every recipe at full size, on fake tensors, each variant or the last alone: a table, in Markdown; and those of
+    docs/reproduce.md's own rehearsals. A fault ends it."""
     known: dict[str, Future[Rehearsal]] = {}
+
+    def started(recipe: Recipe) -> Future[Rehearsal]:
+        same = recipe.model_copy(update={"training": recipe.training.model_copy(update={"steps": None})})
+        name = same.model_dump_json(exclude={"output", "probe"})
+        if name not in known:
+            known[name] = pool.submit(rehearse, recipe)
+        return known[name]
+
     print("| recipe | model | variants | seconds each | GiB at most | tokens a pass |")
     print("| --- | --- | --- | --- | --- | --- |")
     with ThreadPoolExecutor(2) as pool:  # each in a process of its own
-        for name in ["train", *COMPARISONS]:
-            path = RECIPES / f"{name}.yaml"
-            variants = {"train": load_recipe(path)} if name == "train" else variant_recipes(path)
-            if not every:
-                variants = dict([*variants.items()][-1:])
-            for recipe in variants.values():
-                if (same := recipe.model_dump_json(exclude={"output", "probe"})) not in known:
-                    known[same] = pool.submit(rehearse, recipe)
-            found = [known[each.model_dump_json(exclude={"output", "probe"})].result() for each in variants.values()]
+        of_page = [words[1:] for words in page_commands() if words[0] == "rehearse"]
+        recipes = {"train": {"": load_recipe(RECIPES / "train.yaml")}}
+        recipes |= {name: variant_recipes(RECIPES / f"{name}.yaml") for name in COMPARISONS}
+        if not every:
+            recipes = {name: dict([*variants.items()][-1:]) for name, variants in recipes.items()}
+        recipes[PAGE] = {shlex.join(words): load_recipe(ROOT / words[0], words[1:]) for words in of_page}
+        pending = {name: [*map(started, variants.values())] for name, variants in recipes.items()}
+        for name, variants in recipes.items():
+            found = [each.result() for each in pending[name]]
             for variant, each in zip(variants, found, strict=True):
                 if each.faults:
                     raise RuntimeError(f"{name} {variant}: {each.faults[0]}")
+            if name == PAGE:
+                continue
             seconds = statistics.mean(sum(phase.seconds for phase in each.phases) for each in found)
             peak = max(phase.peak for each in found for phase in each.phases) / 2**30
+            recipe = next(iter(variants.values()))
             tokens = recipe.training.batch_size * recipe.training.max_length
             row = f"{name} | {recipe.model} | {len(found)} | {seconds:.0f} | {peak:.1f} | {tokens:,}"
             print(f"| {row} |", flush=True)
@@ -131,6 +156,9 @@ def make_models() -> None:
         folder = cached("models", name)
         tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **sizes).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    qwen3 = tokenizers["qwen3"]
+    tiny("qwen3", tokenizer=qwen3, max_position_embeddings=4096).save_pretrained(folder := cached("models", SMALL))
+    qwen3.save_pretrained(folder)
 
 
 def shortened(tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> PreTrainedTokenizerBase:
@@ -173,7 +201,14 @@ def cached(kind: str, name: str) -> Path:
 
 def make_data() -> None:
     """Every data set of the paper, with the columns that it has on the hub."""
-    sums = [(f"Ann has {n} figs and buys 12. How many has she?", f"{n} + 12 = {n + 12}", n + 12) for n in range(FEW)]
+    sums = [
+        (
+            f"Ann has {n} figs and buys 12. How many has she?",
+            f"{'Figs are sweet. ' * (n % 4)}{n} + 12 = {n + 12}",
+            n + 12,
+        )
+        for n in range(FEW)
+    ]
     store(OPENMATH, "train", [{"problem": q, "generated_solution": a, "expected_answer": str(n)} for q, a, n in sums])
     turns = [("human", "Which bus goes from gate {} to Rome?"), ("gpt", "Bus 7, please ask Ann in room {} for a seat.")]
     chats = [[{"from": who, "value": text.format(n)} for who, text in turns] for n in range(FEW)]
@@ -235,18 +270,49 @@ def smaller(name: str) -> Iterator[str]:
             yield f"evaluation.{task}.{key}={value}"
 
 
+def page_commands() -> list[list[str]]:
+    """Those of `ani` on docs/reproduce.md, in its order."""
+    commands = (words for words, _ in shown_commands(ROOT / PAGE))
+    return [words for program, *words in commands if program == "ani"]
+
+
+def on_page() -> list[list[str]]:
+    """The same, made small; but rehearsals, which are at full size."""
+    found = []
+    for words in page_commands():
+        match words:
+            case ["compare", recipe]:
+                found.append([*words, *smaller(Path(recipe).stem)])
+            case ["diagnostic", *_]:
+                found.append([*words, "--count", str(FEW // 2)])
+            case ["eval", *_]:
+                found.append([*words, "--limit", "3"])
+            case ["diff" | "report", *_]:
+                found.append(words)
+            case [command, *_] if command != "rehearse":
+                raise RuntimeError(f"{PAGE}: nothing makes ani {command} small")
+    return found
+
+
 def lines() -> list[list[list[str]]]:
-    """The commands of docs/reproduce.md in lines that need nothing of each other, the longest first."""
-    train, runs = str(RECIPES / "train.yaml"), "runs/paper/main-results/runs"
-    adapter, gates = f"{runs}/ani/seed-0/training/adapter", "runs/paper/gates"
-    texts = [word for name in ("gsm8k", "math", "mmlu", "finer") for word in ("--texts", name)]
-    of_8b = [
-        *(command for name in OF_8B for command in comparison(name)),
-        ["diff", f"{runs}/ani/seed-0", f"{runs}/sft/seed-0"],
-        ["eval", "--tasks", "gates,routing", *texts, "--chat", "--adapter", adapter, "--limit", "3", "--out", gates],
-        ["eval", "--tasks", "routing", "--model", "Qwen/Qwen3-8B", "--limit", "3", "--out", f"{gates}-reference"],
-        ["report", gates],
-    ]
+    """The commands of docs/reproduce.md but the first, in lines that need nothing of each other, the longest first; and
+    what they leave out."""
+    diagnostic, *commands = on_page()
+    assert diagnostic[0] == "diagnostic"
+    compared = {Path(words[1]).stem: words for words in commands if words[0] == "compare"}
+    assert sorted(compared) == COMPARISONS
+
+    def comparison(name: str) -> list[list[str]]:
+        """Its tables, and its page again."""
+        return [compared[name], ["report", f"runs/paper/{name}"]]
+
+    def served(name: str, folder: str, *changes: str) -> list[str]:
+        """A comparison's command again, with its benchmarks answered by vLLM."""
+        settings = [f"output=runs/paper/{folder}", "reuse=runs/paper", "backend=vllm", "baseline=null", *changes]
+        return [*compared[name], *settings]
+
+    of_8b = [command for name in OF_8B for command in comparison(name)]
+    of_8b += [words for words in commands if words[0] != "compare"]
     # Two tables are served: that is what `backend: auto` does with all where there is a card.
     qwen, mistral = "scalability-qwen3-4b", "scalability-mistral-7b-v0.3"
     diff = ["diff", "runs/paper/served/runs/ani/seed-0", f"runs/paper/{qwen}/runs/ani/seed-0"]
@@ -255,20 +321,8 @@ def lines() -> list[list[list[str]]]:
     served_mistral = [*comparison(mistral), served(mistral, "served-mistral", "variants={ani: []}", "published={}")]
     auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=contrastive", "probe.sentences=120"]
     others = [name for name in COMPARISONS if name not in (*OF_8B, qwen, mistral)]
-    probed = ["train", train, "output=runs/paper/auto", *auto, *TRAINING]
+    probed = ["train", TRAIN, "output=runs/paper/auto", *auto, *TRAINING]
     return [of_8b, served_qwen, served_mistral, *map(comparison, others), [probed]]
-
-
-def comparison(name: str) -> list[list[str]]:
-    """What a comparison needs, its tables, and its page again."""
-    file = str(RECIPES / f"{name}.yaml")
-    return [["compare", file, *smaller(name)], ["report", f"runs/paper/{name}"]]
-
-
-def served(name: str, folder: str, *changes: str) -> list[str]:
-    """A comparison's command again, with its benchmarks answered by vLLM."""
-    settings = [f"output=runs/paper/{folder}", "reuse=runs/paper", "backend=vllm", "baseline=null", *changes]
-    return [*comparison(name)[0], *settings]
 
 
 def carry_out(line: list[list[str]]) -> None:
@@ -289,6 +343,142 @@ def carry_out(line: list[list[str]]) -> None:
         sys.stdout.flush()
         took = f"{time.monotonic() - began:5.0f} s ({time.process_time() - used:.0f} of the processor)"
         os.write(SHOWN, f"{took}: ani {shlex.join(words)}\n".encode())
+
+
+# --- what two steps and random answers don't show ---------------------------------------------------------------------
+
+
+def accumulate() -> None:
+    """A training of 32 rows a step: killed behind a checkpoint, and behind an epoch's end, it resumes to the same
+    weights."""
+
+    def train(output: str) -> list[str]:
+        steps = ["training.steps=5", "training.log_every=1", "training.save_every=3"]
+        return ["train", TRAIN, f"model={SMALL}", "ani.layer=2", f"output={output}", *steps]
+
+    def dying(console: Any) -> Any:
+        def show(line: dict[str, Any]) -> None:
+            if line["step"] == 4:
+                raise MemoryError("killed")
+
+        return show
+
+    carry_out([train("runs/whole")])
+    with patch("ani.terminal.training_lines", dying):
+        try:
+            carry_out([train("runs/killed")])
+        except RuntimeError as error:
+            assert "MemoryError: killed" in str(error)
+    assert [path.name for path in Path("runs/killed").glob("checkpoint-*")] == ["checkpoint-3"]
+    carry_out([["train", "--resume", "runs/killed"]])
+    logs = [read_lines(Path("runs") / name / TRAINING_LOG) for name in ("whole", "killed")]
+    assert [[line["step"] for line in log] for log in logs] == [[1, 2, 3, 4, 5]] * 2
+    assert logs[0][-1]["epoch"] > 1, logs[0][-1]
+    for file in ("ani.safetensors", "adapter_model.safetensors"):
+        whole, killed = (load_file(Path("runs") / name / ADAPTER / file) for name in ("whole", "killed"))
+        for name, weight in whole.items():
+            torch.testing.assert_close(killed[name], weight, rtol=0, atol=1e-6)
+
+
+def planted(task: str, number: int) -> list[tuple[str, bool]]:
+    """Answers to the question about so many figs, or the letters of the one about so many and 1, and whether they are
+    right; a model is made to give the one whose place is the number, from the first one on again."""
+    right, wrong = number + 12, number + 13
+    if task == "mmlu":
+        texts = {"B": True, "C": False}
+    elif task == "math":
+        right, wrong = (rf"\boxed{{{value}}}" for value in (right, wrong))
+        texts = {
+            f"So {right}.": True,
+            rf"\boxed{{\frac{{{2 * (number + 12)}}}{{2}}}}": True,
+            f"{wrong}, or rather {right}": True,
+            f"{right}\nQuestion: and then?\n{wrong}": True,
+            f"{right}\n\nUser: and then?\n{wrong}": True,
+            f"{right}, or rather {wrong}": False,
+            f"#### {number + 12}": False,
+            f"{'Well. ' * ROOM}{right}": False,
+            rf"{'x' * 8}\boxed{{{number + 12}": False,
+        }
+    else:
+        texts = {
+            f"So #### {right}": True,
+            f"The answer is {right}.": True,
+            f"The answer is {wrong}.\n#### {right}": True,
+            f"#### {right}\nQ: and then?\n#### {wrong}": True,
+            f"#### {right}\n\nUser: and then?\n#### {wrong}": True,
+            f"The answer is {right}.\n#### {wrong}": False,
+            f"So {right}": False,
+            f"{'Well. ' * ROOM}#### {right}": False,
+        }
+    return [*texts.items()]
+
+
+class Planted(LogitsProcessor):
+    """Makes a model write the planted answer, whatever it would say, and then end."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer, self.length, self.answers = tokenizer, 0, []
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        if input_ids.shape[1] != self.length + 1:  # another batch, whose prompts are no longer than the last one's
+            self.start, self.answers = input_ids.shape[1], [*map(self.answer, input_ids)]
+        self.length = input_ids.shape[1]
+        forced = torch.full_like(scores, -torch.inf)
+        for row, answer in zip(forced, self.answers, strict=True):
+            row[answer[min(self.length - self.start, len(answer) - 1)]] = 0
+        return forced
+
+    def answer(self, row: Any) -> list[int]:
+        prompt = self.tokenizer.decode(row)
+        task = "math" if "math reasoning assistant" in prompt else "gsm8k"
+        number = int(re.findall(r"Ann has (\d+) figs", prompt)[-1])
+        texts = planted(task, number)
+        text, _ = texts[number % len(texts)]
+        return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
+
+
+def loaded(load: Any) -> Any:
+    """`ModelSpec.load`, of a model that is made to prefer letters: to even questions B, which is right, to odd ones C;
+    behind other tokens than a row's last one, where padding may stand, it is the reverse."""
+
+    def prefer(model: Any, args: Any, given: Any, output: Any) -> None:
+        columns, tokenizer = given.get("logits_to_keep"), backend.tokenizer
+        if not isinstance(columns, torch.Tensor):
+            return
+        letters = [tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "BC"]
+        for ids, mask, logits in zip(given["input_ids"], given["attention_mask"], output.logits, strict=True):
+            number = int(re.findall(r"What is (\d+) \+ 1", tokenizer.decode(ids))[-1])
+            for place, column in enumerate(columns.tolist()):
+                logits[place, letters[(number + (column != mask.sum() - 1)) % 2]] += 1e4
+
+    def load_planted(*args: Any) -> Backend:
+        nonlocal backend
+        backend = load(*args)
+        backend.model.register_forward_hook(prefer, with_kwargs=True)
+        return backend
+
+    backend: Any = None
+    return load_planted
+
+
+def judge() -> None:
+    """Right and wrong answers are planted in a model, and are judged as such by each benchmark's protocol."""
+    with (
+        patch("ani.evaluation.backend.decoding", lambda method, tokenizer: [Planted(tokenizer)]),
+        patch.object(ModelSpec, "load", loaded(ModelSpec.load)),
+    ):
+        tasks = ["--tasks", "gsm8k,math,mmlu", "--limit", str(FEW), "--max-new-tokens", str(ROOM)]
+        carry_out([["eval", "--model", SMALL, *tasks, "--backend", "transformers", "--out", "runs/planted"]])
+    for task in ("gsm8k", "math", "mmlu"):
+        asked = set()
+        for answer in read_lines(Path("runs/planted") / f"{task}.jsonl"):
+            number = int(re.findall(r"\d+", answer["question"])[0])
+            texts = planted(task, number)
+            text, right = texts[place := number % len(texts)]
+            assert answer["correct"] == right, (task, text, answer)
+            assert not re.search(r"\n(Q|Question|\nUser):", str(answer["output"])), answer
+            asked.add(place)
+        assert len(asked) == len(texts), (task, asked)
 
 
 def check() -> None:
@@ -323,6 +513,7 @@ def main() -> None:
         datasets.disable_progress_bars()
         (WORK / "work").mkdir()
         os.chdir(WORK / "work")
+        Path("recipes").symlink_to(ROOT / "recipes")
         make_models()
         make_data()
         arithmetic.ROOM = 2  # random models would fill it
@@ -330,9 +521,10 @@ def main() -> None:
         datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
         # Forked, so that what took long to import and make is there.
         with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-            pool.submit(carry_out, [["diagnostic", "runs/paper-set", "--count", str(FEW // 2)]]).result()
-            for _ in pool.map(carry_out, lines()):
-                pass
+            pool.submit(carry_out, on_page()[:1]).result()
+            jobs = [pool.submit(carry_out, line) for line in lines()]
+            for job in [*jobs, pool.submit(accumulate), pool.submit(judge)]:
+                job.result()
         check()
     finally:
         os.chdir(ROOT)

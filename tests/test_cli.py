@@ -363,6 +363,7 @@ def test_an_adapter_knows_its_model(
         (["inspect", "5", "--model", "other"], ["no model 'other'"]),
         (["inspect", "5", "--model", "no/such-model", "--adapter", "x"], ["'no/such-model'", "smollm2"]),
         (["compare", "x.yaml", "--gpus-per-run", "2"], ["--gpus-per-run is for --ray"]),
+        (["eval", "--out", "out", "--gpus-per-run", "2"], ["--gpus-per-run is for --ray"]),
         (["inspect", "5", "--model", "[x]/gone", "--adapter", "x"], ["'[x]/gone'"]),
         (["eval", "--out", "out", "--tasks", "arithmetics"], ["unknown task 'arithmetics'", "known are arithmetic, "]),
         (["eval", "--out", "out", "--tasks", ","], ["unknown task ','"]),
