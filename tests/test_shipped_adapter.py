@@ -43,14 +43,14 @@ def test_it_is_small_and_made_by_the_recipe(adapter: Path, recipe_file: str) -> 
 def test_it_tells_names_from_quantities() -> None:
     model, tokenizer = pair("smollm2")
     load_adapter(model, tokenizer, ADAPTER)
-    room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10")
+    room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10 people")
     assert (room.text, room.injected, capacity.text, capacity.injected) == ("505", False, "10", True)
     task = Gates(limit=40)
     records = answers_of(task, TransformersBackend(model, tokenizer), task.questions(seed=1))
     for role, opened in (("nominal", False), ("quantitative", True)):
         decisions = [each.injected for record in records for each in record.numbers if each.role == role]
         # Chance is a half; its card says what a larger sample measured.
-        assert sum(decision == opened for decision in decisions) / len(decisions) > 0.6
+        assert sum(decision == opened for decision in decisions) / len(decisions) > 0.8
 
 
 CHATS = {

@@ -89,7 +89,7 @@ def demo(
 
 @app.command()
 def inspect(
-    text: Annotated[str, typer.Argument(help='For example "Room 505 has a capacity of 10".')],
+    text: Annotated[str, typer.Argument(help='For example "Room 505 has a capacity of 10 people".')],
     model: BaseOption = None,
     adapter: AdapterOption = None,
     chat: ChatOption = False,

@@ -95,8 +95,11 @@ def _file_texts(path: Path, fields: Sequence[str], group: str | None) -> Iterato
         for where, record in json_lines(path):
             text = "\n".join(part for field in fields for part in _parts(record, field, where))
             named = None if group is None else "\n".join(_parts(record, group, where))
-            roles = checked_roles(record["roles"], text, where, partial=True) if "roles" in record else None
-            yield GateText(text, path.stem, named, roles and tuple(role and Label(role) for role in roles))
+            labels = None
+            if "roles" in record:
+                roles = checked_roles(record["roles"], text, where, partial=True)
+                labels = tuple(Label(role) if role else None for role in roles)
+            yield GateText(text, path.stem, named, labels)
         return
     try:
         with path.open(encoding="utf-8-sig") as lines:
