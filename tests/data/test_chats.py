@@ -39,7 +39,7 @@ def asked() -> Asked:
 
 @pytest.fixture(scope="module")
 def unasked() -> Unasked:
-    return {split: unasked_chats(800, split=split) for split in SPLITS}
+    return {split: unasked_chats(600, split=split) for split in SPLITS}
 
 
 @pytest.mark.parametrize("split", SPLITS)
