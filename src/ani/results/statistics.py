@@ -84,14 +84,13 @@ def sign_test(mended: int, broken: int) -> Estimate | None:
     The interval is Clopper and Pearson's. p is the exact two-sided one of the sign test (McNemar's): as many mended as
     broken. It is below 5% where the interval leaves out one half.
     """
-    from scipy.special import bdtr, betaincinv
+    from scipy.stats import binomtest
 
     if not (changed := mended + broken):
         return None
-    low = betaincinv(mended, broken + 1, 0.025) if mended else 0
-    high = betaincinv(mended + 1, broken, 0.975) if broken else 1
-    p = min(1.0, 2 * bdtr(min(mended, broken), changed, 0.5))
-    return Estimate(mended / changed, float(low), float(high), changed, p=float(p))
+    test = binomtest(mended, changed)
+    low, high = test.proportion_ci()
+    return Estimate(mended / changed, float(low), float(high), changed, p=float(test.pvalue))
 
 
 def mean_share(seeds: Sequence[tuple[int, int]]) -> Estimate:
