@@ -25,7 +25,7 @@ from ani.results.decisions import NumberDecision, gate_view, pending_html
 from ani.serving.checkpoint import merged_method
 
 GATES = {"as learnt": None, "open": True, "shut": False}
-EXAMPLE = "Room 505 has a capacity of 10. How many people can be in it?"
+EXAMPLE = "Room 505 has a capacity of 10 people. How many can be in it?"
 MOST_NEW_TOKENS = 512
 LONGEST_TEXT = 20_000
 """Characters."""

@@ -504,7 +504,7 @@ def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
     vllm: Any = ModuleType("vllm")
     vllm.__spec__, vllm.__version__ = ModuleSpec("vllm", None), "0.31.1"
     monkeypatch.setitem(sys.modules, "vllm", vllm)
-    monkeypatch.setattr(plan_module, "vllm_serves_on_gpu", lambda: True)
+    monkeypatch.setattr("ani.evaluation.backend.vllm_serves_on_gpu", lambda: True)
     refused(compare, "ANI works with vLLM", "and 0.31.1 is installed", "or set backend: transformers")
     assert not (tmp_path / "results").exists()
 
