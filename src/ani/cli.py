@@ -294,7 +294,7 @@ def compare(
 
 
 def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gpus: int | None = None) -> Path:
-    from ani.cluster import on_ray
+    from ani.evaluation.cluster import on_ray
     from ani.sweep.run import in_own_processes, on_cluster, run_comparison
 
     arguments = [str(recipe), *overrides]
@@ -375,9 +375,9 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Started again, it goes on."""
-    from ani.cluster import on_ray
     from ani.data.arithmetic import SYMBOLS
     from ani.evaluation.backend import VllmSettings
+    from ani.evaluation.cluster import on_ray
     from ani.evaluation.run import evaluate as run
     from ani.evaluation.run import evaluated_tasks, with_options
     from ani.evaluation.shares import answer_share, evaluate_on

@@ -42,7 +42,8 @@ def code_version() -> str:
     """The package's version, and a digest of its modules and of what it makes data of: the same for the same program,
     in a checkout or installed."""
     package = Path(__file__).parent
-    return f"{_version('ani')} {_digest(package, [*package.rglob('*.py'), *package.glob('data/*.*l')])[:12]}"
+    made_of = [path for pattern in ("**/*.py", "data/*.yaml", "data/*.jsonl") for path in package.glob(pattern)]
+    return f"{_version('ani')} {_digest(package, made_of)[:12]}"
 
 
 def data_names(settings: Any) -> list[str]:

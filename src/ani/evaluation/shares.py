@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from ani.cluster import Cluster
 from ani.errors import InputError
+from ani.evaluation.cluster import Cluster
 from ani.evaluation.run import (
     SHARE,
     answer,

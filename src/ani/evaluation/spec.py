@@ -16,7 +16,7 @@ from ani.evaluation.backend import (
     TransformersBackend,
     VllmBackend,
     VllmSettings,
-    vllm_serves_on_gpu,
+    this_machine,
 )
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
@@ -66,8 +66,7 @@ class ModelSpec(NamedTuple):
             return self._replace(backend=found.backend).resolved(tasks, out)
         if self.backend == "auto":
             with suppress(InputError):
-                serves = vllm_serves_on_gpu if machine is None else lambda: machine.serves_by_vllm
-                if any(isinstance(task, Benchmark) for task in tasks) and serves():
+                if any(isinstance(task, Benchmark) for task in tasks) and (machine or this_machine()).serves_by_vllm:
                     return self._replace(backend="vllm").resolved(tasks, out)
             return self._replace(backend="transformers").resolved(tasks, out)
         self.check(tasks)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ani.cluster import Cluster
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.backend import Machine
+from ani.evaluation.cluster import Cluster
 from ani.files import only_process_in, replacing_directory, replacing_file
 from ani.launch import PARENT, this_program
 from ani.results.files import LAYERS, SELECTION

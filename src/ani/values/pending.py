@@ -45,6 +45,7 @@ MEMORY = 512
 MAX_ASKED = 32
 """How many values of one message are pending together at most; of questions the first, of signs the last ones count."""
 
+_TOGETHER = 3
 _DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\boxed\{{){{0,12}}")
 
 
@@ -76,7 +77,8 @@ class Pending(NamedTuple):
 
     def next(self, characters: int) -> tuple[PendingDigit, ...]:
         """Its next characters (`ani.values.digits`), so many or up to the end; of what is pending there is one."""
-        return pending_digits(self.value, self.currency, self.written, characters)
+        # At least as many as a module reads, so that all who ask at a token share what is cached.
+        return pending_digits(self.value, self.currency, self.written, max(characters, _TOGETHER))[:characters]
 
 
 class _Item(NamedTuple):

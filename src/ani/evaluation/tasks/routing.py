@@ -227,10 +227,7 @@ def judged(query: RoutingQuery, output: str) -> RoutedQuery:
         call="called" if calls else "malformed" if named else "none",
         calls=[[str(value) for value in call] for call in calls],
         exact=exact,
-        numbers=[
-            number.model_copy(update={"alpha": None, "injected": None, "passed": number in passed if calls else None})
-            for number in query.numbers
-        ],
+        numbers=[number.model_copy(update={"passed": number in passed if calls else None}) for number in query.numbers],
     )
 
 
