@@ -15,7 +15,7 @@ from ani.errors import InputError
 PARENT = "ANI_PARENT"
 """Environment variable: the id of the process that starts a run's."""
 ENDING = 300
-"""Seconds that a process is given to end which worked on a run before."""
+"""Seconds to wait for another process that works on the same run, and is about to end."""
 _FAILURES, _EXIT_CODE = "ani/failures", "ani/exit code"
 
 
@@ -48,7 +48,7 @@ def _tasks() -> int:
 
 
 def this_program() -> list[str]:
-    """What follows Python's name in a command of this program; one that registers tasks of its own has its own name."""
+    """Arguments with which Python starts this program: `-m ani.cli`, or the script of a user who registers tasks."""
     program = Path(sys.argv[0])
     return ["-m", "ani.cli"] if program.name in ("ani", "cli.py", "__main__.py") else [str(program)]
 

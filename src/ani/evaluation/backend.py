@@ -72,7 +72,7 @@ def vllm_serves_on_gpu() -> bool:
 
 
 class Machine(NamedTuple):
-    """What is to be known of the machine that answers."""
+    """Facts about a machine that trains or answers."""
 
     serves_by_vllm: bool
     """Whether vLLM is installed and computes on a GPU there."""

@@ -32,13 +32,13 @@ class Cluster(NamedTuple):
     machine: Machine
     """What a node computes on."""
     gpus: int
-    """That each process has for itself."""
+    """Of each process."""
     slots: int
-    """How many processes have room at once."""
+    """Processes that run at once."""
 
     def carry_out(self, commands: Mapping[str, Sequence[str]], folder: Path) -> Iterator[tuple[str, int, str]]:
-        """Carry out commands, what follows Python's name, by their names. Gives of each, as it ends, its name, its exit
-        code and what it said on standard error.
+        """Run commands on the cluster; yields name, exit code and standard error of each as it ends. `commands` are
+        arguments of Python, by name.
 
         Raises:
             InputError: A node doesn't see `folder`, where the results go.
@@ -96,7 +96,7 @@ def on_ray(address: str | None, gpus: int | None) -> Iterator[Cluster | None]:
     """Connect to a Ray cluster.
 
     Args:
-        address: As `ray.init` takes it; `local` starts Ray on this machine. None: no cluster is wanted, nor given.
+        address: As `ray.init` takes it; `local` starts Ray on this machine. None: yields None.
         gpus: That each process has for itself, 1 unless it is said; with `--device cpu` it has none.
 
     Raises:

@@ -155,8 +155,8 @@ def answer(
 
 
 def begin(loaded: LoadedTask, folder: Path, seed: int | None, facts: Mapping[str, Any]) -> bool:
-    """Whether a task is still to be asked. `run.json` then says so, and what the folder held of another model's answers
-    or to other questions is gone."""
+    """Prepare a result folder for a task; returns whether the task is still to be asked. Answers of another model, or
+    to other questions, are deleted, and `run.json` names the task."""
     model, name = dict(facts), loaded.task.name
     fingerprint = model.pop("fingerprint", None)
     own, settings = task_settings(loaded, seed, fingerprint), known_settings(folder)
@@ -192,8 +192,8 @@ def answers_file(folder: Path, task: Task) -> Path:
 
 
 def collected(loaded: LoadedTask, folder: Path) -> tuple[Path, Answered]:
-    """That file, and what it holds now: the answers of a killed run, and of processes that shared the questions
-    (`ani.evaluation.shares`)."""
+    """The file of a task's answers so far (`answers_file`), and these: of a run that was killed, and of processes that
+    shared the questions (`ani.evaluation.shares`), whose files are put into it."""
     part = answers_file(folder, loaded.task)
     shares = [*folder.glob(f"{SHARE}*/{part.name}")]
     found = {place: records for each in [part, *shares] for place, records in read_answers(each, loaded).items()}
@@ -237,7 +237,7 @@ def _line(place: int, records: Sequence[TaskRecord]) -> str:
 
 
 def read_answers(part: Path, loaded: LoadedTask) -> Answered:
-    """What a file of answers holds."""
+    """The answers in a file, by the place of their question."""
     record: Any = loaded.task.record
     line = TypeAdapter[Any](tuple[Annotated[int, Field(ge=0, lt=len(loaded.questions))], tuple[record, ...]])
     *whole, _ = part.read_bytes().split(b"\n") if part.is_file() else [b""]  # the last one was being written

@@ -104,7 +104,7 @@ def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit"
 
 
 def changed(row: Difference) -> dict[str, Any]:
-    """What scripts get of the problems that it judges otherwise than the baseline."""
+    """For JSON output: how many problems the run mends and breaks, and the sign test."""
     found = sign_test(row.mended, row.broken)
     facts = {} if found is None else difference_facts({"share": found})["share"]
     return {"changed": {"mended": row.mended, "broken": row.broken, **facts}}

@@ -40,12 +40,12 @@ from ani.results.files import task_file
 def evaluate_on(
     cluster: Cluster, tasks: Sequence[Task], spec: ModelSpec, out: Path, *, seed: int, console: Console
 ) -> dict[str, Any]:
-    """As `evaluate`; each slot of the cluster carries out this process's command for its share (`answer_share`), with
-    records in a folder of its own.
+    """Evaluate as `ani.evaluation.run.evaluate` does. Each slot of the cluster runs this command for a share of the
+    questions (`answer_share`) and writes the records to a folder of its own.
 
     Raises:
         InputError: As `evaluate`; or a node doesn't see `out`.
-        ChildProcessError: A share failed; the others are there.
+        ChildProcessError: A share failed; the answers of all shares are kept.
     """
     spec = spec._replace(dtype=cast(DTypeName, cluster.machine.dtype))
     loaded = load_tasks(tasks, load_tokenizer(spec.model), load_config(spec.model), seed)
@@ -74,7 +74,7 @@ def evaluate_on(
 def answer_share(
     tasks: Sequence[Task], spec: ModelSpec, out: Path, number: int, of: int, *, seed: int, console: Console
 ) -> None:
-    """Answer one of `of` shares, from `number` 0 on, of what isn't answered in `out`, or go on with it."""
+    """Answer share `number` (from 0) of the `of` shares of the questions. What is answered isn't asked again."""
     folder = out / f"{SHARE}{number}"
     with only_process_in(folder, wait=ENDING):  # who holds it lost its driver or node, and is about to end
         backend = spec.load(tasks, out)

@@ -105,7 +105,7 @@ class ModelSpec(NamedTuple):
         return TransformersBackend(model, tokenizer, method, self.batch_size, self.vllm.max_model_len)
 
     def served(self, out: Path) -> str:
-        """What vLLM serves: the model, or what merging makes of it and its adapter in `out`, if that isn't there."""
+        """The checkpoint that vLLM serves: the model, or model and adapter merged in `out`, now if they weren't yet."""
         if self.adapter is None:
             return self.model
         merged = out / f"{MERGED}{adapter_digest(self.adapter)[:12]}"

@@ -76,7 +76,8 @@ class Task(Settings, ABC):
         """Ask the model some of the questions; each has its place in `questions`, in any order."""
 
     def batches(self, backend: Backend, questions: Sequence[Any]) -> list[list[int]]:
-        """The places of questions that are answered at once, for processes that share them to make the same batches."""
+        """Batches of questions, as places in `questions`. Processes that share an evaluation take whole batches, so
+        that each computes what a single process would."""
         places = list(range(len(questions)))
         return [places[first : first + self.together] for first in places[:: self.together]]
 

@@ -23,11 +23,11 @@ class TaskRecord(Record):
     """In a comparison: of the training run that made the model; null: untrained."""
 
     known_by: ClassVar[tuple[str, ...]]
-    """Keys whose values are the same for all runs and seeds that were asked the same."""
+    """Keys that identify the question: equal for all runs and seeds that were asked the same."""
 
     @property
     def identity(self) -> Hashable:
-        """These values."""
+        """The values of `known_by`."""
         return tuple(getattr(self, key) for key in self.known_by)
 
 
@@ -69,7 +69,7 @@ class Difference(NamedTuple):
     parts: dict[Any, Estimate]
     """Ascending."""
     mended: int
-    """Problems that it solves, by more of its seeds than of the baseline's."""
+    """Problems that a greater share of its seeds solves than of the baseline's."""
     broken: int
     """The reverse."""
 

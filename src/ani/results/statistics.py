@@ -79,7 +79,7 @@ def share(right: Iterable[bool]) -> Estimate | None:
 
 
 def sign_test(mended: int, broken: int) -> Estimate | None:
-    """The share of mended problems among those that two models judge differently; None of no problem.
+    """The share of mended problems among those that only one of two models solves; None of no problem.
 
     The interval is Clopper and Pearson's. p is the exact two-sided one of the sign test (McNemar's): as many mended as
     broken. It is below 5% where the interval leaves out one half.

@@ -23,8 +23,8 @@ It is written
     may follow the last one. The number begins behind the place where the value became known. It is every pending value
     that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers leave what is asked pending, since
     many answers repeat the numbers of the question first.
-It waits
-    within another number: no digit of it may stand there (`ani.values.digits`).
+It is not offered
+    within another number, where none of its digits may follow (`ani.values.digits`).
 It is forgotten
     after `MEMORY` tokens, so that a question that nobody answers doesn't wait for ever.
 """
@@ -77,7 +77,7 @@ class Pending(NamedTuple):
 
     def next(self, characters: int) -> tuple[PendingDigit, ...]:
         """Its next characters (`ani.values.digits`), so many or up to the end; of what is pending there is one."""
-        # At least as many as a module reads, so that all who ask at a token share what is cached.
+        # A module reads 3 by default: all callers at a token share one cached result.
         return pending_digits(self.value, self.currency, self.written, max(characters, _TOGETHER))[:characters]
 
 
