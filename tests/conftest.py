@@ -59,10 +59,27 @@ Recipe = dict[str, Any]
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
+_freeze = gc.freeze
+gc.freeze = gc.unfreeze = lambda: None  # vLLM's engines freeze what they hold, and thaw everything at their end
+
+
 def pytest_collection_finish() -> None:
-    """What is imported is no garbage: to look through it takes a second, and every trained model asks for it."""
+    freeze()
+
+
+def freeze() -> None:
+    """What is there now is no garbage: to look through a million objects takes half a second, and every trained model
+    asks for it several times."""
     gc.collect()
-    gc.freeze()
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Freeze behind each file too, as it has imported more."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        freeze()
 
 
 def pytest_runtest_setup() -> None:

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from ani.evaluation.tasks.gates import Gates
-from ani.sweep import plan, runs
+from ani.sweep import one_run as runs
+from ani.sweep import plan
 from ani.sweep import run as run_module
 from tests import test_cli
 from tests.conftest import MadeOnce

@@ -1,4 +1,4 @@
-"""Chat messages → the text that a model reads: one rendering for training, evaluation, serving and the playground.
+"""Renders chat messages by the model's chat template, in one way for training, evaluation, serving and playground.
 
 A model is asked to answer at once, without thinking first, and no template may put today's date into its prompt: so the
 tokens before an answer are the same in training and evaluation.

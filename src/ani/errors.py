@@ -1,4 +1,4 @@
-"""Errors that speak to the user."""
+"""Exceptions whose message is for the user."""
 
 
 def how_to_install(extra: str) -> str:

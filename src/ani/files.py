@@ -1,4 +1,4 @@
-"""Outputs that are there whole or not at all, each the work of one process."""
+"""Atomic writes of files and directories, and a lock that lets one process work in a folder."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Several processes that train one model: `accelerate launch` or torchrun starts them, or `launch` does."""
+"""Starts the processes of one training, and reads what `accelerate launch` or torchrun started."""
 
 import logging
 import os

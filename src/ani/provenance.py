@@ -1,4 +1,4 @@
-"""Where a result comes from: command, commit, package versions, date."""
+"""Where a result comes from (command, commit, versions, date), and the digests of code and data that identify it."""
 
 import hashlib
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""Sections of settings in YAML: read, overridden, checked, written."""
+"""Reads, overrides, validates and writes settings in YAML; unknown keys are refused."""
 
 import difflib
 import os

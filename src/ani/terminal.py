@@ -1,4 +1,4 @@
-"""What every command has in common on a terminal: its console, progress, how errors are said, how it ends."""
+"""What all commands share: console, progress, error messages, exit codes."""
 
 import atexit
 import errno

@@ -9,7 +9,7 @@ from typing import Any
 
 import ani.cli
 from ani.evaluation.tasks.gates import Gates
-from ani.sweep import runs
+from ani.sweep import one_run as runs
 
 lines, answer = runs.training_lines, Gates.answer
 

@@ -26,9 +26,9 @@ from ani.evaluation.run import LoadedTask
 from ani.evaluation.tasks.gates import Gates
 from ani.results.files import SELECTION, TRAINING_LOG, read_run
 from ani.settings import load_settings
+from ani.sweep import one_run as runs
 from ani.sweep import plan as plan_module
 from ani.sweep import run as run_module
-from ani.sweep import runs
 from ani.sweep.plan import Comparison, SweepRun, evaluation_tasks, variant_recipes
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples

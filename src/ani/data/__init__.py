@@ -1,4 +1,4 @@
-"""Training and evaluation data."""
+"""Data generators and readers; `kinds` has what a recipe can name."""
 
 # The paper's sources on the hub; they stand here because the command line names them and imports nothing heavy.
 OPENMATH = "nvidia/OpenMathInstruct-2"

@@ -1,4 +1,7 @@
-"""What a recipe's `data` can name: each kind of source is its settings and the examples that it gives."""
+"""The kinds of training data that a recipe can name (`kind:`).
+
+A new kind is a class here and a member of `DataSource`.
+"""
 
 from abc import ABC, abstractmethod
 from pathlib import Path

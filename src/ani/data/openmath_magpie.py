@@ -1,4 +1,4 @@
-"""The paper's diagnostic set: maths texts whose numbers are operands beside chat texts whose numbers are names.
+"""The paper's diagnostic set: OpenMath texts, whose numbers are quantities, beside Magpie chats, whose are names.
 
 The paper: appendix "Diagnostic Dataset Construction". A text is a question with its answer, the first turn of a
 conversation with its reply, or a record's plain text. What the paper leaves open is decided so:

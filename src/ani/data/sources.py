@@ -1,4 +1,4 @@
-"""Training examples from the user's files, the hub, or our own generators.
+"""Reads records and makes training examples of them; the kinds that a recipe can name stand in `ani.data.kinds`.
 
 A record is `{"prompt": …, "completion": …}` (texts or lists of chat messages) or `{"messages": […]}`; `roles` may say
 what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them, or null, for every number.

@@ -1,4 +1,4 @@
-"""Training data and test data, the two parts of everything we generate, which share nothing; and how both are drawn."""
+"""Splits generated data into disjoint training and test parts, and draws distinct examples."""
 
 from collections.abc import Callable, Hashable
 from functools import cache

@@ -1,4 +1,7 @@
-"""Turning exact numbers into feature vectors."""
+"""Number encoders: from exact numbers to feature vectors.
+
+A new encoder is a class and an entry of `ENCODERS` (`ani.encoders.settings`).
+"""
 
 from ani.encoders.base import NumberEncoder, as_double, as_text, as_texts
 from ani.encoders.bits import BitsNumberEncoder

@@ -1,4 +1,4 @@
-"""What every number encoder is, and how each of them reads a number."""
+"""The protocol `NumberEncoder`, and how encoders read a number's text."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""One feature, the scaled value itself: xVal (arXiv 2310.02989)."""
+"""One feature, the number's value, scaled: xVal (arXiv 2310.02989)."""
 
 import math
 from collections.abc import Sequence

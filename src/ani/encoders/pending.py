@@ -1,4 +1,4 @@
-"""Features of pending digits: of each of the next characters of a value, by itself.
+"""Encodes the next characters of a pending value, each by itself.
 
 A character has one feature for each digit, point, minus sign and end, one that says that the value goes on for ever,
 and ten more for the digit that it would be if it were the last one. What follows a character changes none of its

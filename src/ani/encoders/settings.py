@@ -1,4 +1,4 @@
-"""Which encoders a config names, and building them."""
+"""The encoder settings of a config, and the registry `ENCODERS`."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What answers: a loaded transformers model, or a checkpoint in vLLM. Both generate and score; the first decides."""
+"""Inference backends: transformers and vLLM. Both generate and score; transformers alone tells the gate's decisions."""
 
 from __future__ import annotations
 

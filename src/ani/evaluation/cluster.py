@@ -1,4 +1,4 @@
-"""`--ray`: commands of `ani` as tasks of a Ray cluster, each in a process of its own on some node."""
+"""Runs `ani` commands as tasks of a Ray cluster (`--ray`), each in a process of its own on some node."""
 
 import json
 import logging

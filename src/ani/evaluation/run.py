@@ -1,4 +1,4 @@
-"""Ask a model tasks: one JSON-lines file a task, filled answer by answer, so that a killed run goes on."""
+"""Runs evaluation tasks on a model. Records are written as they come, so an interrupted evaluation resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks whose short answers are right or wrong: shares by kind and part, of runs and in pairs."""
+"""Base class of tasks whose short answers are right or wrong: accuracies, and paired differences."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal

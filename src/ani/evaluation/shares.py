@@ -1,4 +1,4 @@
-"""`ani eval --ray`: one evaluation by several processes on the nodes of a cluster, each of which answers a share.
+"""`ani eval --ray`: splits the questions of one evaluation over processes of a cluster.
 
 Questions are shared, not tasks, as one task may take most of the time. A share is made of whole batches, so that its
 answers are those of one process to the last bit, wherever the same batch gives the same numbers.

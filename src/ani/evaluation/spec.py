@@ -1,4 +1,4 @@
-"""Which model is evaluated, and how it is run: by the names that a command line has for models and adapters."""
+"""The model that is evaluated: its name, adapter, dtype and backend; loads it."""
 
 import hashlib
 import shutil

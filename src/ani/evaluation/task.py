@@ -1,4 +1,4 @@
-"""What a task owes: questions, records of what a model made of them, a summary, tables, a section of the page.
+"""`Task`, the base class of evaluation tasks: questions, records, summary, tables, a section of the report.
 
 A task's settings are its fields: what `evaluation` says of it in a comparison, or the options of `ani eval`.
 """

@@ -1,1 +1,1 @@
-"""The ANI module and its life inside a Hugging Face model."""
+"""The ANI module, and how it is attached to a Hugging Face model."""

@@ -1,4 +1,4 @@
-"""ANI inside a Hugging Face model: attach, forward, cache, generate, detach.
+"""Attaches ANI to a Hugging Face model and runs it in forward and `generate`; `_inject` edits the hidden states.
 
 The model stays the same object. Classes are exchanged for subclasses of themselves, and given back by `detach`:
 

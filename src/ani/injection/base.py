@@ -1,4 +1,4 @@
-"""Which model an adapter was trained on: its name, and a sample of its weights."""
+"""Identifies the base model of an adapter: by its name and a sample of its weights."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Every setting needed to rebuild an ANI module."""
+"""The settings of an ANI module, and the check of an adapter's config file."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self

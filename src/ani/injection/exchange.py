@@ -1,4 +1,4 @@
-"""Exchange an object's class for a subclass of itself, and give it back."""
+"""Swaps an object's class for a subclass of itself, and restores it."""
 
 import functools
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Exact values without a module: decoding is made to write them.
+"""Method `forced`: a logits processor that writes pending values, with no module, training or gate.
 
 What a user would otherwise do, and so the rival of `values: pending`. Nothing is trained, and nothing can
 say no.

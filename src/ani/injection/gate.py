@@ -1,4 +1,4 @@
-"""The context-aware gate."""
+"""The gate: an MLP that gives one logit for each number. `ani.injection.module` applies the threshold."""
 
 from collections.abc import Sequence
 

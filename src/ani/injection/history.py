@@ -1,4 +1,4 @@
-"""The token ids behind a KV cache's entries, which go with the cache."""
+"""Keeps the token ids behind a KV cache's entries, so that a number split over two forward passes is read whole."""
 
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What the gate decides about the numbers of a text and the pending values of a conversation, or is made to."""
+"""Shows the gate's decisions for a text or a conversation, and forces them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""What labels mean to a forward pass: where the response is, and the penalty on the loss."""
+"""Finds the response by the labels, and adds the penalties to the loss."""
 
 import warnings
 from typing import Any

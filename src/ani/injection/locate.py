@@ -1,7 +1,8 @@
-"""Token ids → the numbers that a forward pass injects.
+"""Decides which numbers of a token row are injected, and at which token, by the policy.
 
-The one place where the scanner, the encoder and the policy meet: the collator, the model's forward and generation
-all ask here, so they can't disagree.
+Under `after` a number is injected at the first token that shows it to be over (`ani.numbers.grammar`, "Ended numbers"),
+which may be a generated one. Under `terminal` a prompt is read as a complete text. The collator, the forward pass and
+generation all ask here, so they can't disagree.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

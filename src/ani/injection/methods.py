@@ -1,11 +1,11 @@
-"""The methods of the paper's tables, each as what it fixes of the module's settings.
+"""The training methods that can be compared: ANI, the paper's baselines, and ours. A new one is an entry of `METHODS`.
 
-All of them share one module, one scanner, one trainer and one evaluation. h is the hidden state at a number's terminal
-token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer 0 the embedding output:
+All share one scanner, one trainer and one evaluation; those that inject share one module. h is the hidden state at a
+number's terminal token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer 0 the embedding output:
 
 | method | equation | where | source |
 | --- | --- | --- | --- |
-| `ani` | h ← h + α·e, α from the gate; every setting is free | layer l, terminal token | the paper, Eq. 1 to 6 |
+| `ani` | h ← h + α·e, α from the gate | layer l, tokens by `policy` | the paper, Eq. 1 to 6, at the terminal token |
 | `sft` | | | the paper, "Baselines": LoRA on the same data, nothing else |
 | `digitwise` | h ← h + e | layer 0, every token of the number | the paper, "Baselines": Digit-wise (Additive) |
 | `xval` | h ← e, φ(x) = the scaled value | layer 0, one position a number | xVal, arXiv 2310.02989 |

@@ -1,4 +1,7 @@
-"""Project, gate, add: the trainable part of ANI."""
+"""The trainable module: projects features to an embedding, opens a gate where its logit is above 0, and adds.
+
+`ani.injection.attach` writes the new hidden state into the model, `ani.serving.vllm` in vLLM.
+"""
 
 from collections.abc import Sequence
 from contextlib import nullcontext

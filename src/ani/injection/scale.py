@@ -1,4 +1,4 @@
-"""The unit of number embeddings: how large a layer's hidden states are where it injects."""
+"""Measures how large a layer's hidden states are, which is the unit of number embeddings."""
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -1,4 +1,4 @@
-"""Numbers that are read from one position each, by masks.
+"""`combine: substitute`: masks all sub-tokens of a number but the last, so that it is read from one position.
 
 The terminal token of a substituted number stays, for the module to replace its embedding. The sub-tokens before it
 stay in the rows, hidden: nothing attends to them and no position counts them, so that to all other tokens they are as

@@ -1,4 +1,4 @@
-"""Say which characters of a text are numbers, and what exact value each has.
+"""Finds the numbers of a text with their exact values, and the character at which each is known to be over.
 
 The grammar
 ===========

@@ -1,4 +1,4 @@
-"""Two ways to write numbers that others train on: with their digits counted, and with their digits turned around.
+"""Number formats of two baselines: NumeroLogic, which writes the digit count first, and reversed digits.
 
 NumeroLogic: `42` → `2:42`
     Schwartz et al., "NumeroLogic: Number Encoding for Enhanced LLMs' Numerical Reasoning" (arXiv 2404.00459): the

@@ -1,4 +1,4 @@
-"""Align the numbers of a text (grammar.py says what they are) with the tokens of a Hugging Face tokenizer."""
+"""Finds the numbers in token ids: the tokens of each, and the first token that shows it to be over."""
 
 import codecs
 import json

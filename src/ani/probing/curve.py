@@ -1,4 +1,4 @@
-"""What probing leaves: the curve over layers and the choice, as records and as a table."""
+"""Result records of probing: accuracies by layer, and the chosen layer; and their table."""
 
 from collections.abc import Sequence
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""`ani.select_layer` and `ani probe`: labelled sentences in, a layer and its result files out."""
+"""`ani.select_layer` and `ani probe`: runs the probes on labelled sentences and chooses the layer."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which layer to inject at, from what the probes of every layer got right."""
+"""Chooses the layer to inject at, by what the probes of every layer got right."""
 
 from collections.abc import Sequence
 from typing import Any

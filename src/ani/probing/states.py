@@ -1,4 +1,4 @@
-"""Hidden states of every layer where a policy injects the numbers of labelled sentences, from one pass."""
+"""Collects every layer's hidden states at the numbers of labelled sentences, in one pass."""
 
 import mmap
 import os

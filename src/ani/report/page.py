@@ -1,4 +1,4 @@
-"""Builds the report: one HTML page, whole in itself, of the sections of tasks, layers and training."""
+"""Builds the report, one self-contained HTML page, of the sections of tasks, layers and training."""
 
 import json
 from functools import cache

@@ -1,5 +1,4 @@
-"""The gate's decisions about the numbers of a text and pending values: records, and their views in HTML and on the
-terminal."""
+"""Records of gate decisions, and their views in HTML and on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of result files; reads and writes records as JSON lines, whole or not at all."""
+"""Names of result files; reads JSON lines, and writes them atomically."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What a part of the report's page holds, as data: notes, charts, tables."""
+"""Data model of the report: sections, charts, tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

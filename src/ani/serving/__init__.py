@@ -1,1 +1,1 @@
-"""From an adapter to what serves it: one checkpoint directory."""
+"""Serving: merges adapter and base model into one checkpoint, and runs it in vLLM."""

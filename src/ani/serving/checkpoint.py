@@ -1,4 +1,4 @@
-"""A merged checkpoint as transformers loads it: its config and model class.
+"""The config and model classes by which transformers loads a merged checkpoint.
 
 On disk its `model_type` is `ani` (`ani.serving.registration`). What `AutoConfig` gives for it is a subclass of the
 family's own config, made on demand beside a subclass of the family's own model. In memory both say the family's

@@ -1,4 +1,4 @@
-"""An adapter and its base model → one checkpoint directory."""
+"""Merges an adapter and its base model into one checkpoint directory."""
 
 from pathlib import Path
 from typing import Literal, cast, get_args

@@ -1,4 +1,4 @@
-"""What `import ani` tells transformers, as soon as that is imported too: what a merged checkpoint is.
+"""Registers model type `ani`, that of merged checkpoints, with transformers, as soon as that is imported too.
 
 Its `model_type` is `ani`, so transformers without this package refuses it, where it would load a `llama` and only
 warn that it left the module out.

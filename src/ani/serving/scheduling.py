@@ -1,4 +1,4 @@
-"""Which tokens of one engine step carry a number, and its features.
+"""Finds the numbers among the tokens that a serving engine schedules in one step.
 
 A serving engine's forward sees the scheduled tokens alone: one a request in decode, a slice in chunked prefill, nothing
 of a cached prefix. What stands before them comes from the engine's own table of token ids.

@@ -1,4 +1,4 @@
-"""What vLLM loads at its start, in each of its processes, once `ani` is installed.
+"""The vLLM plugin: registers the model classes, and refuses settings and requests that would be served wrongly.
 
 Entry point `vllm.general_plugins`. It tells vLLM which classes serve merged checkpoints, by name, so that nothing of
 them is imported for other models. What is served rightly, and what is refused, stands here for all who start vLLM.

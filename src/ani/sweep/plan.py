@@ -1,4 +1,4 @@
-"""A comparison's settings, and the runs that they ask for: variants of a training recipe × seeds."""
+"""A comparison's settings and its runs (variants × seeds), each with the hash by which it is reused."""
 
 import hashlib
 import json

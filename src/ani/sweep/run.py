@@ -1,4 +1,4 @@
-"""`ani compare`: every run in a process of its own, one after another; then the tables.
+"""`ani compare`: starts the runs that are missing, here or on a cluster, and writes the tables.
 
 Started again, it goes on: a run is known by a hash of recipe, data and code, and what it has done is not done again.
 """
@@ -19,8 +19,8 @@ from ani.files import only_process_in, replacing_directory, replacing_file
 from ani.launch import PARENT, this_program
 from ani.results.files import LAYERS, SELECTION
 from ani.settings import save_settings
+from ani.sweep.one_run import carry_out
 from ani.sweep.plan import Plan, Probe, SweepRun, load_plan
-from ani.sweep.runs import carry_out
 from ani.sweep.tables import notes_of, show, write_report
 from ani.training.checkpoints import ADAPTER
 

@@ -14,8 +14,8 @@ from ani.provenance import provenance
 from ani.report import build_report
 from ani.results.files import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records
 from ani.results.tables import Fitted, Table, markdown
+from ani.sweep.one_run import injection, not_served
 from ani.sweep.plan import Plan, asks_merged
-from ani.sweep.runs import injection, not_served
 from ani.training.checkpoints import ADAPTER
 
 

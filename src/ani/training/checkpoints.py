@@ -1,4 +1,4 @@
-"""A Trainer that saves our adapter and resumes from it, whole or not at all.
+"""`ResumableTrainer`: saves checkpoints, and resumes from the last complete one; incomplete ones are deleted.
 
 A checkpoint doesn't depend on the processes that wrote it: what FSDP 2 sharded is put together first.
 """

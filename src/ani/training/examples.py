@@ -1,4 +1,4 @@
-"""What a recipe trains on, and in which order."""
+"""Loads, tokenizes and orders a recipe's training examples."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""A device without kernels or memory, for fake tensors: CUDA's autocast, the bytes that live, the faults that show.
+"""A simulated CUDA device for fake tensors: tracks memory and autocast, and reports faults.
 
 `register` changes torch for the rest of the process.
 """

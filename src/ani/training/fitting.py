@@ -1,4 +1,4 @@
-"""Fits a gate to the roles of numbers, on the frozen model's hidden states, before training."""
+"""`gate: fitted`: fits the gate to labelled numbers on the frozen model's hidden states, before training."""
 
 import math
 from collections.abc import Sequence

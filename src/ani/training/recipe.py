@@ -1,4 +1,4 @@
-"""One validated training recipe."""
+"""The training recipe: its settings, and which go together."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

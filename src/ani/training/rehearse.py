@@ -1,4 +1,4 @@
-"""Rehearses a recipe at full size on fake tensors: shapes, dtypes, devices, memory; needs no card, weights or data."""
+"""`ani rehearse`: a recipe's step at full size on fake tensors: shapes, dtypes, devices, memory."""
 
 import math
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Carries out a recipe: finds the layer, loads model and data, trains.
+"""Carries out a training recipe, or resumes it: checks it, finds the layer, loads model and data, trains.
 
 Started by accelerate in several processes, each with its environment variables, `train` shares the recipe's batches
 among them (DDP, or FSDP 2). All compute the same steps; the main process alone (accelerate's `is_main_process`) writes.

@@ -1,4 +1,4 @@
-"""The files of a folder that others made: no links out of it, no pickles, safetensors of finite floats."""
+"""Checks the files of an untrusted folder: links, pickles, digests, safetensors."""
 
 import hashlib
 from collections.abc import Mapping

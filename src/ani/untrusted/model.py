@@ -1,4 +1,4 @@
-"""What a model of others may ask for, judged before it is loaded; and whether its files hold all of its weights.
+"""Checks an untrusted model directory before it is loaded: size, file names, code, missing weights.
 
 Of whatever family it is, it is built from its config.json on no device, under a bound that its own files set.
 """

@@ -1,4 +1,4 @@
-"""What an adapter of others may tell PEFT: plain LoRA, of modules by their names.
+"""Checks an untrusted PEFT config: plain LoRA, of modules by their names.
 
 PEFT matches modules by regular expressions, of which some never end, and has settings that import modules, name other
 files or draw on data. From a file neither is taken.

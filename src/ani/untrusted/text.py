@@ -1,4 +1,4 @@
-"""Texts, JSON, JSON lines and YAML of others, read within limits."""
+"""Reads untrusted texts, JSON, JSON lines and YAML, with limits on size and nesting."""
 
 import io
 import zipfile

@@ -1,4 +1,4 @@
-"""What may be injected: exact values that a text makes known.
+"""The kinds of exact values that a text makes known, so that they can be pending.
 
 A kind of value is one class and one line here. `VALUES` is open to kinds of one's own; one that stands later is asked
 earlier, so that yours go before ours.

@@ -1,4 +1,4 @@
-"""Results of written calculations: behind an equals sign, and behind a question or an order."""
+"""Kind `arithmetic`: results of calculations, behind an equals sign, a question or an order."""
 
 import re
 

@@ -1,4 +1,4 @@
-r"""Say which characters of a text are a calculation, and what it comes to.
+r"""The grammar of written calculations: finds the one that ends at a place of a text, with its exact value.
 
 The grammar
 ===========

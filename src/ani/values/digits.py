@@ -1,4 +1,4 @@
-"""Say what is still to be written of an exact number, digit by digit, and whether a written number is it.
+"""The digits of a pending value that are still to be written, and whether a written number is the value.
 
 Being written
     What stands at the end of a text is a beginning of the number if it is one of its decimal form: with its sign (none,

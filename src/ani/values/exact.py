@@ -1,4 +1,4 @@
-"""Exact numbers: rationals, and reals whose digits can be had to any place.
+"""Exact arithmetic: rationals, and reals whose digits can be computed to any place.
 
 A number is a sum of terms ``coefficient · factors``. The coefficient is a rational; the factors are roots of integers,
 π, e, and what a function makes of another exact number (``ln 3``, ``sin 1``). Sums and products are worked out on the

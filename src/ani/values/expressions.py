@@ -1,4 +1,4 @@
-"""Read an expression: from its characters to tokens, from tokens to an exact value.
+"""Tokenizes expressions and computes their exact values.
 
 What an expression is, and why, stands in `ani.values.calculations`.
 """

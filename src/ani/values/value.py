@@ -1,4 +1,4 @@
-"""What a value owes: which exact number a text has made known."""
+"""`Value`, the base class: which exact number a text makes known."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple

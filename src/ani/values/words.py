@@ -1,4 +1,4 @@
-"""The words that calculations are written with and stand among, from one file a language (``languages/``)."""
+"""The words of calculations, from one file a language (``languages/``)."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Every task by its name, one file each; open to tasks of one's own.
+"""The registry of evaluation tasks. A new one is a subclass of `Task` and a line of `TASKS`.
 
 `ani eval`, `ani compare`, `ani diff` and `ani report` know a task by its line here.
 """

@@ -1,4 +1,4 @@
-"""Task `chats`: calculations that chats ask for, in our own wordings and those of others, and ones nobody asks for.
+"""Task `chats`: chats that ask for a calculation, and chats that hold one which nobody asks for.
 
 The others' wordings are made again by rule: OccamLLM's (arXiv 2406.06576), NUPA's (arXiv 2411.03766) and BIG-bench's
 `arithmetic` (arXiv 2206.04615).

@@ -1,4 +1,4 @@
-"""Task `reading`: sums and word problems with the right values injected, with others and with none."""
+"""Task `reading`: does the model use injected values? Problems with the right values, with others, and with none."""
 
 from collections.abc import Sequence
 from importlib import resources

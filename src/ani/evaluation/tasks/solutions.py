@@ -1,4 +1,4 @@
-"""Task `solutions`: the loss a token in written solutions, of results and of all others, beside the base model's."""
+"""Task `solutions`: loss a token in written solutions, of results and of other tokens, beside the base model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a comparison: trained, then asked; each step leaves its result and is skipped where that exists."""
+"""Carries out one run of a comparison: trains, then evaluates; a step whose result is there is skipped."""
 
 import ctypes
 import gc

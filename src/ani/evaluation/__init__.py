@@ -1,0 +1,1 @@
+"""Evaluation: tasks, the backends that answer them, and the run that asks and records (`run`)."""
