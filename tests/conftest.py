@@ -24,6 +24,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # vLLM compiles functions of its own, for minutes, whatever its options are. Tests of compiling turn it on again.
 os.environ["TORCH_COMPILE_DISABLE"] = "1"
 
+gc.set_threshold(10_000)  # as commands have it
+
 import numpy as np
 import pytest
 import torch

@@ -64,18 +64,24 @@ def merged(tiny_model: Path, tiny_adapter: Path, tmp_path_factory: pytest.TempPa
     return path
 
 
-@pytest.mark.parametrize(
-    "imports", ["ani, transformers", "transformers, ani", "transformers.models.auto.modeling_auto, ani"]
-)
-def test_transformers_knows_merged_checkpoints_whichever_is_imported_first(imports: str, merged: Path) -> None:
+IMPORTS = ["ani, transformers", "transformers, ani", "transformers.models.auto.modeling_auto, ani"]
+
+
+def test_transformers_knows_merged_checkpoints_whichever_is_imported_first(merged: Path) -> None:
+    """Each order in a fork of one process that has imported what transformers imports."""
     program = f"""
-import sys
-import {imports}
-from transformers import AutoModelForCausalLM
-print("ani.serving.checkpoint" in sys.modules)
-print(type(AutoModelForCausalLM.from_pretrained({str(merged)!r})).__name__)
-import ani.serving.vllm_plugin
-print("vllm" in sys.modules)  # only when vLLM calls the plugin
+import os, sys
+import sklearn.metrics, torch._dynamo, torch.distributed.tensor
+for imports in {IMPORTS}:
+    if not os.fork():
+        exec("import " + imports)
+        from transformers import AutoModelForCausalLM
+        told = "ani.serving.checkpoint" in sys.modules
+        model = AutoModelForCausalLM.from_pretrained({str(merged)!r})
+        import ani.serving.vllm_plugin  # vLLM itself is imported when it calls the plugin
+        print(told, type(model).__name__, "vllm" in sys.modules, flush=True)
+        os._exit(0)
+    os.wait()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout.split() == ["False", "AniLlamaForCausalLM", "False"], done.stderr
+    assert done.stdout.splitlines() == ["False AniLlamaForCausalLM False"] * len(IMPORTS), done.stderr

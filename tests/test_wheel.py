@@ -71,14 +71,20 @@ def depended_on(name: str, extras: frozenset[str], found: dict[str, frozenset[st
             depended_on(needed.name, frozenset(("", *needed.extras)), found)
 
 
-def top_levels(distribution: Distribution) -> set[str]:
-    return {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
-
-
+PARTS: dict[str, dict[str, set[str]]] = {}
+"""Of each distribution's name, and each name that it has beside other packages: what lies below."""
 OWNERS: defaultdict[str, set[str]] = defaultdict(set)
-for owner, of_owner in DISTRIBUTIONS.items():
-    for top in top_levels(of_owner):
-        OWNERS[top].add(owner)
+
+
+def read_files() -> None:
+    """Once, as some have ten thousand."""
+    for owner, distribution in DISTRIBUTIONS.items():
+        parts = PARTS.setdefault(owner, {})
+        for file in distribution.files or ():
+            top, *below = file.parts
+            if top not in ("..", "__pycache__"):
+                parts.setdefault(top, set()).update(below[:1])
+                OWNERS[top].add(owner)
 
 
 def environment(extra: str, installed: Path, folder: Path) -> Path:
@@ -92,13 +98,10 @@ def environment(extra: str, installed: Path, folder: Path) -> Path:
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     for name in found.keys() - {"ani"}:  # the checkout's
-        for top in top_levels(DISTRIBUTIONS[name]):
+        for top, below in PARTS[name].items():
             source = Path(str(DISTRIBUTIONS[name].locate_file(top)))
-            if OWNERS[top] <= found.keys():
-                parts = [source]
-            else:  # a namespace that others share
-                files = (file for file in DISTRIBUTIONS[name].files or () if file.parts[0] == top)
-                parts = [source / second for second in {file.parts[1] for file in files}]
+            shared = not OWNERS[top] <= found.keys()  # a namespace
+            parts = [source / each for each in below] if shared else [source]
             for part in parts:
                 link = packages / part.relative_to(source.parent)
                 link.parent.mkdir(exist_ok=True)
@@ -123,20 +126,21 @@ NEEDED = {
     "ani.playground": "gradio",
     "ani.report": "matplotlib",
     "ani.serving.vllm": "vllm",
+    "ani.sweep.run": "matplotlib",
+    "ani.sweep.tables": "matplotlib",
 }
 """Modules of ours that are for an extra alone, and what they can't be imported without."""
 IMPORT_ALL = """
-import importlib, json, os, pkgutil, sys
+import importlib, importlib.util, json, os, pkgutil, sys
 import ani
 
 def missing():
-    found = {}
-    names = [found.name for found in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None)]
-    for name in [*names, *packages]:
+    found = {name: name for name in packages if not importlib.util.find_spec(name)}
+    for module in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None):
         try:
-            importlib.import_module(name)
+            importlib.import_module(module.name)
         except ModuleNotFoundError as error:
-            found[name] = error.name
+            found[module.name] = error.name
     return found
 
 folders, packages = map(json.loads, sys.argv[1:])
@@ -146,8 +150,8 @@ for extra, folder in folders.items():
     if not (child := os.fork()):
         sys.path[sys.path.index(bare)] = folder
         importlib.invalidate_caches()
-        print(json.dumps([extra, missing()]))
-        sys.exit()
+        print(json.dumps([extra, missing()]), flush=True)
+        os._exit(0)  # to take the modules down takes longer than to import them
     os.waitpid(child, 0)
 """
 
@@ -160,6 +164,7 @@ def environments(installed: Path, made_once: MadeOnce) -> Path:
     """
 
     def make(folder: Path) -> None:
+        read_files()
         extras = [extra for extra in OF_EXTRAS if extra != "serve" or INSTEAD["vllm"] in DISTRIBUTIONS]
         packages = {extra: str(environment(extra, installed, folder / (extra or "bare"))) for extra in extras}
         given = json.dumps(packages), json.dumps([*set().union(*OF_EXTRAS.values())])

@@ -315,8 +315,14 @@ def test_a_tiny_model_of_each_family(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """SmolLM2 with a module that was trained, for some steps, with open gates."""
+    """SmolLM2, its first layers, with a module that was trained, for some steps, with open gates."""
     model, tokenizer = pair("smollm2")
+    if not deep():
+        model.config.num_hidden_layers = 12
+        del model.model.layers[12:]
+    folder = tmp_path_factory.mktemp("smollm2")
+    model.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
     ani.attach(model, tokenizer, AniConfig(layer=10, gate_hidden_size=16, policy="running"))
     model.requires_grad_(False)
     module = ani_module(model)
@@ -335,7 +341,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
         model(input_ids=tokenizer(prompts(1, 1)[0], return_tensors="pt")["input_ids"])
     decision = last_decision(model)
     assert decision is not None and bool((decision.injection.alpha == 1).all())
-    folder = tmp_path_factory.mktemp("smollm2")
     ani.save_adapter(model, folder / "adapter")
     return folder, tokenizer
 
@@ -347,7 +352,7 @@ def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path
     config = adapter / CONFIG_FILE
     config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
     decisions = {DECISIONS: str(tmp_path / "decisions.jsonl")}
-    check_parity(*merged(tmp_path, "smollm2"), tokenizer, brief=not deep(), additional_config=decisions)
+    check_parity(*merged(tmp_path, str(folder / "base")), tokenizer, brief=not deep(), additional_config=decisions)
 
 
 def test_states_come_from_a_store(tmp_path: Path) -> None:
