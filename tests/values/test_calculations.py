@@ -340,6 +340,7 @@ def test_the_currency_of_literals() -> None:
         r"$2\frac54 =",
         r"$2\sqrt3 \frac12 =",
         r"$\frac12 \frac12 =",
+        r"$80\frac{1}{2}\frac{1}{5} =",
         # not written as one
         "3 + 4) =",
         "3 + 4] * 2 =",

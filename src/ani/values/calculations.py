@@ -16,7 +16,7 @@ a gate::
 Literals
     Those of `find_numbers` without their signs, also with thousands as TeX (``1{,}234``) or thin blanks separate them;
     number words up to twenty. One with a needless 0 at its beginning makes a date or a code of all of it. Mixed numbers
-    are sums (``1 1/2``, ``1\frac12``: in GSM8K's and MATH's texts they always are).
+    are sums (``1 1/2``, ``1\frac12``), but not before another fraction (in ``80\frac12\frac15`` all are factors).
 Blanks
     Up to `MAX_BLANKS` between any two parts: more make a column of a table. A line break ends the expression, but in
     TeX before the sign.

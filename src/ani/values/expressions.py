@@ -438,6 +438,8 @@ class Reader:
         if following and following[0].value in _FRACTIONS:
             self.at += 1
             fraction = self.read_tex(following[0]).value
+            if self.next is not None and self.next.value in _FRACTIONS:
+                raise Doubt  # in 80\frac12\frac15 all are factors
         elif [token.kind for token in following] == ["number", "operators", "number"] and following[1].value == "/":
             self.at += 3
             fraction = Exact.of(decimal_value(following[0].value)) / Exact.of(decimal_value(following[2].value))
