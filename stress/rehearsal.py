@@ -24,6 +24,7 @@ if __name__ == "__main__":  # and not in processes that it spawns
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 import argparse
+import gc
 import json
 import multiprocessing
 import re
@@ -519,7 +520,9 @@ def main() -> None:
         arithmetic.ROOM = 2  # random models would fill it
         sweep.in_own_processes = lambda arguments: sweep.in_this_process  # whose imports would take the longest
         datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
-        # Forked, so that what took long to import and make is there.
+        # Forked, so that what took long to import and make is there; frozen, as every training looks for garbage.
+        gc.collect()
+        gc.freeze()
         with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
             pool.submit(carry_out, on_page()[:1]).result()
             jobs = [pool.submit(carry_out, line) for line in lines()]

@@ -24,8 +24,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # vLLM compiles functions of its own, for minutes, whatever its options are. Tests of compiling turn it on again.
 os.environ["TORCH_COMPILE_DISABLE"] = "1"
 
-gc.set_threshold(10_000)  # as commands have it
-
 import numpy as np
 import pytest
 import torch
@@ -43,6 +41,7 @@ from tests.properties import register_profiles
 from tests.tokenizers import CHATML, gemma_like
 
 register_profiles()
+gc.set_threshold(10_000)  # as commands have it
 
 _SCANNERS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, NumberScanner]] = WeakKeyDictionary()
 

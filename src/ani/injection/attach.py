@@ -1,6 +1,6 @@
 """Attaches ANI to a Hugging Face model and runs it in forward and `generate`; `_inject` edits the hidden states.
 
-The model stays the same object. Classes are exchanged for subclasses of themselves, and given back by `detach`:
+The model stays the same object. Classes are swapped for subclasses of themselves, and restored by `detach`:
 
 - the model's: its `forward` finds the numbers of `input_ids` before the pass and adds the penalty to the loss after
   it, and its `generate` remembers what is prompt;
@@ -28,8 +28,8 @@ from transformers.cache_utils import Cache
 
 from ani.errors import InputError
 from ani.injection import substitution
+from ani.injection.classes import ClassOfBaseInstances, restore_class, swap_class
 from ani.injection.config import AniConfig
-from ani.injection.exchange import ClassOfBaseInstances, exchange, give_back
 from ani.injection.history import Rows, cached_length, history, remember
 from ani.injection.labels import response_tokens, warn_if_frozen, warn_if_unlabelled, with_auxiliary_loss
 from ani.injection.locate import NumberBatch, NumberLocator, text_ids
@@ -267,7 +267,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     add_module(base, config, locator.encoder.width)
     set_locator(base, locator)
     inner_forward = base.__dict__.pop("forward", None)
-    exchange(base, AttachedModel)
+    swap_class(base, AttachedModel)
     if inner_forward is not None:
         base.forward = inner_forward
     return model
@@ -281,9 +281,9 @@ def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> 
     module.to(parameter.device if parameter is not None else model.device)
     module.train(model.training)
     model.add_module("ani", module)
-    exchange(layers[config.layer], _InjectionLayer, ClassOfBaseInstances)
+    swap_class(layers[config.layer], _InjectionLayer, ClassOfBaseInstances)
     for index in config.gate_layers:
-        exchange(layers[index], _GateLayer, ClassOfBaseInstances)
+        swap_class(layers[index], _GateLayer, ClassOfBaseInstances)
 
 
 def set_locator(model: PreTrainedModel, locator: NumberLocator) -> None:
@@ -358,10 +358,10 @@ def detach(model: nn.Module) -> nn.Module:
 def _take_off_module(model: nn.Module) -> None:
     config, base = ani_module(model).config, base_model(model)
     for index in (config.layer, *config.gate_layers):
-        give_back(decoder_layers(base)[index])
+        restore_class(decoder_layers(base)[index])
     inner_forward = base.__dict__.pop("_ani_inner_forward", None)
     cast(AttachedModel, base)._ani_detached()
-    give_back(base)
+    restore_class(base)
     del base.ani
     for name in ("_ani_locator", "_ani_last_decision"):
         base.__dict__.pop(name, None)

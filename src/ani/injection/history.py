@@ -7,7 +7,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from ani.errors import InputError
-from ani.injection.exchange import exchange
+from ani.injection.classes import swap_class
 
 Rows = list[list[int]]
 """Token ids, a list a row; negative where nothing attends to them (`locate.PADDING`, `substitution.hidden`)."""
@@ -59,5 +59,5 @@ def history(cache: Any, batch_size: int) -> Rows:
 def remember(cache: Cache, rows: Rows) -> None:
     """Keep the token ids behind a cache's entries with it."""
     if not isinstance(cache, _TokenHistory):
-        exchange(cache, _TokenHistory)
+        swap_class(cache, _TokenHistory)
     cast(_TokenHistory, cache).ani_token_ids = rows

@@ -23,8 +23,8 @@ from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from ani.injection.classes import swap_class
 from ani.injection.config import AniConfig
-from ani.injection.exchange import exchange
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_settings
@@ -112,7 +112,7 @@ class AniForCausalLM(nn.Module):
         locator = NumberLocator(tokenizer, settings)
         self.ani_steps = StepLocator(locator)
         layer = self.model.layers[settings.layer]
-        exchange(layer, _InjectionLayer)
+        swap_class(layer, _InjectionLayer)
         layer.ani = AniModule(settings, locator.encoder.width).float()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
@@ -129,7 +129,7 @@ class AniForCausalLM(nn.Module):
         )
         layer.ani_earlier = []
         for index in settings.gate_layers:
-            exchange(self.model.layers[index], _GateLayer)
+            swap_class(self.model.layers[index], _GateLayer)
             kept = torch.zeros(size, self.config.hidden_size, dtype=model_config.dtype, device=device)
             self.model.layers[index].register_buffer("ani_states", kept, persistent=False)
             layer.ani_earlier.append(kept)

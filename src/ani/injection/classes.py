@@ -6,19 +6,19 @@ from typing import Any, cast
 
 class ClassOfBaseInstances(type):
     """Kind of a layer's class. accelerate's FSDP finds a layer's class by its name and shards the instances of it:
-    when the exchanged layer is the first that it meets, the other layers must be among them."""
+    when the swapped layer is the first that it meets, the other layers must be among them."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, cast(Any, cls)._ani_base)
 
 
-def exchange(instance: object, mixin: type[Any], kind: type[type] = type) -> None:
+def swap_class(instance: object, mixin: type[Any], kind: type[type] = type) -> None:
     """Mix a class into an object's own, in place: it stays the same object, and an instance of the class it was of."""
     instance.__class__ = _subclass(*cast(Any, (mixin, type(instance), kind)))
 
 
-def give_back(instance: object) -> None:
-    """Give an object the class back that it had before `exchange`."""
+def restore_class(instance: object) -> None:
+    """Give an object the class back that it had before `swap_class`."""
     instance.__class__ = cast(Any, instance)._ani_base
 
 
