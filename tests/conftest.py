@@ -60,8 +60,9 @@ Recipe = dict[str, Any]
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
-_freeze = gc.freeze
-gc.freeze = gc.unfreeze = lambda: None  # vLLM's engines freeze what they hold, and thaw everything at their end
+_thaw = gc.unfreeze
+_thawed: list[bool] = []
+gc.unfreeze = lambda: _thawed.append(True)  # type: ignore[assignment]  # vLLM's engines ask for it at their end
 
 
 def pytest_collection_finish() -> None:
@@ -72,15 +73,18 @@ def freeze() -> None:
     """What is there now is no garbage: to look through a million objects takes half a second, and every trained model
     asks for it several times."""
     gc.collect()
-    _freeze()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Freeze behind each file too, as it has imported more."""
+    """Freeze behind each file too, as it has imported more, and what is left of an engine, which froze what it had."""
     yield
-    if nextitem is not None and nextitem.path != item.path:
+    if _thawed:
+        _thaw()
+    if nextitem is not None and (_thawed or nextitem.path != item.path):
         freeze()
+    _thawed.clear()
 
 
 def pytest_runtest_setup() -> None:

@@ -2,7 +2,7 @@
 
 import copy
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from ani import AniConfig, InputError, attach
 from ani.injection.attach import ani_module, last_decision
 from ani.models import load_model, load_tokenizer
 from tests import tokenizers
+from tests.properties import deep
 
 FAMILIES = ["qwen3", "llama", "mistral", "gemma"]
 LAYERS = 4
@@ -99,6 +100,15 @@ def pair(
         return copy.deepcopy(model), tokenizer
     tokenizer = tokenizer or _TOKENIZERS[family]()
     return tiny(family, tokenizer=tokenizer), tokenizer
+
+
+def first_smollm2() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A copy of SmolLM2's first 12 layers, for what holds at any depth; in `make stress` of all 30."""
+    model, tokenizer = pair("smollm2")
+    if not deep():
+        model.config.num_hidden_layers = 12
+        del cast(Any, model).model.layers[12:]
+    return model, tokenizer
 
 
 @cache

@@ -29,7 +29,7 @@ from tests import tiny as tiny_models
 from tests import tokenizers
 from tests.properties import deep
 from tests.refusals import refused
-from tests.tiny import pair, randomise
+from tests.tiny import first_smollm2, randomise
 
 vllm = pytest.importorskip("vllm")
 
@@ -319,10 +319,7 @@ def test_a_tiny_model_of_each_family(
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """SmolLM2, its first layers, with a module that was trained, for some steps, with open gates."""
-    model, tokenizer = pair("smollm2")
-    if not deep():
-        model.config.num_hidden_layers = 12
-        del model.model.layers[12:]
+    model, tokenizer = first_smollm2()
     folder = tmp_path_factory.mktemp("smollm2")
     model.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")

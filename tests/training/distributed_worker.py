@@ -1,4 +1,4 @@
-"""One of several processes that carry out a list of training jobs together; knows nothing about the tests.
+"""One of several processes that carry out a list of training jobs together.
 
     torchrun … distributed_worker.py jobs.json
 
@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -42,8 +43,10 @@ def log(self: AniTrainer, logs: dict[str, float], start_time: float | None = Non
 def count(self: AniTrainer, inputs: dict[str, Any]) -> None:
     counted(self, inputs)
     numbers.append(len(inputs["numbers"]))
-    if self.state.global_step == job.get("tell") and os.environ["RANK"] == "1":
-        signal.raise_signal(signal.SIGTERM)
+    if self.state.global_step == job.get("tell"):
+        if os.environ["RANK"] == "1":
+            signal.raise_signal(signal.SIGTERM)
+        torch.distributed.barrier()  # the other may be batches ahead, and would end the step
 
 
 def carry_out() -> dict[str, Any]:
