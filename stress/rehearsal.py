@@ -24,6 +24,7 @@ if __name__ == "__main__":  # and not in processes that it spawns
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 import argparse
+import copy
 import gc
 import json
 import multiprocessing
@@ -45,9 +46,8 @@ import torch
 import yaml
 from datasets import ClassLabel, Dataset
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import LogitsProcessor, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -69,7 +69,7 @@ from ani.training.rehearse import Rehearsal, rehearse
 from tests.docs.test_pages import shown_commands
 from tests.json_lines import read_lines
 from tests.tiny import tiny
-from tests.tokenizers import QWEN3, llama3, mistral, qwen
+from tests.tokenizers import QWEN3, llama3, mistral, qwen, shortened
 
 ROOT, WORK = Path(__file__).resolve().parent.parent, Path(os.environ["HF_HOME"])
 RECIPES = ROOT / "recipes" / "paper"
@@ -146,7 +146,7 @@ def rehearse_all(every: bool) -> None:
 
 def make_models() -> None:
     """Every model of the paper in the hub's cache, with as many layers as its recipes name."""
-    tokenizers = {"qwen3": shortened(qwen(), QWEN3), "llama": shortened(llama3()), "mistral": shortened(mistral())}
+    tokenizers = {"qwen3": of_hub(qwen(), QWEN3), "llama": of_hub(llama3()), "mistral": of_hub(mistral())}
     of_paper = {name: shape for name, shape in PUBLISHED.items() if name.split("/")[1] in PAPER_LAYERS}
     for name, shape in of_paper.items():  # in place: `layer: paper` knows a model by its shape
         family, tokenizer = shape["model_type"], tokenizers[shape["model_type"]]
@@ -162,33 +162,17 @@ def make_models() -> None:
     qwen3.save_pretrained(folder)
 
 
-def shortened(tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> PreTrainedTokenizerBase:
-    """A family's tokenizer without its rarer words: the whole one takes seconds to load, and is loaded a hundred times.
-
-    It splits texts as before, has all numbers and special tokens, and begins texts with its first token, if it has one.
-    Those of base models have neither a template nor padding.
-    """
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    added, ids = {token["content"] for token in state["added_tokens"]}, state["model"]["vocab"]
-    kept = [
-        word
-        for word in sorted(ids, key=ids.__getitem__)
-        if ids[word] < 8000 or len(word) == 1 or word in added or re.fullmatch("[0-9]+", word)
-    ]
-    vocabulary = {word: number for number, word in enumerate(kept)}
-    state["model"] |= {
-        "vocab": vocabulary,
-        "merges": [pair for pair in state["model"]["merges"] if {*pair, "".join(pair)} <= vocabulary.keys()],
-    }
-    for token in state["added_tokens"]:
-        token["id"] = vocabulary.setdefault(token["content"], len(vocabulary))
-    backend = Tokenizer.from_str(json.dumps(state))
-    special = dict(cast(Any, tokenizer).special_tokens_map)
-    if first := special.get("bos_token"):
-        backend.post_processor = TemplateProcessing(single=f"{first} $A", special_tokens=[(first, vocabulary[first])])
+def of_hub(tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> PreTrainedTokenizerBase:
+    """A family's tokenizer as the hub has it, but for its rarer words: the whole one takes seconds to load, a hundred
+    times. Those of base models have neither a template nor padding, and begin texts with their first token."""
+    found = copy.deepcopy(shortened(tokenizer, 8000))
+    found.chat_template = template
     if template is None:
-        del special["pad_token"]
-    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **special)
+        found.pad_token = None
+        first = cast(str, found.bos_token)
+        pieces = {"single": f"{first} $A", "special_tokens": [(first, found.bos_token_id)]}
+        cast(Any, found).backend_tokenizer.post_processor = TemplateProcessing(**pieces)
+    return found
 
 
 def cached(kind: str, name: str) -> Path:

@@ -25,6 +25,7 @@ from ani.playground import _hosts, _messages, answer, answered_turn, build, deci
 from ani.results.decisions import gate_view
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
+from tests.tokenizers import llama3
 
 CHROMIUM = Path("/usr/bin/chromium")
 TEXT = "Room 505 holds 10 people, 3.5 kg of $1,234 and -7 of 2020-11"
@@ -85,7 +86,8 @@ def answers(page: Page) -> tuple[str, str]:
 
 
 def test_page(visit: Callable[..., Page]) -> None:
-    model, tokenizer = attached("llama", sign="phase")  # with these features an open gate changes the answer
+    # With these features and words an open gate changes the answer.
+    model, tokenizer = attached("llama", llama3(), sign="phase")
     numbers = decisions(model, tokenizer, TEXT)  # before the page uses the model too
     page = visit(model, tokenizer)
     marks = page.locator("#gates mark")
@@ -99,7 +101,7 @@ def test_page(visit: Callable[..., Page]) -> None:
     page.get_by_role("spinbutton").fill("8")
     page.keyboard.press("Tab")
     base, learnt = answers(page)
-    bare = pair("llama")
+    bare = pair("llama", llama3())
     assert base == answer(*bare, TEXT, 8)
     assert learnt == answer(model, tokenizer, TEXT, 8) != base
 

@@ -39,14 +39,18 @@ _TOKENIZERS = {
     "mistral": tokenizers.mistral,
     "gemma": tokenizers.gemma_like,
 }
-
-
 _MADE: dict[str, PreTrainedModel] = {}
+
+
+def tokenizer_of(family: str) -> PreTrainedTokenizerBase:
+    """A family's tokenizer; of 100,000 words and more it has all in `make stress` alone."""
+    whole = _TOKENIZERS[family]()
+    return whole if deep() or len(whole) < 100_000 else tokenizers.shortened(whole, 50_000)
 
 
 def tiny(family: str, *, tokenizer: PreTrainedTokenizerBase | None = None, **overrides: Any) -> PreTrainedModel:
     """A fresh model of a family: float32, eval mode, the same weights at every call."""
-    tokenizer = tokenizer or _TOKENIZERS[family]()
+    tokenizer = tokenizer or tokenizer_of(family)
     special = (len(tokenizer), tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id)
     key = f"{family} {special} {sorted(overrides.items())}"
     if key not in _MADE:  # a copy takes a tenth of the time
@@ -98,7 +102,7 @@ def pair(
     if family == "smollm2":
         model, tokenizer = smollm2()
         return copy.deepcopy(model), tokenizer
-    tokenizer = tokenizer or _TOKENIZERS[family]()
+    tokenizer = tokenizer or tokenizer_of(family)
     return tiny(family, tokenizer=tokenizer), tokenizer
 
 

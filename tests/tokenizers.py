@@ -1,13 +1,14 @@
-"""Real tokenizers for the tests, from packages that ship their files; knows nothing about what is tested."""
+"""Real tokenizers for the tests, from packages that ship their files."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.tokenization_utils_base import generate_merges
@@ -118,6 +119,36 @@ def smollm2() -> PreTrainedTokenizerBase:
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
+
+
+@cache
+def shortened(tokenizer: PreTrainedTokenizerBase, words: int) -> PreTrainedTokenizerBase:
+    """A tokenizer with its first words alone, for models: most of a tiny one's work is the head over all of them. It
+    splits texts as before, and has all numbers, characters and special tokens."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    added, ids = {token["content"] for token in state["added_tokens"]}, state["model"]["vocab"]
+    kept = [
+        word
+        for word in sorted(ids, key=ids.__getitem__)
+        if ids[word] < words or len(word) == 1 or word in added or re.fullmatch("[0-9]+", word)
+    ]
+    vocabulary = {word: number for number, word in enumerate(kept)}
+    state["model"] |= {
+        "vocab": vocabulary,
+        "merges": [pair for pair in state["model"]["merges"] if {*pair, "".join(pair)} <= vocabulary.keys()],
+    }
+    for token in state["added_tokens"]:
+        token["id"] = vocabulary.setdefault(token["content"], len(vocabulary))
+    first, begins = tokenizer.bos_token, tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+    if begins:
+        state["post_processor"] = None  # it has the old ids
+    backend = Tokenizer.from_str(json.dumps(state))
+    if begins:
+        backend.post_processor = processors.TemplateProcessing(
+            f"{first} $A", special_tokens=[(first, vocabulary[first])]
+        )
+    special = dict(tokenizer.special_tokens_map)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=tokenizer.chat_template, **special)
 
 
 ALL: dict[str, Callable[[], PreTrainedTokenizerBase]] = {

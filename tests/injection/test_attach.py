@@ -525,6 +525,7 @@ def test_four_bit_model(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         tmp_path / "model", quantization_config=quantization, device_map={"": "cpu"}
     )
+    model.train()  # evaluated, bitsandbytes would repack the weights for a kernel without gradients
     ids = encode(tokenizer)
     before = logits_of(model, ids)
     wrapped = get_peft_model(prepare_model_for_kbit_training(model), LoraConfig(**LORA))
@@ -534,7 +535,6 @@ def test_four_bit_model(tmp_path: Path) -> None:
     assert not torch.allclose(logits_of(wrapped, ids), before)
     trainable = [p for p in wrapped.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trainable, lr=1e-3)
-    wrapped.train()
     losses = []
     for _ in range(5):
         loss = wrapped(**labelled(tokenizer)).loss

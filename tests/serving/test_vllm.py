@@ -76,8 +76,7 @@ def merged(folder: Path, base: str) -> tuple[Path, PreTrainedModel]:
 
 
 def tiny_merged(folder: Path, family: str, **config: Any) -> tuple[Path, PreTrainedModel, Any]:
-    # Qwen's loads for seconds, wherever it does, and tells the plugin what SmolLM2's tells it.
-    tokenizer = tiny_models._TOKENIZERS["mistral" if family == "qwen3" and not deep() else family]()
+    tokenizer = tiny_models.tokenizer_of(family)
     # vLLM's attention on a CPU has kernels for heads of 32 and more.
     model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32, num_hidden_layers=2)
     model.save_pretrained(folder / "base")
