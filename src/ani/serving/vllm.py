@@ -283,8 +283,9 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
         prompts = self._prompt_lengths[rows]
         starts, offsets = input_batch.num_computed_tokens_np, input_batch.query_start_loc_np
         if not steps.prefill_only and prompts.any():
-            ids, offsets = input_batch.input_ids.cpu().numpy(), input_batch.query_start_loc.cpu().numpy()
-            places = input_batch.positions.cpu().numpy()
+            parts = input_batch.query_start_loc, input_batch.positions, input_batch.input_ids
+            together = torch.cat(parts).cpu().split([len(part) for part in parts])  # one copy, and one wait
+            offsets, places, ids = (part.numpy() for part in together)
             starts, total = places[offsets[:count]], offsets[count]
             self._token_ids[np.repeat(rows, np.diff(offsets[: count + 1])), places[:total]] = ids[:total]
         starts, offsets = starts[:count], offsets[: count + 1]
