@@ -40,7 +40,7 @@ from ani.injection.attach import ani_module
 from ani.models import load_model, load_tokenizer
 from ani.provenance import provenance
 from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
-from tests.conftest import save_tiny_llama
+from tests.fixtures import save_tiny_llama
 from tests.tokenizers import CHATML, gemma_like
 
 KILLS_A_LIFE = 4

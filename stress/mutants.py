@@ -10,7 +10,7 @@ changes doesn't stand exactly once in its file.
 import os
 
 if __name__ == "__main__":  # and not in processes that it starts
-    # As tests/conftest.py has it, which comes too late for what is imported before; and no fault is in compiling.
+    # As tests/fixtures.py has it, which comes too late for what is imported before; and no fault is in compiling.
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     os.environ |= {"TORCH_COMPILE_DISABLE": "1", "HYPOTHESIS_PROFILE": "hasty"}
 

@@ -19,7 +19,7 @@ from ani.evaluation.tasks.routing import Routing
 from ani.results.files import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
-from tests.conftest import save_tiny_llama
+from tests.fixtures import save_tiny_llama
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines as save
 from tests.tokenizers import gemma_like

@@ -14,7 +14,7 @@ from ani.sweep import one_run as runs
 from ani.sweep import plan
 from ani.sweep import run as run_module
 from tests import test_cli
-from tests.conftest import MadeOnce
+from tests.fixtures import MadeOnce
 from tests.json_lines import read_lines as read
 from tests.training.runs import interrupt_at, interrupted
 

@@ -20,7 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.conftest import MadeOnce
+from tests.fixtures import MadeOnce
 from tests.json_lines import write_lines
 
 ROOT = Path(__file__).parent.parent

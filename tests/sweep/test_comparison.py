@@ -33,7 +33,7 @@ from ani.sweep.plan import Comparison, SweepRun, evaluation_tasks, variant_recip
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
-from tests.conftest import MadeOnce
+from tests.fixtures import MadeOnce
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
 from tests.refusals import refused
