@@ -118,7 +118,7 @@ def run_end(text: str, i: int) -> tuple[int, int]:
     while True:
         while text[i : i + 1] and text[i] in DIGITS:
             i += 1
-        for joint in (".", ",", "{,}"):
+        for joint in (",\\!", ".", ",", "{,}"):
             behind = text[i + len(joint) : i + len(joint) + 1]
             if text.startswith(joint, i) and behind and behind in DIGITS:
                 i += len(joint)
@@ -126,7 +126,7 @@ def run_end(text: str, i: int) -> tuple[int, int]:
         else:
             break
     over = i + 1
-    for shown in (".", ",", "{", "{,", "{,}"):
+    for shown in (".", ",", "{", "{,", "{,}", ",\\", ",\\!"):
         if text.startswith(shown, i):
             over = i + len(shown) + 1
     return i, over
@@ -134,7 +134,7 @@ def run_end(text: str, i: int) -> tuple[int, int]:
 
 def numbers_of(text: str, start: int) -> list[str]:
     """The numbers that end a text, from the first digit of their run on; the first has the sign before it."""
-    run = text[start:].replace("{,}", ",")
+    run = text[start:].replace("{,}", ",").replace(",\\!", ",")
     before = text[:start]
     if before.endswith(".") and not (before[:-1][-1:].isalnum() or before[:-1][-1:] in ("_", ".", ")", "]")):
         run, before = "." + run, before[:-1]
@@ -183,13 +183,15 @@ def is_beginning(before: str, tail: str) -> bool:
         return True
     elif any(text[: len(text) - len(tail)].endswith(digit + joint) for digit in DIGITS for joint in ("", ".", ",")):
         return False
-    return tail[0] in DIGITS and not text[: len(text) - len(tail)].endswith("{,}") and only_number(tail)
+    joined = text[: len(text) - len(tail)]
+    within = joined.endswith("{,}") or (joined.endswith(",\\!") and joined[-4:-3] in [*DIGITS])
+    return tail[0] in DIGITS and not within and only_number(tail)
 
 
 def only_number(tail: str) -> bool:
-    body = tail.replace("{,}", "")
-    for cut in ("{", "{,"):
-        body = body.removesuffix(cut) if tail.endswith(cut) else body
+    for cut in ("{", "{,", ",\\"):
+        tail = tail.removesuffix(cut)
+    body = tail.replace("{,}", "").replace(",\\!", "")
     return all(character in DIGITS + ".," for character in body)
 
 
@@ -238,8 +240,8 @@ def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tu
             if any(body == way for way in ways_to_write(form, cut)):
                 left = [with_marks(value, form, i, endless) for i in range(cut, len(form))]
                 return (start + left + [("", "", False)] * complete)[:count]
-    for mark in (".", ",", "{", "{,", ""):
-        number = body.removesuffix(mark).replace("{,}", ",")
+    for mark in (".", ",", "{", "{,", ",\\", ",\\!", ""):
+        number = body.removesuffix(mark).replace("{,}", ",").replace(",\\!", ",")
         if body.endswith(mark) and number and [x[:2] for x in oracle.numbers(number)] == [(0, len(number))]:
             return [("", "", False)] if right(abs(value), number) else []
     return []
@@ -249,7 +251,7 @@ def ways_to_write(form: str, cut: int) -> set[str]:
     """All ways in which the first so many characters of a decimal form are written, up to the next one."""
     whole, point, _ = form.partition(".")
     ways = set()
-    for comma in ("", ",", "{,}"):
+    for comma in ("", ",", "{,}", ",\\!"):
         written, at = [""], 0
         for i, character in enumerate(form[:cut]):
             if 0 < i < len(whole) and (len(whole) - i) % 3 == 0:

@@ -25,14 +25,15 @@ def beginnings(draw: st.DrawFn) -> tuple[Fraction, str]:
     value = draw(values)
     form = draw(st.sampled_from([oracle.expansion(value, 8)[0], *(f"{float(abs(value)):.{p}f}" for p in (0, 1, 2, 3))]))
     whole, point, fraction = form.partition(".")
-    whole = draw(st.sampled_from([whole, f"{int(whole):,}", f"{int(whole):,}".replace(",", "{,}"), whole.lstrip("0")]))
+    groups = [f"{int(whole):,}".replace(",", comma) for comma in (",", "{,}", r",\!")]
+    whole = draw(st.sampled_from([whole, *groups, whole.lstrip("0")]))
     sign = draw(st.sampled_from(["-" if value < 0 else "", "", "-"])) if draw(st.booleans()) else "-" * (value < 0)
     money = draw(st.sampled_from(["", "$"]))
     text = draw(st.sampled_from([sign + money, money + sign])) + whole + point + fraction
     text = text[: draw(st.integers(0, len(text)))]
     if text and draw(st.integers(0, 3)) == 0:
         at = draw(st.integers(0, len(text) - 1))
-        text = text[:at] + draw(st.sampled_from([*"0123456789.,-${}", ""])) + text[at + 1 :]
+        text = text[:at] + draw(st.sampled_from([*r"0123456789.,-${}\!", ""])) + text[at + 1 :]
     return value, text
 
 
@@ -88,6 +89,8 @@ def to_come(value: Exact, beginning: str = "", currency: str = "", count: int = 
         (Fraction(-948), "9", "", ""),
         (Fraction(948), "-", "", "9 4 8 |"),
         (Fraction(1234567), "1{,}2", "", "3 4 5 6"),
+        (Fraction(1234567), r"1,\!2", "", "3 4 5 6"),
+        (Fraction(1234567), "1,\\", "", "2 3 4 5"),
         (Fraction(1234567), "1,", "", "2 3 4 5"),
         (Fraction(1234567), "12,", "", ""),
         (Fraction(12), "12,", "", "|"),

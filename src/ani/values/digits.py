@@ -1,10 +1,10 @@
-"""The digits of a pending value that are still to be written, and whether a written number is the value.
+r"""The digits of a pending value that are still to be written, and whether a written number is the value.
 
 Being written
     What stands at the end of a text is a beginning of the number if it is one of its decimal form: with its sign (none,
-    if it is positive) and perhaps a currency sign, with commas or TeX's ``{,}`` at all the right places so far or at
-    none, with or without the 0 before the point. The pending digits go on behind it. Within another number, or a
-    mistake, there are none: the value can only follow when that number is over.
+    if it is positive) and perhaps a currency sign, with commas or TeX's ``{,}`` or ``,\!`` at all the right places
+    so far or at none, with or without the 0 before the point. The pending digits go on behind it. Within another
+    number, or a mistake, there are none: the value can only follow when that number is over.
 Digits
     Those of the decimal form, cut off, not rounded, as nobody knows where the writer ends. Beside each stands the digit
     that it would be if it were the last (half away from zero), from the last one before the point on. There is none
@@ -38,18 +38,20 @@ MAX_WRITING = 250
 
 _PLACES = SURE_PLACES - 1  # rounding reads one more
 _MONEY = "$€£¥₹"
-_RUN = "0123456789.,{}"
+_RUN = r"0123456789.,{}\!"
 _PREFIX = rf"(?:(?<![\w)\]}}])(?P<sign>[-−]))?(?:[{_MONEY}](?P<late>[-−])?)?"
 _POINT = r"(?<![\w.)\]])\."
-_DIGIT = r"[0-9](?<![0-9].)(?<![0-9][.,].)(?<!\{,\}.)"
+_DIGIT = r"[0-9](?<![0-9].)(?<![0-9][.,].)(?<!\{,\}.)(?<![0-9],\\!.)"
 _WRITING = re.compile(
-    rf"{_PREFIX}(?P<number>(?:(?:{_POINT})?{_DIGIT}(?:[0-9]|[.,]|\{{,\}}){{0,{MAX_WRITING}}}(?:\{{,?)?|{_POINT})?)\Z"
+    rf"{_PREFIX}(?P<number>(?:(?:{_POINT})?{_DIGIT}(?:[0-9]|,\\!|[.,]|\{{,\}}){{0,{MAX_WRITING}}}+(?:\{{,?|(?<=,)\\)?"
+    rf"|{_POINT})?)\Z"
 )
 WRITTEN = re.compile(
-    rf"{_DIGIT}(?:[0-9]|(?:[.,]|\{{,\}})(?=[0-9])){{0,{MAX_WRITING}}}+"
-    r"(?=(?P<over>[^0-9.,{]|[.,][^0-9]|\{[^,]|\{,[^}]|\{,\}[^0-9]))"
+    rf"{_DIGIT}(?:[0-9]|(?:,\\!|[.,]|\{{,\}})(?=[0-9])){{0,{MAX_WRITING}}}+"
+    r"(?=(?P<over>[^0-9.,{]|\.[^0-9]|,[^0-9\\]|,\\[^!]|,\\![^0-9]|\{[^,]|\{,[^}]|\{,\}[^0-9]))"
 )
 """A digit and all that go on from it, with what shows that no more do: one character, or that behind a dot or comma."""
+_COMMA = re.compile(r"\{,\}|,\\!")
 _BEFORE = re.compile(rf"{_PREFIX}(?:{_POINT})?\Z")
 
 
@@ -84,7 +86,7 @@ def written(text: str, match: re.Match[str]) -> Iterator[str]:
     """The numbers, with their signs, that a match of `WRITTEN` holds: of ``1,2,3`` three."""
     before = _BEFORE.search(text, max(0, match.start() - 4), match.start())
     assert before is not None
-    run = "." * before[0].endswith(".") + match[0].replace("{,}", ",")
+    run = "." * before[0].endswith(".") + _COMMA.sub(",", match[0])
     sign = "-" if before["sign"] or before["late"] else ""
     for start, end in number_spans(run).items():
         yield sign + run[start:end]
@@ -118,7 +120,7 @@ def pending_digits(value: Exact, currency: str, beginning: str, count: int) -> t
         rest = _rest(value, currency, number, count)
         if rest is not None:
             return (*minus, *rest)[:count]
-        whole = re.sub(r"(?:[.,]|\{,?)\Z", "", number).replace("{,}", ",")
+        whole = _COMMA.sub(",", re.sub(r"(?:,\\!?|[.,]|\{,?)\Z", "", number))
         if number_spans(whole) == {0: len(whole)} and is_value(value, "-" * signed + whole):
             return (PendingDigit(END),)
     return () if number else pending_digits(value, currency, "", count)
@@ -136,11 +138,15 @@ def _rest(value: Exact, currency: str, number: str, count: int) -> list[PendingD
     for form, ends, endless in forms:
         whole, point, fraction = form.partition(".")
         groups = f"{int(whole):,}"
-        wholes = [whole, groups, groups.replace(",", "{,}"), *([""] if point and whole == "0" else [])]
+        wholes = [
+            whole,
+            *(groups.replace(",", comma) for comma in (",", "{,}", r",\!")),
+            *([""] if point and whole == "0" else []),
+        ]
         for candidate in wholes:
             candidate += point + fraction
             if candidate.startswith(number):
-                left = len(re.sub(r"[{,}]", "", candidate[len(number) :]))
+                left = len(re.sub(r"[{,}\\!]", "", candidate[len(number) :]))
                 places_of = range(len(form) - left, len(form))[:count]
                 found = [PendingDigit(form[i], *_marks(value, form, i, len(whole), endless)) for i in places_of]
                 return found + [PendingDigit(END)] * ends
