@@ -212,7 +212,7 @@ def check(found: Calculation | None, expression: str, value: sympy.Expr) -> None
     elif not re.fullmatch(
         r"[-()\[\]]*(?:[0-9.,]+|\\pi)[)\]]*", re.sub(r"\\left|\\right", "", expression)
     ):  # nothing to work out
-        too_long = len(expression) > 60 or re.search(r"log.*\^", expression)  # many terms
+        too_long = len(expression) > 60 or re.search(r"(?:log|exp).*\^", expression)  # many terms, or digits on the way
         assert too_long or not has_digits(value), expression
 
 
