@@ -70,13 +70,13 @@ def cost(locator: Any, rows: list[list[int]], repeats: int) -> tuple[float, floa
     return timed(prompts), timed(decodes)
 
 
-def scan(tokenizer: Any, policy: Any, requests: int = 256, steps: int = 50) -> float:
+def scan(tokenizer: Any, requests: int = 256, steps: int = 50, **settings: Any) -> float:
     """Milliseconds a decode step, in which each request has a token of prose, of finding whatever numbers there are."""
     from ani.serving import vllm as plugin
 
     prose = tokenizer(PROSE * 12)["input_ids"]
     rows = np.array([prose[i % 40 : i % 40 + 400] for i in range(requests)], dtype=np.int32)
-    locator = NumberLocator(tokenizer, ani.AniConfig(layer=10, hidden_size=576, policy=policy))
+    locator = NumberLocator(tokenizer, ani.AniConfig(layer=10, hidden_size=576, **settings))
     model = plugin.AniForCausalLM.__new__(plugin.AniForCausalLM)
     torch.nn.Module.__init__(model)
     model.ani_steps = StepLocator(locator)
@@ -116,8 +116,9 @@ def main() -> None:
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     tokenizer = load_tokenizer("smollm2")
     if arguments.scan:
-        for policy in ("after", "running"):
-            print(f"{policy}, 256 requests of prose: {scan(tokenizer, policy):.2f} ms a step")
+        for settings in ({"policy": "after"}, {"policy": "running"}, {"values": "pending"}):
+            named = " ".join(settings.values())
+            print(f"{named}, 256 requests of prose: {scan(tokenizer, **settings):.2f} ms a step")
         return
 
     def prompts(problems: int) -> list[list[int]]:

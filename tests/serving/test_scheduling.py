@@ -31,7 +31,7 @@ PROMPTS = [
     "So 1,200 + 34 =",
     "What is 12 * 7? And 9 - 4?",
 ]
-ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6", " 1234, 2 * 3 = 6", " It is 84, then 5."]
+ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6", " 1234, 2 * 3 = 6", " It is 84, then 5. So = 7?"]
 
 
 @cache
@@ -54,7 +54,8 @@ def may_have_numbers(steps: StepLocator, step: Sequence[Scheduled]) -> set[str]:
     for row, request in enumerate(step):
         token_ids[row, : request.stop] = request.token_ids[: request.stop]
     places = np.array([request[2:5] for request in step], dtype=int).reshape(-1, 3).T
-    return {step[row].request_id for row in steps.may_have_numbers(token_ids, rows, *places).nonzero()[0]}
+    names = [request.request_id for request in step]
+    return {names[row] for row in steps.may_have_numbers(names, token_ids, rows, *places).nonzero()[0]}
 
 
 def test_prose_is_not_read() -> None:
@@ -63,6 +64,17 @@ def test_prose_is_not_read() -> None:
     step = [Scheduled(str(i), ids, 1, i, i + 1, i) for i in range(len(ids))]
     expected = {str(i) for i in range(len(ids)) if "1" in tokenizer.decode(ids[: i + 1])}
     assert may_have_numbers(StepLocator(locator), step) - expected <= {"0", "1"}
+
+
+def test_prose_behind_which_nothing_is_pending_is_not_read() -> None:
+    locator, tokenizer = locators("pending")
+    steps = StepLocator(locator)
+    ids = tokenizer("Tell me a tale. Once upon a time 7 dwarfs had 3 + 4 =", add_special_tokens=False)["input_ids"]
+    steps.find([Scheduled("a", ids, 5, 0, 5, 0)])
+    read = [i for i in range(5, len(ids)) if may_have_numbers(steps, [Scheduled("a", ids, 5, i, i + 1, 0)])]
+    assert read == [len(ids) - 1]
+    found = steps.find([Scheduled("a", ids, 5, read[0], len(ids), 0)])
+    assert at(found, 0, read[0]) == at(locator.batch([ids]), 0, 0) != {}
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -85,8 +97,9 @@ def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
         order = draw.sample(range(len(rows)), draw.randint(1, len(rows)))
         step, shifts, offset = [], [], 0
         for i in order:
-            if draw.random() < 0.05:  # preempted: it starts again
-                done[i], found[i] = 0, {}
+            if draw.random() < 0.05:  # preempted: it starts again; or drafted tokens were refused
+                done[i] = draw.choice([0, max(0, done[i] - 3)])
+                found[i] = {token: features for token, features in found[i].items() if token < done[i]}
             in_prompt = done[i] < len(prompts[i])
             room = len(prompts[i]) - done[i] if in_prompt else min(1, len(rows[i]) - done[i])
             size = draw.randint(1, room) if room else 0
@@ -95,13 +108,14 @@ def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
             shifts.append(done[i] - offset)
             done[i] += size
             offset += size
-        numbers = steps.find(step)
         may = may_have_numbers(steps, [request for request in step if request.stop > request.start])
-        assert {step[row].request_id for row in numbers.rows.tolist()} <= may
-        assert bool((numbers.positions < offset).all())
-        for row, (i, shift) in enumerate(zip(order, shifts, strict=True)):
-            found[i] |= at(numbers, row, shift)
-            carrying, named = set(at(numbers, row, shift)), set(steps.texts(step[row]))
+        asked = [row for row, request in enumerate(step) if request.request_id in may]
+        numbers = steps.find([step[row] for row in asked])
+        assert bool((numbers.positions >= 0).all()) and bool((numbers.positions < offset).all())
+        for place, row in enumerate(asked):
+            i, shift = order[row], shifts[row]
+            found[i] |= at(numbers, place, shift)
+            carrying, named = set(at(numbers, place, shift)), set(steps.texts(step[row]))
             assert named <= carrying if config == "digitwise" else named == carrying
     assert found == expected
 

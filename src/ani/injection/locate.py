@@ -7,6 +7,7 @@ generation all ask here, so they can't disagree.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple, Self, cast
 
@@ -145,15 +146,30 @@ class NumberLocator:
             found = [x for x in found if self._is_all_of_its_tokens(x[0], token_ids)]
         return found
 
-    def may_carry(self, token_ids: np.ndarray[Any, Any]) -> Any:
+    def may_carry(self, token_ids: np.ndarray[Any, Any], idle: np.ndarray[Any, Any]) -> Any:
         """Whether something may stand at the last of three tokens, (N, 3), as far as they tell, bool (N,); under a
-        causal policy. A text that has fewer begins with `PADDING`."""
+        causal policy. A text that has fewer begins with `PADDING`. `idle`: whether nothing is pending before the last
+        one, bool (N,)."""
+        may = np.zeros(len(token_ids), dtype=bool)
         if self.reads_pending:
-            return np.ones(len(token_ids), dtype=bool)
+            may = ~idle | self._may_learn.take(token_ids[:, 2] + 1, mode="clip")
+        if not self.reads_literals:
+            return may
         digits, closed, marks = (table.take(token_ids + 1, mode="clip") for table in self.scanner.tables)
         if self.policy == "running":
-            return digits[:, 2]
-        return digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
+            return may | digits[:, 2]
+        return may | digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
+
+    @cached_property
+    def _may_learn(self) -> np.ndarray[Any, Any]:
+        """As `NumberScanner.table`: whether a value may become known within a token."""
+        may_learn = self._unread.reader.may_learn
+        return self.scanner.table(lambda piece: not piece.isprintable() or may_learn(piece))
+
+    def idle(self, token_ids: Sequence[int]) -> bool:
+        """Whether nothing is pending behind a row that was read."""
+        read = self._read.get(_key(token_ids))
+        return read is not None and read.reader.idle
 
     def _is_all_of_its_tokens(self, number: Number, token_ids: Sequence[int]) -> bool:
         tokens = token_ids[number.first_token : number.last_token + 1]

@@ -213,12 +213,17 @@ class NumberScanner:
 
     @cached_property
     def tables(self) -> "tuple[np.ndarray[Any, Any], ...]":
-        """Of each token id, at the id plus one, bool: whether it holds a digit; whether it ends so that no number goes
-        on behind it; whether that is for the token before it to say. First and last: ids beyond the vocabulary."""
+        """As `table`: whether a token holds a digit; whether it ends so that no number goes on behind it; whether that
+        is for the token before it to say."""
+        return tuple(self.table(pattern.search) for pattern in (_DIGIT, _CLOSED, _MARKS))
+
+    def table(self, holds: Callable[[str], object]) -> "np.ndarray[Any, Any]":
+        """Whether something holds of each token's text, at the token id plus one, bool; first and last for ids beyond
+        the vocabulary. In the text surrogates stand for bytes of characters that it holds a part of."""
         import numpy as np
 
-        pieces = [self._pieces[i] for i in range(-1, max(self._pieces) + 2)]
-        return tuple(np.array([bool(each.search(piece)) for piece in pieces]) for each in (_DIGIT, _CLOSED, _MARKS))
+        pieces = (self._pieces[i] for i in range(-1, max(self._pieces) + 2))
+        return np.array([bool(holds(piece)) for piece in pieces])
 
     def _read(self, token_ids: "TokenIds", start: int, raw: list[str]) -> "_Read":
         """What has to be read for the numbers at the tokens from `start` on, whose pieces are `raw`."""

@@ -4,6 +4,7 @@ A serving engine's forward sees the scheduled tokens alone: one a request in dec
 of a cached prefix. What stands before them comes from the engine's own table of token ids.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,6 +15,10 @@ import torch
 from ani.injection.locate import PADDING, NumberBatch, NumberLocator
 
 Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
+
+
+_REMEMBERED = 4096
+"""Requests of which it is remembered that nothing is pending."""
 
 
 class Scheduled(NamedTuple):
@@ -38,31 +43,46 @@ class StepLocator:
     def __init__(self, locator: NumberLocator) -> None:
         self._locator = locator
         self._prompts: dict[str, NumberBatch] = {}
+        self._idle: dict[str, int] = {}
+        """Requests that were read up to this token, behind which nothing is pending."""
 
     @property
     def prefill_only(self) -> bool:
         """Whether requests past their prompt can be left out of a step."""
         return not self._locator.causal
 
-    def may_have_numbers(self, token_ids: Ids, rows: Ids, prompt_lengths: Ids, starts: Ids, stops: Ids) -> Any:
+    def may_have_numbers(
+        self, names: Sequence[str], token_ids: Ids, rows: Ids, prompt_lengths: Ids, starts: Ids, stops: Ids
+    ) -> Any:
         """Which requests of a step may have a number at a scheduled token, bool (R,), told by tables alone: most have
         none, so that nobody has to read them. `rows` are the requests' in `token_ids`; the others are as in
         `Scheduled`, each (R,)."""
         if self.prefill_only:
             return starts < prompt_lengths
+        read = np.array([self._idle.get(name, sys.maxsize) for name in names], dtype=np.int64)
         places = starts[:, None] + np.arange(-2, 1)
         last = np.where(places >= 0, token_ids[rows[:, None], places], PADDING)
-        return (stops - starts > 1) | self._locator.may_carry(last)
+        begins = (stops - starts > 1) | (starts < prompt_lengths)  # also of another request under an earlier one's name
+        return begins | self._locator.may_carry(last, idle=read <= starts)
 
     def find(self, step: Sequence[Scheduled]) -> NumberBatch:
         """The numbers at the scheduled tokens; `positions` are indices into the step's flat row, `rows` into `step`."""
         if self.prefill_only:
             return self._of_prompts(step)
-        found = self._locator.batch(
-            [request.token_ids[: request.stop] for request in step], start=[request.start for request in step]
-        )
-        offsets = torch.tensor([request.offset for request in step], dtype=torch.long)
-        return replace(found, positions=found.positions + offsets[found.rows])
+        rows = [request.token_ids[: request.stop] for request in step]
+        # On from where a request was read: the tokens since then have nothing.
+        starts = [request.start for request in step]
+        for row, request in enumerate(step):
+            read = self._idle.pop(request.request_id, request.start)
+            if request.start >= request.prompt_length:
+                starts[row] = min(request.start, read)
+        found = self._locator.batch(rows, start=starts)
+        if len(self._idle) >= _REMEMBERED:
+            self._idle.clear()
+        idle = [request for request, row in zip(step, rows, strict=True) if self._locator.idle(row)]
+        self._idle |= {request.request_id: request.stop for request in idle}
+        shifts = [request.offset - request.start + start for request, start in zip(step, starts, strict=True)]
+        return replace(found, positions=found.positions + torch.tensor(shifts, dtype=torch.long)[found.rows])
 
     def texts(self, request: Scheduled) -> dict[int, str]:
         """What a request's scheduled tokens carry, as it is written: the number, or what makes a value pending.

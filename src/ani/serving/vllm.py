@@ -236,8 +236,9 @@ def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
     prompts, starts = batch.num_prompt_tokens[:count], batch.num_computed_tokens_cpu[:count]
     offsets = runner.query_start_loc.np[: count + 1]
     stops = starts + np.diff(offsets)
+    may = model.ani_steps.may_have_numbers(batch.req_ids[:count], token_ids, rows, prompts, starts, stops)
     step = []
-    for row in model.ani_steps.may_have_numbers(token_ids, rows, prompts, starts, stops).nonzero()[0].tolist():
+    for row in may.nonzero()[0].tolist():
         request_id = batch.req_ids[row]
         if not gates_shut(runner.requests[request_id].sampling_params):
             place = (int(prompts[row]), int(starts[row]), int(stops[row]), int(offsets[row]))
@@ -290,7 +291,9 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
             self._token_ids[np.repeat(rows, np.diff(offsets[: count + 1])), places[:total]] = ids[:total]
         starts, offsets = starts[:count], offsets[: count + 1]
         stops = starts + np.diff(offsets)
-        wanted = (prompts > 0) & steps.may_have_numbers(self._token_ids, rows, prompts, starts, stops)
+        wanted = (prompts > 0) & steps.may_have_numbers(
+            input_batch.req_ids, self._token_ids, rows, prompts, starts, stops
+        )
         step = []
         for row in wanted.nonzero()[0].tolist():
             place = (int(prompts[row]), int(starts[row]), int(stops[row]), int(offsets[row]))

@@ -124,6 +124,19 @@ class PendingReader:
         self._asked: list[_Item] = []  # of one message, in order
         self._signs: list[_Item] = []  # of the message that is being written, in order
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is known that could be pending."""
+        return not (self._signs or self._asked)
+
+    def may_learn(self, piece: str) -> bool:
+        """Whether something may become known within a piece, whatever stands before it."""
+        for match in self._last_characters.finditer(piece):
+            shown = piece[: match.end()]
+            if any(shown.endswith(each.text) or each.text.endswith(shown) for each in self._triggers[match[0]]):
+                return True
+        return False
+
     def copy(self) -> Self:
         """A reader that goes on from here by itself."""
         other = object.__new__(type(self))
@@ -150,9 +163,9 @@ class PendingReader:
                 place, what = steps.pop()
                 if isinstance(what, _Trigger):
                     self._learn(place, what)
-                elif self._signs or self._asked:
+                elif not self.idle:
                     self._write(what)
-            found.append(self._pending(end) if self._signs or self._asked else None)
+            found.append(None if self.idle else self._pending(end))
             self._tokens += 1
         if len(text) > 2 * self._kept:
             self._text = text[-self._kept :]
@@ -170,7 +183,7 @@ class PendingReader:
                     before = text[match.end() - len(trigger.text) - 1]
                     if not ((first in _FIRST and before in _FIRST) or (first.isalpha() and before.isalnum())):
                         steps.append((match.end(), trigger))
-        if steps or self._signs or self._asked:
+        if steps or not self.idle:
             numbers = WRITTEN.finditer(text, undecided(text, begin))
             steps += [(match.end("over"), match) for match in numbers if match.end("over") > begin]
             # A number that a trigger shows to be over began before it.
@@ -235,7 +248,7 @@ class PendingReader:
             self._asked = self._asked[1:]
         while self._signs and self._tokens - self._signs[0].token >= MEMORY:
             self._signs = self._signs[1:]
-        if not self._signs and not self._asked:
+        if self.idle:
             return None
         item = self._signs[-1] if self._signs else self._asked[0]
         beginning = writing(self._text, max(0, item.place - self._origin), end)
