@@ -6,7 +6,7 @@ What an expression is, and why, stands in `ani.values.calculations`.
 import math
 import re
 from fractions import Fraction
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple, cast
 
 from ani.numbers.grammar import BLANKS, MAX_BLANKS, decimal_value, number_spans
@@ -84,7 +84,7 @@ class Token(NamedTuple):
 def tokens_of(text: str, begin: int) -> list[Token]:
     """The tokens of a text from a place on; what no expression holds is a break."""
     tex = TEX.search(text) is not None
-    literals = {start + (text[start] in "+-"): end for start, end in number_spans(text).items()}
+    literals = _literals(text)
     found: list[Token] = []
     at = begin
     while at < len(text):
@@ -106,6 +106,12 @@ def tokens_of(text: str, begin: int) -> list[Token]:
             found.append(Token("math" if tex and text[at] == "\n" else "break", text[at], at, at + 1))
         at = found[-1].end
     return found
+
+
+@lru_cache(maxsize=4)  # a question is read from many places on
+def _literals(text: str) -> dict[int, int]:
+    """Where numbers begin, without their signs, and end."""
+    return {start + (text[start] in "+-"): end for start, end in number_spans(text).items()}
 
 
 def _token(text: str, match: re.Match[str], tex: bool) -> Token:
