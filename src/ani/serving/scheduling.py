@@ -62,7 +62,7 @@ class StepLocator:
         read = np.array([self._idle.get(name, sys.maxsize) for name in names], dtype=np.int64)
         places = starts[:, None] + np.arange(-2, 1)
         last = np.where(places >= 0, token_ids[rows[:, None], places], PADDING)
-        begins = (stops - starts > 1) | (starts < prompt_lengths)  # also of another request under an earlier one's name
+        begins = (stops - starts > 1) | (starts < prompt_lengths)  # a prompt may have an earlier request's name
         return begins | self._locator.may_carry(last, idle=read <= starts)
 
     def find(self, step: Sequence[Scheduled]) -> NumberBatch:
