@@ -54,7 +54,8 @@ def _scanner(tokenizer: PreTrainedTokenizerBase) -> NumberScanner:
     return _SCANNERS[tokenizer][1]
 
 
-locate.NumberScanner = _scanner  # type: ignore[assignment, misc]
+patch = pytest.MonkeyPatch()  # for all tests of this process
+patch.setattr(locate, "NumberScanner", _scanner)
 
 Recipe = dict[str, Any]
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
@@ -62,7 +63,7 @@ MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 _thaw = gc.unfreeze
 _thawed: list[bool] = []
-gc.unfreeze = lambda: _thawed.append(True)  # type: ignore[assignment]  # vLLM's engines ask for it at their end
+patch.setattr(gc, "unfreeze", lambda: _thawed.append(True))  # vLLM's engines ask for it at their end
 
 
 def pytest_collection_finish() -> None:

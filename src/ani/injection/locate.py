@@ -167,8 +167,8 @@ class NumberLocator:
         return self.scanner.table(lambda piece: not piece.isprintable() or may_learn(piece))
 
     def idle(self, token_ids: Sequence[int]) -> bool:
-        """Whether nothing is pending behind a row that was read."""
-        read = self._read.get(_key(token_ids))
+        """Whether nothing is pending behind a row that was read for pending values."""
+        read = self._read.get(_key(token_ids)) if self.reads_pending else None
         return read is not None and read.reader.idle
 
     def _is_all_of_its_tokens(self, number: Number, token_ids: Sequence[int]) -> bool:

@@ -42,15 +42,17 @@ _RUN = r"0123456789.,{}\!"
 _PREFIX = rf"(?:(?<![\w)\]}}])(?P<sign>[-−]))?(?:[{_MONEY}](?P<late>[-−])?)?"
 _POINT = r"(?<![\w.)\]])\."
 _DIGIT = r"[0-9](?<![0-9].)(?<![0-9][.,].)(?<!\{,\}.)(?<![0-9],\\!.)"
+_SEPARATOR = r"(?:,\\!|[.,]|\{,\})"
+_SEPARATOR_BEGUN = r"(?:\{,?|(?<=,)\\)"
 _WRITING = re.compile(
-    rf"{_PREFIX}(?P<number>(?:(?:{_POINT})?{_DIGIT}(?:[0-9]|,\\!|[.,]|\{{,\}}){{0,{MAX_WRITING}}}+(?:\{{,?|(?<=,)\\)?"
+    rf"{_PREFIX}(?P<number>(?:(?:{_POINT})?{_DIGIT}(?:[0-9]|{_SEPARATOR}){{0,{MAX_WRITING}}}+{_SEPARATOR_BEGUN}?"
     rf"|{_POINT})?)\Z"
 )
 WRITTEN = re.compile(
-    rf"{_DIGIT}(?:[0-9]|(?:,\\!|[.,]|\{{,\}})(?=[0-9])){{0,{MAX_WRITING}}}+"
+    rf"{_DIGIT}(?:[0-9]|{_SEPARATOR}(?=[0-9])){{0,{MAX_WRITING}}}+"
     r"(?=(?P<over>[^0-9.,{]|\.[^0-9]|,[^0-9\\]|,\\[^!]|,\\![^0-9]|\{[^,]|\{,[^}]|\{,\}[^0-9]))"
 )
-"""A digit and all that go on from it, with what shows that no more do: one character, or that behind a dot or comma."""
+"""A digit and all that go on from it, with what shows that no more do: one character, or that behind a separator."""
 _COMMA = re.compile(r"\{,\}|,\\!")
 _BEFORE = re.compile(rf"{_PREFIX}(?:{_POINT})?\Z")
 
