@@ -41,8 +41,8 @@ def drawn(draw: st.DrawFn, notation: "Notation", depth: int, values: list[sympy.
 
 def too_hard(expression: str, value: sympy.Expr, parts: list[sympy.Expr]) -> bool:
     """Whether the rules leave a value out: of many terms; of a part that is computed and has over 100 digits before the
-    point; where a factor stands beside a quotient (``8 / 2(3)``), which is read in two ways; and of a fraction of which a
-    part is a root of a root, as no digit shows that it is one."""
+    point; where a factor stands beside a quotient (``8 / 2(3)``), which is read in two ways; and of a fraction with
+    a root of a root among its parts, as no digit shows that it is one."""
     large = any(part.is_real and not part.is_Rational and abs(part) >= 10**100 for part in parts)
     nested = any(
         power.exp.is_Rational and power.exp.q % 2 == 0 and (power.exp.q > 2 or not power.base.is_Rational)
