@@ -136,9 +136,20 @@ def scanner(name: str) -> NumberScanner:
     return NumberScanner(ALL[name]())
 
 
-def as_the_oracle_reads(decoded: str, special: list[str]) -> str:
+@cache
+def specials(name: str) -> list[str]:
+    tokenizer = ALL[name]()
+    return sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
+
+
+@cache
+def special_pattern(name: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, specials(name))))
+
+
+def as_the_oracle_reads(decoded: str, name: str) -> str:
     """Special tokens as boundaries of the same length."""
-    return re.sub("|".join(map(re.escape, special)), lambda match: "\0" * len(match[0]), decoded)
+    return special_pattern(name).sub(lambda match: "\0" * len(match[0]), decoded)
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
@@ -159,8 +170,7 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
 @given(rng=generators)
 def test_whole_texts(name: str, rng: random.Random) -> None:
     tokenizer = ALL[name]()
-    special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
-    used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
+    used = [token for token in specials(name) if token != tokenizer.unk_token][:8] + NAMED
     cases = [text(rng, rng.randrange(1, 7), used) for _ in range(BATCH)]
     token_texts: dict[int, str] = {}
     found = 0
@@ -170,7 +180,7 @@ def test_whole_texts(name: str, rng: random.Random) -> None:
         numbers = scanner(name).scan(ids)
         shift = len(scanner(name).text(ids)) - len(decoded)  # a sentencepiece decoder's stripped space
         assert shift in (0, 1)
-        expected = oracle.numbers(as_the_oracle_reads(decoded, special))
+        expected = oracle.numbers(as_the_oracle_reads(decoded, name))
         assert [(n.start - shift, n.end - shift, n.value) for n in numbers] == expected, (decoded, ids)
         for n in numbers:
             for i in ids[n.first_token : n.last_token + 1]:
@@ -201,8 +211,7 @@ def test_values_do_not_depend_on_the_tokenizer(name: str, rng: random.Random) ->
 @given(rng=generators)
 def test_every_prefix(name: str, rng: random.Random) -> None:
     tokenizer = ALL[name]()
-    special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
-    used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
+    used = [token for token in specials(name) if token != tokenizer.unk_token][:8] + NAMED
     long_lists = [
         ",".join(["123"] * 60),
         "12," * 60,
@@ -227,7 +236,7 @@ def test_every_prefix(name: str, rng: random.Random) -> None:
         prefixes = [ids[: t + 1] for t in running]
         for prefix, number in zip(prefixes, running.values(), strict=True):
             decoded = decode(tokenizer, prefix)
-            start, end, value = oracle.numbers(as_the_oracle_reads(decoded, special))[-1]
+            start, end, value = oracle.numbers(as_the_oracle_reads(decoded, name))[-1]
             assert (number.text, number.value) == (decoded[start:end], value), decoded
             of_its_tokens = scanner(name).text(prefix[number.first_token :])
             assert of_its_tokens[number.start : number.end] == number.text
@@ -241,14 +250,13 @@ def test_every_prefix(name: str, rng: random.Random) -> None:
 def test_ended_numbers_at_every_prefix(name: str, rng: random.Random) -> None:
     """Each is where, by the oracle, no continuation can change it any more; wherever the scan begins or stops."""
     tokenizer = ALL[name]()
-    special = sorted({*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}, key=len, reverse=True)
-    used = [token for token in special if token != tokenizer.unk_token][:8] + NAMED
+    used = [token for token in specials(name) if token != tokenizer.unk_token][:8] + NAMED
     found = 0
     for case in range(ENDED_BATCH):
         ids = tokenizer.encode(text(rng, rng.randrange(1, 8), used), add_special_tokens=case % 2 == 0)
         if case % 5 == 0:  # not within a character
             ids.insert(rng.choice([i for i in range(len(ids) + 1) if "\ufffd" not in decode(tokenizer, ids[:i])]), -1)
-        read = [as_the_oracle_reads(decode(tokenizer, ids[: t + 1]), special) for t in range(len(ids))]
+        read = [as_the_oracle_reads(decode(tokenizer, ids[: t + 1]), name) for t in range(len(ids))]
         # Without half a character, for whose sake some decoders give up whole ones before it.
         lengths = list(accumulate((len(prefix.rstrip("\ufffd")) for prefix in read), max))
         expected: dict[int, list[str]] = {}

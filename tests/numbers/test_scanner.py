@@ -112,6 +112,9 @@ def test_of_two_numbers_that_a_token_shows_the_later_one_stands(name: str) -> No
         found = texts(list(scanner_of(name).scan_ended(ids).values()))
         assert expected in found
         assert scanner_of(name).scan(ids)[0].text not in found
+
+
+def test_of_several_numbers_within_a_token_the_last_stands() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(qwen().backend_tokenizer.to_str()))
     tokenizer.add_tokens([AddedToken(" 2 3 4 ", normalized=False)])
     ids = ids_of(tokenizer, "1 2 3 4 5 6")
