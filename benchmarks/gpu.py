@@ -43,8 +43,9 @@ from transformers import (
 )
 
 from ani.data.collator import NumberCollator
+from ani.devices import default_dtype
 from ani.injection.attach import number_locator
-from ani.models import default_dtype, load_tokenizer
+from ani.models import load_tokenizer
 from ani.probing.selection import PUBLISHED
 from ani.training.examples import Examples
 from ani.training.recipe import Recipe, load_recipe

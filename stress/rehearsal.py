@@ -4,7 +4,7 @@
     python stress/rehearsal.py --full-size
 
 At full size `ani rehearse` carries out a training step and an answer of every recipe: of its last variant, or with
---full-size of every one.
+--full-size of every one; and of the calculator for Qwen3-8B.
 
 In miniature it is every command of docs/reproduce.md, read from the page, with changes that make models and data
 small. The models have their real names, tokenizers and templates, and as many layers; but they are narrow, and random.
@@ -124,6 +124,7 @@ def rehearse_all(every: bool) -> None:
         recipes |= {name: variant_recipes(RECIPES / f"{name}.yaml") for name in COMPARISONS}
         if not every:
             recipes = {name: dict([*variants.items()][-1:]) for name, variants in recipes.items()}
+        recipes["calculator"] = {"": load_recipe(ROOT / "recipes" / "calculator-qwen3-8b.yaml")}
         recipes[PAGE] = {shlex.join(words): load_recipe(ROOT / words[0], words[1:]) for words in of_page}
         pending = {name: [*map(started, variants.values())] for name, variants in recipes.items()}
         for name, variants in recipes.items():

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import ani.cli
+import ani.devices
 import ani.models
-from ani.models import DEVICE, cards, default_device, load_model, where
+from ani.devices import DEVICE, cards, default_device, where
+from ani.models import load_model
 from tests.refusals import refused
 
 GIB = 2**30
@@ -29,9 +31,9 @@ def unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(DEVICE, raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(ani.models, "_NVIDIA", tmp_path / "none")
+    monkeypatch.setattr(ani.devices, "_NVIDIA", tmp_path / "none")
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    ani.models._warn_of_unused_card.cache_clear()
+    ani.devices._warn_of_unused_card.cache_clear()
 
 
 def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +76,7 @@ def test_a_card_that_torch_cannot_use(
         warnings.simplefilter("always")
         where()
         assert told == []  # there is none
-        ani.models._warn_of_unused_card.cache_clear()
+        ani.devices._warn_of_unused_card.cache_clear()
         monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/nvidia-smi")
         where()
         where()

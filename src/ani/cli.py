@@ -162,7 +162,8 @@ def probe(
     as_json: JsonOption = False,
 ) -> None:
     """Probe every layer for the roles of numbers and choose the one to inject at."""
-    from ani.models import load_model, load_tokenizer, where
+    from ani.devices import where
+    from ani.models import load_model, load_tokenizer
     from ani.probing.curve import LayerSelection, layers_table
     from ani.probing.run import probe as run
     from ani.results.files import SELECTION, read_object
@@ -206,7 +207,7 @@ def train(
     """Train an adapter as a recipe says."""
     from accelerate import PartialState
 
-    from ani.models import where
+    from ani.devices import where
     from ani.terminal import training_lines
     from ani.training.checkpoints import ADAPTER
     from ani.training.recipe import load_recipe
@@ -376,13 +377,13 @@ def evaluate(
 ) -> None:
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Started again, it goes on."""
     from ani.data.arithmetic import SYMBOLS
+    from ani.devices import where
     from ani.evaluation.backend import VllmSettings
     from ani.evaluation.cluster import on_ray
     from ani.evaluation.run import evaluate as run
     from ani.evaluation.run import evaluated_tasks, with_options
     from ani.evaluation.shares import answer_share, evaluate_on
     from ani.evaluation.spec import ModelSpec, model_for
-    from ani.models import where
     from ani.settings import override, validated
 
     asked = with_options(

@@ -8,17 +8,12 @@ once, because transformers can neither quantize nor save a model that came from 
 import importlib.metadata
 import importlib.util
 import os
-import shutil
-import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import psutil
 import torch
 from filelock import FileLock
 from torch import nn
@@ -32,17 +27,14 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from ani.devices import DEVICE, default_device, default_dtype
 from ani.errors import InputError, how_to_install
-from ani.files import DISK_FULL, is_main, replacing_directory
+from ani.files import DISK_FULL, replacing_directory
 from ani.untrusted.model import check_model, load_whole
 from ani.untrusted.text import one_line
 
 EMBEDDED = "smollm2"
 _CONVERTED = "smollm2-135m-instruct-"
-_NVIDIA = Path("/proc/driver/nvidia")
-DEVICE = "ANI_DEVICE"
-"""Environment variable: `cpu` asks for the CPU, as `--device cpu` does."""
-
 LARGE = 3 * 10**9
 """Weights of a model that a CPU isn't for, in NF4."""
 
@@ -248,62 +240,3 @@ def _loading(kind: str, name: str) -> Iterator[None]:
             f"no {kind} {name!r:.200}: give a local directory, a hub name that you can reach and have access to (gated "
             f"models need `hf auth login`), or {EMBEDDED!r}. The loader said: {one_line(error)}"
         ) from error
-
-
-# --- the device -------------------------------------------------------------------------------------------------------
-
-
-def default_device() -> str:
-    """The current GPU, by its number, else `cpu`; warns once if torch can't use a card that is there."""
-    if os.environ.get(DEVICE) == "cpu":
-        return "cpu"
-    if torch.cuda.is_available():
-        return f"cuda:{torch.cuda.current_device()}"  # of several processes each has set its own
-    if is_main():
-        _warn_of_unused_card()
-    return "cpu"
-
-
-def default_dtype(device: str | None = None) -> torch.dtype:
-    """bfloat16 on GPUs and CPUs that compute in it, else float32; None: on `default_device`."""
-    device = device or default_device()
-    if device.startswith("cuda"):
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    fast = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
-
-
-def where(dtype: str = "auto") -> str:
-    """A line that says where work in this dtype runs: `default_device`, by its card's name, and its free memory."""
-    device = default_device()
-    computed = str(default_dtype(device)).removeprefix("torch.") if dtype == "auto" else dtype
-    if device == "cpu":
-        name, memory = f"CPU ({os.cpu_count()} cores)", psutil.virtual_memory()
-        free, total = memory.available, memory.total
-    else:
-        name, (free, total) = f"{torch.cuda.get_device_name()} ({device})", torch.cuda.mem_get_info()
-    return f"{name}, {computed}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-
-
-def cards() -> dict[str, str | None]:
-    """CUDA's version in torch, the NVIDIA driver's, and the cards by name, also those that torch can't use."""
-    asked = ["nvidia-smi", "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
-    told = subprocess.run(asked, capture_output=True, text=True).stdout if shutil.which(asked[0]) else ""
-    found = [line.partition(", ") for line in told.splitlines()]
-    names = [card for _, _, card in found] or map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
-    return {"cuda": torch.version.cuda, "driver": found[0][0] if found else None, "cards": "; ".join(names) or None}
-
-
-@cache
-def _warn_of_unused_card() -> None:
-    if not _NVIDIA.exists() and shutil.which("nvidia-smi") is None:
-        return
-    why, hidden = "this torch is built without CUDA; install one that has it", os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        if torch.version.cuda is not None:
-            torch.cuda.init()
-    except RuntimeError as error:
-        why = one_line(error)
-        if "No CUDA GPUs" in why and hidden is not None:
-            why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it; unset that, or say --device cpu"
-    warnings.warn(f"the CPU is used, as torch can't use this machine's NVIDIA card: {why}", stacklevel=2)

@@ -76,7 +76,7 @@ def _digest(root: Path, paths: Iterable[Path]) -> str:
 
 def environment() -> dict[str, Any]:
     """What a bug report tells: Python, packages, commit and hardware; None where there is none."""
-    from ani.models import cards
+    from ani.devices import cards
 
     found = provenance()
     return {

@@ -83,7 +83,7 @@ def ours(folder: Path) -> Iterator[Backend]:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         patch.setattr(vllm, "LLM", partial(vllm.LLM, enforce_eager=True))
-        patch.setattr("ani.models.default_dtype", lambda *_: torch.float32)
+        patch.setattr("ani.devices.default_dtype", lambda *_: torch.float32)
         yield VllmBackend(str(folder))
 
 
@@ -264,7 +264,7 @@ def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monke
         return ModelSpec(str(folder), str(adapter), "auto", batch_size).resolved(tasks, tmp_path / "out").backend
 
     assert backend(benchmark) == "transformers"  # no GPU
-    monkeypatch.setattr("ani.models.default_device", lambda: "cuda:0")
+    monkeypatch.setattr("ani.devices.default_device", lambda: "cuda:0")
     assert backend(benchmark) == "transformers"  # vllm-cpu beside a card
     monkeypatch.setattr("vllm.platforms.current_platform", SimpleNamespace(is_cuda_alike=lambda: True))
     assert backend(benchmark) == backend(benchmark, Arithmetic()) == "vllm"

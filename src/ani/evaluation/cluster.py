@@ -16,10 +16,10 @@ from socket import gethostname
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from ani.devices import DEVICE
 from ani.errors import InputError
 from ani.evaluation.backend import Machine
 from ani.launch import ENDING, PARENT
-from ani.models import DEVICE
 from ani.untrusted.text import one_line
 
 RETRIES = 3

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ani.devices import default_dtype
 from ani.errors import InputError
 from ani.evaluation.backend import (
     Backend,
@@ -27,7 +28,6 @@ from ani.models import (
     EMBEDDED,
     DTypeName,
     Quantization,
-    default_dtype,
     load_config,
     load_model,
     load_tokenizer,

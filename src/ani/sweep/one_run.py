@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from ani.devices import where
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.backend import Backend
 from ani.evaluation.run import LoadedTask, answer
@@ -16,7 +17,7 @@ from ani.evaluation.spec import ModelSpec
 from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE
 from ani.launch import ENDING
-from ani.models import load_config, load_model, where
+from ani.models import load_config, load_model
 from ani.probing.run import probe
 from ani.serving.merge import merge
 from ani.serving.vllm_plugin import check_merged

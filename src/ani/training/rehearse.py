@@ -24,10 +24,11 @@ from transformers.quantizers.base import get_keys_to_not_convert
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample
 from ani.data.kinds import DataSource
+from ani.devices import default_dtype
 from ani.errors import InputError
 from ani.injection.attach import ani_module, base_model, is_attached, number_locator
 from ani.injection.locate import UNKNOWN_ROLE, NumberBatch
-from ani.models import EMBEDDED, default_dtype, load_config, load_tokenizer, nf4, training_autocast
+from ani.models import EMBEDDED, load_config, load_tokenizer, nf4, training_autocast
 from ani.probing.selection import PUBLISHED
 from ani.training.fake_device import Fault, Watch, fake, register
 from ani.training.recipe import Recipe

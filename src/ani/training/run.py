@@ -19,11 +19,12 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArgu
 
 from ani.data.collator import NumberCollator
 from ani.data.sources import Example
+from ani.devices import default_dtype
 from ani.errors import InputError
 from ani.evaluation.backend import TransformersBackend
 from ani.files import only_process_in
 from ani.injection.attach import ani_module, attach, base_model, is_attached, number_locator
-from ani.models import DTypeName, default_dtype, load_config, load_model, load_tokenizer
+from ani.models import DTypeName, load_config, load_model, load_tokenizer
 from ani.probing.curve import LayerSelection
 from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
