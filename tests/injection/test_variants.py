@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ani import AniConfig, inspect, load_adapter, save_adapter
-from ani.injection.attach import ani_module, last_decision, number_locator
+from ani.injection.attach import ani_module, decoder_layers, detach, last_decision, number_locator
 from ani.injection.methods import METHODS
 from ani.injection.module import AniModule
 from tests.properties import deep
@@ -20,7 +20,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: METHODS[name].settings for name in ("digitwise", "static", "static-additive", "digitwise-gated")},
     "replace-gated": {"combine": "replace"},
     "supervised": {"gate": "supervised", "role_weight": 1.0},
-    "gate-layers": {"gate_layers": (0,)},
+    "gate-layers": {"gate_layers": (0,), "gate_context": (0,)},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -149,10 +149,46 @@ def test_a_half_open_gate_replaces_half() -> None:
 def test_gradients_reach_the_projection() -> None:
     for settings in VARIANTS.values():
         module = module_of(**{key: value for key, value in settings.items() if key != "layer"}).train()
-        earlier = [torch.randn(4, 32) for _ in module.config.gate_layers]
+        earlier = [torch.randn(4, 32) for _ in (*module.config.gate_layers, *module.config.gate_context)]
         module(torch.randn(4, 32), torch.randn(4, 16), earlier=earlier).hidden_states.square().sum().backward()
         assert module.projection.weight.grad is not None
         assert float(module.projection.weight.grad.abs().sum()) > 0
+
+
+@families
+def test_the_gate_reads_the_mean_of_what_attention_may_read(family: str) -> None:
+    model, tokenizer = attached(family, gate_layers=(1,), gate_context=(0, 1))
+    read: list[torch.Tensor] = []
+    values: dict[int, torch.Tensor] = {}
+    gate, layers = ani_module(model).gate, decoder_layers(model)
+    assert gate is not None
+    gate.register_forward_pre_hook(lambda _, given: read.extend(given[2]))
+    for index in (0, 1):
+        layers[index].self_attn.v_proj.register_forward_hook(
+            lambda *given, index=index: values.update({index: given[2]})
+        )
+    ids = encode(tokenizer)
+    states = hidden_states(model, ids, 1)
+    decision = last_decision(model)
+    assert decision is not None
+    first, second = (layers[index].self_attn for index in (0, 1))
+    for place, token in enumerate(decision.numbers.positions.tolist()):
+        assert torch.equal(read[1][place], states[token])
+        for kept, attention, value in ((read[0], first, values[0]), (read[2], second, values[1])):
+            window = getattr(attention, "sliding_window", None) or len(ids[0])
+            mean = value[0, max(0, token + 1 - window) : token + 1].mean(dim=0).view(-1, 1, attention.head_dim)
+            mean = mean.expand(-1, attention.num_key_value_groups, -1).flatten()
+            torch.testing.assert_close(kept[place], attention.o_proj(mean), rtol=1e-4, atol=1e-5)
+
+
+def test_a_detached_model_has_its_attention_again() -> None:
+    model, tokenizer = attached("llama", gate_context=(1,))
+    attention = decoder_layers(model)[1].self_attn
+    assert attention.config is not model.config
+    detach(model)
+    assert attention.config is model.config
+    ids = encode(tokenizer)
+    assert torch.equal(logits_of(model, ids), logits_of(pair("llama")[0], ids))
 
 
 def test_inspection_shows_numbers_without_a_gate_as_injected() -> None:

@@ -105,7 +105,8 @@ def model_of(family: str, policy: str = "terminal") -> tuple[PreTrainedModel, Pr
     """With a randomised module of its own."""
     whole, tokenizer = loaded(family)
     model = twin(whole, whole)
-    attach(model, tokenizer, AniConfig(layer=2, policy=policy, gate_hidden_size=16))
+    read = {"gate_layers": (1,), "gate_context": (0, 1)}
+    attach(model, tokenizer, AniConfig(layer=2, policy=policy, gate_hidden_size=16, **read))
     randomise(model, tokenizer)
     return model.to(whole.dtype), tokenizer
 

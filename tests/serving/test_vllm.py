@@ -280,7 +280,7 @@ BACKEND = {} if deep() else {"compilation_config": {"mode": 2, "backend": "aot_e
 COMPILED = {"enforce_eager": False, "additional_config": {}, **BACKEND}
 # Every engine starts for seconds, longest where it has processes: `make stress` has more of them.
 SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "digitwise-compiled": ("llama", {"policy": "digitwise", "gate_layers": (0,)}, COMPILED),
+    "digitwise-compiled": ("llama", {"policy": "digitwise", "gate_layers": (0,), "gate_context": (0,)}, COMPILED),
     "running": ("mistral", {"policy": "running"}, {}),
 } | (
     {
@@ -293,7 +293,7 @@ SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "terminal": ("qwen3", {"policy": "terminal"}, {"additional_config": {}}),
         "both-ranks-drafts": (
             "mistral",
-            {"policy": "after", "values": "both", "gate_layers": (0,)},
+            {"policy": "after", "values": "both", "gate_context": (0,)},
             {**RANKS, "speculative_config": DRAFTS},
         ),
     }

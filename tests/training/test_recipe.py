@@ -214,6 +214,9 @@ def test_a_method_fixes_its_settings(write: Write, tmp_path: Path, method: str) 
         (["ani={layer: 4}", "method=numerologic"], "method 'numerologic' has no module to set"),
         (["ani.policy=running", "ani.scope=all"], "scope='all' is for policy='terminal'"),
         (["ani.gate=supervised", "ani.role_weight=0"], "role_weight must be above 0"),
+        (["ani.layer=4", "ani.gate_layers=[2, 1]"], "gate_layers must ascend, each below the injection layer"),
+        (["ani.layer=4", "ani.gate_context=[1, 4]"], "gate_context must ascend, each below the injection layer"),
+        (["ani.gate=open", "ani.gate_context=[1]"], "gate='open' has no gate that could read gate_context"),
         (["method=sft", "ani.layr=5"], "unknown key 'ani.layr'; did you mean 'layer'"),
         (
             ["ani.combine=substitute", "ani.gate=open", "ani.policy=terminal"],

@@ -6,13 +6,16 @@ The model stays the same object. Classes are swapped for subclasses of themselve
   it, and its `generate` remembers what is prompt;
 - decoder layer l's: its call edits the incoming hidden states. Being outside the layer's forward, the edit is never
   recomputed by gradient checkpointing (stanfordnlp/pyvene#231 is what happens otherwise);
-- that of each of `gate_layers`: its call keeps the incoming hidden states for the gate;
+- that of each of `gate_layers`: its call keeps the incoming hidden states for the gate; the attention of each of
+  `gate_context` keeps its mean;
 - the KV cache's (`ani.injection.history`): it remembers the token ids behind its entries, so that a number that began
   before this forward is read whole, whatever the cache went through (beams, turns, chunks, crops).
 """
 
+import copy
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +28,7 @@ from peft.utils import ModulesToSaveWrapper
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ani.errors import InputError
 from ani.injection import substitution
@@ -45,7 +49,7 @@ class _ForwardPass:
     numbers: NumberBatch
     injection: Injection | None = None
     earlier: list[torch.Tensor] = field(default_factory=list)
-    """Hidden states of the gate's earlier layers at the numbers, each (N, d_model)."""
+    """Of the gate's earlier layers at the numbers: hidden states, and means; each (N, d_model)."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,44 @@ class _GateLayer(nn.Module):
             states = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
             current.earlier.append(states[current.numbers.at(states.device)])
         return super().__call__(*args, **kwargs)
+
+
+_CONTEXT = "ani_context"
+"""Name of `_context_attention` among transformers' attention functions."""
+
+
+def _context_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The attention function of `gate_context`'s layers: the model's own, called once more for queries of zeros, for which
+    all that a token may attend to weighs the same."""
+    attention: Any = module
+    eager = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(attention.ani_config._attn_implementation, eager)
+    current = _forward_pass.get()  # none where gradient checkpointing computes a layer again
+    if current is not None and (len(current.numbers) or current.model.training):
+        with torch.no_grad():
+            mean = attend(module, torch.zeros_like(query), key, value, attention_mask, **{**kwargs, "dropout": 0.0})[0]
+            current.earlier.append(attention.o_proj(mean.flatten(2)[current.numbers.at(mean.device)]))
+    attended: tuple[torch.Tensor, torch.Tensor | None] = attend(module, query, key, value, attention_mask, **kwargs)
+    return attended
+
+
+ALL_ATTENTION_FUNCTIONS.register(_CONTEXT, _context_attention)
+
+
+def _keep_mean(layer: nn.Module) -> None:
+    """Give a layer's attention `_context_attention`, by a config of its own; raises InputError if it isn't built so."""
+    attention: Any = getattr(layer, "self_attn", None)
+    if not (hasattr(attention, "config") and hasattr(attention, "o_proj")):
+        raise InputError(f"gate_context needs attention as Llama has it, and {type(layer).__name__} has another")
+    attention.ani_config, attention.config = attention.config, copy.copy(attention.config)
+    attention.config._attn_implementation_internal = _CONTEXT
 
 
 def base_model(model: nn.Module) -> PreTrainedModel:
@@ -284,6 +326,8 @@ def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> 
     swap_class(layers[config.layer], _InjectionLayer, ClassOfBaseInstances)
     for index in config.gate_layers:
         swap_class(layers[index], _GateLayer, ClassOfBaseInstances)
+    for index in config.gate_context:
+        _keep_mean(layers[index])
 
 
 def set_locator(model: PreTrainedModel, locator: NumberLocator) -> None:
@@ -359,6 +403,9 @@ def _take_off_module(model: nn.Module) -> None:
     config, base = ani_module(model).config, base_model(model)
     for index in (config.layer, *config.gate_layers):
         restore_class(decoder_layers(base)[index])
+    for index in config.gate_context:
+        attention = cast(Any, decoder_layers(base)[index]).self_attn
+        attention.config = attention.__dict__.pop("ani_config")
     inner_forward = base.__dict__.pop("_ani_inner_forward", None)
     cast(AttachedModel, base)._ani_detached()
     restore_class(base)

@@ -40,6 +40,10 @@ class InjectionSettings(EncoderSettings):
     gate_layers: tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...] = ()
     """Layers whose hidden states the gate reads beside the injection layer's: ascending, each below it, since what
     comes later isn't known when the gate decides. Empty: that layer alone (the paper)."""
+    gate_context: tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...] = ()
+    """Layers of whose attention the gate reads the mean over the text so far: what it gives for a query of zeros.
+    Ascending, each below the injection layer. The mean tells what was asked while an answer is written, when the
+    token's own state is about the next word. Empty: none (the paper)."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -100,12 +104,13 @@ class InjectionSettings(EncoderSettings):
                 "policy='terminal', scope='prompt' and gate='open'"
             )
         layer = getattr(self, "layer", None)
-        if list(self.gate_layers) != sorted(set(self.gate_layers)) or (
-            isinstance(layer, int) and any(each >= layer for each in self.gate_layers)
-        ):
-            raise ValueError(f"gate_layers must ascend, each below the injection layer, but are {[*self.gate_layers]}")
-        if self.gate_layers and self.gate == "open":
-            raise ValueError("gate='open' has no gate that could read gate_layers")
+        for name, layers in {"gate_layers": self.gate_layers, "gate_context": self.gate_context}.items():
+            if list(layers) != sorted(set(layers)) or (
+                isinstance(layer, int) and any(each >= layer for each in layers)
+            ):
+                raise ValueError(f"{name} must ascend, each below the injection layer, but are {[*layers]}")
+            if layers and self.gate == "open":
+                raise ValueError(f"gate='open' has no gate that could read {name}")
         if self.combine == "substitute" and getattr(self, "layer", 0) != 0:
             raise ValueError("combine='substitute' takes tokens out of the input, so layer must be 0")
         return self

@@ -11,15 +11,15 @@ class Gate(nn.Module):
 
     h passes through an RMSNorm and e comes in the same unit, because hidden states of norm 100 and more drive σ into
     saturation within a few steps, where neither the loss nor the penalty has a gradient. The last layer starts at
-    zero, so every gate starts half open (α = 0.5). Hidden states of earlier layers, each through a norm of its own,
-    are read beside h.
+    zero, so every gate starts half open (α = 0.5). What earlier layers tell is read beside h, each vector through
+    a norm of its own.
 
     Args:
         hidden_size: Width of the model, `d_model`.
         gate_hidden_size: Width of the MLP's inner layer.
         dropout: Dropout on the inner layer.
         reads_value: Whether it reads e, or the context alone: z = MLP(RMSNorm(h)).
-        earlier_layers: How many earlier layers' hidden states it reads.
+        earlier: How many vectors of earlier layers it reads: hidden states, and means of attention.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class Gate(nn.Module):
         gate_hidden_size: int,
         dropout: float,
         reads_value: bool = True,
-        earlier_layers: int = 0,
+        earlier: int = 0,
     ) -> None:
         super().__init__()
         self.reads_value = reads_value
         self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
-        self.earlier_norms = nn.ModuleList(nn.RMSNorm(hidden_size, eps=1e-6) for _ in range(earlier_layers))
-        self.inner = nn.Linear(hidden_size * (1 + earlier_layers + reads_value), gate_hidden_size)
+        self.earlier_norms = nn.ModuleList(nn.RMSNorm(hidden_size, eps=1e-6) for _ in range(earlier))
+        self.inner = nn.Linear(hidden_size * (1 + earlier + reads_value), gate_hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.outer = nn.Linear(gate_hidden_size, 1)
         nn.init.zeros_(self.outer.weight)
@@ -43,7 +43,7 @@ class Gate(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, embeddings: torch.Tensor, earlier: Sequence[torch.Tensor] = ()
     ) -> torch.Tensor:
-        """Return the gate logits z, shape (N,), for hidden states (those of `earlier` layers, too) and number
+        """Return the gate logits z, shape (N,), for hidden states (what `earlier` layers tell, too) and number
         embeddings, each of shape (N, d_model)."""
         read = [self.norm(hidden_states)]
         read += [norm(states) for norm, states in zip(self.earlier_norms, earlier, strict=True)]

@@ -89,7 +89,7 @@ class AniModule(nn.Module):
                 config.gate_hidden_size,
                 config.gate_dropout,
                 reads_value,
-                len(config.gate_layers),
+                len(config.gate_layers) + len(config.gate_context),
             ).requires_grad_(config.gate != "fitted")
 
     def forward(
@@ -106,7 +106,8 @@ class AniModule(nn.Module):
             features: φ, shape (N, d_fourier), float32.
             roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown; for `gate="supervised"` in training, and
                 gates that are forced by role.
-            earlier: The hidden states of `gate_layers` at the same numbers, each of shape (N, d_model), in order.
+            earlier: The hidden states of `gate_layers` and the means of `gate_context` at the same numbers, each of
+                shape (N, d_model); by layer, of one layer in this order.
         """
         dtype = self.projection.weight.dtype
         hidden = hidden_states.to(dtype)

@@ -34,10 +34,13 @@ from ani.untrusted.model import refuse_partial
 
 
 class _GateLayer(nn.Module):
-    """Mixed into the class of an earlier decoder layer: keeps its hidden states for the gate."""
+    """Mixed into the class of an earlier decoder layer: keeps what the gate reads of it."""
 
-    ani_states: torch.Tensor
-    """In the model's dtype (tokens of a step, d_model)."""
+    self_attn: Any
+    ani_states: torch.Tensor | None
+    """Its hidden states, in the model's dtype (tokens of a step, d_model); None unless it is of `gate_layers`."""
+    ani_context: torch.Tensor | None
+    """Likewise its attention's mean; None unless it is of `gate_context`."""
 
     def forward(
         self,
@@ -48,9 +51,28 @@ class _GateLayer(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """vLLM's states come in two parts, not yet added."""
-        states = hidden_states if residual is None else hidden_states + residual
-        self.ani_states[: states.shape[0]] = states
-        return super().forward(positions, hidden_states, residual, *args, **kwargs)
+        count = hidden_states.shape[0]
+        if self.ani_states is not None:
+            self.ani_states[:count] = hidden_states if residual is None else hidden_states + residual
+        outputs = super().forward(positions, hidden_states, residual, *args, **kwargs)
+        if self.ani_context is not None:
+            self.ani_context[:count], _ = self.self_attn.o_proj(self.self_attn.attn.ani_mean[:count])
+        return outputs
+
+
+class _ContextAttention(nn.Module):
+    """Mixed into the class of such a layer's attention: also keeps what it gives for queries of zeros.
+
+    The same keys and values are written to the cache twice.
+    """
+
+    ani_mean: torch.Tensor
+    """In the model's dtype (tokens of a step, heads × their size)."""
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        mean = super().forward(torch.zeros_like(query), key, value, *args, **kwargs)
+        self.ani_mean[: mean.shape[0]] = mean
+        return super().forward(query, key, value, *args, **kwargs)
 
 
 class _InjectionLayer(nn.Module):
@@ -64,7 +86,7 @@ class _InjectionLayer(nn.Module):
     ani_logits: torch.Tensor | None
     """The gate's z, float32 (tokens of a step,), if decisions are to be written."""
     ani_earlier: list[torch.Tensor]
-    """What the gate's earlier layers keep."""
+    """What the earlier layers keep, in the gate's order."""
     ani_used: bool
     """Whether any does in the latest step."""
     ani_eager: bool
@@ -128,11 +150,19 @@ class AniForCausalLM(nn.Module):
             "ani_logits", None if file is None else torch.zeros(size, device=device), persistent=False
         )
         layer.ani_earlier = []
-        for index in settings.gate_layers:
-            swap_class(self.model.layers[index], _GateLayer)
-            kept = torch.zeros(size, self.config.hidden_size, dtype=model_config.dtype, device=device)
-            self.model.layers[index].register_buffer("ani_states", kept, persistent=False)
-            layer.ani_earlier.append(kept)
+        for index in sorted({*settings.gate_layers, *settings.gate_context}):
+            read = self.model.layers[index]
+            swap_class(read, _GateLayer)
+            reads = {"ani_states": index in settings.gate_layers, "ani_context": index in settings.gate_context}
+            for name, is_read in reads.items():
+                kept = torch.zeros(size, self.config.hidden_size, dtype=model_config.dtype, device=device)
+                read.register_buffer(name, kept if is_read else None, persistent=False)
+                layer.ani_earlier += [kept] * is_read
+            if reads["ani_context"]:
+                attention = read.self_attn.attn
+                swap_class(attention, _ContextAttention)
+                kept = torch.zeros(size, read.self_attn.q_size, dtype=model_config.dtype, device=device)
+                attention.register_buffer("ani_mean", kept, persistent=False)
         layer.ani_used = False
         layer.ani_eager = model_config.enforce_eager
 

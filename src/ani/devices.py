@@ -1,0 +1,74 @@
+"""Says which device computes, in which dtype, and what cards the machine has."""
+
+import os
+import shutil
+import subprocess
+import warnings
+from functools import cache
+from pathlib import Path
+
+import psutil
+import torch
+
+from ani.files import is_main
+from ani.untrusted.text import one_line
+
+DEVICE = "ANI_DEVICE"
+"""Environment variable: `cpu` asks for the CPU, as `--device cpu` does."""
+_NVIDIA = Path("/proc/driver/nvidia")
+
+
+def default_device() -> str:
+    """The current GPU, by its number, else `cpu`; warns once if torch can't use a card that is there."""
+    if os.environ.get(DEVICE) == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return f"cuda:{torch.cuda.current_device()}"  # of several processes each has set its own
+    if is_main():
+        _warn_of_unused_card()
+    return "cpu"
+
+
+def default_dtype(device: str | None = None) -> torch.dtype:
+    """bfloat16 on GPUs and CPUs that compute in it, else float32; None: on `default_device`."""
+    device = device or default_device()
+    if device.startswith("cuda"):
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    fast = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def where(dtype: str = "auto") -> str:
+    """A line that says where work in this dtype runs: `default_device`, by its card's name, and its free memory."""
+    device = default_device()
+    computed = str(default_dtype(device)).removeprefix("torch.") if dtype == "auto" else dtype
+    if device == "cpu":
+        name, memory = f"CPU ({os.cpu_count()} cores)", psutil.virtual_memory()
+        free, total = memory.available, memory.total
+    else:
+        name, (free, total) = f"{torch.cuda.get_device_name()} ({device})", torch.cuda.mem_get_info()
+    return f"{name}, {computed}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+
+
+def cards() -> dict[str, str | None]:
+    """CUDA's version in torch, the NVIDIA driver's, and the cards by name, also those that torch can't use."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
+    told = subprocess.run(asked, capture_output=True, text=True).stdout if shutil.which(asked[0]) else ""
+    found = [line.partition(", ") for line in told.splitlines()]
+    names = [card for _, _, card in found] or map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
+    return {"cuda": torch.version.cuda, "driver": found[0][0] if found else None, "cards": "; ".join(names) or None}
+
+
+@cache
+def _warn_of_unused_card() -> None:
+    if not _NVIDIA.exists() and shutil.which("nvidia-smi") is None:
+        return
+    why, hidden = "this torch is built without CUDA; install one that has it", os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        if torch.version.cuda is not None:
+            torch.cuda.init()
+    except RuntimeError as error:
+        why = one_line(error)
+        if "No CUDA GPUs" in why and hidden is not None:
+            why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it; unset that, or say --device cpu"
+    warnings.warn(f"the CPU is used, as torch can't use this machine's NVIDIA card: {why}", stacklevel=2)
