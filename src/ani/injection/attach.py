@@ -167,7 +167,7 @@ def _context_attention(
     attention_mask: torch.Tensor | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The attention function of `gate_context`'s layers: the model's own, called once more for queries of zeros, for which
+    """The attention function of `gate_context`'s layers: the model's own, called once more for queries of zeros, so that
     all that a token may attend to weighs the same."""
     attention: Any = module
     eager = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
