@@ -167,8 +167,8 @@ def _context_attention(
     attention_mask: torch.Tensor | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The attention function of `gate_context`'s layers: the model's own, called once more for queries of zeros, so that
-    all that a token may attend to weighs the same."""
+    """The attention function of `gate_context`'s layers: the model's own, called once more for queries of zeros, which
+    all that a token may attend to answers alike."""
     attention: Any = module
     eager = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(attention.ani_config._attn_implementation, eager)
