@@ -295,7 +295,8 @@ def test_loss_is_cross_entropy_and_penalty(return_dict: bool) -> None:
 def test_gradient_checkpointing(family: str, use_reentrant: bool, layer: int) -> None:
     found = []
     for checkpointing in (False, True):
-        model, tokenizer = attached(family, gemma_like(), layer=layer, **TRAINING)
+        context = {"gate_context": (0,)} if layer else {}
+        model, tokenizer = attached(family, gemma_like(), layer=layer, **TRAINING, **context)
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
             assert model.is_gradient_checkpointing

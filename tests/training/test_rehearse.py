@@ -87,8 +87,12 @@ def test_a_calculator_at_full_size() -> None:
 def test_calculators_read_layers_of_the_same_depth(size: str, layers: int) -> None:
     recipe = load_recipe(PAPER.parent / f"calculator-qwen3-{size}.yaml")
     assert recipe.ani is not None and isinstance(recipe.ani.layer, int)
-    of_depth = [layer / layers for layer in (recipe.ani.layer, *recipe.ani.gate_layers)]
-    assert of_depth == pytest.approx([layer / 30 for layer in (18, 4, 8, 12, 16)], abs=0.02)  # small/calculator.yaml's
+    small = load_recipe(PAPER.parent / "small" / "calculator.yaml").ani
+    of_depth, expected = (
+        [layer / depth for layer in (each.layer, *each.gate_layers, *each.gate_context)]
+        for each, depth in ((recipe.ani, layers), (small, 30))
+    )
+    assert of_depth == pytest.approx(expected, abs=0.02)
 
 
 def leaving_out_the_steps() -> None:
