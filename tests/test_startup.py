@@ -79,9 +79,9 @@ for imports in {IMPORTS}:
         told = "ani.serving.checkpoint" in sys.modules
         model = AutoModelForCausalLM.from_pretrained({str(merged)!r})
         import ani.serving.vllm_plugin  # vLLM itself is imported when it calls the plugin
-        print(told, type(model).__name__, "vllm" in sys.modules, flush=True)
+        print(told, type(model).__name__, "vllm" in sys.modules, "peft" in sys.modules, flush=True)
         os._exit(0)
     os.wait()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout.splitlines() == ["False AniLlamaForCausalLM False"] * len(IMPORTS), done.stderr
+    assert done.stdout.splitlines() == ["False AniLlamaForCausalLM False False"] * len(IMPORTS), done.stderr

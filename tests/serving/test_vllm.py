@@ -277,10 +277,11 @@ DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2
 RANKS = {"tensor_parallel_size": 2}
 # To C++ in `make stress`, else as far as the one graph (mode 2) that becomes it.
 BACKEND = {} if deep() else {"compilation_config": {"mode": 2, "backend": "aot_eager"}}
+CONTEXT = (0,) if deep() else ()
 COMPILED = {"enforce_eager": False, "additional_config": {}, **BACKEND}
 # Every engine starts for seconds, longest where it has processes: `make stress` has more of them.
 SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "digitwise-compiled": ("llama", {"policy": "digitwise", "gate_layers": (0,), "gate_context": (0,)}, COMPILED),
+    "digitwise-compiled": ("llama", {"policy": "digitwise", "gate_layers": (0,), "gate_context": CONTEXT}, COMPILED),
     "running": ("mistral", {"policy": "running"}, {}),
 } | (
     {

@@ -15,10 +15,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from huggingface_hub import HfApi, ModelCard, ModelCardData, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from peft import PeftModel
-from peft.tuners.lora import LoraLayer
-from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
 from pydantic import ValidationError
 from safetensors.torch import save as save_safetensors
 from torch import distributed, nn
@@ -29,21 +25,29 @@ from yaml import YAMLError
 from ani.encoders import build_encoder
 from ani.errors import InputError
 from ani.files import replacing_directory, replacing_file
-from ani.injection.attach import BeforeLora, ani_module, attach, base_model, detach, is_attached, remember_lora
+from ani.injection.attach import (
+    BeforeLora,
+    ani_module,
+    attach,
+    base_model,
+    detach,
+    is_attached,
+    is_peft_model,
+    remember_lora,
+)
 from ani.injection.base import Base, full_tensor
 from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
 from ani.injection.methods import METHODS, Method, MethodName, unknown_method
 from ani.injection.module import AniModule
 from ani.models import EMBEDDED, lasting_name
 from ani.untrusted.folder import own_file, read_weights, unchanged_file
-from ani.untrusted.peft import check_lora
 from ani.untrusted.text import first_problem, one_line, read_json_object
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
 CARD_FILE = "README.md"
-PEFT_CONFIG_FILE = CONFIG_NAME
-PEFT_WEIGHTS_FILE = SAFETENSORS_WEIGHTS_NAME
+PEFT_CONFIG_FILE = "adapter_config.json"
+PEFT_WEIGHTS_FILE = "adapter_model.safetensors"
 ASSETS = Path(__file__).parents[1] / "assets"
 FILES = [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
 SHIPPED = ("smollm2-adapter", "smollm2-calculator")
@@ -89,7 +93,7 @@ def save_adapter(
     weights = b""
     sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
     lora_state = None
-    if sharded and isinstance(model, PeftModel):
+    if sharded and is_peft_model(model):
         lora_state = {
             name: full_tensor(tensor.detach())
             for name, tensor in model.named_parameters()
@@ -103,7 +107,7 @@ def save_adapter(
     if sharded and distributed.get_rank() > 0:
         return
     with replacing_directory(path) as work:
-        if adapter is not None and isinstance(model, PeftModel):
+        if adapter is not None and is_peft_model(model):
             # `ani` may be among PEFT's modules_to_save; it has its own file.
             model.save_pretrained(
                 str(work), selected_adapters=[adapter], save_embedding_layers=False, state_dict=lora_state
@@ -167,7 +171,7 @@ def push_adapter(path: str | Path, name: str, *, results: str | None = None, lic
 
 def _active_adapter(model: nn.Module) -> str | None:
     """The name of PEFT's active adapter; None without PEFT. Raises InputError unless it is one that can be loaded."""
-    if isinstance(model, PeftModel):
+    if is_peft_model(model):
         active, configs = model.active_adapters, model.peft_config
     else:
         base: Any = base_model(model)
@@ -230,7 +234,11 @@ def _load(
     weights = _module_weights(directory, saved)
     differs = saved.base.differs(model)  # asked first: LoRA may be added to the weights themselves
     if saved.lora_digest is not None:
-        if isinstance(model, PeftModel) or any(
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        from ani.untrusted.peft import check_lora
+
+        if is_peft_model(model) or any(
             isinstance(layer, BaseTunerLayer) and layer.active_adapters for layer in model.modules()
         ):  # whose weights would be lost
             raise InputError(
@@ -271,6 +279,9 @@ def _add_lora(model: PreTrainedModel, directory: Path) -> None:
 
 
 def _fold_lora(model: PreTrainedModel, directory: Path) -> None:
+    from peft import PeftModel
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     wrapped = PeftModel.from_pretrained(model, str(directory))
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     if model.config.get_text_config().tie_word_embeddings and any(isinstance(e, BaseTunerLayer) for e in embeddings):
@@ -313,6 +324,8 @@ def adapter_settings(path: str | Path) -> AniConfig | None:
 
 def _name_modules(file: Path, model: PreTrainedModel, adapter: str) -> None:
     """Where a saved PEFT config has patterns, write what they stood for: a file is read with modules' names alone."""
+    from peft.tuners.lora import LoraLayer
+
     config = json.loads(file.read_text())
     patterns = ("exclude_modules", "layers_pattern", "rank_pattern", "alpha_pattern")
     if config["peft_type"] != "LORA" or not (

@@ -20,11 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard, cast
 
 import torch
-from peft import PeftModel
-from peft.utils import ModulesToSaveWrapper
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
@@ -39,6 +37,9 @@ from ani.injection.labels import response_tokens, warn_if_frozen, warn_if_unlabe
 from ani.injection.locate import NumberBatch, NumberLocator, text_ids
 from ani.injection.module import AniModule, Injection
 from ani.injection.scale import measured_scale
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
 @dataclass
@@ -193,9 +194,15 @@ def _keep_mean(layer: nn.Module) -> None:
     attention.config._attn_implementation_internal = _CONTEXT
 
 
+def is_peft_model(model: nn.Module) -> "TypeGuard[PeftModel]":
+    """Whether PEFT is around a model. It isn't imported to find out, which takes seconds."""
+    peft = sys.modules.get("peft")
+    return peft is not None and isinstance(model, peft.PeftModel)
+
+
 def base_model(model: nn.Module) -> PreTrainedModel:
     """The transformers model itself, without PEFT around it."""
-    inner = model.get_base_model() if isinstance(model, PeftModel) else model
+    inner = model.get_base_model() if is_peft_model(model) else model
     if not isinstance(inner, PreTrainedModel):
         raise InputError(f"ANI attaches to a transformers model, not to {type(model).__name__}")
     return inner
@@ -231,8 +238,9 @@ def ani_module(model: nn.Module) -> AniModule:
             "those of the methods sft and numerologic are LoRA weights alone)"
         )
     module = base.get_submodule("ani")
-    if isinstance(module, ModulesToSaveWrapper):
-        module = module.modules_to_save[module.active_adapters[0]]
+    if not isinstance(module, AniModule):
+        wrapper = cast(Any, module)
+        module = wrapper.modules_to_save[wrapper.active_adapters[0]]
     return cast(AniModule, module)
 
 

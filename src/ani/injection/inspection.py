@@ -6,13 +6,12 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.chat import rendered
 from ani.errors import InputError
-from ani.injection.attach import ani_module, base_model, is_attached, last_decision, number_locator
+from ani.injection.attach import ani_module, base_model, is_attached, is_peft_model, last_decision, number_locator
 from ani.injection.locate import PADDING
 from ani.models import evaluating
 from ani.results.decisions import NumberDecision, PendingDecision, gate_view
@@ -182,7 +181,7 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         if is_attached(model):
             stack.enter_context(forced_gates(model, False))
-        if isinstance(model, PeftModel):
+        if is_peft_model(model):
             stack.enter_context(model.disable_adapter())
         elif getattr(base, "_hf_peft_config_loaded", False):
             base.disable_adapters()
