@@ -282,7 +282,7 @@ COMPILED = {"enforce_eager": False, "additional_config": {}, **BACKEND}
 # Every engine starts for seconds, longest where it has processes: `make stress` has more of them.
 SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "digitwise-compiled": ("llama", {"policy": "digitwise", "gate_layers": (0,), "gate_context": CONTEXT}, COMPILED),
-    "running": ("mistral", {"policy": "running"}, {}),
+    "running": ("mistral", {"policy": "running", "gate_layers": (0,)}, {}),
 } | (
     {
         "after-ranks": ("qwen3", {"policy": "after"}, RANKS),

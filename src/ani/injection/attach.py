@@ -7,7 +7,7 @@ The model stays the same object. Classes are swapped for subclasses of themselve
 - decoder layer l's: its call edits the incoming hidden states. Being outside the layer's forward, the edit is never
   recomputed by gradient checkpointing (stanfordnlp/pyvene#231 is what happens otherwise);
 - that of each of `gate_layers`: its call keeps the incoming hidden states for the gate; the attention of each of
-  `gate_context` keeps its mean;
+  `gate_context` keeps its mean over the text so far;
 - the KV cache's (`ani.injection.history`): it remembers the token ids behind its entries, so that a number that began
   before this forward is read whole, whatever the cache went through (beams, turns, chunks, crops).
 """
@@ -50,7 +50,7 @@ class _ForwardPass:
     numbers: NumberBatch
     injection: Injection | None = None
     earlier: list[torch.Tensor] = field(default_factory=list)
-    """Of the gate's earlier layers at the numbers: hidden states, and means; each (N, d_model)."""
+    """What the gate reads of earlier layers at the numbers: hidden states and attention means, each (N, d_model)."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,11 @@ def _context_attention(
     attention_mask: torch.Tensor | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The attention function of `gate_context`'s layers: the model's own, called once more for queries of zeros, which
-    all that a token may attend to answers alike."""
+    """The attention function of `gate_context`'s layers.
+
+    It calls the model's own twice: for the tokens' queries, and for queries of zeros. Zeros weigh all values alike, so the
+    second output is their mean.
+    """
     attention: Any = module
     eager = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(attention.ani_config._attn_implementation, eager)
@@ -186,7 +189,7 @@ ALL_ATTENTION_FUNCTIONS.register(_CONTEXT, _context_attention)
 
 
 def _keep_mean(layer: nn.Module) -> None:
-    """Give a layer's attention `_context_attention`, by a config of its own; raises InputError if it isn't built so."""
+    """Set `_context_attention` in a copy of the attention's config; raises InputError if it has no config or o_proj."""
     attention: Any = getattr(layer, "self_attn", None)
     if not (hasattr(attention, "config") and hasattr(attention, "o_proj")):
         raise InputError(f"gate_context needs attention as Llama has it, and {type(layer).__name__} has another")
@@ -195,7 +198,7 @@ def _keep_mean(layer: nn.Module) -> None:
 
 
 def is_peft_model(model: nn.Module) -> "TypeGuard[PeftModel]":
-    """Whether PEFT is around a model. It isn't imported to find out, which takes seconds."""
+    """Whether the model is a `PeftModel`. PEFT isn't imported to answer this: the import takes a second."""
     peft = sys.modules.get("peft")
     return peft is not None and isinstance(model, peft.PeftModel)
 

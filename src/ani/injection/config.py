@@ -41,9 +41,9 @@ class InjectionSettings(EncoderSettings):
     """Layers whose hidden states the gate reads beside the injection layer's: ascending, each below it, since what
     comes later isn't known when the gate decides. Empty: that layer alone (the paper)."""
     gate_context: tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...] = ()
-    """Layers of whose attention the gate reads the mean over the text so far: what it gives for a query of zeros.
-    Ascending, each below the injection layer. The mean tells what was asked while an answer is written, when the
-    token's own state is about the next word. Empty: none (the paper)."""
+    """Layers whose attention output for a query of zeros the gate reads too: the mean of the values of the text so far.
+    Ascending, each below the injection layer. While an answer is written, the mean still tells what was asked; the
+    token's own hidden state is about the next word. Empty: none (the paper)."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)

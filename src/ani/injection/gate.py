@@ -11,8 +11,8 @@ class Gate(nn.Module):
 
     h passes through an RMSNorm and e comes in the same unit, because hidden states of norm 100 and more drive σ into
     saturation within a few steps, where neither the loss nor the penalty has a gradient. The last layer starts at
-    zero, so every gate starts half open (α = 0.5). What earlier layers tell is read beside h, each vector through
-    a norm of its own.
+    zero, so every gate starts half open (α = 0.5). The gate reads vectors of earlier layers beside h; each goes
+    through a norm of its own.
 
     Args:
         hidden_size: Width of the model, `d_model`.
@@ -43,8 +43,8 @@ class Gate(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, embeddings: torch.Tensor, earlier: Sequence[torch.Tensor] = ()
     ) -> torch.Tensor:
-        """Return the gate logits z, shape (N,), for hidden states (what `earlier` layers tell, too) and number
-        embeddings, each of shape (N, d_model)."""
+        """Return the gate logits z, shape (N,), for hidden states, number embeddings and
+        vectors of `earlier` layers, each of shape (N, d_model)."""
         read = [self.norm(hidden_states)]
         read += [norm(states) for norm, states in zip(self.earlier_norms, earlier, strict=True)]
         if self.reads_value:
