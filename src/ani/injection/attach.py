@@ -170,8 +170,8 @@ def _context_attention(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The attention function of `gate_context`'s layers.
 
-    It calls the model's own twice: for the tokens' queries, and for queries of zeros. Zeros weigh all values alike, so the
-    second output is their mean.
+    It calls the model's own twice: for the tokens' queries, and for queries of zeros. Zeros weigh all values alike, so
+    the second output is their mean.
     """
     attention: Any = module
     eager = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
