@@ -61,6 +61,8 @@ _GROUPED = re.compile(
 )
 _GROUPING = re.compile(r"[^0-9.]")
 TEX = re.compile(r"\\[A-Za-z(\[]|\\\\[\s&]|[\^_]\{|\$[^\s$][^$\n]{0,80}(?<!\s)\$(?![0-9])")
+_REMAINDER = re.compile(rf"(?:{BLANK}%{BLANK}|[0-9]%)[0-9]")
+"""A percent sign between two numbers, with what stands before it."""
 UNIT = re.compile(rf"({BLANK}?/{BLANK}?|{BLANK}|-|)({WORD})[²³]?")
 _AFTER_UNIT = re.compile(
     rf"{BLANK}{{0,{MAX_BLANKS}}}(?:[+*×·⋅∙∗÷/)\]}}=?!]|[.,](?![0-9])|[{MINUS}](?={BLANK})|x{BLANK}|\Z)"
@@ -140,6 +142,8 @@ def _token(text: str, match: re.Match[str], tex: bool) -> Token:
         number = text[start - 1 : start].isdigit() or text[end : end + 2].lstrip(" ")[:1] in (*"0123456789.+-−",)
         return Token("money" if number and (written != "$" or not tex) else "math", written[-1], start, end)
     kind, value = _SYMBOLS.get(written, ("break", written))
+    if written == "%" and _REMAINDER.match(text, start - 1):
+        kind, value = "operators", "mod"
     return Token(kind, value, start, end, "," if written == "," else "")
 
 
