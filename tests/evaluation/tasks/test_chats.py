@@ -21,14 +21,7 @@ def test_each_kind_and_operation_has_its_share_and_its_results_are_right() -> No
     questions = task.questions(seed=0)
     counts = Counter((question.kind, question.operation) for question in questions)
     assert counts.pop(("unasked", "")) == 15
-    assert set(counts.values()) == {5} and len(counts) == 4 * 4 + 3
-    symbols = {"addition": "+", "subtraction": "-", "multiplication": "*", "division": "/"}
-    for question in questions:
-        if question.kind == "occam":
-            (message,) = question.prompt
-            left, symbol, right, equals = message["content"].split()
-            assert (symbol, equals) == (symbols[question.operation], "=")
-            assert eval(f"({left}) {symbol} ({right})") == int(question.result)
+    assert set(counts.values()) == {5} and len(counts) == 2 * 4
     assert questions == task.questions(seed=0) != task.questions(seed=1)
 
 
@@ -44,16 +37,16 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
         said.append(prompt)
         if question.kind == "unasked":
             return f"That is number {len(said)}."
-        return f"1{question.result}" if question.kind == "nupa" else f"It is {int(question.result):,}, I think."
+        return f"1{question.result}" if question.kind == "raw" else f"It is {int(question.result):,}, I think."
 
     monkeypatch.setattr("ani.injection.inspection.without_adapter", nullcontext)
     model: Any = Scripted(qwen(), answer)
     records = answers_of(task, TransformersBackend(model, model.tokenizer), questions)
     for record in records:
-        assert record.right == (record.kind not in ("nupa", "unasked"))
+        assert record.right == (record.kind == "asked")
     summary = task.summary(records)
     assert summary["asked"]["share"] == 1 and summary["asked_division"]["total"] == 2
-    assert summary["nupa"]["share"] == summary["unasked"]["share"] == 0 and "unasked_addition" not in summary
+    assert summary["raw"]["share"] == summary["unasked"]["share"] == 0 and "unasked_addition" not in summary
     (table,) = task.tables(records)
     assert len(table.rows) == len(summary)
 

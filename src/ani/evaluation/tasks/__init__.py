@@ -11,6 +11,7 @@ from ani.evaluation.tasks.chats import Chats
 from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.language import Language
 from ani.evaluation.tasks.reading import Reading
+from ani.evaluation.tasks.rivals import Rivals
 from ani.evaluation.tasks.routing import Routing
 from ani.evaluation.tasks.solutions import Solutions
 
@@ -22,6 +23,7 @@ TASKS: dict[str, type[Task]] = {
         Reading,
         Calculations,
         Chats,
+        Rivals,
         Gsm8k,
         Math,
         Mmlu,

@@ -1,17 +1,12 @@
-"""Task `chats`: chats that ask for a calculation, and chats that hold one which nobody asks for.
+"""Task `chats`: chats that ask for a calculation, and chats that hold one which nobody asks for."""
 
-The others' wordings are made again by rule: OccamLLM's (arXiv 2406.06576), NUPA's (arXiv 2411.03766) and BIG-bench's
-`arithmetic` (arXiv 2206.04615).
-"""
-
-import random
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from ani.data.arithmetic import COMPUTE, SYMBOLS, Operation
+from ani.data.arithmetic import SYMBOLS
 from ani.data.chats import asked_chats, unasked_chats
 from ani.data.sources import Message
 from ani.evaluation.backend import Backend
@@ -28,21 +23,11 @@ from ani.values.pending import PendingReader
 ROOM = 32
 """New tokens of an answer."""
 
-Kind = Literal["asked", "raw", "occam", "nupa", "bigbench", "unasked"]
-_WORDS: dict[str, str] = {
-    "addition": "plus",
-    "subtraction": "minus",
-    "multiplication": "times",
-    "division": "divided by",
-}
-_NUPA = "Directly return the answer as an integer without any comma separator, like 123 . {} two numbers: {} ="
-_NUPA_VERBS: dict[str, str] = {"addition": "Add", "subtraction": "Subtract", "multiplication": "Multiply"}
+Kind = Literal["asked", "raw", "unasked"]
+_OPERATIONS: list[str] = [*SYMBOLS]
 _LABELS: dict[Kind, str] = {
     "asked": "Asked in a chat",
     "raw": "Asked in a raw prompt",
-    "occam": "OccamLLM's `a + b =`",
-    "nupa": "NUPA's instruction",
-    "bigbench": "BIG-bench's `Q: … A:`",
     "unasked": "Not asked for: the base model's answer, word for word",
 }
 
@@ -96,20 +81,15 @@ class Chats(Measured):
     """Prompts of each kind and operation; three times as many that ask for nothing."""
 
     def questions(self, seed: int) -> list[ChatQuestion]:
-        """Operations in equal parts; wordings and calculations of the test split, numbers of others' by their rules."""
-        wanted = {(kind, name): self.count for kind in ("asked", "raw") for name in _WORDS}
+        """Operations in equal parts; wordings and calculations of the test split."""
+        wanted = {(kind, name): self.count for kind in ("asked", "raw") for name in _OPERATIONS}
         found: list[ChatQuestion] = []
         for chat in asked_chats(40 * self.count, split="test", seed=seed):
             kind: Kind = "raw" if isinstance(chat.prompt, str) else "asked"
             if wanted.get((kind, chat.operation), 0) and chat.result.lstrip("-").isdigit():
                 wanted[kind, chat.operation] -= 1
                 found.append(ChatQuestion(kind, chat.operation, chat.prompt, chat.result))
-        found.sort(key=lambda question: (question.kind, [*_WORDS].index(question.operation)))
-        rng = random.Random(f"chats {seed}")
-        others: tuple[Kind, ...] = ("occam", "nupa", "bigbench")
-        for kind in others:
-            for name in _WORDS if kind != "nupa" else _NUPA_VERBS:
-                found += [_of_others(kind, name, rng) for _ in range(self.count)]
+        found.sort(key=lambda question: (question.kind, _OPERATIONS.index(question.operation)))
         unasked = unasked_chats(3 * self.count, split="test", seed=seed)
         return found + [ChatQuestion("unasked", "", each.prompt, each.result) for each in unasked]
 
@@ -141,7 +121,7 @@ class Chats(Measured):
         found: dict[str, tuple[str, Estimate | None]] = {}
         for kind, label in _LABELS.items():
             of_kind = [record for record in records if record.kind == kind]
-            for operation in ("", *_WORDS):
+            for operation in ("", *_OPERATIONS):
                 right = [record.right for record in of_kind if operation in ("", record.operation)]
                 if right:
                     key = "_".join(filter(None, (kind, operation)))
@@ -166,22 +146,3 @@ def _is_mended(output: str, base: str) -> bool:
         return False
     right, wrong = (is_value(calculation.value, f"{number:f}") for number in numbers)
     return right and not wrong
-
-
-def _of_others(kind: Kind, name: str, rng: random.Random) -> ChatQuestion:
-    """OccamLLM's signed integers of up to 3, 5 or 7 digits, NUPA's of 2 to 8 digits, or BIG-bench's of 1 to 5 digits;
-    quotients are exact."""
-    if kind == "occam":
-        most = 10 ** rng.choice((3, 5, 7))
-        left, right = rng.randint(-most, most), rng.randint(-most, most) or 7
-    else:
-        digits = rng.randint(*((2, 8) if kind == "nupa" else (1, 5)))
-        left, right = (rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
-    if name == "division":
-        left *= right
-    symbol = SYMBOLS[cast(Operation, name)]
-    written, result = f"{left} {symbol} {right}", str(COMPUTE[symbol](left, right))
-    if kind == "bigbench":
-        return ChatQuestion(kind, name, f"Q: What is {left} {_WORDS[name]} {right}? A:", result)
-    content = f"{written} =" if kind == "occam" else _NUPA.format(_NUPA_VERBS[name], written)
-    return ChatQuestion(kind, name, [{"role": "user", "content": content}], result)

@@ -1,0 +1,72 @@
+import math
+import re
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.tasks.rivals import RivalQuestion, Rivals
+from ani.numbers.grammar import BOUNDARY
+from ani.values.pending import PendingReader
+from tests.answers import answers_of
+from tests.evaluation.tasks.test_arithmetic import Scripted
+from tests.tokenizers import qwen
+
+FUNCTIONS: dict[str, Any] = {name: getattr(math, name) for name in ("sqrt", "sin", "cos", "exp")} | {"ln": math.log}
+
+
+def text_of(question: RivalQuestion) -> str:
+    return question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]
+
+
+def test_each_operation_has_its_share_and_its_results_are_right() -> None:
+    task = Rivals.asked(limit=6)
+    questions = task.questions(seed=0)
+    assert len({(question.test, text_of(question)) for question in questions}) == len(questions)
+    counts = Counter((question.test, question.operation) for question in questions)
+    assert set(counts.values()) == {6}
+    assert Counter(test for test, _ in counts) == {"occam": 9, "nupa": 9, "bigbench": 4, "mathllm": 4}
+    assert questions == task.questions(seed=0) != task.questions(seed=1)
+    for question in questions:
+        text = text_of(question)
+        for words, symbol in (("plus", "+"), ("minus", "-"), ("times", "*"), ("divided by", "/")):
+            text = text.replace(f" {words} ", f" {symbol} ")
+        text = re.sub(r"(\d+) and (\d+) =", r"max(\1, \2) =", text.replace(" rad)", ")"))
+        *_, expression = re.findall(r"(?:(?<= )|^)(?:\w+\(.*?\)|-?[\d.]+ ?[-+*/%]+ ?-?[\d.]+)", text)
+        expected = eval(expression, FUNCTIONS)
+        assert float(question.result) == pytest.approx(expected, rel=1e-9, abs=1e-9), text
+        if question.digits:
+            assert all(abs(float(each)) <= 10**question.digits for each in re.findall(r"[\d.]*\d", expression))
+
+
+def test_each_operation_but_one_is_pending_when_the_answer_begins() -> None:
+    for question in Rivals(count=20).questions(seed=0):
+        (value,) = PendingReader().feed([text_of(question) + BOUNDARY])[:1]
+        assert (value is None) == (question.operation == "maximum"), text_of(question)
+
+
+def answered(*outputs: str, test: Any, result: str) -> list[Any]:
+    questions = [RivalQuestion(test, "sqrt", f"{i}:", result, None) for i in range(len(outputs))]
+    model: Any = Scripted(qwen(), lambda prompt: outputs[int(prompt.partition(":")[0])])
+    return answers_of(Rivals(), TransformersBackend(model, model.tokenizer), questions)
+
+
+def test_right_is_what_is_right_to_the_decimals_that_are_written() -> None:
+    right = ["It is 26.264424608.", "26.26", "26.27", "So 5 and 26.2644."]
+    wrong = ["26", "26.3", "26.28", "26.26446.", "nothing"]
+    records = answered(*right, *wrong, test="occam", result="26.264424608203")
+    assert [record.right for record in records] == [True] * len(right) + [False] * len(wrong)
+    records = answered("26", "26.00", "26.001", test="mathllm", result="26")
+    assert [record.right for record in records] == [True, True, False]
+
+
+def test_digits_are_counted_as_nupa_counts_them() -> None:
+    records = answered("1234.5", "-1294.5", "234.5", "11234.5", "none", test="nupa", result="1234.5")
+    assert [record.digits_right for record in records] == [1, 0.8, 0.8, 1, 0]
+    assert [record.length_right for record in records] == [True, True, False, False, False]
+    summary = Rivals.summary(records)
+    assert summary["nupa_digits"]["share"] == pytest.approx(0.72) and summary["nupa_length"]["share"] == 0.4
+    assert summary["nupa"]["right"] == 1 and "occam" not in summary
+    assert Decimal(records[0].result) == Decimal("1234.5")
