@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ani.injection.forced import ForcedValues
-from tests.tiny import pair
+from ani.injection.inspection import forced_gates
+from tests.tiny import attached, pair
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])
@@ -39,3 +40,16 @@ def test_pending_values_are_written_where_the_model_begins_a_number(family: str,
     assert written == due
     if text.endswith("="):
         assert forced(ids, preferring(digit))[0, digit] == -torch.inf
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_gate_says_where(opened: bool) -> None:
+    model, tokenizer = attached("llama", values="pending")
+    texts = ["What is 123456 * 654321? It is", "3 - 10 ="]
+    inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
+    with forced_gates(model, opened):
+        scores = model(**inputs).logits[:, -1].detach()
+    scores[:, tokenizer.convert_tokens_to_ids("5")] = 99.0
+    written = ForcedValues(tokenizer, model)(inputs["input_ids"], scores)
+    expected = ForcedValues(tokenizer)(inputs["input_ids"], scores) if opened else scores
+    assert torch.equal(written, expected) and torch.equal(written, scores) != opened

@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -276,7 +276,7 @@ class TransformersBackend(Backend):
         settings: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
             "do_sample": False,
-            "logits_processor": decoding(self.method, self.tokenizer),
+            "logits_processor": [] if self.method.decoding is None else [self._processor],
             "pad_token_id": self.tokenizer.pad_token_id,
             "eos_token_id": [*({*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None})],
             **({"stop_strings": stop, "tokenizer": self.tokenizer} if stop else {}),
@@ -297,6 +297,11 @@ class TransformersBackend(Backend):
 
         with super().base(), without_adapter(self.model):
             yield
+
+    @functools.cached_property
+    def _processor(self) -> LogitsProcessor:  # it may read the whole vocabulary
+        assert self.method.decoding is not None
+        return self.method.decoding(self.tokenizer, self.model)
 
     def _shared_prefix(self, rows: Rows) -> tuple[list[int], DynamicCache | None]:
         """What all rows begin with, up to the end of a line, and its keys and values; nothing where that is too short,
@@ -463,15 +468,3 @@ def _logits_in_float32(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         del head.forward
-
-
-def decoding(method: Method, tokenizer: PreTrainedTokenizerBase) -> list[LogitsProcessor]:
-    """The logits processors that `generate` is given for a method."""
-    return [] if method.decoding is None else [_processor(method.decoding, tokenizer)]
-
-
-@functools.lru_cache(maxsize=1)  # it may read the whole vocabulary
-def _processor(
-    make: Callable[[PreTrainedTokenizerBase], LogitsProcessor], tokenizer: PreTrainedTokenizerBase
-) -> LogitsProcessor:
-    return make(tokenizer)

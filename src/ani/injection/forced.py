@@ -1,15 +1,16 @@
-"""Method `forced`: a logits processor that writes pending values, with no module, training or gate.
+"""Method `forced`: a logits processor that writes pending values, with no training.
 
-What a user would otherwise do, and so the rival of `values: pending`. Nothing is trained, and nothing can
-say no.
+What a user would otherwise do, and so the rival of `values: pending`. Nothing says no but the gate of a model that has
+one: the way of a switch before a calculator, as OccamLLM's (arXiv 2406.06576).
 """
 
 from collections import defaultdict
 from typing import cast
 
 import torch
-from transformers import LogitsProcessor, PreTrainedTokenizerBase
+from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
+from ani.injection.attach import ani_module, has_gate, last_decision
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 
@@ -27,9 +28,12 @@ class ForcedValues(LogitsProcessor):
 
     Args:
         tokenizer: As for `NumberScanner`.
+        model: With a gate for pending values: values are written only where it is open. None: everywhere.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None = None) -> None:
+        gated = model is not None and has_gate(model) and ani_module(model).config.values == "pending"
+        self.gated = model if gated else None
         self.locator = NumberLocator(tokenizer, AniConfig(layer=0, values="pending"))
         self._tokens: dict[str, list[int]] = defaultdict(list)  # by text, without a blank before it
         for token in tokenizer.get_vocab().values():
@@ -43,12 +47,17 @@ class ForcedValues(LogitsProcessor):
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Scores (rows, vocabulary) of the next token after `input_ids` (rows, length)."""
         scores = cast(torch.FloatTensor, scores.clone())
-        for ids, row in zip(input_ids.tolist(), scores, strict=True):
+        opened: dict[int, bool] | None = None
+        for index, (ids, row) in enumerate(zip(input_ids.tolist(), scores, strict=True)):
             last = len(ids) - 1
             pending = self.locator.pending(ids, start=last).get(last)
             begins = int(row.argmax()) in self._numeric
             if pending is None or not (pending.written or begins):
                 continue
+            if self.gated is not None:
+                opened = _last_gates(self.gated) if opened is None else opened
+                if not opened[index]:
+                    continue
             digits = pending.next(self._longest)
             if not digits[0].character:
                 row[self._goes_on] = -torch.inf
@@ -61,3 +70,11 @@ class ForcedValues(LogitsProcessor):
                 row.fill_(-torch.inf)
                 row[allowed] = chosen
         return scores
+
+
+def _last_gates(model: PreTrainedModel) -> dict[int, bool]:
+    """Whether the gate at the last number of each row is open, in the latest forward pass."""
+    decision = last_decision(model)
+    assert decision is not None
+    numbers, injection = decision
+    return dict(zip(numbers.rows.tolist(), (injection.alpha > 0).tolist(), strict=True))

@@ -44,7 +44,7 @@ from ani.numbers import number_pieces
 from ani.numbers.rewritten import digit_counted_pieces, remove_digit_counts, reversed_pieces, turn_back
 
 if TYPE_CHECKING:
-    from transformers import LogitsProcessor, PreTrainedTokenizerBase
+    from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 Policy = Literal["terminal", "digitwise", "running", "after"]
 """Which tokens carry a number (`ani.injection.config.InjectionSettings.policy`)."""
@@ -64,7 +64,7 @@ class Method(NamedTuple):
     """A text as the model reads and writes it, in pieces; True for numbers."""
     read: Callable[[str], str] = str
     """What the model wrote, as ordinary text."""
-    decoding: Callable[[PreTrainedTokenizerBase], LogitsProcessor] | None = None
+    decoding: Callable[[PreTrainedTokenizerBase, PreTrainedModel], LogitsProcessor] | None = None
     """What `generate` is given beside the model. A method that has it in `METHODS` trains nothing."""
 
     def write(self, text: str) -> str:
@@ -75,10 +75,10 @@ class Method(NamedTuple):
 _SUBSTITUTED = {"layer": 0, "policy": "terminal", "scope": "prompt", "gate": "open", "combine": "substitute"}
 
 
-def _forced_values(tokenizer: PreTrainedTokenizerBase) -> LogitsProcessor:
+def _forced_values(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> LogitsProcessor:
     from ani.injection.forced import ForcedValues
 
-    return ForcedValues(tokenizer)
+    return ForcedValues(tokenizer, model)
 
 
 METHODS: dict[MethodName, Method] = {

@@ -181,7 +181,7 @@ def test_methods_that_decode_otherwise(tmp_path: Path) -> None:
     """With a shared prefix in the cache, too."""
 
     class Sevens(LogitsProcessor):
-        def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        def __init__(self, tokenizer: PreTrainedTokenizerBase, _: object) -> None:
             self.seven = tokenizer.encode("7")[0]
 
         def __call__(self, input_ids: Any, scores: Any) -> Any:
