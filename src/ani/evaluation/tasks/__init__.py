@@ -7,9 +7,9 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticInChat
 from ani.evaluation.tasks.benchmarks import Gsm8k, Math, Mmlu
 from ani.evaluation.tasks.calculations import Calculations
-from ani.evaluation.tasks.chats import Chats
 from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.language import Language
+from ani.evaluation.tasks.meant import Meant
 from ani.evaluation.tasks.reading import Reading
 from ani.evaluation.tasks.rivals import Rivals
 from ani.evaluation.tasks.routing import Routing
@@ -22,7 +22,7 @@ TASKS: dict[str, type[Task]] = {
         ArithmeticInChat,
         Reading,
         Calculations,
-        Chats,
+        Meant,
         Rivals,
         Gsm8k,
         Math,

@@ -1,4 +1,7 @@
-"""Task `chats`: chats that ask for a calculation, and chats that hold one which nobody asks for."""
+"""Task `meant`: texts that hold a calculation whose result is meant, or something else (docs/meant.md).
+
+Chats and raw prompts that ask for it, chats that only hold it, and sentences of both roles that end at its equals sign.
+"""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -7,6 +10,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from ani.data.arithmetic import SYMBOLS
+from ani.data.calculation_sentences import calculation_sentences
 from ani.data.chats import asked_chats, unasked_chats
 from ani.data.sources import Message
 from ani.evaluation.backend import Backend
@@ -14,7 +18,7 @@ from ani.evaluation.task import Answers, Measured
 from ani.numbers import find_numbers
 from ani.numbers.grammar import BOUNDARY
 from ani.results.scores import TaskRecord
-from ani.results.statistics import Estimate, share
+from ani.results.statistics import Estimate, grouped_share, share
 from ani.values.arithmetic import SIGNS
 from ani.values.calculations import calculation_before, number_behind
 from ani.values.digits import is_value
@@ -23,77 +27,98 @@ from ani.values.pending import PendingReader
 ROOM = 32
 """New tokens of an answer."""
 
-Kind = Literal["asked", "raw", "unasked"]
+Kind = Literal["asked", "raw", "sentence", "unasked", "other sentence"]
 _OPERATIONS: list[str] = [*SYMBOLS]
 _LABELS: dict[Kind, str] = {
     "asked": "Asked in a chat",
     "raw": "Asked in a raw prompt",
+    "sentence": "Meant in a sentence",
     "unasked": "Not asked for: the base model's answer, word for word",
+    "other sentence": "Not meant in a sentence: the result isn't written",
 }
 
 
-class ChatQuestion(NamedTuple):
-    """A prompt, and the result of the calculation in it."""
+class MeantQuestion(NamedTuple):
+    """A text that holds a calculation."""
 
     kind: Kind
-    operation: str
+    meant: bool
     prompt: str | list[Message]
+    """A user's message, or a raw text."""
     result: str
+    """The calculation's, exact."""
+    operation: str = ""
+    """Such as `addition`, where it is asked for."""
+    completion: str | None = None
+    """What stands behind a sentence's equals sign."""
+    template: str | None = None
+    """Of a sentence."""
 
 
-class ChatAnswer(TaskRecord):
-    """An answer to a question, a line of `chats.jsonl`."""
+class MeantAnswer(TaskRecord):
+    """An answer to a question, a line of `meant.jsonl`."""
 
     known_by = "kind", "prompt"
 
     kind: Kind
+    meant: bool
     operation: str
-    """Such as `addition`; empty where nobody asks."""
+    """Such as `addition`; empty but in `asked` and `raw`."""
+    template: str | None
+    """Of a sentence."""
     prompt: str
     """The user's message, or the raw text."""
     result: str
     """Of the calculation."""
     output: str
     base_output: str | None = None
-    """What the model answers without adapter, where nobody asks."""
+    """What the model answers without adapter, in `unasked`."""
     right: bool
-    """Whether the result is among the answer's numbers; where nobody asks, whether the answer is the base model's."""
+    """Whether the result is among the answer's numbers; in `sentence` whether it is the first; in `unasked` whether the
+    answer is the base model's; in `other sentence` whether the result doesn't stand behind the sign."""
     mended: bool | None = None
     """Of an answer that isn't the base model's: whether the two first differ behind an equals sign that both write, and
     this one has the right result there."""
 
 
-class Chats(Measured):
-    """Exact results where they are asked for, and answers that stay where they aren't."""
+class Meant(Measured):
+    """Exact results where they are meant, and answers that stay where they aren't."""
 
-    name = "chats"
-    title = "Calculations in chats"
+    name = "meant"
+    title = "Calculations that are meant, or not"
     note = (
         "Wordings that were never trained. An answer is exact if the result is among its numbers. Where nobody asks "
         "for the calculation, the answer should be what the model says without adapter, word for word; or it differs "
-        "first in the result of an equation that the model itself began, which is right now. Wilson 95% intervals."
+        "first in the result of an equation that the model itself began, which is right now. A sentence ends at an "
+        "equals sign: its result should be the first number, or should not stand behind the sign. Wilson 95% "
+        "intervals; of sentences, by resampling templates."
     )
-    caption = "Calculations in chats"
+    caption = "Calculations that are meant, or not"
     unit = "prompts"
-    record = ChatAnswer
+    record = MeantAnswer
 
     count: int = Field(default=100, ge=1)
-    """Prompts of each kind and operation; three times as many that ask for nothing."""
+    """Prompts of each kind and operation, and sentences of each role; three times as many that ask for nothing."""
 
-    def questions(self, seed: int) -> list[ChatQuestion]:
+    def questions(self, seed: int) -> list[MeantQuestion]:
         """Operations in equal parts; wordings and calculations of the test split."""
         wanted = {(kind, name): self.count for kind in ("asked", "raw") for name in _OPERATIONS}
-        found: list[ChatQuestion] = []
+        found: list[MeantQuestion] = []
         for chat in asked_chats(40 * self.count, split="test", seed=seed):
             kind: Kind = "raw" if isinstance(chat.prompt, str) else "asked"
             if wanted.get((kind, chat.operation), 0) and chat.result.lstrip("-").isdigit():
                 wanted[kind, chat.operation] -= 1
-                found.append(ChatQuestion(kind, chat.operation, chat.prompt, chat.result))
+                found.append(MeantQuestion(kind, True, chat.prompt, chat.result, chat.operation))
         found.sort(key=lambda question: (question.kind, _OPERATIONS.index(question.operation)))
         unasked = unasked_chats(3 * self.count, split="test", seed=seed)
-        return found + [ChatQuestion("unasked", "", each.prompt, each.result) for each in unasked]
+        found += [MeantQuestion("unasked", False, each.prompt, each.result) for each in unasked]
+        for each in calculation_sentences(2 * self.count, split="test", seed=seed):
+            meant = each.role == "quantitative"
+            kind = "sentence" if meant else "other sentence"
+            found.append(MeantQuestion(kind, meant, each.prompt, each.result, "", each.completion, each.template))
+        return found
 
-    def answer(self, backend: Backend, questions: Sequence[ChatQuestion]) -> Answers:
+    def answer(self, backend: Backend, questions: Sequence[MeantQuestion]) -> Answers:
         """Answer greedily; where nobody asks, once more without adapter."""
         unasked = [question.prompt for question in questions if question.kind == "unasked"]
         with backend.base():
@@ -101,31 +126,35 @@ class Chats(Measured):
         outputs = backend.texts([question.prompt for question in questions], ROOM)
         for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
             prompt = question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]
-            record = ChatAnswer(
-                kind=question.kind,
-                operation=question.operation,
-                prompt=prompt,
-                result=question.result,
-                output=output,
-                base_output=next(base) if question.kind == "unasked" else None,
-                right=any(number.value == Decimal(question.result) for number in find_numbers(output)),
-            )
-            if record.base_output is not None:
-                same = output == record.base_output
-                mended = None if same else _is_mended(output, record.base_output)
-                record = record.model_copy(update={"right": same, "mended": mended})
-            yield place, [record]
+            facts = {**question._asdict(), "prompt": prompt, "output": output}
+            del facts["completion"]
+            result = Decimal(question.result)
+            numbers = [number.value for number in find_numbers(output)]
+            match question.kind:
+                case "asked" | "raw":
+                    facts["right"] = result in numbers
+                case "sentence":
+                    facts["right"] = number_behind(output) == result or numbers[:1] == [result]
+                case "other sentence":
+                    facts["right"] = number_behind(output) != result
+                case "unasked":
+                    facts["base_output"] = before = next(base)
+                    facts["right"] = output == before
+                    facts["mended"] = None if output == before else _is_mended(output, before)
+            yield place, [MeantAnswer(**facts)]
 
     @classmethod
-    def measures(cls, records: Sequence[ChatAnswer]) -> dict[str, tuple[str, Estimate | None]]:
+    def measures(cls, records: Sequence[MeantAnswer]) -> dict[str, tuple[str, Estimate | None]]:
         found: dict[str, tuple[str, Estimate | None]] = {}
         for kind, label in _LABELS.items():
             of_kind = [record for record in records if record.kind == kind]
             for operation in ("", *_OPERATIONS):
-                right = [record.right for record in of_kind if operation in ("", record.operation)]
-                if right:
-                    key = "_".join(filter(None, (kind, operation)))
-                    found[key] = (f"{label}, {operation}" if operation else label, share(right))
+                asked = [record for record in of_kind if operation in ("", record.operation)]
+                if asked:
+                    key = "_".join(filter(None, (kind.replace(" ", "_"), operation)))
+                    of_templates = grouped_share((record.template, record.right) for record in asked)
+                    estimate = of_templates if asked[0].template else share(record.right for record in asked)
+                    found[key] = (f"{label}, {operation}" if operation else label, estimate)
         if unasked := [record for record in records if record.kind == "unasked"]:
             mended = [record.right or bool(record.mended) for record in unasked]
             found["unasked_or_mended"] = ("Not asked for: the same, or with a wrong equation mended", share(mended))

@@ -8,7 +8,7 @@ from peft import LoraConfig
 
 import ani
 from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.tasks.chats import Chats, _is_mended
+from ani.evaluation.tasks.meant import Meant, _is_mended
 from ani.injection.inspection import without_adapter
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
@@ -17,16 +17,17 @@ from tests.tokenizers import qwen
 
 
 def test_each_kind_and_operation_has_its_share_and_its_results_are_right() -> None:
-    task = Chats.asked(limit=5)
+    task = Meant.asked(limit=5)
     questions = task.questions(seed=0)
     counts = Counter((question.kind, question.operation) for question in questions)
     assert counts.pop(("unasked", "")) == 15
-    assert set(counts.values()) == {5} and len(counts) == 2 * 4
+    assert set(counts.values()) == {5} and len(counts) == 2 * 4 + 2
+    assert {question.kind for question in questions if not question.meant} == {"unasked", "other sentence"}
     assert questions == task.questions(seed=0) != task.questions(seed=1)
 
 
 def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = Chats.asked(limit=2)
+    task = Meant.asked(limit=2)
     questions = task.questions(seed=0)
     results = {str(question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]): question
                for question in questions}  # fmt: skip
@@ -35,18 +36,25 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
     def answer(prompt: str) -> str:
         question = next(each for text, each in results.items() if text in prompt)
         said.append(prompt)
-        if question.kind == "unasked":
-            return f"That is number {len(said)}."
-        return f"1{question.result}" if question.kind == "raw" else f"It is {int(question.result):,}, I think."
+        match question.kind:
+            case "unasked":
+                return f"That is number {len(said)}."
+            case "asked":
+                return f"It is {int(question.result):,}, I think."
+            case "sentence":
+                return f" {question.result}."
+            case _:
+                return f"1{question.result}"
 
     monkeypatch.setattr("ani.injection.inspection.without_adapter", nullcontext)
     model: Any = Scripted(qwen(), answer)
     records = answers_of(task, TransformersBackend(model, model.tokenizer), questions)
     for record in records:
-        assert record.right == (record.kind == "asked")
+        assert record.right == (record.kind in ("asked", "sentence", "other sentence"))
     summary = task.summary(records)
     assert summary["asked"]["share"] == 1 and summary["asked_division"]["total"] == 2
     assert summary["raw"]["share"] == summary["unasked"]["share"] == 0 and "unasked_addition" not in summary
+    assert summary["sentence"]["total"] == summary["other_sentence"]["total"] == 2
     (table,) = task.tables(records)
     assert len(table.rows) == len(summary)
 
