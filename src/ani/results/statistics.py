@@ -1,5 +1,6 @@
 """Estimates with their 95% intervals: shares, means, paired differences, correlations."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil, floor, hypot, sqrt
@@ -142,6 +143,13 @@ def grouped_share(cases: Iterable[tuple[Hashable, bool]]) -> Estimate | None:
             low, _ = wilson_interval(number * hits // total, number)
             _, high = wilson_interval(-(-number * hits // total), number)
     return Estimate(hits / total, low, high, total)
+
+
+def area_under_roc(positive: Sequence[float], negative: Sequence[float]) -> float:
+    """The share of pairs in which the positive case has the larger value; a tie counts half. Neither may be empty."""
+    ordered = sorted(negative)
+    below = sum(bisect_left(ordered, value) + bisect_right(ordered, value) for value in positive)
+    return below / (2 * len(positive) * len(negative))
 
 
 def bootstrap_means(

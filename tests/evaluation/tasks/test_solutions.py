@@ -6,7 +6,7 @@ import torch
 
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.solutions import Solutions, token_kinds
-from ani.injection.attach import number_locator
+from ani.injection.attach import last_decision, number_locator
 from tests.answers import answers_of
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -52,3 +52,29 @@ def test_losses_are_the_models_and_the_base_models_by_kind(tmp_path: Path) -> No
     for record in ({"question": "How many?"}, 5):
         bad = Solutions(data=str(write_lines(tmp_path / "bad.jsonl", record)))
         refused(partial(bad.questions, 0), "bad.jsonl", "'problem' and 'solution'")
+
+
+def test_gates_are_read_before_the_tokens(tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", values="pending", policy="after")
+    answer = "There are 12 + 30 = 42 of them. 5 * 5 = 24 is wrong."
+    data = write_lines(tmp_path / "solved.jsonl", *({"question": f"Q{i}", "answer": answer} for i in range(3)))
+    backend, task = TransformersBackend(model, tokenizer), Solutions(data=str(data))
+    questions = task.questions(seed=0)
+    records = answers_of(task, backend, questions)
+    assert all(bool(each.gates) == (each.kind != "other") for each in records)
+    for question in questions:
+        row = backend.ids(question.text)
+        model(input_ids=torch.tensor([row]))
+        numbers, injection = last_decision(model)
+        kinds = token_kinds(number_locator(model), row)
+        wanted = {kind: [] for kind in ("result", "behind", "instead")}
+        for token, z in zip(numbers.positions.tolist(), injection.logits.tolist(), strict=True):
+            if token + 1 < len(row):
+                wanted[kinds[token + 1]].append(z)
+        for each in records:
+            if each.solution == question.place and each.kind != "other":
+                assert each.gates == pytest.approx(wanted[each.kind])
+    given = [each.model_copy(update={"gates": [-1.0 if each.kind == "instead" else 2.0]}) for each in records]
+    found = task.summary([each for each in given if each.kind != "other"])["gates"]
+    assert (found["open"]["share"], found["shut"]["share"], found["auc"]) == (1, 1, 1)
+    assert len(task.tables(records)) == 2

@@ -5,7 +5,6 @@ The paper's "Gating Behavior Analysis" counts open gates, its "Gating Accuracy" 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -20,7 +19,7 @@ from ani.results.decisions import LEGEND, DecidedText
 from ani.results.files import Run
 from ani.results.scores import ONE_MODEL, by_seed, grouped
 from ani.results.sections import Bars, Figure, Histogram, Section, headline
-from ani.results.statistics import Estimate, grouped_share, mean_of_two, share_facts
+from ani.results.statistics import Estimate, area_under_roc, grouped_share, mean_of_two, share_facts
 from ani.results.tables import MISSING, Cell, Table, percent
 
 if TYPE_CHECKING:
@@ -221,11 +220,9 @@ def _gate_share(source: str, group: str | None, run: str, records: Sequence[Deci
 def _auc(records: Sequence[DecidedText]) -> float | None:
     numbers = [number for record in records for number in record.numbers]
     quantitative, nominal = ([n.alpha for n in numbers if n.role == role] for role in ROLES)
-    alphas = sorted(alpha for alpha in nominal if alpha is not None)
-    if not quantitative or not nominal or None in quantitative or len(alphas) < len(nominal):
+    if not quantitative or not nominal or None in quantitative or None in nominal:
         return None
-    below = sum(bisect_left(alphas, alpha) + bisect_right(alphas, alpha) for alpha in quantitative if alpha is not None)
-    return below / (2 * len(nominal) * len(quantitative))
+    return area_under_roc(cast(list[float], quantitative), cast(list[float], nominal))
 
 
 def _name(what: str | None, run: str) -> str:

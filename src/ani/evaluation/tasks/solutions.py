@@ -15,8 +15,8 @@ from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Task
 from ani.results.files import Integer
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
-from ani.results.statistics import Estimate, resampled
-from ani.results.tables import Cell, Table
+from ani.results.statistics import Estimate, area_under_roc, grouped_share, resampled, share_facts
+from ani.results.tables import Cell, Table, percent
 
 if TYPE_CHECKING:
     from ani.injection.locate import NumberLocator
@@ -47,6 +47,8 @@ class SolutionLoss(TaskRecord):
     """Their negative log-likelihood in nats, summed."""
     base_loss: FiniteFloat
     """The same of the model without adapter."""
+    gates: list[FiniteFloat] = Field(default=[])
+    """z of the gate at the tokens before them, where a value is pending; empty for a model without such a gate."""
 
 
 class Solution(NamedTuple):
@@ -72,7 +74,8 @@ class Solutions(Task):
     title = "Solutions"
     note = (
         "The loss on written solutions. A token writes a pending value, ends one, writes something else while one is "
-        "pending, or is any other. 95% bootstrap intervals over solutions."
+        "pending, or is any other. A gate should be open before the first two, and shut before the third. 95% "
+        "bootstrap intervals over solutions."
     )
     unit = "solutions"
     record = SolutionLoss
@@ -102,28 +105,34 @@ class Solutions(Task):
         """Score every token, with the adapter and without."""
         import torch
 
+        from ani.injection.attach import last_decision
         from ani.injection.config import AniConfig
         from ani.injection.locate import NumberLocator
 
         model = cast(Any, backend).model
+        gated = backend.has_gate and not backend.gates_numbers
         locator = NumberLocator(backend.tokenizer, AniConfig(layer=0, values="pending"))
         for index, question in enumerate(questions):
             row = backend.ids(question.text)[:LONGEST]
             kinds = token_kinds(locator, row)
             ids = torch.tensor([row], device=model.device)
             with torch.inference_mode():
-                losses = []
+                losses, gates = [], dict[int, float]()
                 for without in (False, True):
                     with backend.base() if without else torch.inference_mode():
                         logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
                     losses.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist())
+                    if not without and gated and (decision := last_decision(model)):
+                        numbers, injection = decision
+                        gates = dict(zip(numbers.positions.tolist(), injection.logits.tolist(), strict=True))
             rows = []
             for kind in get_args(TokenKind):
                 at = [token - 1 for token in range(1, len(row)) if kinds[token] == kind]
                 if at:
                     loss, base_loss = (sum(each[token] for token in at) for each in losses)
                     facts = {"solution": question.place, "kind": kind, "tokens": len(at)}
-                    rows.append(SolutionLoss(**facts, loss=loss, base_loss=base_loss))
+                    read = [] if kind == "other" else [gates[token] for token in at if token in gates]
+                    rows.append(SolutionLoss(**facts, loss=loss, base_loss=base_loss, gates=read))
             yield index, rows
 
     @classmethod
@@ -144,11 +153,26 @@ class Solutions(Task):
         return found
 
     @classmethod
+    def gates(cls, records: Sequence[SolutionLoss]) -> tuple[Estimate, Estimate, float] | None:
+        """Of one run: the share of gates open where the value follows, the share shut where something else does, and
+        the area under the ROC curve. None without gates of both kinds."""
+        gates = [(r.solution, r.kind != "instead", z) for r in records for z in r.gates]
+        opened = grouped_share((place, z > 0) for place, follows, z in gates if follows)
+        shut = grouped_share((place, z <= 0) for place, follows, z in gates if not follows)
+        if opened is None or shut is None:
+            return None
+        return opened, shut, area_under_roc(*([z for _, follows, z in gates if follows is of] for of in (True, False)))
+
+    @classmethod
     def summary(cls, records: Sequence[SolutionLoss]) -> dict[str, Any]:
-        return {
+        found: dict[str, Any] = {
             kind: {"tokens": loss.tokens, "base": loss.base, **loss.change._asdict()}
             for kind, loss in cls.losses(records).items()
         }
+        if gates := cls.gates(records):
+            opened, shut, auc = gates
+            found["gates"] = {"open": share_facts(opened), "shut": share_facts(shut), "auc": auc}
+        return found
 
     @classmethod
     def tables(cls, records: Sequence[SolutionLoss], baseline: str | None = None) -> list[Table]:
@@ -163,6 +187,13 @@ class Solutions(Task):
             of = "" if run == ONE_MODEL else f" of {run}"
             caption = f"Nats a token{of}: of the base model, and with the adapter; 95% intervals of the change"
             tables.append(Table(caption, ("Tokens", "n", "Base model", "With", "Change"), tuple(rows), label_columns=1))
+            if gates := cls.gates(of_run):
+                opened, shut, auc = gates
+                caption = f"Gates where a value is pending{of}: 95% intervals"
+                header = ("Open where it follows", "Shut where something else follows", "AUC")
+                tables.append(
+                    Table(caption, header, ((percent(opened), percent(shut), Cell(f"{auc:.3f}")),), label_columns=0)
+                )
         return tables
 
 
