@@ -108,10 +108,12 @@ def test_standard_error_has_only_ours(
     given = {"model": chat_model, "adapter": tiny_adapter, "port": port, **data}
     lines = {command: shlex.split(line.format(**given)) for command, line in LINES.items()}
     assert lines.keys() == test_cli.COMMANDS.keys()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # a fork of a process with several threads waits for them
+    del environment["HF_HUB_DISABLE_PROGRESS_BARS"]
     with subprocess.Popen(
         [sys.executable, "-c", RUN_ALL, json.dumps(lines), str(small_demo)],
         cwd=tmp_path,
-        env={key: value for key, value in os.environ.items() if key != "HF_HUB_DISABLE_PROGRESS_BARS"},
+        env=environment,
         start_new_session=True,
     ) as process:
         try:
