@@ -59,13 +59,15 @@ def test_the_model_itself_answers_up_to_its_first_equals_sign(tmp_path: Path) ->
     class Scripted:
         def generate(self, prompts: list[Any], new_tokens: int, batch_size: int) -> Iterator[tuple[int, str]]:
             asked.extend(prompts)
-            yield from enumerate([" So 3 + 4 = 8, ha", " A riddle.", "= 7"])
+            yield from enumerate([" So 3 + 4 = 8, ha", " A riddle.", ""])
 
-    examples = [Example(prompt, completion) for prompt, completion in (("a", ""), ("b", "c"), ("d", ""), ("e", ""))]
-    expected = [("a", " So 3 + 4 "), ("b", "c"), ("d", " A riddle.")]  # of the last answer nothing is left
+    pairs = (("a 3 + 4", ""), ("b 1", "c"), ([{"role": "user", "content": "d 5"}], ""), ("e", ""))
+    examples = [Example(prompt, completion) for prompt, completion in pairs]
+    prompts = [each.prompt for each in examples if not each.completion]
+    expected = [(" So 3 + 4 = 8, ha", ("nominal",) * 2), ("c", None), (" A riddle.", ("nominal",))]  # the last is empty
     for _ in range(2):  # once from the file
         found = answered(list(examples), cast(Any, Scripted()), tmp_path / "answers.jsonl", SILENT)
-        assert [(each.prompt, each.completion) for each in found] == expected and asked == ["a", "d", "e"]
+        assert [(each.completion, each.roles) for each in found] == expected and asked == prompts
 
 
 def test_data_have_a_seed_of_their_own(tiny_recipe: Write) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ani.data.collator import ENDED, IGNORED
 from ani.errors import TrainingFailed
 from ani.injection.attach import ani_module, last_decision
 from ani.injection.inspection import forced_gates
@@ -226,18 +227,25 @@ def test_tokens_that_write_no_value_keep_the_base_models_distribution(
             numbers, injection = last_decision(model)
             with model.disable_adapter(), forced_gates(model, False):
                 base = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
-        labels = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
-        ce, kl, others = 0.0, 0.0, 0
+        labels = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+        ce, kl, others, behind = 0.0, 0.0, 0, 0
+        begins = [self.processing_class.decode([i])[:1] for i in range(logits.shape[-1])]
         for at in (inputs["attention_mask"] == 1).nonzero().tolist():
             row, column = at
             ours, theirs = (each[row, column].double().log_softmax(-1) for each in (logits, base))
-            if (label := int(labels[row, column])) != -100:
+            if (label := int(labels[row, column])) <= ENDED:
+                follows = begins[inputs["input_ids"][row, column + 1]]
+                never = [each.isdigit() or (each == "." and follows != ".") for each in begins]
+                theirs = base[row, column].double().masked_fill(torch.tensor(never), -torch.inf).log_softmax(-1)
+                ce += sum(float(p.exp() * (p - q)) for p, q in zip(theirs, ours, strict=True) if p > -torch.inf)
+                behind += 1
+            elif label != IGNORED:
                 ce -= float(ours[label])
             else:
                 kl += float((theirs.exp() * (theirs - ours)).sum())
                 others += 1
         auxiliary = float(ani_module(model).auxiliary_loss(injection, numbers.roles))
-        assert 0 < int((labels != -100).sum()) == int(num_items_in_batch)
+        assert 0 < behind < int((labels != IGNORED).sum()) == int(num_items_in_batch)
         losses.append((float(loss.detach()), ce / int(num_items_in_batch) + auxiliary + 3 * kl / others))
         return loss
 

@@ -11,9 +11,12 @@ from ani.chat import rendered
 from ani.data.sources import Example
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.numbers import Number, find_numbers
+from ani.values.digits import END
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
+ENDED = -101
+"""Label of the token behind a pending value that was written, minus the token's id: the number must not go on."""
 
 _ROLES = {"nominal": NOMINAL, "quantitative": QUANTITATIVE, None: UNKNOWN_ROLE}
 _PLACEHOLDER = "\ue000"
@@ -79,7 +82,7 @@ def _own_numbers(
 class NumberCollator:
     """Pads tokenized examples on the right and finds their numbers, so that the model's forward needn't. `locator` is
     the attached model's, None for a model without ANI; with `values_only` only those tokens of the response are learnt
-    that write a pending value, or end it."""
+    that write a pending value, and that it ends (`ENDED`)."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, values_only: bool = False
@@ -105,6 +108,10 @@ class NumberCollator:
                 learnt = torch.zeros_like(batch["labels"], dtype=torch.bool)
                 learnt[numbers.rows[written], numbers.positions[written] + 1] = True
                 batch["labels"] = batch["labels"].masked_fill(~learnt, IGNORED)
+                for row, ids in enumerate(rows):
+                    for token, value in self.locator.pending(ids[:-1]).items():
+                        if learnt[row, token + 1] and value.next(1)[0].character == END:
+                            batch["labels"][row, token + 1] = ENDED - ids[token + 1]
         return batch
 
 

@@ -11,16 +11,17 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.collator import TokenizedExample, tokenize
+from ani.data.diagnostic import Role
 from ani.data.sources import Example
 from ani.errors import InputError
 from ani.evaluation.backend import Backend
 from ani.files import replacing_file
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS
+from ani.numbers import find_numbers
 from ani.terminal import counting
 from ani.training.recipe import Recipe
 from ani.untrusted.text import json_lines
-from ani.values.arithmetic import SIGNS
 
 ANSWER = 32
 """Tokens of an answer that the model itself gives to an example without a completion."""
@@ -51,8 +52,8 @@ def _check_roles(examples: list[Example], gate: str) -> None:
 def answered(examples: list[Example], backend: Backend, file: Path, console: Console) -> list[Example]:
     """The examples, those without a completion with the model's own greedy answer, of at most `ANSWER` tokens.
 
-    An answer ends before its first equals sign: behind it the model calculates, and often wrongly, so what it writes
-    doesn't tell whether the value is meant. The answers are written to `file`, and read from it where a run goes on.
+    All of their numbers are nominal: the answer shall stay as it is, and so no value is meant in it, be it right or
+    wrong what the model calculates. The answers are written to `file`, and read from it where a run goes on.
     """
     open_ones = [place for place, example in enumerate(examples) if not example.completion]
     if not open_ones:
@@ -67,8 +68,11 @@ def answered(examples: list[Example], backend: Backend, file: Path, console: Con
                 count(1)
         with replacing_file(file) as written:
             written.writelines(json.dumps({"answer": text}) + "\n" for text in texts)
+    nominal: Role = "nominal"
     for place, text in zip(open_ones, texts, strict=True):
-        examples[place] = examples[place]._replace(completion=SIGNS.split(text, maxsplit=1)[0])
+        example = examples[place]
+        last = example.prompt if isinstance(example.prompt, str) else example.prompt[-1]["content"]
+        examples[place] = example._replace(completion=text, roles=(nominal,) * len(find_numbers(last)))
     return [example for example in examples if example.completion]
 
 

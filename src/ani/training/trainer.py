@@ -4,19 +4,21 @@ Between log lines nothing here asks the device for a value, which would wait for
 """
 
 import inspect
+import re
 import time
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, SchedulerType
 from transformers.trainer_callback import PrinterCallback
 
-from ani.data.collator import IGNORED
+from ani.data.collator import ENDED, IGNORED
 from ani.errors import TrainingFailed
-from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision
+from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision, number_locator
 from ani.injection.inspection import without_adapter
 from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import training_autocast
@@ -29,6 +31,8 @@ KEPT = 0.25
 """Share of the positions that are not learnt at which the divergence from the base model is taken in a step."""
 UNMOVED = 0.01
 """RMS of e, in units of the hidden state's, below which W_P has taught the model nothing yet."""
+_NEVER = -1e4
+"""Logit of a token that can't follow."""
 _SHOWN = 80
 """Characters of a row that a message shows; no token has fewer than one."""
 _COLUMNS, _TOKENS = "learnt_columns", "tokens"
@@ -105,6 +109,7 @@ class AniTrainer(ResumableTrainer):
         self.keep = keep
         self.on_log = on_log
         self._number_totals: torch.Tensor | None = None
+        self._digits_and_points: torch.Tensor | None = None
         self._sums: dict[str, torch.Tensor] = {}
         self._losses: list[tuple[int, torch.Tensor, int, torch.Tensor]] = []
         """Since the last log line, of each batch: the steps before it, its loss, rows, and how the first ones begin."""
@@ -146,21 +151,42 @@ class AniTrainer(ResumableTrainer):
             inputs = {**inputs, "number_totals": self._number_totals}
         if not self.keep:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        base = self._base_logits(model, inputs)  # first: the gate's last decision is the model's
-        if num_items_in_batch is not None:
-            num_items_in_batch = num_items_in_batch.clamp(min=1)  # a step may hold no value
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         targets, mask = inputs.get("shift_labels"), inputs["attention_mask"]
         if targets is None:
             targets = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
         else:
             mask = mask[:, inputs["logits_to_keep"]]
-        others = (targets == IGNORED) & (mask != 0)
-        divergence = kl_divergence(base, outputs.logits).where(others, 0.0)
+        others, ended = (targets == IGNORED) & (mask != 0), targets <= ENDED
+        labels = {name: inputs[name] for name in ("labels", "shift_labels") if name in inputs}
+        inputs = {**inputs, **{name: each.masked_fill(each <= ENDED, IGNORED) for name, each in labels.items()}}
+        base = self._base_logits(model, inputs)  # first: the gate's last decision is the model's
+        if num_items_in_batch is not None:
+            num_items_in_batch = num_items_in_batch.clamp(min=1)  # a step may hold no value
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        base = base.masked_fill(ended.unsqueeze(-1) & self._going_on(ENDED - targets, base), _NEVER)
+        divergence = kl_divergence(base, outputs.logits)
         self._add(others, divergence=divergence)
-        mean = divergence.sum() / others.sum().clamp(min=1)
+        mean = divergence.where(others, 0.0).sum() / others.sum().clamp(min=1)
         loss = loss + self.keep * mean / self.current_gradient_accumulation_steps
+        behind = divergence.where(ended, 0.0).sum()
+        if num_items_in_batch is None:
+            behind = behind / ended.sum().clamp(min=1)
+        else:  # as the loss of labels, which are counted together with these
+            behind = behind / num_items_in_batch * self.accelerator.num_processes
+        loss = loss + behind
         return (loss, outputs) if return_outputs else loss
+
+    def _going_on(self, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Which tokens a number would go on with, bool (B, T, vocabulary): digits, and a point where `tokens`, int64
+        (B, T), the data's, have none."""
+        if self._digits_and_points is None:
+            scanner, size = number_locator(self.model).scanner, logits.shape[-1]
+            tables = torch.from_numpy(np.stack([scanner.table(re.compile(p).match) for p in (r"\d", r"\.")]))[:, 1:-1]
+            tables = torch.nn.functional.pad(tables, (0, max(0, size - tables.shape[1])))[:, :size]
+            self._digits_and_points = tables.to(logits.device)
+        digits, points = self._digits_and_points
+        going_on: torch.Tensor = digits | (points & ~points[tokens.clamp(min=0)].unsqueeze(-1))
+        return going_on
 
     @torch.no_grad()
     def _base_logits(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
