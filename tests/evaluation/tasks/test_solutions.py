@@ -44,11 +44,17 @@ def test_losses_are_the_models_and_the_base_models_by_kind(tmp_path: Path) -> No
             for kind, each in found.items():
                 wanted = sum(float(loss) for loss, of in zip(losses, kinds[1:], strict=True) if of == kind)
                 assert getattr(each, key) == pytest.approx(wanted, rel=1e-4)
+        for one, key in ((model, "end"), (base, "base_end")):
+            probable = logits_of(one, torch.tensor([row]))[0].softmax(-1)[:, tokenizer.eos_token_id].tolist()
+            wanted = sum(probable[token - 1] for token, kind in enumerate(kinds) if kind == "behind")
+            assert getattr(found["behind"], key) == pytest.approx(wanted, rel=1e-4)
     assert sum(each.tokens for each in records if each.kind == "behind") >= 2
     summary = task.summary(records)
     assert summary["all"]["tokens"] == sum(each.tokens for each in records)
-    (table,) = task.tables(records)
-    assert next(row[0].text for row in table.rows) == "all"
+    table, ends = task.tables(records)
+    assert next(row[0].text for row in table.rows) == "all" and len(ends.rows[0]) == 2
+    assert summary["end"] == pytest.approx([sum(getattr(r, key) for r in records if r.end is not None) /
+        sum(r.tokens for r in records if r.kind == "behind") for key in ("base_end", "end")])  # fmt: skip
     for record in ({"question": "How many?"}, 5):
         bad = Solutions(data=str(write_lines(tmp_path / "bad.jsonl", record)))
         refused(partial(bad.questions, 0), "bad.jsonl", "'problem' and 'solution'")
@@ -77,4 +83,4 @@ def test_gates_are_read_before_the_tokens(tmp_path: Path) -> None:
     given = [each.model_copy(update={"gates": [-1.0 if each.kind == "instead" else 2.0]}) for each in records]
     found = task.summary([each for each in given if each.kind != "other"])["gates"]
     assert (found["open"]["share"], found["shut"]["share"], found["auc"]) == (1, 1, 1)
-    assert len(task.tables(records)) == 2
+    assert len(task.tables(records)) == 3

@@ -47,6 +47,10 @@ class SolutionLoss(TaskRecord):
     """Their negative log-likelihood in nats, summed."""
     base_loss: FiniteFloat
     """The same of the model without adapter."""
+    end: float | None = None
+    """Of `behind`: how probable it is that the text ends there, summed."""
+    base_end: float | None = None
+    """The same of the model without adapter."""
     gates: list[FiniteFloat] = Field(default=[])
     """z of the gate at the tokens before them, where a value is pending; empty for a model without such a gate."""
 
@@ -117,11 +121,12 @@ class Solutions(Task):
             kinds = token_kinds(locator, row)
             ids = torch.tensor([row], device=model.device)
             with torch.inference_mode():
-                losses, gates = [], dict[int, float]()
+                losses, ends, gates = [], [], dict[int, float]()
                 for without in (False, True):
                     with backend.base() if without else torch.inference_mode():
                         logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
                     losses.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist())
+                    ends.append(logits.softmax(-1)[:, backend.tokenizer.eos_token_id].tolist())
                     if not without and gated and (decision := last_decision(model)):
                         numbers, injection = decision
                         gates = dict(zip(numbers.positions.tolist(), injection.logits.tolist(), strict=True))
@@ -130,8 +135,10 @@ class Solutions(Task):
                 at = [token - 1 for token in range(1, len(row)) if kinds[token] == kind]
                 if at:
                     loss, base_loss = (sum(each[token] for token in at) for each in losses)
-                    facts = {"solution": question.place, "kind": kind, "tokens": len(at)}
+                    facts: dict[str, Any] = {"solution": question.place, "kind": kind, "tokens": len(at)}
                     read = [] if kind == "other" else [gates[token] for token in at if token in gates]
+                    if kind == "behind":
+                        facts["end"], facts["base_end"] = (sum(each[token] for token in at) for each in ends)
                     rows.append(SolutionLoss(**facts, loss=loss, base_loss=base_loss, gates=read))
             yield index, rows
 
@@ -153,6 +160,14 @@ class Solutions(Task):
         return found
 
     @classmethod
+    def ends(cls, records: Sequence[SolutionLoss]) -> tuple[float, float] | None:
+        """Of one run: the mean probability, without adapter and with it, that the text ends behind a value."""
+        behind = [record for record in records if record.end is not None]
+        tokens = sum(record.tokens for record in behind)
+        base, ours = (sum(getattr(record, name) for record in behind) for name in ("base_end", "end"))
+        return (base / tokens, ours / tokens) if tokens else None
+
+    @classmethod
     def gates(cls, records: Sequence[SolutionLoss]) -> tuple[Estimate, Estimate, float] | None:
         """Of one run: the share of gates open where the value follows, the share shut where something else does, and
         the area under the ROC curve. None without gates of both kinds."""
@@ -169,6 +184,7 @@ class Solutions(Task):
             kind: {"tokens": loss.tokens, "base": loss.base, **loss.change._asdict()}
             for kind, loss in cls.losses(records).items()
         }
+        found["end"] = cls.ends(records)
         if gates := cls.gates(records):
             opened, shut, auc = gates
             found["gates"] = {"open": share_facts(opened), "shut": share_facts(shut), "auc": auc}
@@ -187,6 +203,11 @@ class Solutions(Task):
             of = "" if run == ONE_MODEL else f" of {run}"
             caption = f"Nats a token{of}: of the base model, and with the adapter; 95% intervals of the change"
             tables.append(Table(caption, ("Tokens", "n", "Base model", "With", "Change"), tuple(rows), label_columns=1))
+            if ends := cls.ends(of_run):
+                caption = f"How probable it is that the text ends behind a value{of}"
+                tables.append(
+                    Table(caption, ("Base model", "With"), (tuple(Cell(f"{p:.2%}") for p in ends),), label_columns=0)
+                )
             if gates := cls.gates(of_run):
                 opened, shut, auc = gates
                 caption = f"Gates where a value is pending{of}: 95% intervals"
