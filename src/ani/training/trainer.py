@@ -163,6 +163,7 @@ class AniTrainer(ResumableTrainer):
         if num_items_in_batch is not None:
             num_items_in_batch = num_items_in_batch.clamp(min=1)  # a step may hold no value
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        # Behind a value goes on what the base model would write there if it couldn't go on with the number.
         base = base.masked_fill(ended.unsqueeze(-1) & self._going_on(ENDED - targets, base), _NEVER)
         divergence = kl_divergence(base, outputs.logits)
         self._add(others, divergence=divergence)
