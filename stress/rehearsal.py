@@ -444,6 +444,7 @@ def loaded(load: Any) -> Any:
     def load_planted(*args: Any) -> Backend:
         nonlocal backend
         backend = load(*args)
+        backend.method = backend.method._replace(decoding=lambda tokenizer, model: Planted(tokenizer))
         backend.model.register_forward_hook(prefer, with_kwargs=True)
         return backend
 
@@ -453,10 +454,7 @@ def loaded(load: Any) -> Any:
 
 def judge() -> None:
     """Right and wrong answers are planted in a model, and are judged as such by each benchmark's protocol."""
-    with (
-        patch("ani.evaluation.backend.decoding", lambda method, tokenizer: [Planted(tokenizer)]),
-        patch.object(ModelSpec, "load", loaded(ModelSpec.load)),
-    ):
+    with patch.object(ModelSpec, "load", loaded(ModelSpec.load)):
         tasks = ["--tasks", "gsm8k,math,mmlu", "--limit", str(FEW), "--max-new-tokens", str(ROOM)]
         carry_out([["eval", "--model", SMALL, *tasks, "--backend", "transformers", "--out", "runs/planted"]])
     for task in ("gsm8k", "math", "mmlu"):
