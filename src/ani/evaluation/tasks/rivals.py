@@ -13,12 +13,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from ani.data.arithmetic import SYMBOLS
 from ani.data.sources import Message
 from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import NumberText, find_numbers
 from ani.results.scores import TaskRecord
-from ani.results.statistics import Estimate, bootstrap_means, share
+from ani.results.statistics import Estimate, resampled, share
 
 ROOM = 32
 """New tokens of an answer."""
@@ -164,36 +165,26 @@ def _digits_right(numbers: Sequence[NumberText], result: Decimal) -> float:
 
 
 def _mean(values: Iterable[float | None]) -> Estimate | None:
-    numbers = np.array([*values], dtype=np.float64)
-    if not len(numbers):
-        return None
-    low, high = np.quantile(bootstrap_means(numbers[:, None]), [0.025, 0.975])
-    return Estimate(float(numbers.mean()), float(low), float(high), len(numbers))
+    column = np.array([*values], dtype=np.float64)[:, None]
+    return resampled(column, lambda means: means[:, 0]) if len(column) else None
 
 
 # --- questions ---
 
-_WRITTEN = {"addition": "+", "subtraction": "-", "multiplication": "*", "division": "/"}
+_WRITTEN: dict[str, str] = dict(SYMBOLS.items())
 _WORDS = {"addition": "plus", "subtraction": "minus", "multiplication": "times", "division": "divided by"}
 _RANGED = {*_WRITTEN, "sqrt"}
 
 
-def _computed(symbol: str, left: Decimal, right: Decimal) -> Decimal:
-    match symbol:
-        case "+":
-            return _EXACT.add(left, right)
-        case "-":
-            return _EXACT.subtract(left, right)
-        case "*":
-            return _EXACT.multiply(left, right)
-        case "/":
-            return _EXACT.divide(left, right)
-        case "%":
-            return _EXACT.remainder(left, right)
-        case "//":
-            return _EXACT.divide_int(left, right)
-        case _:
-            return max(left, right)
+_COMPUTE: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
+    "+": _EXACT.add,
+    "-": _EXACT.subtract,
+    "*": _EXACT.multiply,
+    "/": _EXACT.divide,
+    "%": _EXACT.remainder,
+    "//": _EXACT.divide_int,
+    "and": max,  # NUPA writes the two numbers of a maximum so
+}
 
 
 def _natural(rng: Rng, digits: int) -> Decimal:
@@ -206,7 +197,7 @@ def _occam(operation: str) -> Callable[[Rng, int], Drawn]:
     def draw(rng: Rng, digits: int) -> Drawn:
         left, right = (Decimal(rng.randint(-(10**digits), 10**digits) or 7) for _ in range(2))
         start = "Give the answer in decimals. " if symbol == "/" else ""
-        return f"{start}{left} {symbol} {right} =", _computed(symbol, left, right)
+        return f"{start}{left} {symbol} {right} =", _COMPUTE[symbol](left, right)
 
     return draw
 
@@ -248,7 +239,7 @@ def _nupa(verb: str, symbol: str, decimals: int = 0) -> Callable[[Rng, int], Dra
                 (left, rng.randint(1, decimals)), (right, rng.randint(1, decimals))
             ))  # fmt: skip
         ask = f"Directly return the answer as {kind} without any comma separator, like {example} ."
-        return f"{ask} {verb} {left} {symbol} {right} =", _computed(symbol, left, right)
+        return f"{ask} {verb} {left} {symbol} {right} =", _COMPUTE[symbol](left, right)
 
     return draw
 
@@ -260,7 +251,7 @@ def _simple(operation: str, digits: int, write: Callable[[Decimal, str, Decimal]
         length, symbol = rng.randint(1, digits), _WRITTEN[operation]
         left, right = _natural(rng, length), _natural(rng, length)
         left = left * right if symbol == "/" else left
-        return write(left, operation, right), _computed(symbol, left, right)
+        return write(left, operation, right), _COMPUTE[symbol](left, right)
 
     return draw
 
