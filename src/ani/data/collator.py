@@ -16,7 +16,8 @@ from ani.values.digits import END
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
 ENDED = -101
-"""Label of the token behind a pending value that was written, minus the token's id: the number must not go on."""
+"""Label of the token behind a pending value that was written: this, minus the token's id. The trainer learns there
+that the number doesn't go on."""
 
 _ROLES = {"nominal": NOMINAL, "quantitative": QUANTITATIVE, None: UNKNOWN_ROLE}
 _PLACEHOLDER = "\ue000"

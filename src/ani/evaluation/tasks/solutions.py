@@ -52,7 +52,7 @@ class SolutionLoss(TaskRecord):
     base_end: float | None = None
     """The same of the model without adapter."""
     gates: list[FiniteFloat] = Field(default=[])
-    """z of the gate at the tokens before them, where a value is pending; empty for a model without such a gate."""
+    """The gate's logits at the tokens before these, where a value is pending; empty for a model without such a gate."""
 
 
 class Solution(NamedTuple):
