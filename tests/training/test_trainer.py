@@ -235,7 +235,7 @@ def test_tokens_that_write_no_value_keep_the_base_models_distribution(
             ours, theirs = (each[row, column].double().log_softmax(-1) for each in (logits, base))
             if (label := int(labels[row, column])) <= ENDED:
                 follows = begins[inputs["input_ids"][row, column + 1]]
-                never = [each.isdigit() or (each == "." and follows != ".") for each in begins]
+                never = [each.isdigit() or (each in (".", ",") and follows not in (".", ",")) for each in begins]
                 theirs = base[row, column].double().masked_fill(torch.tensor(never), -torch.inf).log_softmax(-1)
                 ce += sum(float(p.exp() * (p - q)) for p, q in zip(theirs, ours, strict=True) if p > -torch.inf)
                 behind += 1
