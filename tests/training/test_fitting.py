@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from ani.injection.attach import ani_module, number_locator
 from ani.injection.gate import Gate
 from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import load_model, load_tokenizer
+from ani.training import fitting
 from ani.training.checkpoints import ADAPTER
 from ani.training.fitting import fit_gate
 from ani.training.recipe import load_recipe
@@ -61,6 +62,19 @@ def test_the_gate_tells_roles_on_the_base_models_states(layers: tuple[int, ...])
     # Shuffled roles can't be learnt: what is above comes from the states.
     shuffled = roles[torch.randperm(len(roles), generator=torch.Generator().manual_seed(0))]
     assert abs(float((logits[shuffled == 1] > 0).float().mean() - (logits[shuffled == 0] > 0).float().mean())) < 0.2
+
+
+def test_states_are_drawn_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = pair("llama")
+    ani.attach(model, tokenizer, ani.AniConfig(layer=2, policy="terminal", gate="fitted"))
+    locator = number_locator(model)
+    rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(100)]
+    given = model, cast(Gate, ani_module(model).gate), NumberCollator(tokenizer, locator), rows, 0
+    states, roles = fitting._features(*given)
+    monkeypatch.setattr(fitting, "MOST_BYTES", states.nbytes // 2)
+    fewer, theirs = fitting._features(*given)
+    assert len(states) / 2 <= len(fewer) == len(theirs) < len(states) == len(roles)
+    assert torch.equal(fewer, states[: len(fewer)]) and torch.equal(theirs, roles[: len(fewer)])
 
 
 def test_a_states_common_part_is_no_hindrance() -> None:

@@ -123,6 +123,6 @@ def _features(
     finally:
         hook.remove()
     features = torch.empty(sum(map(len, read)), gate.inner.in_features, dtype=torch.half)
-    for part in features.split([*map(len, read)]) if read else ():
+    for part in features.split([*map(len, read)]):
         part.copy_(read.pop(0))  # one by one, as all of them don't fit twice
     return features, torch.cat(roles)
