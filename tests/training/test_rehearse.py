@@ -1,5 +1,6 @@
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -370,3 +371,11 @@ def test_auto_is_left_to_probing(tiny_recipe: Write) -> None:
 )
 def test_what_training_would_refuse(tiny_recipe: Write, settings: list[str], message: str) -> None:
     refused(lambda: rehearsed(tiny_recipe(), *settings), message)
+
+
+def test_a_process_is_not_forked_where_there_is_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork of a process that has imported bitsandbytes, which initializes CUDA, can't use CUDA."""
+    parent = cast(Any, eval), cast(Any, "__import__('os').getppid()")
+    assert in_fresh_process(*parent) != os.getpid()  # but of the fork server
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert in_fresh_process(*parent) == os.getpid()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -92,9 +93,12 @@ def rehearse(recipe: Recipe) -> Rehearsal:
 
 
 def in_fresh_process(function: Callable[[Recipe], Rehearsal], recipe: Recipe) -> Rehearsal:
-    """Call a function in a process that has imported this module and done nothing else: some seconds the first time."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "__main__"])
+    """Call a function in a process that has imported this module and done nothing else: some seconds the first time,
+    and with a card each time."""
+    context: BaseContext = multiprocessing.get_context("spawn")
+    if not torch.cuda.is_available():  # else what is imported here initializes CUDA, which a fork can't use
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "__main__"])
     with ProcessPoolExecutor(1, context) as pool:
         return pool.submit(function, recipe).result()
 
