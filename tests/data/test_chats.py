@@ -8,7 +8,15 @@ from itertools import chain, islice
 import pytest
 import yaml
 
-from ani.data.chats import AskedChat, UnaskedChat, asked_chats, drawn_asked_chats, is_pending, unasked_chats
+from ani.data.chats import (
+    AskedChat,
+    HeldChat,
+    asked_chats,
+    asked_messages,
+    drawn_asked_chats,
+    is_pending,
+    unasked_chats,
+)
 from ani.data.split import Split
 from ani.errors import InputError
 from ani.numbers import find_numbers
@@ -19,14 +27,14 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 PLAIN = {"addition", "subtraction", "multiplication", "division"}
 FILE = yaml.safe_load(resources.files("ani.data").joinpath("chat_templates.yaml").read_text("utf-8"))
 Asked = dict[Split, list[AskedChat]]
-Unasked = dict[Split, list[UnaskedChat]]
+Unasked = dict[Split, list[HeldChat]]
 
 
-def text(chat: AskedChat | UnaskedChat) -> str:
+def text(chat: AskedChat | HeldChat) -> str:
     return chat.prompt if isinstance(chat.prompt, str) else chat.prompt[0]["content"]
 
 
-def operands(chat: AskedChat | UnaskedChat) -> tuple[Decimal, ...]:
+def operands(chat: AskedChat | HeldChat) -> tuple[Decimal, ...]:
     """The numbers of the prompt in some order, without those of its template."""
     own = Counter(abs(number.value) for number in find_numbers(text(chat)))
     return tuple(sorted((own - Counter(abs(number.value) for number in find_numbers(chat.template))).elements()))
@@ -39,14 +47,14 @@ def asked() -> Asked:
 
 @pytest.fixture(scope="module")
 def unasked() -> Unasked:
-    return {split: unasked_chats(600, split=split) for split in SPLITS}
+    return {split: unasked_chats(700, split=split) for split in SPLITS}
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_few_drawings_are_dropped_and_no_wording_never_works(split: Split) -> None:
     drawn = list(islice(drawn_asked_chats(split, seed=1), 8000))
     pending = [is_pending(chat) for chat in drawn]
-    assert sum(pending) > 0.97 * len(drawn)
+    assert sum(pending) > 0.9 * len(drawn)  # a number around the question may hide its calculation
     worked = [chat.template for chat, fits in zip(drawn, pending, strict=True) if fits]
     raw = [chat.template for chat, fits in zip(drawn, pending, strict=True) if fits and isinstance(chat.prompt, str)]
     for part in ("prefixes", "asks", "suffixes"):
@@ -83,6 +91,16 @@ def test_what_is_drawn(asked: Asked) -> None:
     assert "{x} =" in {chat.template for chat in chats if not isinstance(chat.prompt, str)}
     for symbol in ("*", "×", " x ", "·", r"\times", "÷", "/", "−", "$", r"\("):
         assert any(symbol in text(chat) for chat in chats), symbol
+
+
+def test_messages_of_another_hand_are_all_drawn_and_mostly_understood() -> None:
+    chats = asked_messages(200)
+    assert {chat.template for chat in chats} == set(FILE["messages"]["natural"]["test"])
+    assert chats[:99] == asked_messages(99) != asked_messages(99, seed=1)
+    found = [PendingReader().feed([text(chat) + BOUNDARY])[0] for chat in chats]
+    assert all(pending is None or pending.value.rational == Fraction(chat.result)
+               for chat, pending in zip(chats, found, strict=True))  # fmt: skip
+    assert sum(pending is not None for pending in found) > 0.85 * len(chats)
 
 
 def test_the_tests_of_others_are_no_training_data(asked: Asked, unasked: Unasked) -> None:

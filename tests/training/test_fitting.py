@@ -24,6 +24,12 @@ from tests.tiny import pair
 Write = Callable[..., Path]
 
 
+@pytest.fixture(autouse=True)
+def _little_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny models have some dozens of numbers in a state, none of which can be spared; a real one has thousands."""
+    monkeypatch.setattr(fitting, "INPUT_DROPOUT", 0.2)
+
+
 def _states(rows: list[Any], layers: tuple[int, ...]) -> tuple[list[torch.Tensor], torch.Tensor]:
     """What a gate of these layers is given at the known numbers of rows, and their roles; by the bare model."""
     base, tokenizer = pair("llama")
@@ -113,3 +119,13 @@ def test_data_of_one_role_is_refused(tiny_recipe: Write, tmp_path: Path) -> None
     data = write_lines(tmp_path / "d.jsonl", {"prompt": "Room 505 is", "completion": " red.", "roles": "nominal"})
     changes = ["ani.gate=fitted", f"data=[{{kind: jsonl, path: '{data}'}}]"]
     refused(lambda: train(load_recipe(tiny_recipe(), changes)), "ani.gate=fitted", "no quantitative")
+
+
+def test_states_are_dropped_out_and_stay_the_same_on_average() -> None:
+    torch.manual_seed(0)
+    states = torch.ones(1001, 99)  # not a multiple of eight
+    dropped = fitting._dropped_out(states)
+    assert dropped.unique().tolist() == pytest.approx([0, 1 / (1 - fitting.INPUT_DROPOUT)])
+    assert abs(float(dropped.mean()) - 1) < 0.02  # four deviations
+    shares = (dropped == 0).float().mean(dim=0)
+    assert float((shares - fitting.INPUT_DROPOUT).abs().max()) < 0.1  # no column is spared

@@ -15,6 +15,7 @@ from ani.values.calculations import (
     Calculation,
     calculation_asked,
     calculation_before,
+    calculation_mentioned,
     equations,
     number_behind,
 )
@@ -486,8 +487,8 @@ def test_what_is_found_agrees_with_the_oracle(text: str) -> None:
             assert text[found.start :].startswith(found.text)
             assert agrees(found), found
             assert not calculation_oracle.may_belong(text[: found.start]), (text, found)
-        if found := calculation_asked(text, end):
-            assert agrees(found), found
+        for found in (calculation_asked(text, end), calculation_mentioned(text, end)):
+            assert found is None or agrees(found), found
 
 
 @given(texts, st.text(max_size=LOOK_BEHIND), st.text(max_size=20))
@@ -495,7 +496,7 @@ def test_what_is_found_agrees_with_the_oracle(text: str) -> None:
 def test_only_the_end_of_a_text_is_looked_at(text: str, between: str, start: str) -> None:
     length = max(LOOK_BEHIND, MAX_QUESTION)
     context = (between * length)[:length] or "a" * length
-    for find in (calculation_before, calculation_asked):
+    for find in (calculation_before, calculation_asked, calculation_mentioned):
         one, other = (find(head + context + text, len(head + context + text)) for head in (start, "b"))
         assert (one and one._replace(start=one.start - len(start))) == (other and other._replace(start=other.start - 1))
 
@@ -509,6 +510,7 @@ def test_long_texts_cost_no_more_than_short_ones(unit: str) -> None:
     for end in range(len(long) - 50, len(long)):
         calculation_before(long, end)
         calculation_asked(long, end)
+        calculation_mentioned(long, end)
 
 
 def test_languages_do_not_contradict_themselves() -> None:

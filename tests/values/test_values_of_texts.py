@@ -9,7 +9,7 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani.values.calculations import Calculation, calculation_asked, calculation_before
+from ani.values.calculations import Calculation, calculation_asked, calculation_before, calculation_mentioned
 from tests.properties import examples
 
 Made = tuple[str, sympy.Expr, int]
@@ -265,10 +265,14 @@ def test_words_have_their_value(words: str, data: st.DataObject) -> None:
     ask = data.draw(
         st.sampled_from(["{}?", "What is {}?", "What's {}", "Please calculate {}. Thanks!", "Q: What is {}?"])
     )
+    held = data.draw(
+        st.sampled_from(["i dont get this: {} so help", "Our boss wants to know, {}, right now.", "{}? Go."])
+    )
     if words in ORDERS:
         ask = data.draw(st.sampled_from(["{}.", "{}", "Please {}. Just the number.", "Can you {}?"]))
     for found in (
         calculation_before(f"{expression} =", len(expression) + 1),
         calculation_asked(ask.format(expression), len(ask.format(expression))),
+        calculation_mentioned(held.format(expression), len(held.format(expression))),
     ):
         assert found is not None and agrees(found, value), (ask, expression, found)

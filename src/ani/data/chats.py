@@ -54,13 +54,13 @@ class AskedChat(NamedTuple):
     """The wording with its slots."""
 
 
-class UnaskedChat(NamedTuple):
-    """A prompt that holds a calculation and doesn't ask for it."""
+class HeldChat(NamedTuple):
+    """A prompt that holds a calculation, and asks for it or not."""
 
     prompt: list[Message]
     """One user message."""
     result: str
-    """The calculation's exact value, which isn't wanted."""
+    """The calculation's exact value."""
     template: str
     """Of `chat_templates.yaml`."""
 
@@ -84,22 +84,32 @@ def asked_chats(count: int, *, split: Split, seed: int = 0) -> list[AskedChat]:
     return list(found.values())
 
 
-def unasked_chats(count: int, *, split: Split, seed: int = 0, pending: bool = False) -> list[UnaskedChat]:
+def asked_messages(count: int, *, seed: int = 0) -> list[HeldChat]:
+    """Draws distinct test chats that ask for a calculation in the words of a writer who had seen nothing of ours, be
+    they understood or not; as `unasked_chats`."""
+    return _held_chats("messages", count, "test", seed)
+
+
+def unasked_chats(count: int, *, split: Split, seed: int = 0, pending: bool = False) -> list[HeldChat]:
     """Draws distinct chats that hold a calculation which nobody asks for, every template once before any twice.
 
     The list depends on the arguments alone, and a larger count only appends. The splits share neither template nor
     calculation. `pending` keeps those alone where a value is pending all the same when the answer begins: elsewhere
     there is nothing to decide.
     """
+    return _held_chats("unasked", count, split, seed, pending)
+
+
+def _held_chats(part: str, count: int, split: Split, seed: int, pending: bool = False) -> list[HeldChat]:
     check_split(split, count)
-    rng = random.Random(f"unasked chats {split} {seed}")
-    found: dict[str, UnaskedChat] = {}
-    templates = rounds(dict.fromkeys(_texts("unasked", split), ENDLESS), rng)
+    rng = random.Random(f"{part} chats {split} {seed}")
+    found: dict[str, HeldChat] = {}
+    templates = rounds(dict.fromkeys(_texts(part, split), ENDLESS), rng)
     while len(found) < count:
         template = next(templates)
-        chat = _unasked(template, split, rng)
+        chat = _held(part, template, split, rng)
         while (text := chat.prompt[0]["content"]) in found:
-            chat = _unasked(template, split, rng)
+            chat = _held(part, template, split, rng)
         if not pending or PendingReader().feed([text + BOUNDARY])[0]:
             found[text] = chat
     return list(found.values())
@@ -455,10 +465,10 @@ def _answer(writer: _Writer, result: str, raw: bool, rng: random.Random) -> str:
     return text[0].upper() + text[1:]
 
 
-# --- not asked --------------------------------------------------------------------------------------------------------
+# --- held ------------------------------------------------------------------------------------------------------------
 
 
-def _unasked(template: str, split: Split, rng: random.Random) -> UnaskedChat:
+def _held(part: str, template: str, split: Split, rng: random.Random) -> HeldChat:
     """A chat with this template."""
     calculation = _plain(rng, _MOST_QUOTED_DIGITS)
     while split_of(calculation.key) != split:
@@ -466,7 +476,7 @@ def _unasked(template: str, split: Split, rng: random.Random) -> UnaskedChat:
     result, writer, text = _signed(calculation.value), _Writer(calculation, rng), template
     for slot in dict.fromkeys(_SLOT.findall(template)):
         text = text.replace(f"{{{slot}}}", result if slot == "r" else writer.write(slot))
-    if rng.random() < 0.2:
+    if part == "unasked" and rng.random() < 0.2:
         before = rng.choice(_texts("prefixes", split, "greetings", "roles", "situations"))
         text = before + ("" if before[-1] == "\n" else " ") + text
-    return UnaskedChat(_message(text), result, template)
+    return HeldChat(_message(text), result, template)

@@ -2,7 +2,7 @@
 
 import re
 
-from ani.values.calculations import calculation_asked, calculation_before
+from ani.values.calculations import Calculation, calculation_asked, calculation_before, calculation_mentioned
 from ani.values.value import Known, Value
 
 
@@ -16,7 +16,15 @@ class Arithmetic(Value):
         """The result of the calculation that stands before a sign at the end, or that a question at the end is for."""
         sign = next(filter(text.endswith, self.triggers), None)
         found = calculation_before(text, len(text) - len(sign)) if sign else calculation_asked(text, len(text))
-        return Known(found.value, found.text, found.start, found.currency) if found else None
+        return _known(found)
+
+    def held(self, message: str) -> Known | None:
+        """The result of the one calculation in a message that asks for nothing in words of ours."""
+        return _known(calculation_mentioned(message, len(message)))
+
+
+def _known(found: Calculation | None) -> Known | None:
+    return Known(found.value, found.text, found.start, found.currency) if found else None
 
 
 SIGNS = re.compile("|".join(map(re.escape, Arithmetic.triggers)))

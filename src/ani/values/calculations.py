@@ -77,6 +77,11 @@ an expression may be the question that begins a line, a sentence, or stands behi
 two numbers:``); then it is no date and no number with a hyphen or slash (``555-1234``). What else was said before is
 free.
 
+People ask in more words than can be listed. So where a message ends that asks for nothing in these words, the
+calculation that it holds may be what it asks for (``my homework says 3 + 4 and i dont get it``), whatever it is asked
+about it: that is left to a gate. Not if it holds another number, or a word that works something out (``the reciprocal
+of 3 + 4``) or has the value written otherwise (``in binary``).
+
 The value
 =========
 
@@ -143,6 +148,8 @@ _GOES_ON = re.compile(
     rf"{BLANK}{{0,{MAX_BLANKS}}}(?:[-−–+*×·⋅÷/^]{BLANK}{{0,{MAX_BLANKS}}}[{MONEY}(.]?[0-9]|(?<={BLANK})[0-9]"
     r"|[rR]\s?[0-9]|remainder)"
 )
+_BEGINS = re.compile(rf"(?:[\s{BOUNDARY}:;]|(?<!\S)[\"'“‘`*$(\[]{{1,3}}|\\[(\[])\Z")
+_ENDS = re.compile(rf"(?![\w°²³%^!])(?!{BLANK}*[-−–+*×·⋅÷/^]{BLANK}*[\w(])")
 _DATE = re.compile(r"[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{1,2}\2[0-9]{2,4}")
 
 
@@ -198,6 +205,44 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
         if not exclaimed and not bare and not _DATE.fullmatch(written):  # 3 + 4! may be 7
             return _calculation(found, window, first - 1)
     return None
+
+
+def calculation_mentioned(text: str, end: int) -> Calculation | None:
+    """The calculation in a message that ends at a place, if it may be asked for in words that nobody listed."""
+    first = text.rfind(BOUNDARY, 0, end) + 1
+    window = BOUNDARY + text[first:end]
+    numbers = number_spans(window) if len(window) <= MAX_QUESTION else None
+    if not numbers:
+        return None
+    begin, last = min(numbers), max(numbers.values())
+    start = window.find(" ", max(0, begin - _CONTEXT), begin) + 1 if begin > _CONTEXT else 1
+    tokens = tokens_of(window[: last + _CONTEXT], start) if last - begin <= MAX_LENGTH else []
+    for index, token in enumerate(tokens):
+        if token.start > begin:
+            break
+        if token.kind in ("break", "math", "unit", "joint"):
+            continue
+        found = read(window, tokens[index:])
+        if found and found.end >= last:
+            return _calculation(found, window, first - 1) if _stands_alone(found, window) else None
+    return None
+
+
+def _stands_alone(found: Found, window: str) -> bool:
+    """Whether nothing around an expression belongs to it, and no word around it asks for more than its value."""
+    end = found.end - len(found.counted)
+    written, before, behind = window[found.start : end], window[: found.start], window[end:]
+    if written[-1] == "!" or not (found.order or _WORKED_OUT.search(written)) or _DATE.fullmatch(written):
+        return False
+    if not _BEGINS.search(before) or _OPERATOR_END.search(before.rstrip(BLANKS)) or not _ENDS.match(behind):
+        return False
+    listed = words().listed
+    *_, last = ["", *re.findall(WORD, before.lower())]
+    fillers = tuple(filler for filler in listed["fillers"] if filler.endswith(f" {last}"))
+    if last in listed["of"] and not before.lower().rstrip().endswith(fillers):
+        return False
+    around = {word.lower() for word in re.findall(WORD, f"{before} {behind}")}
+    return not around & (listed["computing"] | listed["otherwise"])
 
 
 def _calculation(found: Found, window: str, first: int) -> Calculation:

@@ -554,6 +554,9 @@ class Reader:
         level = _PRODUCT if {"+", "-", "reversed -", "mean"}.issuperset(token.value.values()) else _POWER
         operands, used = [self.chain(level)], ""
         while (joint := self.next) and joint.phrase in self.joints:
+            following = self.tokens[self.at + 1 : self.at + 2]
+            if len(operands) > 1 and (not following or following[0].kind == "break"):
+                break  # the sum of 3 and 4, please
             self.at += 1
             if joint.phrase == "," and self.next and self.next.phrase in token.value:
                 continue  # ", and"

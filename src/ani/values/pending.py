@@ -197,8 +197,9 @@ class PendingReader:
             end -= len(trigger.text)
         first = max(0, end - WINDOW)
         shown = self._text[first:end]
+        held = kind is _Kind.MESSAGE and not (self._asked and self._asked[0].message == self._messages)
         for name, value in trigger.values:
-            if known := value.known(shown):
+            if known := value.known(shown) or (value.held(shown) if held else None):
                 begin = self._origin + first + known.start
                 if begin > self._last:
                     self._last = begin

@@ -37,3 +37,12 @@ class Value(ABC):
             text: The last `WINDOW` characters so far. NUL characters stand for special tokens and for the beginning of
                 the text.
         """
+
+    def held(self, message: str) -> Known | None:
+        """What a message that has ended may want, if no value of a question in it is known; None: nothing. A gate
+        decides whether it does.
+
+        Args:
+            message: As of `known`; it begins behind the last NUL character.
+        """
+        return None

@@ -20,7 +20,7 @@ def test_each_kind_and_operation_has_its_share_and_its_results_are_right() -> No
     task = Meant.asked(limit=5)
     questions = task.questions(seed=0)
     counts = Counter((question.kind, question.operation) for question in questions)
-    assert counts.pop(("unasked", "")) == 15
+    assert counts.pop(("unasked", "")) == 15 and counts.pop(("asked otherwise", "")) == 10
     assert set(counts.values()) == {5} and len(counts) == 2 * 4 + 2
     assert {question.kind for question in questions if not question.meant} == {"unasked", "other sentence"}
     assert questions == task.questions(seed=0) != task.questions(seed=1)
@@ -39,7 +39,7 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
         match question.kind:
             case "unasked":
                 return f"That is number {len(said)}."
-            case "asked":
+            case "asked" | "asked otherwise":
                 return f"It is {int(question.result):,}, I think."
             case "sentence":
                 return f" {question.result}."
@@ -50,9 +50,12 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
     model: Any = Scripted(qwen(), answer)
     records = answers_of(task, TransformersBackend(model, model.tokenizer), questions)
     for record in records:
-        assert record.right == (record.kind in ("asked", "sentence", "other sentence"))
+        assert record.right == (record.kind in ("asked", "asked otherwise", "sentence", "other sentence"))
     summary = task.summary(records)
-    assert summary["asked"]["share"] == 1 and summary["asked_division"]["total"] == 2
+    assert (
+        summary["asked"]["share"] == summary["asked_otherwise"]["share"] == 1
+        and summary["asked_division"]["total"] == 2
+    )
     assert summary["raw"]["share"] == summary["unasked"]["share"] == 0 and "unasked_addition" not in summary
     assert summary["sentence"]["total"] == summary["other_sentence"]["total"] == 2
     (table,) = task.tables(records)

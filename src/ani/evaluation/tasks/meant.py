@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ani.data.arithmetic import SYMBOLS
 from ani.data.calculation_sentences import calculation_sentences
-from ani.data.chats import asked_chats, unasked_chats
+from ani.data.chats import asked_chats, asked_messages, unasked_chats
 from ani.data.sources import Message
 from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Measured
@@ -27,10 +27,11 @@ from ani.values.pending import PendingReader
 ROOM = 32
 """New tokens of an answer."""
 
-Kind = Literal["asked", "raw", "sentence", "unasked", "other sentence"]
+Kind = Literal["asked", "asked otherwise", "raw", "sentence", "unasked", "other sentence"]
 _OPERATIONS: list[str] = [*SYMBOLS]
 _LABELS: dict[Kind, str] = {
     "asked": "Asked in a chat",
+    "asked otherwise": "Asked in a chat, in words of another hand",
     "raw": "Asked in a raw prompt",
     "sentence": "Meant in a sentence",
     "unasked": "Not asked for: the base model's answer, word for word",
@@ -98,7 +99,8 @@ class Meant(Measured):
     record = MeantAnswer
 
     count: int = Field(default=100, ge=1)
-    """Prompts of each kind and operation, and sentences of each role; three times as many that ask for nothing."""
+    """Prompts of each kind and operation, and sentences of each role; twice as many messages of another hand, and three
+    times as many that ask for nothing."""
 
     def questions(self, seed: int) -> list[MeantQuestion]:
         """Operations in equal parts; wordings and calculations of the test split."""
@@ -110,6 +112,8 @@ class Meant(Measured):
                 wanted[kind, chat.operation] -= 1
                 found.append(MeantQuestion(kind, True, chat.prompt, chat.result, chat.operation))
         found.sort(key=lambda question: (question.kind, _OPERATIONS.index(question.operation)))
+        messages = asked_messages(2 * self.count, seed=seed)
+        found += [MeantQuestion("asked otherwise", True, each.prompt, each.result) for each in messages]
         unasked = unasked_chats(3 * self.count, split="test", seed=seed)
         found += [MeantQuestion("unasked", False, each.prompt, each.result) for each in unasked]
         for each in calculation_sentences(2 * self.count, split="test", seed=seed):
@@ -131,7 +135,7 @@ class Meant(Measured):
             result = Decimal(question.result)
             numbers = [number.value for number in find_numbers(output)]
             match question.kind:
-                case "asked" | "raw":
+                case "asked" | "asked otherwise" | "raw":
                     facts["right"] = result in numbers
                 case "sentence":
                     facts["right"] = number_behind(output) == result or numbers[:1] == [result]
