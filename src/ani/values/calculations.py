@@ -217,11 +217,9 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
     begin, last = min(numbers), max(numbers.values())
     start = window.find(" ", max(0, begin - _CONTEXT), begin) + 1 if begin > _CONTEXT else 1
     tokens = tokens_of(window[: last + _CONTEXT], start) if last - begin <= MAX_LENGTH else []
-    for index, token in enumerate(tokens):
-        if token.start > begin:
-            break
-        if token.kind in ("break", "math", "unit", "joint"):
-            continue
+    kinds = "break", "math", "unit", "joint"
+    starts = [index for index, token in enumerate(tokens) if token.start <= begin and token.kind not in kinds]
+    for index in starts[-2 * MAX_STARTS :]:
         found = read(window, tokens[index:])
         if found and found.end >= last:
             return _calculation(found, window, first - 1) if _stands_alone(found, window) else None

@@ -6,6 +6,8 @@ at a piece depends on no later one. It keeps the end of the text, at most `MAX_A
 A value becomes known
     - behind a *sign*: a text that its class names (`ani.values.Value.triggers`), such as ``=`` or ``is equal to``;
     - behind a *question*: at ``?``; at a line's end, since an order has no question mark; and at a message's end.
+    - behind a *message* in which nothing is asked in known words, if a class says what it may want
+      (`ani.values.Value.held`).
     One that begins no later than the last that became known is that one, asked again: ``3 + 4 = ?``.
 A message ends
     at a special token; at a text that the reader is given, for chat templates that change turns without special tokens;
