@@ -47,20 +47,23 @@ def asked() -> Asked:
 
 @pytest.fixture(scope="module")
 def unasked() -> Unasked:
-    return {split: unasked_chats(700, split=split) for split in SPLITS}
+    return {split: unasked_chats(1300, split=split) for split in SPLITS}
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_few_drawings_are_dropped_and_no_wording_never_works(split: Split) -> None:
-    drawn = list(islice(drawn_asked_chats(split, seed=1), 8000))
-    pending = [is_pending(chat) for chat in drawn]
-    assert sum(pending) > 0.9 * len(drawn)  # a number around the question may hide its calculation
-    worked = [chat.template for chat, fits in zip(drawn, pending, strict=True) if fits]
-    raw = [chat.template for chat, fits in zip(drawn, pending, strict=True) if fits and isinstance(chat.prompt, str)]
-    for part in ("prefixes", "asks", "suffixes"):
-        for template in chain.from_iterable(texts[split] for texts in FILE[part].values()):
-            assert any(template in each for each in worked), template
-    assert set(raw) == set(FILE["raw"]["texts"][split])
+    chats = drawn_asked_chats(split, seed=1)
+    drawn = list(islice(chats, 2000))
+    assert sum(map(is_pending, drawn)) > 0.9 * len(drawn)  # a number around the question may hide its calculation
+    parts = ("prefixes", "asks", "suffixes", "raw")
+    never = {text for part in parts for texts in FILE[part].values() for text in texts[split]}
+    for chat in chain(drawn, islice(chats, 30_000)):
+        if (held := {text for text in never if text in chat.template}) and is_pending(chat):
+            never -= held
+        if not never:
+            break
+    assert not never
+
 
 
 @pytest.mark.parametrize("split", SPLITS)
