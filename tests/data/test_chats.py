@@ -65,7 +65,6 @@ def test_few_drawings_are_dropped_and_no_wording_never_works(split: Split) -> No
     assert not never
 
 
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_result_is_right_and_pending_where_it_begins(asked: Asked, split: Split) -> None:
     for chat in asked[split]:

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -76,11 +77,29 @@ def test_states_are_drawn_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     locator = number_locator(model)
     rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(100)]
     given = model, cast(Gate, ani_module(model).gate), NumberCollator(tokenizer, locator), rows, 0
-    states, roles = fitting._features(*given)
+    states, roles, texts = fitting._features(*given)
     monkeypatch.setattr(fitting, "MOST_BYTES", states.nbytes // 2)
-    fewer, theirs = fitting._features(*given)
+    fewer, theirs, _ = fitting._features(*given)
     assert len(states) / 2 <= len(fewer) == len(theirs) < len(states) == len(roles)
     assert torch.equal(fewer, states[: len(fewer)]) and torch.equal(theirs, roles[: len(fewer)])
+    assert set(texts.tolist()) == set(range(len({*texts.tolist()}))) and len(texts) == len(roles)
+    assert [*map(len, fitting._batches(texts))] and torch.equal(
+        torch.cat([*fitting._batches(texts)]).sort().values, torch.arange(len(texts))
+    )
+
+
+def test_a_text_counts_once_and_by_what_is_worst_in_it() -> None:
+    wrong = torch.tensor([-9.0, 3.0, -9.0, -9.0, 5.0, 90.0], requires_grad=True)
+    texts = torch.tensor([0, 0, 1, 1, 2, 2])
+    roles = torch.tensor([QUANTITATIVE] * 2 + [NOMINAL] * 2 + [QUANTITATIVE, NOMINAL])
+    loss = fitting._of_texts(wrong, texts, roles)
+    # The name of the third text isn't judged, as the text has a quantity.
+    sums = [[-9.0, 3.0], [-9.0, -9.0], [5.0]]
+    expected = sum(math.log1p(sum(map(math.exp, each))) for each in sums) / 3
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, wrong)
+    share = math.exp(3.0) / (1 + math.exp(3.0) + math.exp(-9.0)) / 3
+    assert float(gradient[1]) == pytest.approx(share, rel=1e-5) and float(gradient[5]) == 0
 
 
 def test_a_states_common_part_is_no_hindrance() -> None:
