@@ -55,14 +55,18 @@ def test_few_drawings_are_dropped_and_no_wording_never_works(split: Split) -> No
     chats = drawn_asked_chats(split, seed=1)
     drawn = list(islice(chats, 2000))
     assert sum(map(is_pending, drawn)) > 0.9 * len(drawn)  # a number around the question may hide its calculation
-    parts = ("prefixes", "asks", "suffixes", "raw")
+    parts = ("prefixes", "asks", "suffixes")
     never = {text for part in parts for texts in FILE[part].values() for text in texts[split]}
+    raw = set(FILE["raw"]["texts"][split])
     for chat in chain(drawn, islice(chats, 30_000)):
-        if (held := {text for text in never if text in chat.template}) and is_pending(chat):
-            never -= held
-        if not never:
+        is_raw = isinstance(chat.prompt, str)
+        held = {chat.template} & raw if is_raw else {text for text in never if text in chat.template}
+        if held and is_pending(chat):
+            raw, never = raw - held, never - held
+        if not (raw or never):
             break
-    assert not never
+    assert not raw and not never
+    assert {chat.template for chat in drawn if isinstance(chat.prompt, str)} <= set(FILE["raw"]["texts"][split])
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -82,10 +82,16 @@ def test_states_are_drawn_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     fewer, theirs, _ = fitting._features(*given)
     assert len(states) / 2 <= len(fewer) == len(theirs) < len(states) == len(roles)
     assert torch.equal(fewer, states[: len(fewer)]) and torch.equal(theirs, roles[: len(fewer)])
-    assert set(texts.tolist()) == set(range(len({*texts.tolist()}))) and len(texts) == len(roles)
-    assert [*map(len, fitting._batches(texts))] and torch.equal(
-        torch.cat([*fitting._batches(texts)]).sort().values, torch.arange(len(texts))
-    )
+    assert texts.unique().tolist() == list(range(int(texts.max()) + 1)) and len(texts) == len(roles)
+
+
+def test_a_batch_has_whole_texts() -> None:
+    texts = torch.randint(300, (2000,), generator=torch.Generator().manual_seed(0)).unique(return_inverse=True)[1]
+    batches = list(fitting._batches(texts))
+    assert torch.cat(batches).sort().values.tolist() == list(range(2000))
+    assert sum(len(texts[batch].unique()) for batch in batches) == int(texts.max()) + 1
+    assert len(batches) > 1 and max(map(len, batches)) < fitting.BATCH_SIZE + int(texts.bincount().max())
+    assert not torch.equal(batches[0], next(iter(fitting._batches(texts))))
 
 
 def test_a_text_counts_once_and_by_what_is_worst_in_it() -> None:
