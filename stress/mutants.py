@@ -287,10 +287,10 @@ MUTANTS = [
     ),
     Mutant(
         "templates-are-drawn-apart",
-        "results/scores.py",
-        "None if group is None else [group(answer) for answer in asked]",
-        "None",
-        "tests/evaluation/tasks/test_calculations.py",
+        "evaluation/tasks/meant.py",
+        "of_templates if asked[0].template else",
+        "of_templates if False else",
+        "tests/evaluation/tasks/test_meant.py",
     ),
     Mutant(
         "the-auc-of-the-first-seed",

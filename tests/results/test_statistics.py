@@ -14,6 +14,7 @@ from ani.results.statistics import (
     grouped_difference,
     grouped_share,
     paired_difference,
+    resampled,
     share_facts,
     wilson_interval,
 )
@@ -127,15 +128,15 @@ def test_paired_difference_agrees_with_scipy() -> None:
 def test_problems_of_a_group_are_drawn_together() -> None:
     """Copies of a problem tell nothing new: in one group they change no interval, by themselves they narrow it."""
     rng = np.random.default_rng(0)
-    own, other = rng.random(60) < 0.7, rng.random(60) < 0.4
-    once = paired_difference(own, other)
-    copies = [np.repeat(run, 9) for run in (own, other)]
-    grouped = paired_difference(*copies, [i // 9 for i in range(540)])
+    rows = (rng.random((60, 1)) < 0.7).astype(float)
+    once = resampled(rows, np.ravel)
+    copies = np.repeat(rows, 9, axis=0)
+    grouped = resampled(copies, np.ravel, [i // 9 for i in range(540)])
     assert grouped == pytest.approx(once._replace(cases=540))
-    alone = paired_difference(*copies)
+    alone = resampled(copies, np.ravel)
     assert alone.high - alone.low < (grouped.high - grouped.low) / 2
     with pytest.raises(ValueError, match="a group for each of the 540 rows, not 2"):
-        paired_difference(*copies, ["a", "b"])
+        resampled(copies, np.ravel, ["a", "b"])
 
 
 def test_p_in_closed_form() -> None:

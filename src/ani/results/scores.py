@@ -118,12 +118,9 @@ def _mean_share(seeds: Sequence[Sequence[Answer]]) -> Estimate:
     return mean_share([(sum(answer.correct for answer in seed), len(seed)) for seed in seeds])
 
 
-def differences(
-    answers: Iterable[J], baseline: str, task: Key[J], part: Key[J], group: Key[J] | None = None
-) -> list[Difference]:
-    """One entry a task and run but the baseline, in order of appearance; task and part as for `scores`. Answers of one
-    `group`, such as the template that their questions were made from, may depend on each other and are resampled
-    together. Raises InputError if a run, or a seed of it, was asked other questions than the baseline."""
+def differences(answers: Iterable[J], baseline: str, task: Key[J], part: Key[J]) -> list[Difference]:
+    """One entry a task and run but the baseline, in order of appearance; task and part as for `scores`. Raises
+    InputError if a run, or a seed of it, was asked other questions than the baseline."""
     result = []
     for name, of_task in grouped(answers, task).items():
         runs = grouped(of_task, lambda answer: answer.run)
@@ -144,8 +141,8 @@ def differences(
                 Difference(
                     name,
                     run,
-                    _difference(own, other, list(asked.values()), group),
-                    {value: _difference(own, other, questions[value], group) for value in sorted(questions)},
+                    _difference(own, other, asked.values()),
+                    {value: _difference(own, other, questions[value]) for value in sorted(questions)},
                     sum(gain > 0 for gain in gains),
                     sum(gain < 0 for gain in gains),
                 )
@@ -153,9 +150,9 @@ def differences(
     return result
 
 
-def _difference(own: _Right, other: _Right, asked: Sequence[J], group: Key[J] | None) -> Estimate:
-    right, baseline = (np.array([found[answer.identity] for answer in asked], dtype=float) for found in (own, other))
-    return paired_difference(right, baseline, None if group is None else [group(answer) for answer in asked])
+def _difference(own: _Right, other: _Right, asked: Iterable[Answer]) -> Estimate:
+    questions = [answer.identity for answer in asked]
+    return paired_difference(*(np.array([found[one] for one in questions], dtype=float) for found in (own, other)))
 
 
 def _scores(run: str, answers: Sequence[Answer]) -> _Right:

@@ -232,7 +232,6 @@ def resampled(
 def paired_difference(
     scores: NDArray[np.floating],
     baseline: NDArray[np.floating],
-    groups: Sequence[Hashable] | None = None,
     *,
     resamples: int = 1000,
 ) -> Estimate:
@@ -245,17 +244,15 @@ def paired_difference(
     Args:
         scores: (N,) or (N, seeds), N problems.
         baseline: (N,) or (N, seeds), the same problems in the same order; it may have other seeds, and fewer.
-        groups: N ids; problems that share one are drawn together. None: each problem by itself.
         resamples: At least 1; the paper has 1,000.
 
     Raises:
-        ValueError: The runs differ in their number of problems, there are none, a score isn't finite, or `groups` isn't
-            N ids.
+        ValueError: The runs differ in their number of problems, there are none, or a score isn't finite.
     """
     if len(scores) != len(baseline) or not len(scores):
         raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
     pair = np.stack([np.reshape(run, (len(run), -1)).mean(axis=1) for run in (scores, baseline)], axis=1)
-    return resampled(pair, lambda means: means[:, 0] - means[:, 1], groups, resamples=resamples, gain=True)
+    return resampled(pair, lambda means: means[:, 0] - means[:, 1], resamples=resamples, gain=True)
 
 
 def grouped_difference(right: Mapping[Any, Sequence[bool]], baseline: Mapping[Any, Sequence[bool]]) -> Estimate | None:

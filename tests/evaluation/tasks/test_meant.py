@@ -8,7 +8,7 @@ from peft import LoraConfig
 
 import ani
 from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.tasks.meant import Meant, _is_mended
+from ani.evaluation.tasks.meant import Meant, MeantAnswer, _is_mended
 from ani.injection.inspection import without_adapter
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
@@ -24,6 +24,8 @@ def test_each_kind_and_operation_has_its_share_and_its_results_are_right() -> No
     assert set(counts.values()) == {5} and len(counts) == 2 * 4 + 2
     assert {question.kind for question in questions if not question.meant} == {"unasked", "other sentence"}
     assert questions == task.questions(seed=0) != task.questions(seed=1)
+    sentences = Meant(count=5, kinds=["sentence", "other sentence"]).questions(seed=0)
+    assert sentences == [question for question in questions if question.kind in ("sentence", "other sentence")]
 
 
 def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +62,20 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
     assert summary["sentence"]["total"] == summary["other_sentence"]["total"] == 2
     (table,) = task.tables(records)
     assert len(table.rows) == len(summary)
+
+
+def test_sentences_of_one_template_are_no_more_than_one() -> None:
+    def asked(copies: int) -> list[MeantAnswer]:
+        facts: Any = {"kind": "sentence", "meant": True, "operation": "", "result": "5", "output": ""}
+        return [
+            MeantAnswer(template=str(i), prompt=f"{i}: {copy} + 1 =", right=i < 7, **facts)
+            for i in range(10)
+            for copy in range(copies)
+        ]
+
+    once, often = (Meant.measures(asked(copies))["sentence"][1] for copies in (1, 20))
+    assert once is not None and often is not None and once.value == often.value == 0.7
+    assert often.high - often.low > 0.9 * (once.high - once.low)  # of 200 by themselves it would be a quarter
 
 
 @pytest.mark.parametrize(

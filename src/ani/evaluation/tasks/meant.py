@@ -5,7 +5,7 @@ Chats and raw prompts that ask for it, chats that only hold it, and sentences of
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from pydantic import Field
 
@@ -101,6 +101,8 @@ class Meant(Measured):
     count: int = Field(default=100, ge=1)
     """Prompts of each kind and operation, and sentences of each role; twice as many messages of another hand, and three
     times as many that ask for nothing."""
+    kinds: list[Kind] = Field(default=[*get_args(Kind)])
+    """Which are asked."""
 
     def questions(self, seed: int) -> list[MeantQuestion]:
         """Operations in equal parts; wordings and calculations of the test split."""
@@ -120,7 +122,7 @@ class Meant(Measured):
             meant = each.role == "quantitative"
             kind = "sentence" if meant else "other sentence"
             found.append(MeantQuestion(kind, meant, each.prompt, each.result, "", each.completion, each.template))
-        return found
+        return [question for question in found if question.kind in self.kinds]
 
     def answer(self, backend: Backend, questions: Sequence[MeantQuestion]) -> Answers:
         """Answer greedily; where nobody asks, once more without adapter."""
