@@ -512,6 +512,7 @@ def model(tiny_model: Path, tmp_path: Path) -> Path:
     [
         ({"num_hidden_layers": 10**9}, "has num_hidden_layers=1000000000, no model's"),
         ({"model_type": "qwen3", "num_hidden_layers": 10**5}, "has num_hidden_layers=100000, no model's"),
+        ({"num_hidden_layers": 10**400}, "has num_hidden_layers=1" + 38 * "0" + "…, no model's"),
         ({"num_hidden_layers": 2000}, MORE),
         ({"vocab_size": 10**7}, MORE),
         ({"rope_theta": 10**9, "vocab_size": 10**7}, MORE),  # a large number that is no size

@@ -63,7 +63,8 @@ def check_model(name: str, source: str, *, fetch: bool = False) -> int:
     parts, weights = (_FEW[0] + 16 * tensors, max(_FEW[1], 8 * size)) if files else _MOST
     for key, value in _integers(raw):
         if abs(value) > (parts if "layer" in key else _LARGEST_INTEGER) and "theta" not in key:
-            raise InputError(f"{name}: config.json has {one_line(key, 80)}={value}, no model's; get the model anew")
+            stated = f"{one_line(key, 80)}={one_line(value, 40)}"
+            raise InputError(f"{name}: config.json has {stated}, no model's; get the model anew")
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     held = f"than its files hold ({size:,} bytes), so one of them is damaged" if files else "than any model has"
     told = f"no model {name!r}: config.json asks for more weights {held}; get the model anew"
