@@ -301,9 +301,9 @@ MUTANTS = [
     ),
     Mutant(
         "ties-count-whole",
-        "evaluation/tasks/gates.py",
-        "bisect_left(alphas, alpha) + bisect_right(alphas, alpha)",
-        "2 * bisect_right(alphas, alpha)",
+        "results/statistics.py",
+        "bisect_left(ordered, value) + bisect_right(ordered, value)",
+        "2 * bisect_right(ordered, value)",
         "tests/evaluation/test_summaries.py",
     ),
     Mutant(
