@@ -129,7 +129,7 @@ MUTANTS = [
         "injection/history.py",
         "        super().reorder_cache(cast(Any, beam_idx))\n        self._take(beam_idx.tolist())",
         "        super().reorder_cache(cast(Any, beam_idx))",
-        "tests/invariants/test_injection.py::test_beam_scores_are_log_probabilities",
+        "tests/injection/test_history.py",
     ),
     Mutant(
         "a-cropped-cache-keeps-its-end",
