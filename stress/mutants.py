@@ -136,7 +136,7 @@ MUTANTS = [
         "injection/history.py",
         "row[:length] if len(row) > length",
         "row[-length:] if len(row) > length",
-        "tests/invariants/test_injection.py::test_crop",
+        "tests/injection/test_history.py",
     ),
     Mutant(
         "beams-mix-up-numbers",
