@@ -1,4 +1,4 @@
-"""The token ids behind a KV cache follow its rows, whatever generation does with these."""
+"""The token ids that `ani.injection.history` keeps follow the rows of their KV cache."""
 
 import torch
 from transformers import DynamicCache
@@ -27,7 +27,7 @@ def test_ids_go_where_the_entries_go() -> None:
     cache.reorder_cache(torch.tensor([2, 0, 0]))  # as beam search does
     ids, entries = ids_and_entries(cache)
     assert ids == entries == [[5, 6], [1, 2], [1, 2]]
-    ids[1].append(7)  # rows that were one are two
+    ids[1].append(7)  # the two copies of a row are separate lists
     assert ids[2] == [1, 2]
     cache = filled()
     cache.batch_select_indices(torch.tensor([1]))

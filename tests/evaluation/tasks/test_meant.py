@@ -64,6 +64,32 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
     assert len(table.rows) == len(summary)
 
 
+@pytest.mark.parametrize(
+    ("written", "answered", "left_alone"),
+    [
+        (" {} figs", True, False),
+        (" ${}.00.", True, False),
+        ("\nThat is {}", True, True),
+        ("{}0", False, True),
+        ("?", False, True),
+        (" 1100, not {}", False, True),
+        ("", False, True),
+    ],
+)
+def test_what_stands_behind_a_sentence_is_judged(
+    written: str, answered: bool, left_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ani.injection.inspection.without_adapter", nullcontext)
+    task = Meant(count=40, kinds=["sentence", "other sentence"])
+    questions = [question for question in task.questions(seed=0) if question.result.isdigit()]
+    result = {str(question.prompt): question.result for question in questions}
+    model: Any = Scripted(qwen(), lambda prompt: written.format(result[prompt]))
+    records = answers_of(task, TransformersBackend(model, model.tokenizer), questions)
+    assert {record.kind for record in records} == {"sentence", "other sentence"}
+    for record in records:
+        assert record.right == (answered if record.kind == "sentence" else left_alone), record
+
+
 def test_sentences_of_one_template_are_no_more_than_one() -> None:
     def asked(copies: int) -> list[MeantAnswer]:
         facts: Any = {"kind": "sentence", "meant": True, "operation": "", "result": "5", "output": ""}

@@ -60,11 +60,12 @@ class Calculations(Scored):
             behind = number_behind(output)
             number = first_number(output) if behind is None else behind
             facts = {key: getattr(problem, key) for key in ("prompt", "answer", "digits", "operands")}
-            facts |= {"operations": [*problem.operations], "correct": number == Decimal(problem.answer)}
-            yield (
-                place,
-                [CalculationAnswer(output=output, prediction=None if number is None else f"{number:f}", **facts)],
-            )
+            facts |= {"operations": [*problem.operations], "output": output}
+            facts |= {
+                "prediction": None if number is None else f"{number:f}",
+                "correct": number == Decimal(problem.answer),
+            }
+            yield place, [CalculationAnswer(**facts)]
 
     @classmethod
     def scores(cls, records: Sequence[CalculationAnswer]) -> list[Score]:

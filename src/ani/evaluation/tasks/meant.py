@@ -101,14 +101,15 @@ class Meant(Measured):
     count: int = Field(default=100, ge=1)
     """Prompts of each kind and operation, and sentences of each role; twice as many messages of another hand, and three
     times as many that ask for nothing."""
-    kinds: list[Kind] = Field(default=[*get_args(Kind)])
-    """Which are asked."""
+    kinds: list[Kind] = Field(default=[*get_args(Kind)], min_length=1)
+    """Which kinds of prompts are asked."""
 
     def questions(self, seed: int) -> list[MeantQuestion]:
         """Operations in equal parts; wordings and calculations of the test split."""
-        wanted = {(kind, name): self.count for kind in ("asked", "raw") for name in _OPERATIONS}
+        kinds: list[Kind] = [kind for kind in ("asked", "raw") if kind in self.kinds]
+        wanted = {(kind, name): self.count for kind in kinds for name in _OPERATIONS}
         found: list[MeantQuestion] = []
-        for chat in asked_chats(40 * self.count, split="test", seed=seed):
+        for chat in asked_chats(40 * self.count if wanted else 0, split="test", seed=seed):
             kind: Kind = "raw" if isinstance(chat.prompt, str) else "asked"
             if wanted.get((kind, chat.operation), 0) and chat.result.lstrip("-").isdigit():
                 wanted[kind, chat.operation] -= 1
