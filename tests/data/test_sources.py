@@ -208,8 +208,9 @@ def test_gsm8k_is_read_without_its_annotations(tmp_path: Path, monkeypatch: pyte
     prompt = "Q: Ann has 48 figs and $3. How many figs has she in 2 bags?\nA:"
     completion = " 48/2 = 24 figs.\nShe pays 2 * 0.5 = $1.\n#### 24"
     expected = Example(prompt, completion, ("quantitative",) * 3)
-    path = write_lines(tmp_path / "data.jsonl", GSM8K, GSM8K, {"question": "x"})
-    assert load_gsm8k(str(path), 2) == [expected] * 2
+    path = write_lines(tmp_path / "data.jsonl", GSM8K, GSM8K)
+    assert load_gsm8k(str(path)) == [expected] * 2
+    write_lines(path, GSM8K, GSM8K, {"question": "x"})
     refused(lambda: load_gsm8k(str(path)), "data.jsonl, line 3: ", "'question' and 'answer'")
     refused(lambda: load_gsm8k("gone.jsonl"), "does not exist")
     offer(monkeypatch, [GSM8K])
@@ -219,11 +220,25 @@ def test_gsm8k_is_read_without_its_annotations(tmp_path: Path, monkeypatch: pyte
 def test_math_is_read_as_gsm8k_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = {"problem": "Find $1 + 2$.", "solution": "It is $\\boxed{3}$.", "level": "Level 1"}
     expected = Example("Q: Find $1 + 2$.\nA:", " It is $\\boxed{3}$.")
-    path = write_lines(tmp_path / "data.jsonl", record, record, {"problem": "x"})
-    assert load_math(str(path), 2) == [expected] * 2
+    path = write_lines(tmp_path / "data.jsonl", record, record)
+    assert load_math(str(path)) == [expected] * 2
+    write_lines(path, record, record, {"problem": "x"})
     refused(lambda: load_math(str(path)), "data.jsonl, line 3: ", "'problem' and 'solution'")
     (tmp_path / "empty.jsonl").write_text("")
     refused(lambda: load_math(str(tmp_path / "empty.jsonl")), "holds no examples")
     offer(monkeypatch, [record])  # by each subject
     assert load_math("EleutherAI/hendrycks_math") == [expected] * len(MATH)
     assert load_math("EleutherAI/hendrycks_math", 3) == [expected] * 3
+
+
+def test_the_seed_draws_from_all_subjects(tmp_path: Path) -> None:
+    """The files are sorted by subject."""
+    rows = [{"problem": f"{subject}", "solution": f"{i}"} for i, subject in enumerate(sorted([*"abcdefg"] * 100))]
+    path = str(write_lines(tmp_path / "data.jsonl", *rows))
+    few, more, other = (
+        MathData(kind="math", path=path, limit=limit).examples(seed) for limit, seed in ((70, 0), (140, 0), (70, 1))
+    )
+    assert few == more[:70] and few != other
+    for drawn in (few, other):
+        assert {str(example.prompt)[3] for example in drawn} == {*"abcdefg"}
+        assert len({example.completion for example in drawn}) == 70

@@ -141,6 +141,8 @@ class LabelledData(_StoredData):
 class _PublishedData(_StoredData):
     path: str
     """On the hub, or a JSON-lines file of it."""
+    limit: int | None = Field(default=None, ge=1)
+    """So many examples, drawn by the recipe's seed; null: all."""
 
     @property
     def on_hub(self) -> bool:
@@ -157,7 +159,7 @@ class Gsm8kData(_PublishedData):
     def examples(self, seed: int) -> list[Example]:
         return [
             Example(prompt, ANNOTATION.sub("", answer), checked_roles("quantitative", prompt, where))
-            for where, prompt, answer in solved_problems(self.path, self.limit, "question", "answer", ["main"])
+            for where, prompt, answer in solved_problems(self.path, self.limit, "question", "answer", ["main"], seed)
         ]
 
 
@@ -168,7 +170,7 @@ class MathData(_PublishedData):
     path: str = "EleutherAI/hendrycks_math"
 
     def examples(self, seed: int) -> list[Example]:
-        solved = solved_problems(self.path, self.limit, "problem", "solution", [subject for _, subject in MATH])
+        solved = solved_problems(self.path, self.limit, "problem", "solution", [subject for _, subject in MATH], seed)
         return [Example(prompt, solution) for _, prompt, solution in solved]
 
 

@@ -4,6 +4,7 @@ A record is `{"prompt": …, "completion": …}` (texts or lists of chat message
 what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them, or null, for every number.
 """
 
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -105,14 +106,15 @@ MATH = [
 
 
 def solved_problems(
-    path: str, limit: int | None, question: str, answer: str, configurations: Sequence[str]
+    path: str, limit: int | None, question: str, answer: str, configurations: Sequence[str], seed: int
 ) -> Iterator[tuple[str, str, str]]:
-    """Place, prompt (`Q: …\\nA:`) and completion of the first `limit` training problems of a JSON-lines file, or of a
-    dataset's configurations on the hub. Raises InputError if it can't be read or is empty, or a record is malformed."""
+    """Place, prompt (`Q: …\\nA:`) and completion of `limit` training problems of a JSON-lines file, or of a dataset's
+    configurations on the hub. The seed draws them: the files are sorted by subject. Raises InputError if the data
+    can't be read or is empty, or a record is malformed."""
+    records = [*data_records(path, "train", None, "a local JSONL file as path", configurations)]
+    random.Random(f"solved problems {seed}").shuffle(records)
     where = None
-    for where, record in islice(
-        data_records(path, "train", limit, "a local JSONL file as path", configurations), limit
-    ):
+    for where, record in records[:limit]:
         if not isinstance(record, dict) or not {question, answer} <= record.keys():
             raise InputError(f"{where}: expected an object with {question!r} and {answer!r}")
         asked, answered = (text_of(record, key, where) for key in (question, answer))
