@@ -22,6 +22,7 @@ from ani.launch import launch, need_launcher
 from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from ani.training.recipe import load_recipe
 from ani.training.run import check, prepare, resume_recipe, train
+from tests.fixtures import MadeOnce
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.training.runs import assert_same_run, log_of
@@ -33,7 +34,7 @@ class Pair(NamedTuple):
     """What two processes did."""
 
     folder: Path
-    results: dict[str, tuple[Any, Any]]
+    results: dict[str, list[Any]]
     """A job's, by process."""
     output: str
 
@@ -47,9 +48,13 @@ def uneven_data(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe(tiny_model: Path, made_once: MadeOnce) -> Path:
     """7 batches, with all terms of the loss; without dropout, which every process draws for itself."""
-    folder = tmp_path_factory.mktemp("distributed")
+    return made_once("distributed-recipe", lambda folder: write_recipe(folder, tiny_model)) / "recipe.yaml"
+
+
+def write_recipe(folder: Path, tiny_model: Path) -> None:
+    folder.mkdir()
     data = str(uneven_data(folder / "data.jsonl"))
     settings = {
         "model": str(tiny_model),
@@ -71,9 +76,7 @@ def recipe(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "gradient_checkpointing": False,
         },
     }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return path
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(settings))
 
 
 THREE_A_PROCESS = ["training.gradient_accumulation=6", "training.gradient_checkpointing=true", "ani.layer=0"]
@@ -81,9 +84,14 @@ THREE_A_PROCESS = ["training.gradient_accumulation=6", "training.gradient_checkp
 
 
 @pytest.fixture(scope="module")
-def pair(recipe: Path) -> Pair:
+def pair(recipe: Path, made_once: MadeOnce) -> Pair:
+    folder = made_once("distributed", lambda folder: train_in_pairs(folder, recipe))
+    return Pair(folder, json.loads((folder / "results.json").read_text()), (folder / "output").read_text())
+
+
+def train_in_pairs(folder: Path, recipe: Path) -> None:
     """All runs of the two processes (starting them takes longest), and beside them those of one."""
-    folder = recipe.parent
+    folder.mkdir()
 
     def job(name: str, *overrides: str, **settings: Any) -> dict[str, Any]:
         overrides = (*overrides, f"output={folder / name}")
@@ -117,7 +125,9 @@ def pair(recipe: Path) -> Pair:
             each.terminate()
     assert [each.returncode for each in agents] == [0, 0], output
     results = [json.loads((folder / f"results-{rank}.json").read_text()) for rank in (0, 1)]
-    return Pair(folder, {job["name"]: both for job, *both in zip(jobs, *results, strict=True)}, output)
+    by_job = {job["name"]: both for job, *both in zip(jobs, *results, strict=True)}
+    (folder / "results.json").write_text(json.dumps(by_job))
+    (folder / "output").write_text(output)
 
 
 def assert_alike(run: Path, reference: Path) -> None:
