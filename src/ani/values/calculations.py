@@ -190,7 +190,7 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
     starts = {match.end(): True for match in words().question.finditer(window)}
     starts = {match.end(): False for match in words().opening.finditer(window)} | starts
     for start in sorted(starts, reverse=True)[:MAX_STARTS]:
-        tokens = tokens_of(window[: start + MAX_LENGTH], start)
+        tokens = tokens_of(window[: start + MAX_LENGTH], start, to_break=True)
         opening = next((i for i, token in enumerate(tokens) if token.kind != "math"), 0)
         found = read(window, tokens[opening:])
         if found and found.counted and window.count(found.counted, found.start, found.end) < 2:

@@ -83,13 +83,13 @@ class Token(NamedTuple):
     """The words that it is."""
 
 
-def tokens_of(text: str, begin: int) -> list[Token]:
-    """The tokens of a text from a place on; what no expression holds is a break."""
+def tokens_of(text: str, begin: int, *, to_break: bool = False) -> list[Token]:
+    """The tokens of a text from a place on, or those up to a break, which is what no expression holds."""
     tex = TEX.search(text) is not None
     literals = _literals(text)
     found: list[Token] = []
     at = begin
-    while at < len(text):
+    while at < len(text) and not (to_break and found and found[-1].kind == "break"):
         counted = not tex and found and found[-1].kind in ("number", "close", "behind", "constant")
         if counted and (unit := _unit(text, at)):
             found.append(unit)
