@@ -217,8 +217,19 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
     begin, last = min(numbers), max(numbers.values())
     start = window.find(" ", max(0, begin - _CONTEXT), begin) + 1 if begin > _CONTEXT else 1
     tokens = tokens_of(window[: last + _CONTEXT], start) if last - begin <= MAX_LENGTH else []
-    kinds = "break", "math", "unit", "joint"
-    starts = [index for index, token in enumerate(tokens) if token.start <= begin and token.kind not in kinds]
+    # An expression goes over no break, and closes its brackets.
+    broken = max(
+        (index for index, token in enumerate(tokens) if token.kind == "break" and token.start < last), default=-1
+    )
+    closed = max((index for index, token in enumerate(tokens) if token.kind == "close"), default=-1)
+    starts = [
+        index
+        for index, token in enumerate(tokens)
+        if index > broken
+        and token.start <= begin
+        and token.kind not in ("math", "unit", "joint")
+        and (token.kind != "open" or index < closed)
+    ]
     for index in starts[-2 * MAX_STARTS :]:
         found = read(window, tokens[index:])
         if found and found.end >= last:
