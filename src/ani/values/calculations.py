@@ -104,6 +104,7 @@ its left side measures (``$0.05 * 4 = 20 cents``) is left out, unless the number
 import re
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, decimal_value, number_spans
@@ -165,6 +166,7 @@ class Calculation(NamedTuple):
     """The sign that its literals bear, or nothing."""
 
 
+@lru_cache(maxsize=1)  # a line's end, or a message's, asks again behind a sign
 def calculation_before(text: str, end: int) -> Calculation | None:
     """The calculation that ends directly before a place, that of an equals sign, if there is one."""
     first = max(0, end - LOOK_BEHIND)
