@@ -164,8 +164,8 @@ def load_hub(name: str, split: str, limit: int | None = None) -> list[Example]:
     return HubData(kind="hub", name=name, split=split, limit=limit).examples(0)
 
 
-def load_gsm8k(path: str, limit: int | None = None) -> list[Example]:
-    return Gsm8kData(kind="gsm8k", path=path, limit=limit).examples(0)
+def load_gsm8k(path: str) -> list[Example]:
+    return Gsm8kData(kind="gsm8k", path=path).examples(0)
 
 
 def load_math(path: str, limit: int | None = None) -> list[Example]:
@@ -233,7 +233,7 @@ def test_math_is_read_as_gsm8k_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_seed_draws_from_all_subjects(tmp_path: Path) -> None:
     """The files are sorted by subject."""
-    rows = [{"problem": f"{subject}", "solution": f"{i}"} for i, subject in enumerate(sorted([*"abcdefg"] * 100))]
+    rows = [{"problem": subject, "solution": str(i)} for i, subject in enumerate(sorted([*"abcdefg"] * 100))]
     path = str(write_lines(tmp_path / "data.jsonl", *rows))
     few, more, other = (
         MathData(kind="math", path=path, limit=limit).examples(seed) for limit, seed in ((70, 0), (140, 0), (70, 1))

@@ -86,7 +86,9 @@ THREE_A_PROCESS = ["training.gradient_accumulation=6", "training.gradient_checkp
 @pytest.fixture(scope="module")
 def pair(recipe: Path, made_once: MadeOnce) -> Pair:
     folder = made_once("distributed", lambda folder: train_in_pairs(folder, recipe))
-    return Pair(folder, json.loads((folder / "results.json").read_text()), (folder / "output").read_text())
+    jobs, *results = (json.loads((folder / f"{name}.json").read_text()) for name in ("jobs", "results-0", "results-1"))
+    by_job = {job["name"]: both for job, *both in zip(jobs, *results, strict=True)}
+    return Pair(folder, by_job, (folder / "output").read_text())
 
 
 def train_in_pairs(folder: Path, recipe: Path) -> None:
@@ -124,9 +126,6 @@ def train_in_pairs(folder: Path, recipe: Path) -> None:
         for each in agents:
             each.terminate()
     assert [each.returncode for each in agents] == [0, 0], output
-    results = [json.loads((folder / f"results-{rank}.json").read_text()) for rank in (0, 1)]
-    by_job = {job["name"]: both for job, *both in zip(jobs, *results, strict=True)}
-    (folder / "results.json").write_text(json.dumps(by_job))
     (folder / "output").write_text(output)
 
 

@@ -108,9 +108,9 @@ MATH = [
 def solved_problems(
     path: str, limit: int | None, question: str, answer: str, configurations: Sequence[str], seed: int
 ) -> Iterator[tuple[str, str, str]]:
-    """Place, prompt (`Q: …\\nA:`) and completion of `limit` training problems of a JSON-lines file, or of a dataset's
-    configurations on the hub. The seed draws them: the files are sorted by subject. Raises InputError if the data
-    can't be read or is empty, or a record is malformed."""
+    """Place, prompt (`Q: …\\nA:`) and completion of training problems of a JSON-lines file, or of a dataset's
+    configurations on the hub. The seed draws `limit` of them, or all in random order: MATH is sorted by subject.
+    Raises InputError if the data can't be read or is empty, or a record is malformed."""
     records = [*data_records(path, "train", None, "a local JSONL file as path", configurations)]
     random.Random(f"solved problems {seed}").shuffle(records)
     where = None

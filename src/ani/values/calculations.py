@@ -166,7 +166,7 @@ class Calculation(NamedTuple):
     """The sign that its literals bear, or nothing."""
 
 
-@lru_cache(maxsize=1)  # a line's end, or a message's, asks again behind a sign
+@lru_cache(maxsize=1)  # a reader asks at the sign, and again at the end of its line or message
 def calculation_before(text: str, end: int) -> Calculation | None:
     """The calculation that ends directly before a place, that of an equals sign, if there is one."""
     first = max(0, end - LOOK_BEHIND)
