@@ -6,7 +6,6 @@ shut at all of its tokens. Some 15 minutes on one core.
 """
 
 import argparse
-import math
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +40,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "a half of the templates": {"share": 0.5},
     "a quarter": {"share": 0.25},
     "an eighth": {"share": 0.125},
-    "4 passes": {"passes": 4},
+    "4 passes": {"epochs": 4},
     **{f"layer {layer} alone": {"states": [layer], "context": []} for layer in (8, 12, 18, 24)},
     "five layers": {"context": []},
     "all layers up to 28": {"states": [*STATES, LAST], "context": CONTEXT},
@@ -60,7 +59,9 @@ class Sentences:
         examples = [Example(each.prompt, each.completion, each.roles) for each in self.all]
         rows = [tokenize(example, tokenizer, locator, 128) for example in examples]
         collator = NumberCollator(tokenizer, locator)
-        self.states, self.roles, texts = fitting._features(model, ani_module(model).gate, collator, rows, 0)  # type: ignore[arg-type]
+        gate = ani_module(model).gate
+        assert gate is not None
+        self.states, self.roles, texts = fitting._features(model, gate, collator, rows, 0)
         self.of = torch.tensor([*LengthGroupedSampler([len(row.input_ids) for row in rows], fitting.ROWS, 0)])[texts]
         """Each token's sentence: all of them have one."""
         self.width = len(self.states[0]) // (1 + len(STATES) + len(CONTEXT))
@@ -86,7 +87,7 @@ def fitted(
     context: Sequence[int] = OURS["context"],
     sentences: int = 6000,
     share: float = 1.0,
-    passes: int = fitting.EPOCHS,
+    epochs: int | None = None,
     seed: int = 0,
 ) -> tuple[int, int, dict[int, float]]:
     """How many sentences and templates a gate was fitted to, and by test sentence how sure the gate is that it is
@@ -95,23 +96,8 @@ def fitted(
     columns, tokens = of.columns(states, context), of.learnt(sentences, share, seed)
     read, roles = of.states[tokens][:, columns], of.roles[tokens]
     learnt, texts = of.of[tokens].unique(return_inverse=True)
-    mean, std = read.float().mean(dim=0), read.float().std(dim=0) + 1e-6
-    quantities = float((roles == QUANTITATIVE).float().mean())
-    weights = torch.where(roles == QUANTITATIVE, 0.5 / quantities, 0.5 / (1 - quantities))
     gate = nn.Sequential(nn.Linear(len(columns), 48), nn.GELU(), nn.Dropout(0.3), nn.Linear(48, 1))
-    optimizer = torch.optim.AdamW(gate.parameters(), fitting.LEARNING_RATE, weight_decay=fitting.WEIGHT_DECAY)
-    batches = math.ceil(len(read) / fitting.BATCH_SIZE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, fitting.LEARNING_RATE, total_steps=passes * batches)
-    for _ in range(passes):
-        for drawn in fitting._batches(texts):
-            z = gate(fitting._dropped_out((read[drawn].float() - mean) / std)).squeeze(-1)
-            wrong = torch.where(roles[drawn] == QUANTITATIVE, -z, z)
-            loss = (nn.functional.softplus(wrong) * weights[drawn]).mean()
-            loss = loss + fitting._of_texts(wrong, texts[drawn], roles[drawn])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
+    mean, std = fitting.fit(gate, read, roles, texts, epochs)
     found: dict[int, float] = {}
     test = (of.of >= len(of.train)).nonzero().flatten()
     with torch.inference_mode():

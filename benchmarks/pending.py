@@ -1,7 +1,7 @@
-"""Pending values: what reading a token costs, on average and at most, in the texts of `stress/fuzz.py`.
+"""Pending values: the time to read a token, mean and maximum, in the texts of `stress/fuzz.py`.
 
-A token that takes more than a half of a millisecond is read again, four times, and the least counts: what else the
-machine did is no cost of it.
+A token that takes more than half a millisecond is read four more times, and the shortest time counts, so that other
+processes don't.
 """
 
 import argparse
@@ -24,7 +24,7 @@ LONGEST = 3000
 
 
 def cost(reader: PendingReader, piece: str) -> float:
-    """Seconds to read a token and to have the digits that a module reads there; the reader goes on."""
+    """Seconds to read a token and to compute the digits that a module reads there; the reader advances."""
     pending_digits.cache_clear()
     start = time.perf_counter()
     (found,) = reader.feed([piece])
@@ -43,11 +43,8 @@ def main() -> None:
     costs, dearest = [], (0.0, "")
     gc.disable()
     for _ in range(arguments.texts):
-        text, size, reader = (
-            draw(rng)[0].decode("utf-8", "surrogatepass")[:LONGEST],
-            rng.choice([1, 3, 6]),
-            PendingReader(),
-        )
+        text = draw(rng)[0].decode("utf-8", "surrogatepass")[:LONGEST]
+        size, reader = rng.choice([1, 3, 6]), PendingReader()
         for begin in range(0, len(text), size):
             before, piece = reader.copy(), text[begin : begin + size]
             seconds = cost(reader, piece)

@@ -61,25 +61,47 @@ def fit_gate(
     features, roles, texts = _features(model, gate, collator, rows, seed)
     if len(roles.unique()) < 2:
         raise InputError("ani.gate=fitted needs nominal and quantitative numbers, and the examples have one role alone")
-    parts = features.split(4096)
-    mean = sum(part.double().sum(dim=0) for part in parts) / len(features)
-    variance = sum((part.double() - mean).square().sum(dim=0) for part in parts) / len(features)
-    mean, std = mean.float().to(base.device), (variance.sqrt() + 1e-6).float().to(base.device)
-    share = float((roles == QUANTITATIVE).float().mean())
-    weights = torch.where(roles == QUANTITATIVE, 0.5 / share, 0.5 / (1 - share))
-    devices = [base.device] if base.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.enable_grad():
+    with torch.random.fork_rng([base.device] if base.device.type == "cuda" else []):
         torch.manual_seed(seed)
         gate.inner.reset_parameters()
         gate.outer.reset_parameters()  # it was zero, so that nothing was decided
         net = nn.Sequential(gate.inner, nn.GELU(), gate.dropout, gate.outer).train().requires_grad_(True)
-        optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-        batches = math.ceil(len(features) / BATCH_SIZE)
-        epochs = max(EPOCHS, math.ceil(LEAST_STEPS / batches))
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=epochs * batches)
+        mean, std = fit(net, features, roles, texts)
+    gate.train(base.training).requires_grad_(False)
+    gate.inner.bias.sub_(gate.inner.weight @ (mean / std))
+    gate.inner.weight.div_(std)
+
+
+def fit(
+    net: nn.Module, features: torch.Tensor, roles: torch.Tensor, texts: torch.Tensor, epochs: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fit a network to the roles of N numbers, as `fit_gate` says.
+
+    Args:
+        net: Gives the logits (B, 1) of standardised features (B, width), on any device.
+        features: What is read at each number, float16 (N, width).
+        roles: `NOMINAL` or `QUANTITATIVE`, int64 (N,).
+        texts: Which text each stands in, from 0 on, int64 (N,).
+        epochs: None: `EPOCHS`, or more for `LEAST_STEPS` steps.
+
+    Returns:
+        Mean and standard deviation of the features, float32 (width,), on the network's device.
+    """
+    device = next(net.parameters()).device
+    parts = features.split(4096)
+    center = sum(part.double().sum(dim=0) for part in parts) / len(features)
+    variance = sum((part.double() - center).square().sum(dim=0) for part in parts) / len(features)
+    mean, std = center.float().to(device), (variance.sqrt() + 1e-6).float().to(device)
+    share = float((roles == QUANTITATIVE).float().mean())
+    weights = torch.where(roles == QUANTITATIVE, 0.5 / share, 0.5 / (1 - share))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    batches = math.ceil(len(features) / BATCH_SIZE)
+    epochs = epochs or max(EPOCHS, math.ceil(LEAST_STEPS / batches))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=epochs * batches)
+    with torch.enable_grad():
         for _ in range(epochs):
             for drawn in _batches(texts):
-                read, role, text, weight = (each[drawn].to(base.device) for each in (features, roles, texts, weights))
+                read, role, text, weight = (each[drawn].to(device) for each in (features, roles, texts, weights))
                 logits = net(_dropped_out((read.float() - mean) / std)).squeeze(-1)
                 wrong = torch.where(role == QUANTITATIVE, -logits, logits)
                 loss = (nn.functional.softplus(wrong) * weight).mean() + _of_texts(wrong, text, role)
@@ -87,9 +109,7 @@ def fit_gate(
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-    gate.train(base.training).requires_grad_(False)
-    gate.inner.bias.sub_(gate.inner.weight @ (mean / std))
-    gate.inner.weight.div_(std)
+    return mean, std
 
 
 def _batches(texts: torch.Tensor) -> Iterable[torch.Tensor]:
