@@ -41,11 +41,10 @@ def fit_gate(
     """Fit the gate of an attached model with `gate="fitted"` to known roles, on the base model's hidden states.
 
     AdamW minimizes the cross-entropy of the roles, both of which weigh the same, and beside it that of whole texts: a
-    text is right if the gate is open at all of its quantities, or shut at all of its numbers if it has none. One gate
-    that opens where nothing is asked for changes an answer, and a result with one digit missing is wrong. The gate is
-    fitted on standardised states, because the states of one token are nearly parallel in all texts (cosine 0.94 to
-    0.99 where an answer begins). Mean and deviation are then folded into its first layer, so that it reads states as
-    they are.
+    text is right if the gate is right at all of its numbers. One gate that opens where nothing is asked for changes an
+    answer, and a result with one digit missing is wrong. The gate is fitted on standardised states, because the states
+    of one token are nearly parallel in all texts (cosine 0.94 to 0.99 where an answer begins). Mean and deviation are
+    then folded into its first layer, so that it reads states as they are.
 
     Args:
         model: Attached; its base model is as it will be used, frozen.
@@ -104,7 +103,7 @@ def fit(
                 read, role, text, weight = (each[drawn].to(device) for each in (features, roles, texts, weights))
                 logits = net(_dropped_out((read.float() - mean) / std)).squeeze(-1)
                 wrong = torch.where(role == QUANTITATIVE, -logits, logits)
-                loss = (nn.functional.softplus(wrong) * weight).mean() + _of_texts(wrong, text, role)
+                loss = (nn.functional.softplus(wrong) * weight).mean() + _of_texts(wrong, text)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -122,21 +121,17 @@ def _batches(texts: torch.Tensor) -> Iterable[torch.Tensor]:
     return filter(len, of_numbers.argsort(stable=True).split(of_numbers.bincount().tolist()))
 
 
-def _of_texts(wrong: torch.Tensor, texts: torch.Tensor, roles: torch.Tensor) -> torch.Tensor:
-    """The mean over whole texts of log(1 + Σ exp(z)), of a text's quantities, or of its names if it has none: near the
-    greatest z where one of them is decided wrongly, near 0 where none is.
+def _of_texts(wrong: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
+    """The mean over whole texts of log(1 + Σ exp(z)): near a text's greatest z where the gate is wrong at one of its
+    numbers, near 0 where it is right at all.
 
     Args:
         wrong: z of N numbers, (N,), above 0 where the gate is wrong.
         texts: Each one's text, int64 (N,).
-        roles: Of `ani.injection.locate`, int64 (N,).
     """
-    quantities = roles == QUANTITATIVE
-    judged = quantities | ~torch.isin(texts, texts[quantities])
-    _, group = texts[judged].unique(return_inverse=True)
-    z = wrong[judged]
-    greatest = z.new_zeros(int(group.max()) + 1).scatter_reduce(0, group, z.detach(), "amax")
-    total = torch.exp(-greatest).index_add(0, group, torch.exp(z - greatest[group]))
+    _, group = texts.unique(return_inverse=True)
+    greatest = wrong.new_zeros(int(group.max()) + 1).scatter_reduce(0, group, wrong.detach(), "amax")
+    total = torch.exp(-greatest).index_add(0, group, torch.exp(wrong - greatest[group]))
     return (greatest + total.log()).mean()
 
 
