@@ -3,8 +3,8 @@
     python stress/rehearsal.py [--keep FOLDER]
     python stress/rehearsal.py --full-size
 
-At full size `ani rehearse` carries out a training step and an answer of every recipe: of its last variant, or with
---full-size of every one; and of the calculators for Qwen3.
+At full size `ani rehearse` carries out a training step and an answer of a recipe of each model, with --full-size of
+every variant of every recipe; and of the calculators for Qwen3.
 
 In miniature it is every command of docs/reproduce.md, read from the page, with changes that make models and data
 small. The models have their real names, tokenizers and templates, and as many layers; but they are narrow, and random.
@@ -107,8 +107,8 @@ SMALL = "rehearsal/small"
 
 
 def rehearse_all(every: bool) -> None:
-    """Every recipe at full size, on fake tensors, each variant or the last alone: a table, in Markdown; and those of
-    docs/reproduce.md's own rehearsals. A fault ends it."""
+    """Every variant of every recipe at full size, or one of each model, on fake tensors: a table in Markdown; and those
+    of docs/reproduce.md's own rehearsals. A fault ends it."""
     known: dict[str, Future[Rehearsal]] = {}
 
     def started(recipe: Recipe) -> Future[Rehearsal]:
@@ -124,8 +124,10 @@ def rehearse_all(every: bool) -> None:
         of_page = [words[1:] for words in page_commands() if words[0] == "rehearse"]
         recipes = {"train": {"": load_recipe(RECIPES / "train.yaml")}}
         recipes |= {name: variant_recipes(RECIPES / f"{name}.yaml") for name in COMPARISONS}
-        if not every:
-            recipes = {name: dict([*variants.items()][-1:]) for name, variants in recipes.items()}
+        if not every:  # the last variant of one recipe of each model
+            lasts = {name: [*variants.items()][-1] for name, variants in recipes.items()}
+            of_model = {recipe.model: name for name, (_, recipe) in reversed(lasts.items())}
+            recipes = {name: dict([lasts[name]]) for name in reversed(of_model.values())}
         recipes |= {path.stem: {"": load_recipe(path)} for path in sorted((ROOT / "recipes").glob("calculator-*.yaml"))}
         recipes[PAGE] = {shlex.join(words): load_recipe(ROOT / words[0], words[1:]) for words in of_page}
         pending = {name: [*map(started, variants.values())] for name, variants in recipes.items()}
