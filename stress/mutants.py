@@ -129,14 +129,14 @@ MUTANTS = [
         "injection/history.py",
         "        super().reorder_cache(cast(Any, beam_idx))\n        self._take(beam_idx.tolist())",
         "        super().reorder_cache(cast(Any, beam_idx))",
-        "tests/injection/test_history.py",
+        "tests/invariants/test_injection.py::test_beam_scores_are_log_probabilities",
     ),
     Mutant(
         "a-cropped-cache-keeps-its-end",
         "injection/history.py",
         "row[:length] if len(row) > length",
         "row[-length:] if len(row) > length",
-        "tests/injection/test_history.py",
+        "tests/invariants/test_injection.py::test_crop",
     ),
     Mutant(
         "beams-mix-up-numbers",
