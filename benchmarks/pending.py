@@ -17,7 +17,7 @@ from ani.values.pending import PendingReader
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "stress")]
 
-from fuzz import pending_cases  # noqa: E402 (the texts that are fuzzed)
+from fuzz import pending_cases  # noqa: E402 (found through the path set above)
 
 LONGEST = 3000
 """Characters of a text that are read."""

@@ -1,4 +1,4 @@
-"""A comparison and an evaluation over a Ray cluster: nodes on this machine, one of which is killed in each."""
+"""A comparison and an evaluation over a Ray cluster: nodes on this machine, of which some are killed."""
 
 import json
 import threading
@@ -86,12 +86,17 @@ def test_what_a_cluster_lacks_is_told(
     refused(compare, "isn't there on the node", "Ray needs a disk that all nodes share")
 
 
-def test_a_node_dies_and_its_run_goes_on_elsewhere(
+def test_nodes_die_and_the_runs_go_on_elsewhere(
     cluster: Cluster, write: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    have_nodes(cluster, 2)
+    have_nodes(cluster, 3)
     run_comparison(write("alone"), Console(file=StringIO()))
-    killer = threading.Thread(target=kill_node_of, args=(tmp_path / "trains", cluster), daemon=True)
+
+    def kill() -> None:
+        kill_node_of(tmp_path / "trains", cluster)
+        kill_node_of(tmp_path / "answers", cluster)
+
+    killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     path = write("ray")
     monkeypatch.setattr("sys.argv", [str(PROGRAM), "compare", str(path), "--ray", cluster.address, "--device", "cpu"])

@@ -115,6 +115,12 @@ def test_the_papers_models_have_their_published_sizes(tiny_recipe: Write, name: 
     assert found.published_shape and name.removesuffix("-Instruct") in PUBLISHED
 
 
+def test_a_calculator_trains_its_module_alone() -> None:
+    recipe = load_recipe(PAPER.parent / "calculator-qwen3-1.7b.yaml")
+    found = in_fresh_process(partial(planted, leaving_out_the_steps), recipe)
+    assert (found.parameters["base"], found.parameters["lora"]) == (1_720_574_976, 0)
+
+
 def of_another_shape_on_the_hub() -> None:
     config = MistralConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=2, sliding_window=16)
     rehearse_module.load_config = lambda name: config
