@@ -30,12 +30,16 @@ def default_device() -> str:
 
 
 def default_dtype(device: str | None = None) -> torch.dtype:
-    """bfloat16 on GPUs and CPUs that compute in it, else float32; None: on `default_device`."""
+    """bfloat16 on GPUs and CPUs that compute in it, else float32; None: on `default_device`.
+
+    On CPUs torch's kernels need AVX-512 for it, which `ATEN_CPU_CAPABILITY` may keep from them.
+    """
     device = device or default_device()
     if device.startswith("cuda"):
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    fast = device == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
+    if device != "cpu" or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return torch.float32
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 def where(dtype: str = "auto") -> str:

@@ -58,7 +58,7 @@ def test_few_drawings_are_dropped_and_no_wording_never_works(split: Split) -> No
     parts = ("prefixes", "asks", "suffixes")
     never = {text for part in parts for texts in FILE[part].values() for text in texts[split]}
     raw = set(FILE["raw"]["texts"][split])
-    for chat in chain(drawn, islice(chats, 30_000)):
+    for chat in chain(drawn, islice(chats, 100_000)):
         is_raw = isinstance(chat.prompt, str)
         held = {chat.template} & raw if is_raw else {text for text in never if text in chat.template}
         if held and is_pending(chat):
@@ -91,8 +91,11 @@ def test_what_is_drawn(asked: Asked) -> None:
     }
     assert 0.2 < sum(isinstance(chat.prompt, str) for chat in chats) / len(chats) < 0.3
     assert 0.8 < sum(chat.completion.strip().strip("$€£") == chat.result for chat in chats) / len(chats) < 0.9
-    divisions = [chat for chat in chats if chat.operation == "division"]
-    assert 0.1 < sum("." in chat.result for chat in divisions) / len(divisions) < 0.4
+    for split, low, high, least in (("train", 0.4, 0.6, 0.04), ("test", 0.1, 0.4, 0.0)):
+        results = [chat.result for chat in asked[split] if chat.operation == "division"]
+        assert low < sum("." in result for result in results) / len(results) < high
+        large = sum(re.match(r"-?0\.[5-9]", chat.result) is not None for chat in asked[split])
+        assert least <= large / len(asked[split]) <= least + 0.03  # 0.5 to 1: to be read, not rounded
     assert len({chat.template for chat in chats}) > 0.5 * len(chats)
     assert "{x} =" in {chat.template for chat in chats if not isinstance(chat.prompt, str)}
     for symbol in ("*", "×", " x ", "·", r"\times", "÷", "/", "−", "$", r"\("):

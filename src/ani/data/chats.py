@@ -30,6 +30,9 @@ RAW = 0.25
 """The share of asked prompts that are plain texts, not chats."""
 RESULT_ONLY = 0.85
 """The share of completions that are the result alone."""
+BELOW_ONE = 0.1
+"""The share of calculations for training that are drawn as quotients below 1, which come up too seldom else: a module
+that has seen few of them rounds 0.83 to 1."""
 _ATTEMPTS = 30
 """Wordings that are tried for a calculation; some don't go together with it."""
 _MOST_DIGITS = 8
@@ -119,7 +122,7 @@ def drawn_asked_chats(split: Split, seed: int = 0) -> Iterator[AskedChat]:
     """All that `asked_chats` draws, without end: also what came before, and what isn't pending."""
     rng = random.Random(f"asked chats {split} {seed}")
     while True:
-        calculation = _calculation(rng)
+        calculation = _below_one(rng) if split == "train" and rng.random() < BELOW_ONE else _calculation(rng)
         if split_of(calculation.key) == split:
             attempts = (_asked(calculation, split, rng) for _ in range(_ATTEMPTS))
             yield from islice(filter(None, attempts), 1)
@@ -205,14 +208,24 @@ def _plain(rng: random.Random, most: int = _MOST_DIGITS) -> _Calculation:
     digits, others = rng.randint(1, most), rng.randint(1, most)
     if operation in ("addition", "subtraction") and rng.random() < 0.7:
         others = digits
-    left, right = _number(rng, digits), _number(rng, others)
-    if rng.random() < 0.3:
-        left, right = (value if rng.random() < 0.5 else -value for value in (left, right))
+    left, right = _perhaps_negative(rng, _number(rng, digits), _number(rng, others))
     if operation == "division":
         right = right or 3
         if most < _MOST_DIGITS or rng.random() < 0.8:  # exact; the dividend is no longer than 12 digits
             left = right * _number(rng, rng.randint(1, min(most, 12 - len(str(abs(right))))))
     return _of_two(operation, left, right)
+
+
+def _below_one(rng: random.Random) -> _Calculation:
+    """A quotient between -1 and 1."""
+    right = max(2, _number(rng, rng.randint(1, _MOST_DIGITS)))
+    return _of_two("division", *_perhaps_negative(rng, rng.randrange(1, right), right))
+
+
+def _perhaps_negative(rng: random.Random, left: int, right: int) -> tuple[int, int]:
+    if rng.random() < 0.3:
+        left, right = (value if rng.random() < 0.5 else -value for value in (left, right))
+    return left, right
 
 
 def _decimal(rng: random.Random) -> _Calculation:
