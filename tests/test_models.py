@@ -16,7 +16,7 @@ import torch
 import ani.cli
 import ani.devices
 import ani.models
-from ani.devices import DEVICE, cards, default_device, where
+from ani.devices import DEVICE, cards, default_device, default_dtype, where
 from ani.models import load_model
 from tests.refusals import refused
 
@@ -50,6 +50,13 @@ def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cpu() -> None:
     assert re.fullmatch(rf"CPU \({os.cpu_count()} cores\), float32, [\d.]+ of [\d.]+ GiB free", where("float32"))
+
+
+@pytest.mark.parametrize(("kernels", "computes"), [("AVX512", True), ("AVX512", False), ("AVX2", True)])
+def test_a_cpus_dtype(monkeypatch: pytest.MonkeyPatch, kernels: str, computes: bool) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)  # ATEN_CPU_CAPABILITY lowers it
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: computes)
+    assert default_dtype("cpu") == (torch.bfloat16 if (kernels, computes) == ("AVX512", True) else torch.float32)
 
 
 @pytest.mark.parametrize(
