@@ -18,9 +18,9 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 os.environ |= {"RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 # Tests are of a CPU: a card's rounding is another, and many processes would share its memory.
 os.environ |= {"ANI_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-# One thread, in every process that a test starts: those of two would fight for two cores, and a process that is
-# forked off one with several waits for them.
-os.environ["OMP_NUM_THREADS"] = "1"
+# One thread, in every process that a test starts, if nothing else is said: those of two would fight for two cores, and
+# a process that is forked off one with several waits for them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # vLLM compiles functions of its own, for minutes, whatever its options are. Tests of compiling turn it on again.
 os.environ["TORCH_COMPILE_DISABLE"] = "1"
 
