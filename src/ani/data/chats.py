@@ -32,7 +32,7 @@ RESULT_ONLY = 0.85
 """The share of completions that are the result alone."""
 BELOW_ONE = 0.1
 """The share of calculations for training that are drawn as quotients below 1, which come up too seldom else: a module
-that has seen few of them rounds 0.83 to 1."""
+that has seen few of them writes 0.74 as 1."""
 _ATTEMPTS = 30
 """Wordings that are tried for a calculation; some don't go together with it."""
 _MOST_DIGITS = 8
