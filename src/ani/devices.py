@@ -37,9 +37,8 @@ def default_dtype(device: str | None = None) -> torch.dtype:
     device = device or default_device()
     if device.startswith("cuda"):
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    if device != "cpu" or torch.backends.cpu.get_cpu_capability() != "AVX512":
-        return torch.float32
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    kernels = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if device == "cpu" and kernels else torch.float32
 
 
 def where(dtype: str = "auto") -> str:

@@ -58,7 +58,7 @@ def test_few_drawings_are_dropped_and_no_wording_never_works(split: Split) -> No
     parts = ("prefixes", "asks", "suffixes")
     never = {text for part in parts for texts in FILE[part].values() for text in texts[split]}
     raw = set(FILE["raw"]["texts"][split])
-    for chat in chain(drawn, islice(chats, 100_000)):
+    for chat in chain(drawn, islice(chats, 30_000)):
         is_raw = isinstance(chat.prompt, str)
         held = {chat.template} & raw if is_raw else {text for text in never if text in chat.template}
         if held and is_pending(chat):
