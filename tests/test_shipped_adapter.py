@@ -32,7 +32,7 @@ def test_it_is_small_and_made_by_the_recipe(adapter: Path, recipe_file: str) -> 
     assert saved.method == recipe.method == "ani"
     config = saved.config.model_dump()
     wanted = recipe.ani.model_dump()
-    measured = {"embedding_scale", "hidden_size", "model_type", "num_hidden_layers"}
+    measured = {"embedding_scale", "hidden_size", "value_size", "model_type", "num_hidden_layers"}
     assert {key: config[key] for key in wanted.keys() - measured} == {
         key: value for key, value in wanted.items() if key not in measured
     }

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 
 from ani import AniConfig, inspect, load_adapter, save_adapter
-from ani.injection.attach import ani_module, decoder_layers, detach, last_decision, number_locator
+from ani.errors import InputError
+from ani.injection.attach import ani_module, attach, decoder_layers, detach, last_decision, number_locator
 from ani.injection.methods import METHODS
 from ani.injection.module import AniModule
 from tests.properties import deep
@@ -96,7 +97,7 @@ def test_save_and_load(variant: str, tmp_path: Path) -> None:
 
 
 def module_of(**settings: Any) -> AniModule:
-    return AniModule(AniConfig(layer=1, hidden_size=32, embedding_scale=3.0, **settings), 16)
+    return AniModule(AniConfig(layer=1, hidden_size=32, value_size=16, embedding_scale=3.0, **settings), 16)
 
 
 def test_without_a_gate_there_is_nothing_to_decide() -> None:
@@ -149,7 +150,7 @@ def test_a_half_open_gate_replaces_half() -> None:
 def test_gradients_reach_the_projection() -> None:
     for settings in VARIANTS.values():
         module = module_of(**{key: value for key, value in settings.items() if key != "layer"}).train()
-        earlier = [torch.randn(4, 32) for _ in (*module.config.gate_layers, *module.config.gate_context)]
+        earlier = [torch.randn(4, width) for *_, width in module.config.gate_reads]
         module(torch.randn(4, 32), torch.randn(4, 16), earlier=earlier).hidden_states.square().sum().backward()
         assert module.projection.weight.grad is not None
         assert float(module.projection.weight.grad.abs().sum()) > 0
@@ -177,8 +178,18 @@ def test_the_gate_reads_the_mean_of_what_attention_may_read(family: str) -> None
         for kept, attention, value in ((read[0], first, values[0]), (read[2], second, values[1])):
             window = getattr(attention, "sliding_window", None) or len(ids[0])
             mean = value[0, max(0, token + 1 - window) : token + 1].mean(dim=0).view(-1, 1, attention.head_dim)
-            mean = mean.expand(-1, attention.num_key_value_groups, -1).flatten()
-            torch.testing.assert_close(kept[place], attention.o_proj(mean), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(kept[place], mean.flatten(), rtol=1e-4, atol=1e-5)
+
+
+def test_no_mean_is_read_of_attention_of_another_build() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
+    model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=len(pair("qwen3")[1]), **sizes))
+    before = {name: type(module) for name, module in model.named_modules()}
+    with pytest.raises(InputError, match="needs attention as Llama has it, and GPTNeoXLayer has another"):
+        attach(model, pair("qwen3")[1], AniConfig(layer=1, gate_context=(0,)))
+    assert {name: type(module) for name, module in model.named_modules()} == before
+    attach(model, pair("qwen3")[1], AniConfig(layer=1))
+    assert ani_module(model).config.value_size == 0
 
 
 def test_a_detached_model_has_its_attention_again() -> None:

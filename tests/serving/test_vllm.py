@@ -291,9 +291,9 @@ SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     }
     if deep()
     else {
-        "terminal": ("qwen3", {"policy": "terminal"}, {"additional_config": {}}),
+        "terminal": ("mistral", {"policy": "terminal"}, {"additional_config": {}}),
         "both-ranks-drafts": (
-            "mistral",
+            "qwen3",
             {"policy": "after", "values": "both", "gate_context": (0,)},
             {**RANKS, "speculative_config": DRAFTS},
         ),

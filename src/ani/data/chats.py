@@ -420,6 +420,7 @@ def _asked(calculation: _Calculation, split: Split, rng: random.Random) -> Asked
         shown = template
     else:
         template, shown = _composed(rounded, split, rng)
+    shown = re.sub(r"\{e\}", lambda _: str(_number(rng, rng.randint(1, 5))), shown)
     named = {slot: None for slot in _SLOT.findall(shown)}
     if not named.keys() <= {*writer.slots, "places"} or ("." in result and _WHOLE.search(shown)):
         return None

@@ -7,7 +7,7 @@ The model stays the same object. Classes are swapped for subclasses of themselve
 - decoder layer l's: its call edits the incoming hidden states. Being outside the layer's forward, the edit is never
   recomputed by gradient checkpointing (stanfordnlp/pyvene#231 is what happens otherwise);
 - that of each of `gate_layers`: its call keeps the incoming hidden states for the gate; the attention of each of
-  `gate_context` keeps its mean over the text so far;
+  `gate_context` keeps the mean of its values over the text so far;
 - the KV cache's (`ani.injection.history`): it remembers the token ids behind its entries, so that a number that began
   before this forward is read whole, whatever the cache went through (beams, turns, chunks, crops).
 """
@@ -50,7 +50,7 @@ class _ForwardPass:
     numbers: NumberBatch
     injection: Injection | None = None
     earlier: list[torch.Tensor] = field(default_factory=list)
-    """What the gate reads of earlier layers at the numbers: hidden states and attention means, each (N, d_model)."""
+    """What the gate reads of earlier layers at the numbers, in the order of `gate_reads`, each (N, width)."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _context_attention(
     """The attention function of `gate_context`'s layers.
 
     It calls the model's own twice: for the tokens' queries, and for queries of zeros. Zeros weigh all values alike, so
-    the second output is their mean.
+    the second output is their mean, the same for all query heads that share a value head.
     """
     attention: Any = module
     eager = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
@@ -180,7 +180,8 @@ def _context_attention(
     if current is not None and (len(current.numbers) or current.model.training):
         with torch.no_grad():
             mean = attend(module, torch.zeros_like(query), key, value, attention_mask, **{**kwargs, "dropout": 0.0})[0]
-            current.earlier.append(attention.o_proj(mean.flatten(2)[current.numbers.at(mean.device)]))
+            shared = query.shape[1] // value.shape[1]
+            current.earlier.append(mean[:, :, ::shared].flatten(2)[current.numbers.at(mean.device)])
     attended: tuple[torch.Tensor, torch.Tensor | None] = attend(module, query, key, value, attention_mask, **kwargs)
     return attended
 
@@ -189,12 +190,17 @@ ALL_ATTENTION_FUNCTIONS.register(_CONTEXT, _context_attention)
 
 
 def _keep_mean(layer: nn.Module) -> None:
-    """Set `_context_attention` in a copy of the attention's config; raises InputError if it has no config or o_proj."""
-    attention: Any = getattr(layer, "self_attn", None)
-    if not (hasattr(attention, "config") and hasattr(attention, "o_proj")):
-        raise InputError(f"gate_context needs attention as Llama has it, and {type(layer).__name__} has another")
+    """Set `_context_attention` in a copy of the attention's config."""
+    attention: Any = layer.self_attn
     attention.ani_config, attention.config = attention.config, copy.copy(attention.config)
     attention.config._attn_implementation_internal = _CONTEXT
+
+
+def _value_size(layer: nn.Module) -> int:
+    """Width of its attention's values, all heads together; 0 if the attention isn't built like Llama's."""
+    attention: Any = getattr(layer, "self_attn", None)
+    heads = getattr(getattr(attention, "config", None), "num_key_value_heads", 0)
+    return int(heads * getattr(attention, "head_dim", 0))
 
 
 def is_peft_model(model: nn.Module) -> "TypeGuard[PeftModel]":
@@ -303,6 +309,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     facts = {
         "model_type": text_config.model_type,
         "hidden_size": text_config.hidden_size,
+        "value_size": _value_size(layers[0]),
         "num_hidden_layers": len(layers),
     }
     for key, actual in facts.items():
@@ -329,6 +336,8 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
 def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> None:
     """Give a model its module and layer l its edit, both idle until its class is an `AttachedModel` with a locator."""
     layers = decoder_layers(model)
+    if config.gate_context and not config.value_size:
+        raise InputError(f"gate_context needs attention as Llama has it, and {type(layers[0]).__name__} has another")
     module = AniModule(config, feature_size)
     parameter = next(iter(layers[config.layer].parameters()), None)
     module.to(parameter.device if parameter is not None else model.device)

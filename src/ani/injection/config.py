@@ -41,9 +41,9 @@ class InjectionSettings(EncoderSettings):
     """Layers whose hidden states the gate reads beside the injection layer's: ascending, each below it, since what
     comes later isn't known when the gate decides. Empty: that layer alone (the paper)."""
     gate_context: tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...] = ()
-    """Layers whose attention output for a query of zeros the gate reads too: the mean of the values of the text so far.
-    Ascending, each below the injection layer. While an answer is written, the mean still tells what was asked; the
-    token's own hidden state is about the next word. Empty: none (the paper)."""
+    """Layers of whose attention the gate reads the mean of the values of the text so far, all heads'. Ascending, each
+    below the injection layer. While an answer is written, the mean still tells what was asked; the token's own hidden
+    state is about the next word. Empty: none (the paper)."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -63,11 +63,21 @@ class InjectionSettings(EncoderSettings):
     """RMS of the layer's hidden states at number tokens: the unit in which e is learnt. None: measure on attach. 1: no
     unit (the paper)."""
     hidden_size: int | None = Field(default=None, ge=1, le=2**20)
-    """Of the model, as are `model_type` and `num_hidden_layers`; None: filled in on attach, and checked ever after."""
+    """Of the model, as are `value_size`, `model_type` and `num_hidden_layers`; None: filled in on attach, and checked
+    ever after."""
+    value_size: int | None = Field(default=None, ge=0, le=2**20)
+    """Width of its attention's values, all heads together; 0: not built like Llama's, as `gate_context` needs it."""
     model_type: str | None = None
     """Its family."""
     num_hidden_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
     """Its decoder layers."""
+
+    @property
+    def gate_reads(self) -> list[tuple[int, str, int]]:
+        """What the gate reads beside the injection layer's hidden state, in its order: layer, "states" or "values" (the
+        mean of its attention's), and width."""
+        states = [(index, "states", self.hidden_size or 0) for index in self.gate_layers]
+        return sorted(states + [(index, "values", self.value_size or 0) for index in self.gate_context])
 
     @property
     def causal(self) -> bool:
@@ -119,8 +129,8 @@ class InjectionSettings(EncoderSettings):
 class AniConfig(InjectionSettings):
     """Settings of one ANI module (paper Section 3; "Hyperparameters" for the defaults, but for docs/paper.md's).
 
-    `embedding_scale`, `hidden_size`, `model_type` and `num_hidden_layers` are facts about the model that `attach`
-    fills in; it refuses a model of another type, width or depth.
+    `embedding_scale`, `hidden_size`, `value_size`, `model_type` and `num_hidden_layers` are facts about the model that
+    `attach` fills in; it refuses a model of another type, width or depth.
     """
 
     layer: int = Field(ge=0, le=MOST_LAYERS)

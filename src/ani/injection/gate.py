@@ -19,7 +19,7 @@ class Gate(nn.Module):
         gate_hidden_size: Width of the MLP's inner layer.
         dropout: Dropout on the inner layer.
         reads_value: Whether it reads e, or the context alone: z = MLP(RMSNorm(h)).
-        earlier: How many vectors of earlier layers it reads: hidden states, and means of attention.
+        earlier: Widths of the vectors of earlier layers that it reads: hidden states, and means of attention's values.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class Gate(nn.Module):
         gate_hidden_size: int,
         dropout: float,
         reads_value: bool = True,
-        earlier: int = 0,
+        earlier: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.reads_value = reads_value
         self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
-        self.earlier_norms = nn.ModuleList(nn.RMSNorm(hidden_size, eps=1e-6) for _ in range(earlier))
-        self.inner = nn.Linear(hidden_size * (1 + earlier + reads_value), gate_hidden_size)
+        self.earlier_norms = nn.ModuleList(nn.RMSNorm(size, eps=1e-6) for size in earlier)
+        self.inner = nn.Linear(hidden_size * (1 + reads_value) + sum(earlier), gate_hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.outer = nn.Linear(gate_hidden_size, 1)
         nn.init.zeros_(self.outer.weight)
@@ -43,8 +43,8 @@ class Gate(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, embeddings: torch.Tensor, earlier: Sequence[torch.Tensor] = ()
     ) -> torch.Tensor:
-        """Return the gate logits z, shape (N,), for hidden states, number embeddings and
-        vectors of `earlier` layers, each of shape (N, d_model)."""
+        """Return the gate logits z, shape (N,), for hidden states and number embeddings, each of shape (N, d_model),
+        and vectors of `earlier` layers, each of shape (N, its width)."""
         read = [self.norm(hidden_states)]
         read += [norm(states) for norm, states in zip(self.earlier_norms, earlier, strict=True)]
         if self.reads_value:

@@ -84,12 +84,9 @@ class AniModule(nn.Module):
         self.gate: Gate | None = None
         if config.gate != "open":
             reads_value = config.gate == "learned"
+            earlier = [width for *_, width in config.gate_reads]
             self.gate = Gate(
-                config.hidden_size,
-                config.gate_hidden_size,
-                config.gate_dropout,
-                reads_value,
-                len(config.gate_layers) + len(config.gate_context),
+                config.hidden_size, config.gate_hidden_size, config.gate_dropout, reads_value, earlier
             ).requires_grad_(config.gate != "fitted")
 
     def forward(
@@ -106,8 +103,8 @@ class AniModule(nn.Module):
             features: φ, shape (N, d_fourier), float32.
             roles: int64 (N,), 1 quantitative, 0 nominal, negative unknown; for `gate="supervised"` in training, and
                 gates that are forced by role.
-            earlier: The hidden states of `gate_layers` and the means of `gate_context` at the same numbers, each of
-                shape (N, d_model); by layer, of one layer in this order.
+            earlier: What the gate reads of earlier layers at the same numbers, in the order of `config.gate_reads`:
+                each of shape (N, its width).
         """
         dtype = self.projection.weight.dtype
         hidden = hidden_states.to(dtype)

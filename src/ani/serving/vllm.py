@@ -16,7 +16,11 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm.config import VllmConfig
-from vllm.distributed import get_tensor_model_parallel_rank
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+    tensor_model_parallel_all_gather,
+)
 from vllm.model_executor.models.llama import LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
@@ -34,13 +38,10 @@ from ani.untrusted.model import refuse_partial
 
 
 class _GateLayer(nn.Module):
-    """Mixed into the class of an earlier decoder layer: keeps what the gate reads of it."""
+    """Mixed into the class of an earlier decoder layer: keeps its hidden states for the gate."""
 
-    self_attn: Any
-    ani_states: torch.Tensor | None
-    """Its hidden states, in the model's dtype (tokens of a step, d_model); None unless it is of `gate_layers`."""
-    ani_context: torch.Tensor | None
-    """Likewise its attention's mean; None unless it is of `gate_context`."""
+    ani_read: torch.Tensor
+    """In the model's dtype (tokens of a step, d_model)."""
 
     def forward(
         self,
@@ -51,27 +52,29 @@ class _GateLayer(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """vLLM's states come in two parts, not yet added."""
-        count = hidden_states.shape[0]
-        if self.ani_states is not None:
-            self.ani_states[:count] = hidden_states if residual is None else hidden_states + residual
-        outputs = super().forward(positions, hidden_states, residual, *args, **kwargs)
-        if self.ani_context is not None:
-            self.ani_context[:count], _ = self.self_attn.o_proj(self.self_attn.attn.ani_mean[:count])
-        return outputs
+        self.ani_read[: len(hidden_states)] = hidden_states if residual is None else hidden_states + residual
+        return super().forward(positions, hidden_states, residual, *args, **kwargs)
 
 
 class _ContextAttention(nn.Module):
-    """Mixed into the class of such a layer's attention: also keeps what it gives for queries of zeros.
+    """Mixed into the class of a layer's attention: keeps for the gate what it gives for queries of zeros, the mean of
+    the values.
 
     The same keys and values are written to the cache twice.
     """
 
-    ani_mean: torch.Tensor
-    """In the model's dtype (tokens of a step, heads × their size)."""
+    ani_read: torch.Tensor
+    """In the model's dtype (tokens of a step, value_size)."""
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         mean = super().forward(torch.zeros_like(query), key, value, *args, **kwargs)
-        self.ani_mean[: mean.shape[0]] = mean
+        # All query heads of a value head have the same mean.
+        mean = mean.view(len(mean), self.num_kv_heads, -1)[..., : self.head_size].flatten(1)
+        if get_tensor_model_parallel_world_size() > 1:
+            mean = tensor_model_parallel_all_gather(mean.contiguous())
+            copies = mean.shape[1] // self.ani_read.shape[1]  # where there are more ranks than value heads
+            mean = mean.view(len(mean), -1, copies, self.head_size)[:, :, 0].flatten(1)
+        self.ani_read[: len(mean)] = mean
         return super().forward(query, key, value, *args, **kwargs)
 
 
@@ -150,19 +153,12 @@ class AniForCausalLM(nn.Module):
             "ani_logits", None if file is None else torch.zeros(size, device=device), persistent=False
         )
         layer.ani_earlier = []
-        for index in sorted({*settings.gate_layers, *settings.gate_context}):
-            read = self.model.layers[index]
-            swap_class(read, _GateLayer)
-            reads = {"ani_states": index in settings.gate_layers, "ani_context": index in settings.gate_context}
-            for name, is_read in reads.items():
-                kept = torch.zeros(size, self.config.hidden_size, dtype=model_config.dtype, device=device)
-                read.register_buffer(name, kept if is_read else None, persistent=False)
-                layer.ani_earlier += [kept] * is_read
-            if reads["ani_context"]:
-                attention = read.self_attn.attn
-                swap_class(attention, _ContextAttention)
-                kept = torch.zeros(size, read.self_attn.q_size, dtype=model_config.dtype, device=device)
-                attention.register_buffer("ani_mean", kept, persistent=False)
+        for index, what, width in settings.gate_reads:
+            read = self.model.layers[index] if what == "states" else self.model.layers[index].self_attn.attn
+            swap_class(read, _GateLayer if what == "states" else _ContextAttention)
+            kept = torch.zeros(size, width, dtype=model_config.dtype, device=device)
+            read.register_buffer("ani_read", kept, persistent=False)
+            layer.ani_earlier.append(kept)
         layer.ani_used = False
         layer.ani_eager = model_config.enforce_eager
 
