@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -93,8 +94,10 @@ def test_the_regressions_are_scikit_learns() -> None:
         plan = probing_plan(known.numbers, known.numbers, False, 0)
         questions = [(test.roles, mask) for test in plan[:2] for mask in test.known]
         for layer in known.states:
-            probes = probes_module._fit(layer, questions)
-            for (roles, mask), read in zip(questions, probes_module._read(probes, layer), strict=True):
+            standardized = torch.from_numpy(StandardScaler().fit_transform(layer.numpy()))
+            x = torch.nn.functional.pad(standardized, (0, 1), value=1.0)
+            reads = (probes_module._fit(x, questions) @ x.T > 0).transpose(0, 1).numpy()
+            for (roles, mask), read in zip(questions, reads, strict=True):
                 scaler = StandardScaler().fit(layer[mask].double().numpy())
                 scaled, width = scaler.transform(layer.double().numpy()), layer.shape[1]
                 for strength, ours in zip(STRENGTHS, read, strict=True):

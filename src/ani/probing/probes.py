@@ -224,11 +224,13 @@ def _check_folds(roles: Bools, known: Sequence[Bools], what: str, mend: str = ";
 
 def _probe_layer(states: torch.Tensor, asked: torch.Tensor, plan: ProbingPlan) -> tuple[Bools, Bools, Bools, float]:
     tests = (plan.random_split, plan.control, plan.held_out)
-    probes = _fit(states, [(test.roles, known) for test in tests for known in test.known])
-    folds = len(plan.random_split.known)
-    on_states, on_asked = _read(probes, states), _read(probes, asked[plan.tested])
-    read = (on_states[:folds], on_states[folds : 2 * folds], on_asked[2 * folds :])
-    random_split, control, held_out = (_right(each, test) for each, test in zip(read, tests, strict=True))
+    mean, scale = states.mean(dim=0), states.std(dim=0, correction=0)
+    scale[scale == 0] = 1
+    standardized = ((each - mean) / scale for each in (states, asked[plan.tested]))
+    known, asked = (nn.functional.pad(each, (0, 1), value=1.0) for each in standardized)  # a 1 for the intercept
+    weights = _fit(known, [(test.roles, mask) for test in tests for mask in test.known])
+    parts = weights.split([len(test.known) for test in tests], dim=1)
+    random_split, control, held_out = map(_right, parts, (known, known, asked), tests)
     best, best_held_out = _best(random_split, plan.random_split.folds), _best(held_out, plan.held_out.folds)
     return (
         _at(best, random_split, plan.random_split.folds),
@@ -238,9 +240,10 @@ def _probe_layer(states: torch.Tensor, asked: torch.Tensor, plan: ProbingPlan) -
     )
 
 
-def _right(read: Bools, test: CrossValidation) -> Bools:
-    """(strengths, asked): right or wrong, each number by its fold's probe; `read` is (folds, strengths, asked)."""
-    return cast(Bools, test.asked_roles == read[test.folds, :, np.arange(len(test.folds))].T)
+def _right(weights: torch.Tensor, x: torch.Tensor, test: CrossValidation) -> Bools:
+    """(strengths, asked): right or wrong, each number by its fold's probe, of `weights` (strengths, folds, d + 1)."""
+    read = (weights @ x.T > 0).cpu().numpy()[:, test.folds, np.arange(len(test.folds))]
+    return cast(Bools, test.asked_roles == read)
 
 
 def _best(right: Bools, folds: Ints) -> list[int]:
@@ -256,26 +259,10 @@ def _at(best: Sequence[int], right: Bools, folds: Ints) -> Bools:
 # --- logistic regressions ---
 
 
-class _Probes(NamedTuple):
-    """P regressions at S strengths, on states of width d."""
-
-    mean: torch.Tensor  # (d,)
-    scale: torch.Tensor  # (d,)
-    weights: torch.Tensor  # (S, P, d + 1), of standardized states and a 1
-
-
-def _read(probes: _Probes, states: torch.Tensor) -> Bools:
-    """(P, S, N): whether each probe takes each number for a quantity."""
-    scores = probes.weights @ _standardized(states, probes.mean, probes.scale).T
-    return cast(Bools, (scores > 0).transpose(0, 1).cpu().numpy())
-
-
-def _fit(states: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> _Probes:
-    """All regressions of a layer together: what scikit-learn's `StandardScaler` and `LogisticRegression` come to.
-    States are float32 (N, d); each of the P `questions` has the roles, (N,), and which of them are known, (N,)."""
-    mean, scale = states.mean(dim=0), states.std(dim=0, correction=0)
-    scale[scale == 0] = 1
-    x = _standardized(states, mean, scale)
+def _fit(x: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> torch.Tensor:
+    """All regressions of a layer together: what scikit-learn's `StandardScaler` and `LogisticRegression` come to. Each
+    of the P `questions` has the roles, (N,), and which of them are known, (N,). `x` has standardized states and a 1,
+    float32 (N, d + 1); returned are the weights at each of S strengths, (S, P, d + 1)."""
     roles, known = (torch.from_numpy(np.stack(each)).to(x) for each in zip(*questions, strict=True))
     counts = known.sum(dim=1, keepdim=True)
     shares = known / counts
@@ -284,12 +271,12 @@ def _fit(states: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> _Pro
     variances = torch.where(variances > _CONSTANT, variances, 1)
     gram, weights, found = x.T @ x / 4, torch.zeros_like(variances), []
     for strength in STRENGTHS:
-        penalties = torch.full_like(x[0], states.shape[1] / strength)
+        penalties = torch.full_like(x[0], (x.shape[1] - 1) / strength)
         penalties[-1] = 0  # of the intercept
         metric = torch.linalg.cholesky((gram + penalties.diag()) / counts.mean())
         weights = _minimized(weights, metric, x, roles, shares, penalties * variances / counts)
         found.append(weights)  # and the next strength begins there
-    return _Probes(mean, scale, torch.stack(found))
+    return torch.stack(found)
 
 
 def _minimized(
@@ -319,8 +306,3 @@ def _minimized(
 
     search.step(cast(Any, loss))
     return solved()
-
-
-def _standardized(states: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """(N, d + 1): with a 1 for the intercept."""
-    return nn.functional.pad((states - mean) / scale, (0, 1), value=1.0)
