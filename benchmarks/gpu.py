@@ -131,7 +131,7 @@ def measured(
     settings.save_strategy = "no"
     clock = Clock()
     trainer = AniTrainer(
-        module_learning_rate=recipe.training.module_learning_rate,
+        settings=recipe.training,
         method=recipe.method,
         model=model,
         args=settings,

@@ -68,7 +68,7 @@ def trainer(recipe: Recipe, *, plain: bool) -> Callable[[], object]:
     if plain:
         made = Trainer(**common)
     else:
-        made = AniTrainer(module_learning_rate=recipe.training.module_learning_rate, **common)
+        made = AniTrainer(settings=recipe.training, **common)
     made.remove_callback(PrinterCallback)
     torch.manual_seed(recipe.seed)
     return made.train

@@ -121,12 +121,12 @@ def rehearse_here(recipe: Recipe) -> Rehearsal:
         dtype = default_dtype("cuda")
     tokenizer = _tokenizer(recipe.model)
     model = _on_meta(recipe, config, dtype, tokenizer, layer)
-    ours = list(ani_module(model).parameters()) if is_attached(model) else []
-    module = sum(p.numel() for p in ours)  # with a gate that is frozen
-    lora = sum(p.numel() for p in model.parameters() if p.requires_grad) - sum(
-        p.numel() for p in ours if p.requires_grad
-    )
-    base = sum(p.numel() for p in model.parameters()) - lora - module
+    ours = set(ani_module(model).parameters()) if is_attached(model) else set()  # with a gate that is frozen
+    parameters = {"base": 0, "lora": 0, "module": 0}
+    for parameter in model.parameters():
+        parameters["module" if parameter in ours else "lora" if parameter.requires_grad else "base"] += (
+            parameter.numel()
+        )
     row = full_row(tokenizer, recipe.training.max_length)
     collate = NumberCollator(tokenizer, number_locator(model) if is_attached(model) else None)
     batch = collate([row] * recipe.training.batch_size)
@@ -159,7 +159,7 @@ def rehearse_here(recipe: Recipe) -> Rehearsal:
         layer=layer,
         quantization=recipe.quantization,
         dtype=str(dtype).removeprefix("torch."),
-        parameters={"base": base, "lora": lora, "module": module},
+        parameters=parameters,
         phases=stage.phases,
         faults=faults,
         data=[what for what, _ in data],
@@ -277,7 +277,7 @@ def _train(stage: _Stage, recipe: Recipe, batch: dict[str, Any], learnt: int) ->
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
-        optimizer = adamw(model, settings.learning_rate, settings.module_learning_rate)
+        optimizer = adamw(model, settings)
         for group in optimizer.param_groups:
             group["foreach"] = True  # as on a card: for all weights at once
         optimizer.step()

@@ -34,7 +34,7 @@ from ani.terminal import SILENT
 from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, answered, load_examples, tokenized_examples
 from ani.training.fitting import fit_gate
-from ani.training.recipe import LoraSettings, Recipe, load_recipe
+from ani.training.recipe import Recipe, load_recipe
 from ani.training.trainer import AniTrainer
 from ani.untrusted.text import one_line
 
@@ -129,9 +129,7 @@ def train(
         if recipe.ani is not None and recipe.ani.gate == "fitted" and not (resume and last_step(output)):
             fit_gate(model, collator, rows, recipe.seed)
         trainer = AniTrainer(
-            module_learning_rate=recipe.training.module_learning_rate,
-            decay=recipe.training.decay,
-            keep=recipe.training.keep,
+            settings=recipe.training,
             method=recipe.method,
             on_log=on_log,
             model=model,
@@ -217,17 +215,6 @@ def _probed_layer(recipe: Recipe, console: Console) -> int:
     return selection.layer
 
 
-def lora_config(lora: LoraSettings) -> LoraConfig:
-    """A recipe's LoRA, as PEFT wants it."""
-    return LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
-        task_type="CAUSAL_LM",
-    )
-
-
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     """Load the recipe's model, wrap it in LoRA if it says so, and attach its method's untrained module, if any."""
     tokenizer = load_tokenizer(recipe.model)
@@ -254,8 +241,10 @@ def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rec
         if recipe.quantization != "none" and base_model(model).dtype == torch.float16:
             # Beside the 4-bit layers all is float32 then: gradients would vanish in float16.
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+        settings = recipe.lora.model_dump(exclude={"alpha", "dropout"})
+        settings |= {"lora_alpha": recipe.lora.alpha, "lora_dropout": recipe.lora.dropout}
         try:
-            model = get_peft_model(cast(Any, model), lora_config(recipe.lora))
+            model = get_peft_model(cast(Any, model), LoraConfig(**settings, task_type="CAUSAL_LM"))
         except ValueError as error:
             raise InputError(f"lora.target_modules: {one_line(error)}") from error
     if recipe.ani is not None:

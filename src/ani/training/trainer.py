@@ -24,6 +24,7 @@ from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import training_autocast
 from ani.training.checkpoints import ResumableTrainer
 from ani.training.examples import Examples, LengthGroupedSampler
+from ani.training.recipe import TrainingSettings
 
 SATURATED = 6.0
 """|z| beyond which σ'(z) < 0.0025: a gate that gets hardly any gradient."""
@@ -44,14 +45,14 @@ def kl_divergence(base: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.kl_div(log_probs, expected, reduction="none", log_target=True).sum(-1)
 
 
-def adamw(model: torch.nn.Module, learning_rate: float, module_learning_rate: float) -> torch.optim.Optimizer:
+def adamw(model: torch.nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """The optimizer of all that is trained: LoRA at one rate, the ANI module at its own."""
     ours = list(ani_module(model).parameters()) if is_attached(model) else []
     module = {id(parameter) for parameter in ours}
     lora = [p for p in model.parameters() if p.requires_grad and id(p) not in module]
     groups: list[dict[str, Any]] = [
-        {"params": lora, "lr": learning_rate},  # first: its rate is the one that the Trainer logs
-        {"params": [p for p in ours if p.requires_grad], "lr": module_learning_rate},
+        {"params": lora, "lr": settings.learning_rate},  # first: its rate is the one that the Trainer logs
+        {"params": [p for p in ours if p.requires_grad], "lr": settings.module_learning_rate},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
 
@@ -81,8 +82,7 @@ class AniTrainer(ResumableTrainer):
     """The Trainer of a model with ANI attached, or of LoRA alone where the method has no module. It stops with a reason
     when there is nothing left to learn from.
 
-    `module_learning_rate`, `decay` and `keep` are those of `TrainingSettings`; `on_log` is called with each log line in
-    the main process: loss, gate statistics, tokens/s, step and steps.
+    `on_log` is called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
     """
 
     SINCE_LOG = (*ResumableTrainer.SINCE_LOG, "_sums", "_losses")
@@ -90,9 +90,7 @@ class AniTrainer(ResumableTrainer):
     def __init__(
         self,
         *,
-        module_learning_rate: float,
-        decay: float = 0.0,
-        keep: float = 0.0,
+        settings: TrainingSettings,
         on_log: Callable[[dict[str, Any]], None] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -104,9 +102,7 @@ class AniTrainer(ResumableTrainer):
 
         super().__init__(data_collator=counted, **kwargs)
         self.remove_callback(PrinterCallback)
-        self.module_learning_rate = module_learning_rate
-        self.decay = decay
-        self.keep = keep
+        self.settings = settings
         self.on_log = on_log
         self._number_totals: torch.Tensor | None = None
         self._digits_and_points: torch.Tensor | None = None
@@ -117,12 +113,12 @@ class AniTrainer(ResumableTrainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            self.optimizer = adamw(self.model, self.args.learning_rate, self.module_learning_rate)
+            self.optimizer = adamw(self.model, self.settings)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
-        if self.decay:
-            steps = min(round(self.decay * num_training_steps), num_training_steps - self.args.warmup_steps)
+        if decay := self.settings.decay:
+            steps = min(round(decay * num_training_steps), num_training_steps - self.args.warmup_steps)
             self.args.lr_scheduler_type = SchedulerType.WARMUP_STABLE_DECAY
             self.args.lr_scheduler_kwargs = {"num_decay_steps": steps, "decay_type": "linear"}
         return super().create_scheduler(num_training_steps, *args, **kwargs)
@@ -143,13 +139,14 @@ class AniTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        columns, others = inputs[_COLUMNS], KEPT if self.keep else 0.0
+        keep = self.settings.keep
+        columns, others = inputs[_COLUMNS], KEPT if keep else 0.0
         inputs = {name: value for name, value in inputs.items() if name != _COLUMNS}
         inputs |= learnt_logits(base_model(self.model), inputs["labels"], columns, others)
         # Where the Trainer divides by the labels of the whole step, the module divides by its numbers.
         if num_items_in_batch is not None and "numbers" in inputs:
             inputs = {**inputs, "number_totals": self._number_totals}
-        if not self.keep:
+        if not keep:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         targets, mask = inputs.get("shift_labels"), inputs["attention_mask"]
         if targets is None:
@@ -168,7 +165,7 @@ class AniTrainer(ResumableTrainer):
         divergence = kl_divergence(base, outputs.logits)
         self._add(others, divergence=divergence)
         mean = divergence.where(others, 0.0).sum() / others.sum().clamp(min=1)
-        loss = loss + self.keep * mean / self.current_gradient_accumulation_steps
+        loss = loss + keep * mean / self.current_gradient_accumulation_steps
         behind = divergence.where(ended, 0.0).sum()
         if num_items_in_batch is None:
             behind = behind / ended.sum().clamp(min=1)
