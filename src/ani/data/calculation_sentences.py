@@ -19,6 +19,8 @@ from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
 from ani.data.arithmetic import split_of
 from ani.data.calculations import TIGHT, Expression, combined, drawn_expression, exact_result, leaf, plain
 from ani.data.diagnostic import ENDLESS, Role, read_split, rounds
@@ -204,11 +206,7 @@ def _whole(expression: Expression) -> int | None:
 
 
 def _in_base(value: int, base: int) -> str:
-    digits = ""
-    while value or not digits:
-        value, digit = divmod(value, base)
-        digits = "0123456789abcdef"[digit] + digits
-    return digits
+    return np.base_repr(value, base).lower()
 
 
 def _digits_of_base(rng: random.Random, base: int) -> int:
