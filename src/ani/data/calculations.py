@@ -98,8 +98,13 @@ def calculation_problems(
         each = drawn_expression(rng, number, length, symbol, symbols, parentheses, fractions)
         if each is None or each.key in found or split_of(each.key) != split:
             return None
-        problem = _problem(each, each.written(rng.random()), number, length)
-        return problem and (each.key, problem)
+        written = each.written(rng.random())
+        answer = exact_result(f"{written} =")
+        if answer is None:  # too long, or more places than are exact
+            return None
+        done = tuple(_OPERATIONS[part] for part in dict.fromkeys(each.parts) if part in _OPERATIONS)
+        fraction = "." in answer or any("." in part for part in each.parts)
+        return each.key, CalculationProblem(written, answer, done, length, number, "(" in each.parts, fraction)
 
     for number, length, symbol in islice(cycle(product(operands, digits, symbols)), count):
         if not add_new(found, partial(drawn, number, length, symbol), _ATTEMPTS):
@@ -111,22 +116,6 @@ def calculation_problems(
     problems = list(found.values())
     rng.shuffle(problems)
     return problems
-
-
-def _problem(drawn: "Expression", written: str, operands: int, digits: int) -> CalculationProblem | None:
-    answer = exact_result(f"{written} =")
-    if answer is None:  # too long, or more places than are exact
-        return None
-    parts = drawn.parts
-    return CalculationProblem(
-        expression=written,
-        answer=answer,
-        operations=tuple(_OPERATIONS[part] for part in dict.fromkeys(parts) if part in _OPERATIONS),
-        digits=digits,
-        operands=operands,
-        parentheses="(" in parts,
-        decimals="." in answer or any("." in part for part in parts),
-    )
 
 
 class Expression(NamedTuple):
