@@ -42,7 +42,7 @@ class _Kind(Section, ABC):
     @property
     def on_hub(self) -> bool:
         """Whether it is fetched from the hub."""
-        return False
+        return self.kind == "hub"
 
 
 class _GeneratedData(_Kind):
@@ -197,10 +197,6 @@ class HubData(_StoredData):
     def examples(self, seed: int) -> list[Example]:
         records = hub_records(self.name, self.split, self.limit, "a local JSONL file with kind: jsonl")
         return [each for where, record in records for each in record_examples(record, where)][: self.limit]
-
-    @property
-    def on_hub(self) -> bool:
-        return True
 
 
 DataSource = Annotated[
