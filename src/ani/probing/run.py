@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from numpy.typing import NDArray
 from rich.console import Console
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -15,7 +16,7 @@ from ani.data.labelled import read_labelled
 from ani.injection.attach import base_model, decoder_layers
 from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.probing.curve import LayerSelection, ProbedNumber
-from ani.probing.probes import Bools, ProbeResults, probe_layers
+from ani.probing.probes import ProbeResults, probe_layers
 from ani.probing.selection import choose_layer, preset_for
 from ani.probing.states import number_states
 from ani.provenance import provenance
@@ -122,9 +123,9 @@ def probe(
     for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, RUN):
         (out / name).unlink(missing_ok=True)
     write_records(out / LAYERS, selection.curve)
-    shares = (("random_split", results.random_split), ("control", results.control))
-    write_records(out / RANDOM_SPLIT, _records(results.numbers, shares, results.seen))
-    write_records(out / HELD_OUT, _records(results.held_out_numbers, (("held_out", results.held_out),)))
+    right = {"random_split": results.random_split.astype(int), "control": results.control.astype(int)}
+    write_records(out / RANDOM_SPLIT, _records(results.numbers, seen=results.seen, **right))
+    write_records(out / HELD_OUT, _records(results.held_out_numbers, held_out=results.held_out.astype(int)))
     settings = {"data": data, "held_out": held_out, "sentences": len(sets[0]), "policy": policy, "seed": seed}
     settings |= {"chat": True} if chat else {}
     write_json(out / RUN, {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
@@ -171,11 +172,7 @@ def _probe(
     return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
 
 
-def _records(
-    numbers: Sequence[ProbedNumber], right: Sequence[tuple[str, Bools]], seen: Bools | None = None
-) -> Iterator[ProbedNumber]:
+def _records(numbers: Sequence[ProbedNumber], **found: NDArray[Any]) -> Iterator[ProbedNumber]:
+    """Each number with its rows of what was found."""
     for index, number in enumerate(numbers):
-        facts = {} if seen is None else {"seen": bool(seen[index])}
-        yield number.model_copy(
-            update={**facts, **{name: values[index].astype(int).tolist() for name, values in right}}
-        )
+        yield number.model_copy(update={name: rows[index].tolist() for name, rows in found.items()})
