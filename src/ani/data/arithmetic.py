@@ -88,8 +88,7 @@ def arithmetic_problems(
     `digits` are distinct operand lengths, each 1 to `MOST_DIGITS`; zero is a one-digit operand, but no divisor. Raises
     InputError if an argument is out of its domain, or a length has fewer problems than asked for.
     """
-    check_drawn(count, split, digits=(digits, 1, MOST_DIGITS))
-    check_names("operations", operations, SYMBOLS)
+    check_drawn(count, split, digits=(digits, range(1, MOST_DIGITS + 1)), operations=(operations, SYMBOLS))
     # Walking the grid diagonally keeps both margins even at any count, not only at whole grids.
     turn = lcm(len(digits), len(operations))
     wanted = Counter(
@@ -115,7 +114,8 @@ def chained_sums(
 ) -> list[ArithmeticProblem]:
     """Draws distinct additions, spread evenly over lengths and carry chains (`ArithmeticProblem.chain`), of which
     problems drawn at random have few long ones; otherwise as `arithmetic_problems`. A chain needs a longer operand."""
-    check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), chains=(chains, 0, min(digits, default=1) - 1))
+    longest = min(digits, default=1)
+    check_drawn(count, split, digits=(digits, range(1, MOST_DIGITS + 1)), chains=(chains, range(longest)))
     random = Random(seed)
     found: dict[ArithmeticProblem, None] = {}
 
@@ -154,18 +154,14 @@ def _chained(length: int, chain: int, random: Random) -> tuple[int, int]:
     return left, right
 
 
-def check_drawn(count: int, split: Split, **numbers: tuple[Sequence[int], int, int]) -> None:
-    """Raises InputError unless problems can be drawn so; `numbers` are distinct ones of a range each, by name."""
+def check_drawn(count: int, split: Split, **choices: tuple[Sequence[object], Collection[object]]) -> None:
+    """Raises InputError unless problems can be drawn so; `choices` are one or more distinct ones of a range of numbers
+    each, or of names."""
     check_split(split, count)
-    for name, (given, low, high) in numbers.items():
-        if not given or len(set(given)) < len(given) or min(given) < low or max(given) > high:
-            raise InputError(f"{name} must be distinct numbers of {low} to {high}, not {given!r:.80}")
-
-
-def check_names(what: str, given: Sequence[str], known: Collection[str]) -> None:
-    """Raises InputError unless these are distinct and known ones, and there is one."""
-    if not given or len(set(given)) < len(given) or not set(given) <= set(known):
-        raise InputError(f"{what} must be distinct names among {list(known)}, not {given!r:.80}")
+    for name, (given, known) in choices.items():
+        if not given or len(set(given)) < len(given) or not all(each in known for each in given):
+            kind = f"numbers of {known[0]} to {known[-1]}" if isinstance(known, range) else f"names among {list(known)}"
+            raise InputError(f"{name} must be distinct {kind}, not {given!r:.80}")
 
 
 def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random) -> list[ArithmeticProblem]:

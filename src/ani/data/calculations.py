@@ -12,7 +12,7 @@ from itertools import count as counted
 from itertools import cycle, islice, product
 from typing import NamedTuple, get_args
 
-from ani.data.arithmetic import SYMBOLS, Operation, check_drawn, check_names, split_of
+from ani.data.arithmetic import SYMBOLS, Operation, check_drawn, split_of
 from ani.data.split import Split, add_new
 from ani.errors import InputError
 from ani.values.calculations import calculation_before
@@ -87,8 +87,8 @@ def calculation_problems(
     `MOST_OPERANDS`. A problem with several operators has one of its share of `operations`; the others are drawn.
     `parentheses` may occur where they are needed; with `decimals` every fourth problem draws operands with a fraction.
     """
-    check_drawn(count, split, digits=(digits, 1, MOST_DIGITS), operands=(operands, 2, MOST_OPERANDS))
-    check_names("operations", operations, SYMBOLS)
+    numbers = {"digits": (digits, range(1, MOST_DIGITS + 1)), "operands": (operands, range(2, MOST_OPERANDS + 1))}
+    check_drawn(count, split, **numbers, operations=(operations, SYMBOLS))
     rng = random.Random(f"calculations {split} {seed}")
     symbols = [SYMBOLS[operation] for operation in operations]
     found: dict[str, CalculationProblem] = {}
