@@ -5,7 +5,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -187,11 +187,10 @@ def _tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The model's, or where there is none the embedded model's: ids have no values, only numbers a place."""
     try:
         return load_tokenizer(name)
-    except InputError as error:
-        try:
+    except InputError:
+        with suppress(InputError):
             return load_tokenizer(EMBEDDED)
-        except InputError:
-            raise error from None
+        raise
 
 
 def _on_meta(
