@@ -56,10 +56,10 @@ def names(tmp_path: Path) -> str:
     return write(tmp_path / "magpie.jsonl", *(chat(f"Where is room {i}?", "Upstairs.") for i in range(30)))
 
 
-def nominal_texts(tmp_path: Path, maths: str, *records: Any, count: int = 1, **options: Any) -> list[str]:
+def nominal_texts(tmp_path: Path, maths: str, *records: Any, count: int = 1) -> list[str]:
     """What becomes of records on the nominal side, sorted."""
     source = write(tmp_path / "nominal.jsonl", *records)
-    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=source, count=count, **options)
+    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=source, count=count)
     return sorted(s.text for s in read_labelled(tmp_path / "set") if s.domain == "nominal.jsonl")
 
 
@@ -170,13 +170,14 @@ def test_a_term_in_any_turn_counts_and_only_on_the_nominal_side(tmp_path: Path, 
 
 def test_the_card_counts_what_was_read_and_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openmath_magpie, "SHUFFLE_BUFFER", 1)  # the order of the file
+    monkeypatch.setattr(openmath_magpie, "MOST_CHARACTERS", 40)
     maths = ["1 + 1", " 1  +\n1 ", "no number", "2 + 2", "algebra 3", "4 is left over"]
     quantitative = write(tmp_path / "maths.jsonl", *({"text": text} for text in maths))
     chats = ["Algebra in room 12", "ALGEBRA in room 13", "Python in room 14", "ROOM 5", "room 5", "room 6"]
     chats += ["room 7 " + "x" * 40, "1 + 1", "room", "room 8", "room 9 is left over"]
     nominal = write(tmp_path / "chat.jsonl", *({"text": text} for text in chats))
     out = tmp_path / "set"
-    build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=3, max_characters=40)
+    build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=3)
     kept = ["1 + 1", "ROOM 5", "2 + 2", "room 6", "algebra 3", "room 8"]
     assert [sentence.text for sentence in read_labelled(out)] == kept
 
@@ -227,13 +228,16 @@ def test_a_question_occurs_once_whatever_its_answers(tmp_path: Path, maths: str)
         ("Take bus 777 so", None),
     ],
 )
-def test_a_long_text_ends_with_a_sentence(tmp_path: Path, text: str, cut: str | None) -> None:
+def test_a_long_text_ends_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, cut: str | None
+) -> None:
+    monkeypatch.setattr(openmath_magpie, "MOST_CHARACTERS", 12)
     short = write(tmp_path / "short.jsonl", {"text": "1 + 1"})
     if cut is None:
         with pytest.raises(InputError, match=r"dropped: 1 (too long|no number)\)"):
-            nominal_texts(tmp_path, short, {"text": text}, max_characters=12)
+            nominal_texts(tmp_path, short, {"text": text})
     else:
-        assert nominal_texts(tmp_path, short, {"text": text}, max_characters=12) == [cut]
+        assert nominal_texts(tmp_path, short, {"text": text}) == [cut]
 
 
 def test_numbers_that_count_items_are_taken_out(tmp_path: Path, maths: str) -> None:

@@ -39,7 +39,8 @@ DIAGNOSTIC = "diagnostic"
 """The nominal source that stands for our own generator: training sentences that hold nominal numbers only."""
 CARD_FILE = "README.md"
 TRAINING_FILE = "train.jsonl"
-
+MOST_CHARACTERS = 2_000
+"""Of a text; a longer one is cut."""
 SHUFFLE_BUFFER = 10_000
 """So many records are held in memory, and the next one is drawn from them."""
 
@@ -66,7 +67,6 @@ def build_openmath_magpie(
     nominal: str = MAGPIE,
     count: int = 10_000,
     seed: int = 0,
-    max_characters: int = 2_000,
     on_kept: Callable[[int], None] = lambda amount: None,
 ) -> None:
     """Write the directory `out` with `LABELLED_FILE`, `count` texts of each role by turns, and a data card. Raises
@@ -80,7 +80,7 @@ def build_openmath_magpie(
     (the files named `train…` if there are any); the nominal one may be `DIAGNOSTIC`. Known records are those of
     OpenMathInstruct-2, GSM8K, MATH and Magpie, `messages`, `prompt` with `completion`, and `text`. Sources are read as
     a stream in an order shuffled by `seed`, until `count` texts were kept; the same arguments write the same bytes.
-    `max_characters` bounds a text, and `on_kept` is called with 1 for every text kept.
+    `on_kept` is called with 1 for every text kept.
     """
     out = Path(out)
     if count < 1:
@@ -93,13 +93,13 @@ def build_openmath_magpie(
     sides = [_Side(quantitative, "quantitative"), _Side(nominal, "nominal")]
     seen: set[str] = set()
     for side in sides:
-        _fill(side, _entries(side.source, seed), count, max_characters, seen, on_kept)
+        _fill(side, _entries(side.source, seed), count, seen, on_kept)
     with replacing_directory(out) as work:
         kept = [text for pair in zip(*(side.kept for side in sides), strict=True) for text in pair]
         write_labelled(work / LABELLED_FILE, (sentence for sentence, _ in kept))
         lines = (json.dumps(example, ensure_ascii=False) + "\n" for _, example in kept if example is not None)
         (work / TRAINING_FILE).write_text("".join(lines), encoding="utf-8", newline="\n")
-        (work / CARD_FILE).write_text(_card(sides, seed, max_characters), encoding="utf-8", newline="\n")
+        (work / CARD_FILE).write_text(_card(sides, seed), encoding="utf-8", newline="\n")
 
 
 class _Entry(NamedTuple):
@@ -131,14 +131,7 @@ class _Side:
         return path.resolve().name if path.exists() else self.source
 
 
-def _fill(
-    side: _Side,
-    entries: Iterable[_Entry],
-    count: int,
-    max_characters: int,
-    seen: set[str],
-    on_kept: Callable[[int], None],
-) -> None:
+def _fill(side: _Side, entries: Iterable[_Entry], count: int, seen: set[str], on_kept: Callable[[int], None]) -> None:
     """Keep the first `count` entries that are fit; `seen` holds the questions kept so far, of both sides."""
     for entry in entries:
         if side.role == "nominal" and (term := _TERM.search(entry.everything)):
@@ -146,7 +139,7 @@ def _fill(
             side.terms[term[0].lower()] += 1
             continue
         question = " ".join(entry.question.casefold().split())
-        text = _cut(_LIST_MARK.sub(r"\1", entry.text).strip(), max_characters)
+        text = _cut(_LIST_MARK.sub(r"\1", entry.text).strip())
         if question in seen:
             side.dropped["duplicate"] += 1
         elif text is None:
@@ -170,11 +163,11 @@ def _fill(
     )
 
 
-def _cut(text: str, limit: int) -> str | None:
-    """The text up to the last end of a sentence or line within the limit; None if there is none."""
-    if len(text) <= limit:
+def _cut(text: str) -> str | None:
+    """The text up to the last end of a sentence or line within `MOST_CHARACTERS`; None if there is none."""
+    if len(text) <= MOST_CHARACTERS:
         return text
-    ends = [end.end() for end in _SENTENCE_END.finditer(text, 0, limit + 1)]
+    ends = [end.end() for end in _SENTENCE_END.finditer(text, 0, MOST_CHARACTERS + 1)]
     return text[: ends[-1]].rstrip() if ends else None
 
 
@@ -281,7 +274,7 @@ def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
     return [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in turns]
 
 
-def _card(sides: list[_Side], seed: int, max_characters: int) -> str:
+def _card(sides: list[_Side], seed: int) -> str:
     """The data card, Markdown."""
     count = len(sides[0].kept)
     sources = []
@@ -295,7 +288,7 @@ def _card(sides: list[_Side], seed: int, max_characters: int) -> str:
         file=LABELLED_FILE,
         version=importlib.metadata.version("ani"),
         seed=seed,
-        max_characters=max_characters,
+        max_characters=MOST_CHARACTERS,
         sources=_table(("role", "source", "records read", "texts kept", "numbers kept"), sources),
         dropped=_table(("why", *(side.role for side in sides)), dropped),
         terms=_table(("term", "texts"), terms),

@@ -53,7 +53,6 @@ def number_states(
     policy: Policy = DEFAULT_POLICY,
     chat: bool = False,
     layers: Sequence[int] | None = None,
-    max_numbers: int = MAX_NUMBERS,
     seed: int = 0,
     directory: Path | None = None,
     on_sentence: Callable[[int], None] = lambda amount: None,
@@ -67,8 +66,7 @@ def number_states(
         policy: Says at which token a number is read.
         chat: Whether a sentence is read as a user's message, by the model's chat template.
         layers: Indices of transformers' `hidden_states`, in any order; all if None.
-        max_numbers: Numbers of the more frequent role, and numbers above this count, are left out by chance.
-        seed: Of that chance.
+        seed: Of the chance that leaves out numbers of the more frequent role, and those above `MAX_NUMBERS`.
         directory: On its disk lies the file of states, unnamed; it need not exist. None: the system's temporary one.
         on_sentence: Called with the number of sentences that are done.
 
@@ -91,7 +89,7 @@ def number_states(
     encoded = tokenizer([s.text.join(around) for s in sentences], add_special_tokens=not chat)["input_ids"]
     token_ids = [locator.whole_text(ids)[:MAX_TOKENS] for ids in encoded]
     others = len(find_numbers(around[0]))
-    numbers = _balanced(list(_numbers(locator, sentences, token_ids, others)), max_numbers, seed)
+    numbers = _balanced(list(_numbers(locator, sentences, token_ids, others)), seed)
     width = int(base.config.get_text_config().hidden_size)
     states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
     with torch.inference_mode(), evaluating(base):
@@ -120,7 +118,7 @@ def _numbers(
                 yield ProbedNumber(sentence=index, position=token, value=abs(number.value), **of)
 
 
-def _balanced(numbers: list[ProbedNumber], max_numbers: int, seed: int) -> list[ProbedNumber]:
+def _balanced(numbers: list[ProbedNumber], seed: int) -> list[ProbedNumber]:
     if not numbers:
         raise InputError("the sentences hold no number to probe")
     by_role: dict[str, list[int]] = {}
@@ -128,7 +126,7 @@ def _balanced(numbers: list[ProbedNumber], max_numbers: int, seed: int) -> list[
         by_role.setdefault(number.role, []).append(index)
     if len(by_role) < 2:
         raise InputError(f"every number of the sentences is {next(iter(by_role))}: a probe needs both roles")
-    count = min(max_numbers // 2, *map(len, by_role.values()))
+    count = min(MAX_NUMBERS // 2, *map(len, by_role.values()))
     random = Random(f"numbers {seed}")
     kept = sorted(index for indices in by_role.values() for index in random.sample(indices, count))
     return [numbers[index] for index in kept]
