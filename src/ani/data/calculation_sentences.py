@@ -249,11 +249,8 @@ def _wrong(expression: Expression, _: int, rng: random.Random) -> str | None:
     """A result as a slip of a digit makes it."""
     slip = rng.choice((-1, 1)) * rng.choice((1, 1, 2, 9, 10, 10, 20, 90, 100))
     value = expression.value + slip
-    return f"{'-' * (value < 0)}{plain(abs(value))}" if _is_decimal(value) and value * expression.value >= 0 else None
-
-
-def _is_decimal(value: Fraction) -> bool:
-    return (value * 10**6).denominator == 1
+    fits = (value * 10**6).denominator == 1 and value * expression.value >= 0
+    return f"{'-' * (value < 0)}{plain(abs(value))}" if fits else None
 
 
 def _nearest(expression: Expression, unit: int, _: random.Random) -> str | None:
@@ -311,12 +308,11 @@ def _factored(left: int, right: int) -> str | None:
     return f"{common} * ({left // common} + {right // common})" if common > 1 else None
 
 
-_DIVISORS = (2, 4, 5, 8, 10, 16, 20, 25, 40, 50)
 _small, _medium = _numbers(1, 999), _numbers(2, 9999)
 
 
 def _divisor(rng: random.Random, _: int) -> int:
-    return rng.choice(_DIVISORS)
+    return rng.choice((2, 4, 5, 8, 10, 16, 20, 25, 40, 50))
 
 
 _READINGS = {
