@@ -12,12 +12,12 @@ units. Read a probe's held-out accuracy beside that: a layer that only mixes wor
 
 import random
 import re
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from typing import NamedTuple, get_args
 
 from ani.data.diagnostic import SLOT, DiagnosticSentence, Role, Slot, count_values, draw, read_slot, read_split, rounds
-from ani.data.split import Split, add_new, check_split
+from ani.data.split import Split, check_split
 from ani.errors import InputError
 
 PAIRS_PER_FRAME = 150
@@ -58,17 +58,15 @@ def contrastive_sentences(count: int, *, split: Split | None = None, seed: int =
     rng = random.Random(f"contrastive {split} {seed}")
     pairs: dict[tuple[str, str], str] = {}
     for domain, frame, slot, values in islice(rounds(capacities, rng), (count + 1) // 2):
-        add_new(pairs, partial(_drawn, domain, frame, slot, values, rng))
+        while (pair := (frame, draw(slot, values, rng))) in pairs:
+            continue
+        pairs[pair] = domain
     sentences = (
         DiagnosticSentence(SLOT.sub(number, _CHOICE.sub(wording, frame)), (role,), domain, frame)
         for (frame, number), domain in pairs.items()
         for role, wording in _WORDINGS.items()
     )
     return list(islice(sentences, count))
-
-
-def _drawn(domain: str, frame: str, slot: Slot, values: Split, rng: random.Random) -> tuple[tuple[str, str], str]:
-    return (frame, draw(slot, values, rng)), domain
 
 
 @cache

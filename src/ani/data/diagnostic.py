@@ -27,11 +27,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 
-from ani.data.split import Split, add_new, check_split, read_templates
+from ani.data.split import Split, check_split, read_templates
 from ani.errors import InputError
 from ani.numbers import find_numbers
 
@@ -88,14 +88,12 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     def number(slot: re.Match[str]) -> str:
         return draw(read_slot(slot), split, rng)
 
-    def sentence(domain: str, template: str) -> tuple[str, DiagnosticSentence]:
-        text = SLOT.sub(number, template)
-        roles = tuple(_ROLES[slot[1]] for slot in SLOT.finditer(template))
-        return text, DiagnosticSentence(text, roles, domain, template)
-
     sentences: dict[str, DiagnosticSentence] = {}
     for domain, template in islice(rounds(_capacities(split), rng), count):
-        add_new(sentences, partial(sentence, domain, template))
+        while (text := SLOT.sub(number, template)) in sentences:
+            continue
+        roles = tuple(_ROLES[slot[1]] for slot in SLOT.finditer(template))
+        sentences[text] = DiagnosticSentence(text, roles, domain, template)
     return list(sentences.values())
 
 
