@@ -86,7 +86,8 @@ def command_sections() -> str:
             required = parameter.default is parameter.empty
             value = _type_name(_without_null(kind))
             if isinstance(info, OptionInfo):
-                shown = next(name for name in (info.default, *info.param_decls) if str(name).startswith("--"))
+                named = [name for name in (info.default, *info.param_decls) if str(name).startswith("--")]
+                shown = named[0] if named else f"--{key.replace('_', '-')}"  # as typer derives it
                 usage += [f"{shown} {key.upper()}"] if required else []
                 value = "" if kind is bool else value.replace("list of text", "text; may be repeated")
             else:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, cast
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer import Argument, Option
 
 from ani import terminal
 from ani.data import MAGPIE, OPENMATH
@@ -36,41 +37,38 @@ def _choose_device(device: str) -> None:
         os.environ |= {"ANI_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 
-ModelOption = Annotated[str, typer.Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
 BaseOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--model", help="Directory, hub name, or smollm2 (embedded); default: the adapter's base, without one smollm2."
     ),
 ]
-AdapterOption = Annotated[str | None, typer.Option("--adapter", help="Adapter directory or hub name.")]
+AdapterOption = Annotated[str | None, Option("--adapter", help="Adapter directory or hub name.")]
 DeviceOption = Annotated[
-    Literal["auto", "cpu"],
-    typer.Option("--device", callback=_choose_device, help="auto: a GPU, where torch can use one."),
+    Literal["auto", "cpu"], Option("--device", callback=_choose_device, help="auto: a GPU, where torch can use one.")
 ]
 RayOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--ray",
         help="Spread runs, or an evaluation's questions, over a Ray cluster: auto (RAY_ADDRESS, or the one that this "
         "machine is part of), its address, or local (start Ray here: one machine's cards). All nodes share a disk.",
     ),
 ]
 GpusOption = Annotated[
-    int | None,
-    typer.Option("--gpus-per-run", min=1, help="With --ray, of each process; default: 1, with --device cpu none."),
+    int | None, Option("--gpus-per-run", min=1, help="With --ray, of each process; default: 1, with --device cpu none.")
 ]
 ChatOption = Annotated[
-    bool, typer.Option("--chat", help="Read texts as a user's messages, as a model that learnt from chats is asked.")
+    bool, Option("--chat", help="Read texts as a user's messages, as a model that learnt from chats is asked.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as training.steps=100.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON for scripts.")]
+Overrides = Annotated[list[str] | None, Argument(help="Changes to the recipe, such as training.steps=100.")]
 
 
 @app.command()
 def demo(
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Directory for results; default runs/demo.")] = None,
+    out: Annotated[Path | None, Option(help="Directory for results; default runs/demo.")] = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Train ANI on the embedded model, evaluate before and after, and write a report."""
@@ -89,7 +87,7 @@ def demo(
 
 @app.command()
 def inspect(
-    text: Annotated[str, typer.Argument(help='For example "Room 505 has a capacity of 10 people".')],
+    text: Annotated[str, Argument(help='For example "Room 505 has a capacity of 10 people".')],
     model: BaseOption = None,
     adapter: AdapterOption = None,
     chat: ChatOption = False,
@@ -125,8 +123,8 @@ def inspect(
 def playground(
     model: BaseOption = None,
     adapter: AdapterOption = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets others in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 7860,
+    host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 lets others in.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=1, max=65535)] = 7860,
 ) -> None:
     """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
     from ani.evaluation.spec import adapted_model, model_and_adapter
@@ -140,24 +138,20 @@ def playground(
 
 @app.command()
 def probe(
-    out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
-    model: ModelOption = "smollm2",
+    out: Annotated[Path, Option(help="Directory for the result files.")],
+    model: Annotated[str, Option(help="Directory, hub name, or smollm2 (embedded).")] = "smollm2",
     data: Annotated[
         str | None,
-        typer.Option("--data", help="Labelled sentences: JSONL file, directory, or our own contrastive or diagnostic."),
+        Option(help="Labelled sentences: JSONL file, directory, or our own contrastive or diagnostic."),
     ] = None,
-    held_out: Annotated[
-        str | None, typer.Option("--held-out", help="Likewise, to test on; default: --data, domain by domain.")
-    ] = None,
-    sentences: Annotated[
-        int | None, typer.Option("--sentences", min=1, help="At most; default: the whole file, 4000 of our own.")
-    ] = None,
+    held_out: Annotated[str | None, Option(help="Likewise, to test on; default: --data, domain by domain.")] = None,
+    sentences: Annotated[int | None, Option(min=1, help="At most; default: the whole file, 4000 of our own.")] = None,
     policy: Annotated[
-        Policy, typer.Option("--policy", help="Numbers are read where it injects: at their end, or right after it.")
+        Policy, Option(help="Numbers are read where it injects: at their end, or right after it.")
     ] = DEFAULT_POLICY,
-    layers: Annotated[str | None, typer.Option("--layers", help="Comma-separated; default: all.")] = None,
+    layers: Annotated[str | None, Option(help="Comma-separated; default: all.")] = None,
     chat: ChatOption = False,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, Option()] = 0,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -196,12 +190,12 @@ def probe(
 
 @app.command()
 def train(
-    recipe: Annotated[Path | None, typer.Argument(help="Recipe, a YAML file.")] = None,
+    recipe: Annotated[Path | None, Argument(help="Recipe, a YAML file.")] = None,
     overrides: Overrides = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this directory.")] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Only rehearse the recipe, as ani rehearse does.")] = False,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="That share the work, one a GPU.")] = 1,
-    fsdp: Annotated[bool, typer.Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
+    resume: Annotated[Path | None, Option(help="Go on with the run in this directory.")] = None,
+    dry: Annotated[bool, Option("--dry-run", help="Only rehearse the recipe, as ani rehearse does.")] = False,
+    processes: Annotated[int, Option(min=1, help="That share the work, one a GPU.")] = 1,
+    fsdp: Annotated[bool, Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Train an adapter as a recipe says."""
@@ -244,8 +238,8 @@ def train(
 
 @app.command()
 def rehearse(
-    recipe: Annotated[Path, typer.Argument(help="Recipe, a YAML file, or a comparison: each of its variants.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it, such as training.steps=100.")] = None,
+    recipe: Annotated[Path, Argument(help="Recipe, a YAML file, or a comparison: each of its variants.")],
+    overrides: Annotated[list[str] | None, Argument(help="Changes to it, such as training.steps=100.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Carry out a training step and an answer at full size without card, weights or data: memory, and what is wrong."""
@@ -272,14 +266,14 @@ def rehearse(
 
 @app.command()
 def compare(
-    recipe: Annotated[Path, typer.Argument(help="Comparison, a YAML file.")],
+    recipe: Annotated[Path, Argument(help="Comparison, a YAML file.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
+        Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
     ] = None,
     ray: RayOption = None,
     gpus: GpusOption = None,
-    run: Annotated[str | None, typer.Option("--run", hidden=True)] = None,  # the one that this process carries out
+    run: Annotated[str | None, Option(hidden=True)] = None,  # the one that this process carries out
     device: DeviceOption = "auto",
 ) -> None:
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
@@ -308,70 +302,61 @@ def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gp
 
 @app.command("eval")
 def evaluate(
-    out: Annotated[Path, typer.Option("--out", help="Directory for the result files.")],
+    out: Annotated[Path, Option(help="Directory for the result files.")],
     model: BaseOption = None,
     adapter: AdapterOption = None,
     tasks: Annotated[
         str,
-        typer.Option(
-            "--tasks",
+        Option(
             help="Comma-separated: arithmetic, arithmetic-chat, reading, calculations, gates, gsm8k, math, mmlu, "
-            "routing.",
+            "routing."
         ),
     ] = "arithmetic",
     data: Annotated[
-        list[str] | None,
-        typer.Option("--data", help="TASK=PATH or TASK=HUB_NAME, for tasks that read data; default: the hub's."),
+        list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME, for tasks that read data; default: the hub's.")
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit",
+        Option(
             min=1,
             help="Problems a digit length, texts of each source, queries or questions; default: 100 of arithmetic, "
             "reading and held-out sentences, 200 of calculations, else all.",
         ),
     ] = None,
     operations: Annotated[
-        str, typer.Option("--operations", help="Comma-separated: addition, subtraction, multiplication, division.")
+        str, Option(help="Comma-separated: addition, subtraction, multiplication, division.")
     ] = "addition",
-    max_new_tokens: Annotated[
-        int | None, typer.Option("--max-new-tokens", min=1, help="Of an answer to gsm8k (512) or math (2048).")
-    ] = None,
+    max_new_tokens: Annotated[int | None, Option(min=1, help="Of an answer to gsm8k (512) or math (2048).")] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option("--batch-size", min=1, help="Default: the task's; of benchmarks 64 on a GPU, 8 on a CPU."),
+        int | None, Option(min=1, help="Default: the task's; of benchmarks 64 on a GPU, 8 on a CPU.")
     ] = None,
     texts: Annotated[
         list[str] | None,
-        typer.Option(
-            "--texts",
+        Option(
             help="Of gates: diagnostic (held-out sentences, the default), finer, gsm8k, math or mmlu, also as "
-            "mmlu=PATH; or a text file (a line each) or JSONL file. May be repeated.",
+            "mmlu=PATH; or a text file (a line each) or JSONL file. May be repeated."
         ),
     ] = None,
-    field: Annotated[list[str] | None, typer.Option("--field", help="Of a JSONL file's texts; default: text.")] = None,
-    group: Annotated[str | None, typer.Option("--group", help="Key that groups a JSONL file's texts.")] = None,
+    field: Annotated[list[str] | None, Option(help="Of a JSONL file's texts; default: text.")] = None,
+    group: Annotated[str | None, Option(help="Key that groups a JSONL file's texts.")] = None,
     forced: Annotated[
-        bool, typer.Option("--forced", help="Have decoding write pending values where the model begins a number.")
+        bool, Option("--forced", help="Have decoding write pending values where the model begins a number.")
     ] = False,
     chat: ChatOption = False,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, Option()] = 0,
     backend: Annotated[
         Literal["auto", "transformers", "vllm"],
-        typer.Option(
-            "--backend",
+        Option(
             help="vllm: faster; merges an adapter first; not for gates. auto: that of the results in --out, "
-            "else for benchmarks vLLM, where it is installed and serves on a GPU.",
+            "else for benchmarks vLLM, where it is installed and serves on a GPU."
         ),
     ] = "auto",
     vllm: Annotated[
-        list[str] | None,
-        typer.Option("--vllm", help="gpu_memory_utilization=0.5, tensor_parallel_size=2 or max_model_len=2048."),
+        list[str] | None, Option(help="gpu_memory_utilization=0.5, tensor_parallel_size=2 or max_model_len=2048.")
     ] = None,
     ray: RayOption = None,
     gpus: GpusOption = None,
-    share: Annotated[str | None, typer.Option("--share", hidden=True)] = None,  # the one that this process answers
+    share: Annotated[str | None, Option(hidden=True)] = None,  # the one that this process answers
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -431,8 +416,8 @@ def evaluate(
 
 @app.command()
 def diff(
-    run: Annotated[Path, typer.Argument(help="Result folder.")],
-    baseline: Annotated[Path, typer.Argument(help="Result folder to compare it to.")],
+    run: Annotated[Path, Argument(help="Result folder.")],
+    baseline: Annotated[Path, Argument(help="Result folder to compare it to.")],
     as_json: JsonOption = False,
 ) -> None:
     """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p, and how many problems
@@ -451,7 +436,7 @@ def diff(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="Directory with result files.")]) -> None:
+def report(folder: Annotated[Path, Argument(help="Directory with result files.")]) -> None:
     """Write one self-contained HTML page from the result files of a directory."""
     import matplotlib.artist
 
@@ -465,15 +450,11 @@ def report(folder: Annotated[Path, typer.Argument(help="Directory with result fi
 
 @app.command()
 def diagnostic(
-    out: Annotated[Path, typer.Argument(help="Directory to write.")],
-    quantitative: Annotated[
-        str, typer.Option("--quantitative", help="Maths texts: hub name, JSONL or parquet file, or directory.")
-    ] = OPENMATH,
-    nominal: Annotated[
-        str, typer.Option("--nominal", help="Chat texts, likewise, or diagnostic: our own sentences.")
-    ] = MAGPIE,
-    count: Annotated[int, typer.Option("--count", min=1, help="Texts of each kind; the paper has 10000.")] = 10_000,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    out: Annotated[Path, Argument(help="Directory to write.")],
+    quantitative: Annotated[str, Option(help="Maths texts: hub name, JSONL or parquet file, or directory.")] = OPENMATH,
+    nominal: Annotated[str, Option(help="Chat texts, likewise, or diagnostic: our own sentences.")] = MAGPIE,
+    count: Annotated[int, Option(min=1, help="Texts of each kind; the paper has 10000.")] = 10_000,
+    seed: Annotated[int, Option()] = 0,
 ) -> None:
     """Build the paper's diagnostic set: maths texts beside chat texts, labelled, with a data card."""
     from ani.data.openmath_magpie import build_openmath_magpie
@@ -486,13 +467,11 @@ def diagnostic(
 
 @app.command()
 def merge(
-    adapter: Annotated[str, typer.Argument(help="Adapter directory or hub name.")],
-    out: Annotated[Path, typer.Argument(help="Directory to write.")],
+    adapter: Annotated[str, Argument(help="Adapter directory or hub name.")],
+    out: Annotated[Path, Argument(help="Directory to write.")],
     model: BaseOption = None,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="float32, bfloat16 or float16; default: the base model's.")
-    ] = None,
-    max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Of a weights file.")] = "5GB",
+    dtype: Annotated[str | None, Option(help="float32, bfloat16 or float16; default: the base model's.")] = None,
+    max_shard_size: Annotated[str, Option(help="Of a weights file.")] = "5GB",
 ) -> None:
     """Write base model and adapter as one checkpoint directory."""
     from ani.serving.merge import merge as run
@@ -505,12 +484,10 @@ def merge(
 
 @app.command()
 def push(
-    adapter: Annotated[Path, typer.Argument(help="Adapter directory.")],
-    name: Annotated[str, typer.Argument(help="On the Hugging Face hub: me/my-adapter, or my-adapter.")],
-    results: Annotated[
-        Path | None, typer.Option("--results", help="Result folder, whose tables the model card gets.")
-    ] = None,
-    licence: Annotated[str | None, typer.Option("--license", help="The card's, such as apache-2.0.")] = None,
+    adapter: Annotated[Path, Argument(help="Adapter directory.")],
+    name: Annotated[str, Argument(help="On the Hugging Face hub: me/my-adapter, or my-adapter.")],
+    results: Annotated[Path | None, Option(help="Result folder, whose tables the model card gets.")] = None,
+    licence: Annotated[str | None, Option("--license", help="The card's, such as apache-2.0.")] = None,
 ) -> None:
     """Put an adapter on the Hugging Face hub, with a model card; --adapter and load_adapter then take its name."""
     from ani.evaluation.run import results_markdown
@@ -524,7 +501,7 @@ def push(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
     context: typer.Context,
-    checkpoint: Annotated[str, typer.Argument(help="What ani merge wrote: a directory or hub name.")],
+    checkpoint: Annotated[str, Argument(help="What ani merge wrote: a directory or hub name.")],
 ) -> None:
     """Serve a merged checkpoint with vLLM's OpenAI-compatible server, on 127.0.0.1; options are vLLM's.
 
