@@ -11,7 +11,7 @@ from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import Math
 from ani.probing.curve import LayerPoint, LayerSelection, layers_table
 from ani.results.files import LAYERS, SELECTION, Run, read_object, read_records
-from ani.results.scores import Score
+from ani.results.scores import grouped
 from ani.results.sections import NEUTRAL, Figure, Headline, Line, Lines, Section
 from ani.results.statistics import Correlation, Estimate, correlation, mean_share
 from ani.results.tables import Cell, Table, percent
@@ -169,17 +169,14 @@ def layer_effects(
 
 def exact_shares(answers: Sequence[ArithmeticAnswer]) -> dict[str, Estimate]:
     """Run: exact answers of all operations, the mean over seeds. Raises InputError as `Arithmetic.scores`."""
-    rows: dict[str, list[Score]] = {}
-    for row in Arithmetic.scores(answers):
-        rows.setdefault(row.run, []).append(row)
     return {
         run: mean_share(
             [
                 (sum(round(each.value * each.cases) for each in of_seed), sum(each.cases for each in of_seed))
-                for of_seed in zip(*(row.by_seed for row in found), strict=True)
+                for of_seed in zip(*(row.by_seed for row in rows), strict=True)
             ]
         )
-        for run, found in rows.items()
+        for run, rows in grouped(Arithmetic.scores(answers), lambda row: row.run).items()
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -39,6 +40,7 @@ class Answer(TaskRecord):
     correct: bool
 
 
+T = TypeVar("T")
 A = TypeVar("A", bound=TaskRecord)
 J = TypeVar("J", bound=Answer)
 Key = Callable[[J], Any]
@@ -74,9 +76,9 @@ class Difference(NamedTuple):
     """The reverse."""
 
 
-def grouped(records: Iterable[A], key: Callable[[A], Any]) -> dict[Any, list[A]]:
+def grouped(records: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     """The records by key, in order of appearance; those whose key is None are left out."""
-    groups: dict[Any, list[A]] = {}
+    groups: dict[Any, list[T]] = {}
     for record in records:
         if (value := key(record)) is not None:
             groups.setdefault(value, []).append(record)
@@ -156,7 +158,5 @@ def _difference(own: _Right, other: _Right, asked: Iterable[Answer]) -> Estimate
 
 
 def _scores(run: str, answers: Sequence[Answer]) -> _Right:
-    found: _Right = {}
-    for answer in (answer for seed in by_seed(run, answers) for answer in seed):
-        found.setdefault(answer.identity, []).append(answer.correct)
-    return found
+    questions = grouped(chain.from_iterable(by_seed(run, answers)), lambda answer: answer.identity)
+    return {question: [answer.correct for answer in found] for question, found in questions.items()}
