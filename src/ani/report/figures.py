@@ -153,7 +153,7 @@ def _line_chart(what: Lines) -> Drawing:
     size, top = (3.0, 2.2) if several else (5.6, 2.6), 0.26 if any(what.panels) else 0.12
     figure, grid = _axes(len(what.panels), size, top=top)
     said: list[str] = []
-    keys: dict[str, int] = {}
+    keys: dict[str, Key] = {}
     for axes, (title, lines) in zip(grid, what.panels.items(), strict=True):
         _draw_lines(axes, lines)
         axes.set_title(_short(title), parse_math=False)
@@ -167,8 +167,9 @@ def _line_chart(what: Lines) -> Drawing:
             axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
         told = [line for line in lines if line.style < BASELINE]
         said += [f"{f'{title} {line.name}'.strip()}: {_course(line, what)}" for line in told]
-        keys |= {line.name: line.style for line in lines if line.name}
-    return figure, what.description, said, [_key(style, name) for name, style in keys.items()]
+        looks = {line.name: LOOKS[line.style] for line in lines if line.name}
+        keys |= {name: Key(sign, CSS[colour], name) for name, (colour, _, _, sign) in looks.items()}
+    return figure, what.description, said, [*keys.values()]
 
 
 def _is_whole(lines: Sequence[Line]) -> bool:
@@ -222,10 +223,6 @@ def _course(line: Line, what: Lines) -> str:
         values = [value if isfinite(value) else -inf for value in _values([y for _, y in line.points])[0]]
         shown = [shown[0], shown[-1], f"highest {shown[values.index(max(values))]}"]
     return ", ".join(shown)
-
-
-def _key(style: int, name: str) -> Key:
-    return Key(LOOKS[style][3], CSS[LOOKS[style][0]], name)
 
 
 def _bar_chart(what: Bars) -> Drawing:

@@ -141,13 +141,22 @@ def effects_section(
         "right answers",
         percent=True,
     )
+    table = Table(
+        "Right answers by layer of injection, and the held-out accuracy of a linear probe there, with 95% intervals",
+        ("Layer", "Run", "Right answers", "Probe, held out"),
+        tuple(
+            (Cell(str(layer)), Cell(name), percent(of_task._replace(seeds=1)), percent(read, counted=False))
+            for layer, name, of_task, read in effects
+        ),
+        label_columns=2,
+    )
     found = correlation([effect.probe.value for effect in effects], [effect.task.value for effect in effects])
     return Section(
         "layer-effects",
         "Layer sensitivity",
         (f"Task accuracy: {task}. {EFFECTS_NOTE}", _correlation_note(found), *left_out),
         (Figure("By layer", by_layer), Figure("Task over probe", scattered)),
-        (_effects_table(effects),),
+        (table,),
     )
 
 
@@ -178,23 +187,6 @@ def exact_shares(answers: Sequence[ArithmeticAnswer]) -> dict[str, Estimate]:
         )
         for run, rows in grouped(Arithmetic.scores(answers), lambda row: row.run).items()
     }
-
-
-def _effects_table(effects: Sequence[LayerEffect]) -> Table:
-    return Table(
-        "Right answers by layer of injection, and the held-out accuracy of a linear probe there, with 95% intervals",
-        ("Layer", "Run", "Right answers", "Probe, held out"),
-        tuple(
-            (
-                Cell(str(effect.layer)),
-                Cell(effect.run),
-                percent(effect.task._replace(seeds=1)),
-                percent(effect.probe, counted=False),
-            )
-            for effect in effects
-        ),
-        label_columns=2,
-    )
 
 
 def _correlation_note(found: Correlation | None) -> str:

@@ -48,11 +48,9 @@ class NumberDecision(Record):
     @property
     def tokens(self) -> range:
         """The tokens that hold it; none where that isn't known."""
-        return (
-            range(0)
-            if self.first_token is None or self.last_token is None
-            else range(self.first_token, self.last_token + 1)
-        )
+        if self.first_token is None or self.last_token is None:
+            return range(0)
+        return range(self.first_token, self.last_token + 1)
 
 
 class DecidedText(TaskRecord):

@@ -10,7 +10,6 @@ from ani.results.statistics import Estimate
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.table import Table as RichTable
-    from rich.text import Text
 
 MISSING = "–"
 WIDEST, NARROW = 10_000, 24
@@ -102,18 +101,12 @@ def _block(table: Table, columns: range, narrow: bool) -> "RichTable":
     for index in columns:
         rich.add_column(Text(table.header[index]), overflow="fold", justify="right")
     for row in table.rows:
+        cells = (row[index] for index in (*labels, *columns))
         # Text, not str: a run's name may look like rich's markup.
-        rich.add_row(*(_rich_cell(row[index]) for index in (*labels, *columns)))
+        rich.add_row(
+            *(Text.assemble((text, "bold" * bold), *(f"\n{line}" for line in details)) for text, details, bold in cells)
+        )
     return rich
-
-
-def _rich_cell(cell: Cell) -> "Text":
-    from rich.text import Text
-
-    text = Text("\n".join((cell.text, *cell.details)))
-    if cell.bold:
-        text.stylize("bold", 0, len(cell.text))
-    return text
 
 
 def markdown(tables: Iterable[Table]) -> str:

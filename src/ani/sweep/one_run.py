@@ -131,6 +131,8 @@ def not_served(run: SweepRun) -> str | None:
 
 
 def injection(run: SweepRun) -> dict[str, Any]:
-    """The layer and policy of a trained run's adapter, if it has a module."""
+    """The layer and policy of a run's adapter, if it has one with a module."""
+    if run.seed is None:
+        return {}
     config = read_json_object(run.training / ADAPTER / CONFIG_FILE)
     return {key: config[key] for key in ("layer", "policy") if key in config}

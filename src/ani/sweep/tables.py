@@ -1,7 +1,6 @@
 """A comparison's results: one file a task over all runs, the tables, the notes above them, the report."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +41,6 @@ def notes_of(plan: Plan) -> list[str]:
 
 def show(plan: Plan, console: Console) -> list[Table]:
     """Merge the results of the finished runs into the comparison's folder, print their tables, and return these."""
-    tables = []
-    for task, records in presented(_merged(plan)):
-        runs = {record.run for record in records}
-        baseline = plan.comparison.baseline
-        tables += task.tables(records, baseline if baseline in runs else None)
-    for table in tables:
-        console.print(Fitted(table))
-    return tables
-
-
-def _merged(plan: Plan) -> Mapping[type[Task], list[Any]]:
     finished = [run for run in plan.runs if run.is_finished(plan.tasks)]
     results: dict[type[Task], list[Any]] = {}
     for each in plan.tasks:
@@ -65,7 +53,12 @@ def _merged(plan: Plan) -> Mapping[type[Task], list[Any]]:
         ]
         if records:
             results[type(task)] = write_records(task_file(plan.folder, task.name), records)
-    return results
+    tables, baseline = [], plan.comparison.baseline
+    for kind, records in presented(results):
+        tables += kind.tables(records, baseline if baseline in {record.run for record in records} else None)
+    for table in tables:
+        console.print(Fitted(table))
+    return tables
 
 
 def write_report(plan: Plan, tables: list[Table], notes: list[str]) -> Path:
@@ -82,10 +75,7 @@ def write_report(plan: Plan, tables: list[Table], notes: list[str]) -> Path:
         shutil.copy(trained[0].training / TRAINING_LOG, folder)
         facts |= {"adapter": str(trained[0].training / ADAPTER), **injection(trained[0])}
     facts |= {
-        "runs": [
-            {"variant": run.variant, "seed": run.seed, **({} if run.seed is None else injection(run))}
-            for run in finished
-        ],
+        "runs": [{"variant": run.variant, "seed": run.seed, **injection(run)} for run in finished],
         "published": comparison.published,
         "notes": notes,
         "settings": comparison.model_dump(mode="json", exclude={"published"}),
