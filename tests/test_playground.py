@@ -261,8 +261,8 @@ def test_a_conversation_shows_what_is_pending() -> None:
     asked = _messages(
         [
             {"role": "user", "content": [{"type": "text", "text": "What is 12 + 30?"}], "metadata": None},
-            {"role": "assistant", "content": "42"},
-            {"role": "user", "content": "And 2 * <b>?"},
+            {"role": "assistant", "content": [{"type": "text", "text": "42"}]},
+            {"role": "user", "content": [{"type": "text", "text": "And "}, {"type": "text", "text": "2 * <b>?"}]},
         ]
     )
     assert [each["content"] for each in asked] == ["What is 12 + 30?", "42", "And 2 * <b>?"]

@@ -85,9 +85,7 @@ def load_model(
     """
     asked, device = device or os.environ.get(DEVICE), device or default_device()
     torch_dtype = default_dtype(device) if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
-    quantization_config = None
-    if quantization == "nf4":
-        quantization_config = nf4(torch_dtype)
+    quantization_config = nf4(torch_dtype) if quantization == "nf4" else None
     if attention == "auto":
         attention = "eager" if device == "cpu" else None
     source = model_source(name)
@@ -189,9 +187,8 @@ def _convert(gguf: Path, directory: Path) -> None:
         loaded: Any = load_whole(load, gguf.parent, gguf_file=gguf.name, dtype=torch.float32)[0]
     except ImportError as error:
         raise InputError(f"the embedded model needs gguf to be read; {how_to_install('demo')}") from error
-    config = type(loaded.config).from_dict(
-        {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
-    )
+    kept = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
+    config = type(loaded.config).from_dict(kept)
     config.architectures = [type(loaded).__name__]
     model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict())

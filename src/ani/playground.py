@@ -110,13 +110,8 @@ def _conversation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def _messages(chat: list[Any]) -> list[dict[str, str]]:
-    """What a chatbot component holds, as a chat template takes it."""
-    return [
-        {"role": each["role"], "content": "".join(part.get("text", "") for part in each["content"])}
-        if isinstance(each["content"], list)
-        else {"role": each["role"], "content": each["content"]}
-        for each in chat
-    ]
+    """What a chatbot component holds, each message in parts, as a chat template takes it."""
+    return [{"role": each["role"], "content": "".join(part["text"] for part in each["content"])} for each in chat]
 
 
 def answered_turn(

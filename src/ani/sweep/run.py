@@ -62,7 +62,9 @@ def run_comparison(
         start = start or in_this_process
         failed = [job.name for job, code in start(plan.missing_probes, plan, console) if code]
         if plan.comparison.probe and not failed:
-            _show_probe(plan)
+            for name in (SELECTION, LAYERS):  # the report looks for the curve beside the answers
+                with replacing_file(plan.folder / name) as file:
+                    file.write((plan.probe(plan.base).folder / name).read_text(encoding="utf-8"))
         waiting = [run for run in plan.runs if not run.is_finished(plan.tasks)]
         left = len(waiting)
         for job, code in start(waiting, plan, console):
@@ -152,13 +154,6 @@ def announce(job: Job, plan: Plan, console: Console) -> None:
         console.rule(f"{plan.runs.index(job) + 1}/{len(plan.runs)} {job.name}")
     else:
         console.rule("The layers of the untrained model")
-
-
-def _show_probe(plan: Plan) -> None:
-    """The report looks for the curve beside the answers."""
-    for name in (SELECTION, LAYERS):
-        with replacing_file(plan.folder / name) as file:
-            file.write((plan.probe(plan.base).folder / name).read_text(encoding="utf-8"))
 
 
 def _settle(run: SweepRun, reuse: str | None, console: Console) -> None:
