@@ -294,10 +294,8 @@ def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gp
 
     arguments = [str(recipe), *overrides]
     with terminal.resumable("continue with the same command"), on_ray(ray, gpus) as cluster:
-        if cluster is None:
-            return run_comparison(recipe, console, overrides, start=in_own_processes(arguments))
-        start = on_cluster(arguments, cluster)
-        return run_comparison(recipe, console, overrides, start=start, machine=cluster.machine)
+        start = in_own_processes(arguments) if cluster is None else on_cluster(arguments, cluster)
+        return run_comparison(recipe, console, overrides, start=start, machine=cluster and cluster.machine)
 
 
 @app.command("eval")

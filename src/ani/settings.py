@@ -98,18 +98,17 @@ def override(raw: dict[str, Any], changes: Sequence[str]) -> None:
         if len(parents) > DEEPEST:
             raise InputError(f"override {shown!r} names a key in {len(parents)} sections; recipes have three at most")
         for name in parents:
-            if isinstance(target, list):
-                target = target[_index(target, name, shown)]
-            else:
-                if target.get(name) is None:
-                    target[name] = {}
-                target = target[name]
+            if isinstance(target, dict) and target.get(name) is None:
+                target[name] = {}
+            target = target[_place(target, name, shown)]
             if not isinstance(target, dict | list):
                 raise InputError(f"override {shown!r}: {name!r:.80} is a value, not a section")
-        target[_index(target, last, shown) if isinstance(target, list) else last] = value
+        target[_place(target, last, shown)] = value
 
 
-def _index(items: list[Any], name: str, override: str) -> int:
+def _place(items: dict[str, Any] | list[Any], name: str, override: str) -> str | int:
+    if isinstance(items, dict):
+        return name
     if not re.fullmatch("[0-9]{1,6}", name) or int(name) >= len(items):
         raise InputError(f"override {override!r}: {name!r:.80} must be an index from 0 to {len(items) - 1}")
     return int(name)

@@ -1,17 +1,16 @@
 """Carries out one run of a comparison: trains, then evaluates; a step whose result is there is skipped."""
 
 import ctypes
-import gc
 import shutil
 import sys
+from functools import partial
 from typing import Any
 
-import torch
+from accelerate.utils import release_memory
 from rich.console import Console
 
 from ani.devices import where
 from ani.errors import InputError, TrainingFailed
-from ani.evaluation.backend import Backend
 from ani.evaluation.run import LoadedTask, answer
 from ani.evaluation.spec import ModelSpec
 from ani.files import only_process_in, replacing_directory
@@ -96,24 +95,18 @@ def _train(run: SweepRun, plan: Plan, console: Console) -> None:
 def _ask(run: SweepRun, tasks: list[LoadedTask], spec: ModelSpec, console: Console) -> None:
     if not tasks:
         return
-
-    def load() -> Backend:
-        return spec.load([each.task for each in tasks], run.folder)
-
-    for _ in answer(
-        tasks, load, run.folder, seed=run.recipe.data_seed, console=console, facts=spec.facts, name=run.name
-    ):
+    load = partial(spec.load, [each.task for each in tasks], run.folder)
+    seed, facts = run.recipe.data_seed, spec.facts
+    for _ in answer(tasks, load, run.folder, seed=seed, console=console, facts=facts, name=run.name):
         pass
     give_memory_back()
 
 
 def give_memory_back() -> None:
     """Free the memory of a model that was trained or evaluated, before the next one is loaded."""
-    gc.collect()  # a trainer's cycles keep its model
+    release_memory()  # a trainer's cycles keep its model
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)  # glibc keeps gigabytes of freed activations
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def not_served(run: SweepRun) -> str | None:
