@@ -1,5 +1,6 @@
 """Starts the processes of one training, and reads what `accelerate launch` or torchrun started."""
 
+import ctypes
 import logging
 import os
 import signal
@@ -56,8 +57,6 @@ def this_program() -> list[str]:
 def end_with_parent(parent: str | None = None) -> None:
     """Exit when the process that started this one dies (Linux: PR_SET_PDEATHSIG), or if `parent` was it and is dead."""
     if sys.platform == "linux":
-        import ctypes
-
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
     if parent is not None and os.getppid() != int(parent):
         sys.exit(143)

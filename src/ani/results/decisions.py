@@ -1,21 +1,17 @@
 """Records of gate decisions, and their views in HTML and on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Sequence
 from decimal import Decimal
 from html import escape
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
+from rich.table import Table
+from rich.text import Text
 
 from ani.numbers.grammar import BOUNDARY
 from ani.results.files import Integer, Probability, Record
 from ani.results.scores import TaskRecord
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
 
 _BASE_STYLE = "padding:0 .3em; border-radius:.3em; white-space:nowrap; print-color-adjust:exact;"
 _OPEN_STYLE = f"{_BASE_STYLE} background:#0b6b3a; color:#fff; border:2px solid #0b6b3a; font-weight:bold;"
@@ -121,8 +117,6 @@ def gate_view(text: str, numbers: Sequence[NumberDecision], gated: bool = True, 
 
 def marked_text(text: str, numbers: Sequence[NumberDecision]) -> Text:
     """`text` for a terminal, with every number coloured by its gate: `[10]` injected, grey left alone."""
-    from rich.text import Text
-
     shown = Text()
     for piece, place in _pieces(text, numbers):
         if place is None:
@@ -136,9 +130,6 @@ def marked_text(text: str, numbers: Sequence[NumberDecision]) -> Text:
 
 def decisions_table(numbers: Sequence[NumberDecision]) -> Table:
     """Every number with its exact value, α = σ(z) and the decision, for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("number", "value", "α", "gate", title=None)
     for number in numbers:
         decision = "open: injected as a quantity" if number.injected else "closed: left alone as a name"
@@ -176,9 +167,6 @@ class PendingDecision(NamedTuple):
 
 def pending_table(found: Sequence[PendingDecision]) -> Table:
     """A row a token: what it writes, what is pending behind it, α = σ(z) and the decision."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("behind", "pending", "due", "α", "gate")
     for each in found:
         decision = "open: written next" if each.injected else "closed"

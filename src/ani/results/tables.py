@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterable, Iterator
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from ani.results.statistics import Estimate
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions
-    from rich.table import Table as RichTable
 
 MISSING = "–"
 WIDEST, NARROW = 10_000, 24
@@ -72,9 +73,7 @@ class Fitted(NamedTuple):
 
     table: Table
 
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> Iterator["RichTable"]:
-        from rich.measure import Measurement
-
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RichTable]:
         labels, columns = self.table.label_columns, len(self.table.header)
         for narrow, count in ((False, 1), *((True, count) for count in range(1, columns - labels + 1))):
             most = ceil((columns - labels) / count)
@@ -86,11 +85,8 @@ class Fitted(NamedTuple):
         yield from blocks
 
 
-def _block(table: Table, columns: range, narrow: bool) -> "RichTable":
+def _block(table: Table, columns: range, narrow: bool) -> RichTable:
     """Some of its columns behind those that name the rows, `narrow` or as wide as they are; nothing is cut off."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
     labels = range(table.label_columns)
     # Rules between rows that have small print.
     tall = len(table.rows) > 1 and any(cell.details for row in table.rows for cell in row)
