@@ -115,7 +115,7 @@ class ModelSpec(NamedTuple):
 
     @staticmethod
     def clear(out: Path) -> None:
-        """Remove what `load` has merged in `out`."""
+        """Remove what `load` and `served` have merged in `out`."""
         for merged in out.glob(f"{MERGED}*"):
             shutil.rmtree(merged)
 

@@ -18,15 +18,12 @@ from ani.injection.adapter import CONFIG_FILE
 from ani.launch import ENDING
 from ani.models import load_config, load_model
 from ani.probing.run import probe
-from ani.serving.merge import merge
 from ani.serving.vllm_plugin import check_merged
 from ani.sweep.plan import Plan, Probe, SweepRun, asks_merged
 from ani.terminal import training_lines
 from ani.training.checkpoints import ADAPTER
 from ani.training.run import PROBE, train
 from ani.untrusted.text import read_json_object
-
-MERGED = "merged"
 
 
 def carry_out(job: SweepRun | Probe, plan: Plan, console: Console) -> None:
@@ -65,12 +62,8 @@ def _train_and_ask(run: SweepRun, plan: Plan, console: Console) -> None:
         _ask(run, merged, ModelSpec(recipe.model, adapter, "vllm", vllm=vllm), console)
     elif merged:
         console.print(f"{run.name}: by transformers, not vLLM ({reason})", highlight=False, markup=False)
-        folder = run.folder / MERGED
-        if adapter is not None and not folder.is_dir():
-            merge(adapter, folder, model=recipe.model)
-        model = recipe.model if adapter is None else str(folder)
+        model = ModelSpec(recipe.model, adapter).served(run.folder)
         _ask(run, merged, ModelSpec(model, forced=forced, vllm=vllm), console)
-        shutil.rmtree(folder, ignore_errors=True)
     ModelSpec.clear(run.folder)
 
 
