@@ -102,19 +102,17 @@ def inspect(
     from ani.results.decisions import DecidedText, decisions_table, marked_text, pending_table
 
     backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))
-    facts: dict[str, Any] = {}
+    shown, facts = console_for(as_json), {}
     if number_locator(backend.model).reads_literals:
         decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
         facts = decided.model_dump(mode="json", exclude_unset=True)
-        if not as_json:
-            console.print(marked_text(text, decided.numbers))
-            console.print(decisions_table(decided.numbers))
+        shown.print(marked_text(text, decided.numbers))
+        shown.print(decisions_table(decided.numbers))
     if injects_pending(backend.model):
-        shown = conversation_text(backend.tokenizer, text) if chat else text
-        found = inspect_pending(backend.model, backend.tokenizer, shown, special=chat)
-        facts |= {"text": shown, "tokens": [each._asdict() for each in found]}
-        if not as_json:
-            console.print(pending_table(found))
+        read = conversation_text(backend.tokenizer, text) if chat else text
+        found = inspect_pending(backend.model, backend.tokenizer, read, special=chat)
+        facts |= {"text": read, "tokens": [each._asdict() for each in found]}
+        shown.print(pending_table(found))
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
 
@@ -165,7 +163,8 @@ def probe(
 
     need_one_process("probe")
     wanted = None if layers is None else integers("--layers", layers)
-    console_for(as_json).print(where(), highlight=False)
+    shown = console_for(as_json)
+    shown.print(where(), highlight=False)
     with terminal.resumable("start the same command again"), only_process_in(out):
         selection = run(
             load_model(model),
@@ -178,14 +177,13 @@ def probe(
             chat=chat,
             layers=wanted,
             seed=seed,
-            console=console_for(as_json),
+            console=shown,
             facts={"model": model},
         )
+    shown.print(Fitted(layers_table(selection.curve, read_object(out / SELECTION, LayerSelection))))
+    shown.print(selection.reason, highlight=False)
     if as_json:
         print((out / SELECTION).read_text(encoding="utf-8"), end="")
-        return
-    console.print(Fitted(layers_table(selection.curve, read_object(out / SELECTION, LayerSelection))))
-    console.print(selection.reason, highlight=False)
 
 
 @app.command()
@@ -250,13 +248,13 @@ def rehearse(
     from ani.training.rehearse import rehearse as run
 
     several, changes, found = "variants" in read_settings(recipe), overrides or (), {}
+    shown = console_for(as_json)
     plans = variant_recipes(recipe, changes) if several else {"": load_recipe(recipe, changes)}
     for name, plan in plans.items():
         found[name] = run(plan)
-        if not as_json:
-            if name:
-                console.rule(escape(name))
-            console.print(*rehearsal_view(found[name]), sep="\n", highlight=False)
+        if name:
+            shown.rule(escape(name))
+        shown.print(*rehearsal_view(found[name]), sep="\n", highlight=False)
     if as_json:
         records = {name: asdict(each) for name, each in found.items()}
         print(json.dumps(records.get("", records)))
@@ -426,11 +424,10 @@ def diff(
     tables, results = compare_folders(run, baseline)
     if note := backends_differ(run, baseline):
         Console(stderr=True).print(f"[yellow]note:[/yellow] {escape(note)}", soft_wrap=True, highlight=False)
+    for table in tables:
+        console_for(as_json).print(Fitted(table))
     if as_json:
         print(json.dumps(results, ensure_ascii=False))
-        return
-    for table in tables:
-        console.print(Fitted(table))
 
 
 @app.command()
@@ -521,11 +518,10 @@ def env(as_json: JsonOption = False) -> None:
     from ani.provenance import environment
 
     facts = environment()
+    for name, value in facts.items():
+        console_for(as_json).print(f"{name}: {value if value is not None else 'none'}", highlight=False)
     if as_json:
         print(json.dumps(facts))
-        return
-    for name, value in facts.items():
-        console.print(f"{name}: {value if value is not None else 'none'}", highlight=False)
 
 
 def main() -> None:

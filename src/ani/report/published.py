@@ -1,6 +1,7 @@
 """The page's section that lays published values beside measured ones."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from ani.evaluation.task import Task
@@ -29,11 +30,8 @@ def published_section(
     if baseline is not None and Math in results:
         gains = differences(results[Math], baseline, _column, lambda answer: answer.part)
         found |= {(row.run, f"{part}{GAIN}"): points(gain) for row in gains for part, gain in row.parts.items()}
-    columns = [
-        column
-        for column in dict.fromkeys(column for values in published.values() for column in values)
-        if any(known == column for _, known in found)
-    ]
+    measured = {column for _, column in found}
+    columns = [column for column in dict.fromkeys(chain.from_iterable(published.values())) if column in measured]
     if not columns:
         return None
     rows = []

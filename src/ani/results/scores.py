@@ -126,9 +126,7 @@ def differences(answers: Iterable[J], baseline: str, task: Key[J], part: Key[J])
     result = []
     for name, of_task in grouped(answers, task).items():
         runs = grouped(of_task, lambda answer: answer.run)
-        for run in runs:
-            if run == baseline:
-                continue
+        for run in [run for run in runs if run != baseline]:
             own, other = (_scores(which, runs.get(which, [])) for which in (run, baseline))
             if own.keys() != other.keys():
                 raise InputError(
