@@ -43,14 +43,20 @@ def test_known_value_and_symmetry() -> None:
 @pytest.mark.parametrize(
     ("call", "named"),
     [
+        (lambda: wilson_interval(0, 0), "total is 0"),
+        (lambda: wilson_interval(3, 2), "3"),
+        (lambda: wilson_interval(-1, 2), "-1"),
         (lambda: bootstrap_means(np.zeros(3)), r"shape \(3,\)"),
         (lambda: bootstrap_means(np.zeros((0, 2))), r"shape \(0, 2\)"),
         (lambda: bootstrap_means(np.array([[1.0], [np.nan]])), "finite"),
         (lambda: bootstrap_means(np.zeros((3, 1)), ["a", "b"]), "3 rows, not 2"),
+        (lambda: bootstrap_means(np.zeros((3, 1)), resamples=0), "resamples"),
+        (lambda: paired_difference(np.zeros(2), np.zeros(3)), "not of 2 and 3"),
+        (lambda: paired_difference(np.zeros(0), np.zeros(0)), "not of 0 and 0"),
     ],
-    ids=range(4),
+    ids=range(10),
 )
-def test_bad_values_are_named(call: Callable[[], object], named: str) -> None:
+def test_bad_input_is_named(call: Callable[[], object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         call()
 

@@ -55,7 +55,14 @@ def wilson_interval(successes: int, total: int) -> tuple[float, float]:
 
     Returns:
         (low, high), both in [0, 1].
+
+    Raises:
+        ValueError: total is not positive or successes is outside 0..total.
     """
+    if total < 1:
+        raise ValueError(f"an interval needs at least one trial, but total is {total}")
+    if not 0 <= successes <= total:
+        raise ValueError(f"successes must lie in 0..{total} (total), not {successes}")
     # Not by scipy.stats, whose import takes longer than all else that a report does.
     share, square = successes / total, _NORMAL**2
     centre, scale = 2 * successes + square, 2 * (total + square)
@@ -167,11 +174,13 @@ def bootstrap_means(
         (R, K).
 
     Raises:
-        ValueError: `values` has another shape or isn't finite, or `groups` isn't N ids.
+        ValueError: `values` has another shape or isn't finite, or `groups` isn't N ids, or there are no resamples.
     """
     rows = np.asarray(values, dtype=np.float64)
     if rows.ndim != 2 or not len(rows) or not np.isfinite(rows).all():
         raise ValueError(f"values must be finite and of shape (N, K), N at least 1, not of shape {rows.shape}")
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1, not {resamples}")
     sums, sizes = rows, np.ones(len(rows))
     if groups is not None:
         if len(groups) != len(rows):
@@ -240,6 +249,8 @@ def paired_difference(
     Raises:
         ValueError: The runs differ in their number of problems, there are none, or a score isn't finite.
     """
+    if len(scores) != len(baseline) or not len(scores):
+        raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
     pair = np.stack([np.reshape(run, (len(run), -1)).mean(axis=1) for run in (scores, baseline)], axis=1)
     return resampled(pair, lambda means: means[:, 0] - means[:, 1], resamples=resamples, gain=True)
 
@@ -290,4 +301,12 @@ def correlation(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
     # Spearman's is Pearson's of the ranks.
     ranks = pearsonr(rankdata(x), rankdata(y), method=PermutationMethod(n_resamples=50_000, rng=0))
     low, high = values.confidence_interval(0.95)
-    return Correlation(values.statistic, low, high, values.pvalue, ranks.statistic, ranks.pvalue, len(x))
+    return Correlation(
+        float(values.statistic),
+        float(low),
+        float(high),
+        float(values.pvalue),
+        float(ranks.statistic),
+        float(ranks.pvalue),
+        len(x),
+    )
