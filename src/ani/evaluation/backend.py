@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from pydantic import Field
 
@@ -118,20 +118,13 @@ class Backend(ABC):
     method: Method
     """What trained the model's adapter: it writes prompts its own way, and reads what the model writes."""
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether forward passes run on a GPU, in batches that a task chooses."""
-        return False
+    on_gpu: bool = False
+    """Whether forward passes run on a GPU, in batches that a task chooses."""
 
     @property
-    def has_gate(self) -> bool:
-        """Whether `decide` can be asked."""
-        return False
-
-    @property
-    def gates_numbers(self) -> bool:
-        """Whether the gate decides about numbers of the text, and not about pending values alone."""
-        return False
+    def gated(self) -> Literal["numbers", "pending"] | None:
+        """What `decide` can be asked about: numbers of the text, or pending values alone; None: there is no gate."""
+        return None
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt as the method writes it; of chat messages by the model's template, up to the answer."""
@@ -220,7 +213,7 @@ class Backend(ABC):
                 reads other numbers than the labelled ones.
             InputError: The adapter injects pending values alone.
         """
-        if self.has_gate and not self.gates_numbers:
+        if self.gated == "pending":
             raise InputError(
                 "this adapter injects pending values alone, so its gate decides about no number; name one "
                 "with values: literals or both"
@@ -249,22 +242,15 @@ class TransformersBackend(Backend):
     ) -> None:
         self.model, self.tokenizer, self.method, self.batch_size = model, tokenizer, method, batch_size
         self.config = model.config if longest == MAX_LENGTH else _shortened(model.config, longest)
+        self.on_gpu = model.device.type == "cuda"
 
     @property
-    def on_gpu(self) -> bool:
-        return self.model.device.type == "cuda"
+    def gated(self) -> Literal["numbers", "pending"] | None:
+        from ani.injection.attach import ani_module, has_gate
 
-    @property
-    def has_gate(self) -> bool:
-        from ani.injection.attach import has_gate
-
-        return has_gate(self.model)
-
-    @property
-    def gates_numbers(self) -> bool:
-        from ani.injection.attach import ani_module
-
-        return self.has_gate and ani_module(self.model).config.reads_literals
+        if not has_gate(self.model):
+            return None
+        return "numbers" if ani_module(self.model).config.reads_literals else "pending"
 
     def _generate(
         self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None

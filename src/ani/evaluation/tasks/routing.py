@@ -136,7 +136,7 @@ class Routing(Measured):
         for place, output in backend.generate(chats, MAX_NEW_TOKENS):
             query, chat = questions[place], chats[place]
             record = judged(query, output)
-            if backend.gates_numbers:
+            if backend.gated == "numbers":
                 decided = zip(record.numbers, backend.decide_roles(query.text, chat[:-1]), strict=True)
                 numbers = [n.model_copy(update={"alpha": d.alpha, "injected": d.injected}) for n, d in decided]
                 record = record.model_copy(update={"numbers": numbers})

@@ -114,7 +114,6 @@ class Solutions(Task):
         from ani.injection.locate import NumberLocator
 
         model = cast(Any, backend).model
-        gated = backend.has_gate and not backend.gates_numbers
         locator = NumberLocator(backend.tokenizer, AniConfig(layer=0, values="pending"))
         for index, question in enumerate(questions):
             row = backend.ids(question.text)[:LONGEST]
@@ -127,7 +126,7 @@ class Solutions(Task):
                         logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
                     losses.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist())
                     ends.append(logits.softmax(-1)[:, backend.tokenizer.eos_token_id].tolist())
-                    if not without and gated and (decision := last_decision(model)):
+                    if not without and backend.gated == "pending" and (decision := last_decision(model)):
                         numbers, injection = decision
                         gates = dict(zip(numbers.positions.tolist(), injection.logits.tolist(), strict=True))
             rows = []
