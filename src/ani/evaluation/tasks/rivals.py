@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from ani.data.arithmetic import SYMBOLS
+from ani.data.arithmetic import SYMBOLS, Operation
 from ani.data.sources import Message
 from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Measured
@@ -29,8 +29,8 @@ _EXACT = Context(prec=60)
 
 Test = Literal["occam", "nupa", "bigbench", "mathllm"]
 Rng = random.Random
-Drawn = tuple[str, Decimal]
-"""A prompt, and its result."""
+Draw = Callable[[Rng, int], tuple[str, Decimal]]
+"""Draws a prompt and its result, by a number of digits where a test groups by it."""
 
 
 class RivalQuestion(NamedTuple):
@@ -120,17 +120,17 @@ class Rivals(Measured):
     @classmethod
     def measures(cls, records: Sequence[RivalAnswer]) -> dict[str, tuple[str, Estimate | None]]:
         found: dict[str, tuple[str, Estimate | None]] = {}
-        for test, (name, operations) in ((test, (_NAMES[test], _TESTS[test])) for test in _TESTS):
+        for test, operations in _TESTS.items():
             of_test = [record for record in records if record.test == test]
             for operation in ("", *operations):
                 right = [record.right for record in of_test if operation in ("", record.operation)]
-                found["_".join(filter(None, (test, operation)))] = (_title(name, operation), share(right))
+                found["_".join(filter(None, (test, operation)))] = (_title(test, operation), share(right))
             if test == "occam":
                 long = [r.right for r in of_test if r.operation == "multiplication" and r.digits == max(_DIGITS)]
-                found["occam_multiplication_7"] = (_title(name, "multiplication of 7 digits"), share(long))
+                found["occam_multiplication_7"] = (_title(test, "multiplication of 7 digits"), share(long))
         nupa = [record for record in records if record.digits_right is not None]
-        found["nupa_digits"] = (_title(_NAMES["nupa"], "digits right"), _mean(record.digits_right for record in nupa))
-        found["nupa_length"] = (_title(_NAMES["nupa"], "length right"), share(bool(r.length_right) for r in nupa))
+        found["nupa_digits"] = (_title("nupa", "digits right"), _mean(record.digits_right for record in nupa))
+        found["nupa_length"] = (_title("nupa", "length right"), share(bool(r.length_right) for r in nupa))
         return {key: measure for key, measure in found.items() if measure[1] is not None}
 
 
@@ -142,8 +142,8 @@ _NAMES: dict[Test, str] = {
 }
 
 
-def _title(name: str, operation: str) -> str:
-    return f"{name}, {operation}" if operation else name
+def _title(test: Test, operation: str) -> str:
+    return f"{_NAMES[test]}, {operation}" if operation else _NAMES[test]
 
 
 def _is_right(number: NumberText, result: Decimal, test: Test) -> bool:
@@ -171,11 +171,9 @@ def _mean(values: Iterable[float | None]) -> Estimate | None:
 
 # --- questions ---
 
-_WRITTEN: dict[str, str] = dict(SYMBOLS.items())
+_WORDS: dict[Operation, str]
 _WORDS = {"addition": "plus", "subtraction": "minus", "multiplication": "times", "division": "divided by"}
-_RANGED = {*_WRITTEN, "sqrt"}
-
-
+_RANGED = {*SYMBOLS, "sqrt"}
 _COMPUTE: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
     "+": _EXACT.add,
     "-": _EXACT.subtract,
@@ -187,83 +185,77 @@ _COMPUTE: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
 }
 
 
+def _of_one(text: str, operand: Callable[[Rng, int], Decimal], compute: Callable[[Decimal], Decimal]) -> Draw:
+    """A function's value."""
+
+    def draw(rng: Rng, digits: int) -> tuple[str, Decimal]:
+        drawn = operand(rng, digits)
+        return text.format(drawn), compute(drawn)
+
+    return draw
+
+
+def _of_two(text: str, symbol: str, operands: Callable[[Rng, int], Sequence[Decimal]]) -> Draw:
+    """An operation's result; the text has places for the first operand, the symbol and the second one."""
+
+    def draw(rng: Rng, digits: int) -> tuple[str, Decimal]:
+        left, right = operands(rng, digits)
+        return text.format(left, symbol, right), _COMPUTE[symbol](left, right)
+
+    return draw
+
+
 def _natural(rng: Rng, digits: int) -> Decimal:
     return Decimal(rng.randrange(10 ** (digits - 1), 10**digits))
 
 
-def _occam(operation: str) -> Callable[[Rng, int], Drawn]:
-    symbol = _WRITTEN[operation]
-
-    def draw(rng: Rng, digits: int) -> Drawn:
-        left, right = (Decimal(rng.randint(-(10**digits), 10**digits) or 7) for _ in range(2))
-        start = "Give the answer in decimals. " if symbol == "/" else ""
-        return f"{start}{left} {symbol} {right} =", _COMPUTE[symbol](left, right)
-
-    return draw
+def _angle(rng: Rng, _: int) -> Decimal:
+    return Decimal(f"{rng.uniform(-math.tau, math.tau):.2f}")
 
 
-def _root(rng: Rng, digits: int) -> Drawn:
-    operand = Decimal(rng.randint(1, 10 ** (digits + 2))) / 100
-    return f"sqrt({operand:.2f}) =", _EXACT.sqrt(operand)
+def _signed(rng: Rng, digits: int) -> list[Decimal]:
+    return [Decimal(rng.randint(-(10**digits), 10**digits) or 7) for _ in range(2)]
 
 
-def _angle(name: str, function: Callable[[float], float]) -> Callable[[Rng, int], Drawn]:
-    def draw(rng: Rng, _: int) -> Drawn:
-        operand = f"{rng.uniform(-math.tau, math.tau):.2f}"
-        return f"{name}({operand} rad) =", Decimal(function(float(operand)))
-
-    return draw
-
-
-def _logarithm(rng: Rng, _: int) -> Drawn:
-    operand = Decimal(f"{math.exp(rng.uniform(-5, 5)):.7f}")
-    return f"ln({operand}) =", _EXACT.ln(operand)
-
-
-def _exponential(rng: Rng, _: int) -> Drawn:
-    operand = Decimal(f"{rng.uniform(-5, 5):.6f}")
-    return f"exp({operand}) =", _EXACT.exp(operand)
-
-
-def _nupa(verb: str, symbol: str, decimals: int = 0) -> Callable[[Rng, int], Drawn]:
+def _nupa(verb: str, symbol: str, decimals: int = 0) -> Draw:
     """Two natural numbers of 2 to 8 digits, or with up to `decimals` decimals; of a quotient the second is no longer
     than the first."""
-    kind = "a float" if decimals else "an integer"
-    example = "10.4" if decimals else "123"
 
-    def draw(rng: Rng, _: int) -> Drawn:
+    def operands(rng: Rng, _: int) -> Sequence[Decimal]:
         digits = rng.randint(2, 8)
-        left, right = _natural(rng, digits), _natural(rng, rng.randint(1, digits) if symbol in ("%", "//") else digits)
-        if decimals:
-            left, right = (each + Decimal(_natural(rng, n)).scaleb(-n) for each, n in (
-                (left, rng.randint(1, decimals)), (right, rng.randint(1, decimals))
-            ))  # fmt: skip
-        ask = f"Directly return the answer as {kind} without any comma separator, like {example} ."
-        return f"{ask} {verb} {left} {symbol} {right} =", _COMPUTE[symbol](left, right)
+        pair = _natural(rng, digits), _natural(rng, rng.randint(1, digits) if symbol in ("%", "//") else digits)
+        if not decimals:
+            return pair
+        places = [rng.randint(1, decimals) for _ in pair]
+        return [each + _natural(rng, n).scaleb(-n) for each, n in zip(pair, places, strict=True)]
 
-    return draw
+    kind, example = ("a float", "10.4") if decimals else ("an integer", "123")
+    ask = f"Directly return the answer as {kind} without any comma separator, like {example} ."
+    return _of_two(f"{ask} {verb} {{}} {{}} {{}} =", symbol, operands)
 
 
-def _simple(operation: str, digits: int, write: Callable[[Decimal, str, Decimal], str]) -> Callable[[Rng, int], Drawn]:
+def _simple(text: str, symbol: str, digits: int) -> Draw:
     """Natural numbers of up to `digits` digits; quotients are whole."""
 
-    def draw(rng: Rng, _: int) -> Drawn:
-        length, symbol = rng.randint(1, digits), _WRITTEN[operation]
+    def operands(rng: Rng, _: int) -> Sequence[Decimal]:
+        length = rng.randint(1, digits)
         left, right = _natural(rng, length), _natural(rng, length)
-        left = left * right if symbol == "/" else left
-        return write(left, operation, right), _COMPUTE[symbol](left, right)
+        return (left * right if symbol == "/" else left), right
 
-    return draw
+    return _of_two(text, symbol, operands)
 
 
-_TESTS: dict[Test, dict[str, Callable[[Rng, int], Drawn]]] = {
+_TESTS: dict[Test, dict[str, Draw]] = {
     "occam": {
-        **{operation: _occam(operation) for operation in _WRITTEN},
-        "sqrt": _root,
-        "sin": _angle("sin", math.sin),
-        "cos": _angle("cos", math.cos),
-        "ln": _logarithm,
-        "exp": _exponential,
+        **{
+            operation: _of_two(f"{'Give the answer in decimals. ' * (symbol == '/')}{{}} {{}} {{}} =", symbol, _signed)
+            for operation, symbol in SYMBOLS.items()
+        },
+        "sqrt": _of_one("sqrt({:.2f}) =", lambda rng, n: Decimal(rng.randint(1, 10 ** (n + 2))) / 100, _EXACT.sqrt),
+        "sin": _of_one("sin({} rad) =", _angle, lambda operand: Decimal(math.sin(operand))),
+        "cos": _of_one("cos({} rad) =", _angle, lambda operand: Decimal(math.cos(operand))),
+        "ln": _of_one("ln({}) =", lambda rng, _: Decimal(f"{math.exp(rng.uniform(-5, 5)):.7f}"), _EXACT.ln),
+        "exp": _of_one("exp({}) =", lambda rng, _: Decimal(f"{rng.uniform(-5, 5):.6f}"), _EXACT.exp),
     },
     "nupa": {
         "addition": _nupa("Add two numbers:", "+"),
@@ -277,11 +269,8 @@ _TESTS: dict[Test, dict[str, Callable[[Rng, int], Drawn]]] = {
         "maximum": _nupa("Get the maximal number:", "and"),
     },
     "bigbench": {
-        operation: _simple(operation, 5, lambda left, name, right: f"Q: What is {left} {_WORDS[name]} {right}? A:")
-        for operation in _WORDS
+        operation: _simple(f"Q: What is {{0}} {word} {{2}}? A:", SYMBOLS[operation], 5)
+        for operation, word in _WORDS.items()
     },
-    "mathllm": {
-        operation: _simple(operation, 3, lambda left, name, right: f"{left}{_WRITTEN[name]}{right}=")
-        for operation in _WRITTEN
-    },
+    "mathllm": {operation: _simple("{}{}{}=", symbol, 3) for operation, symbol in SYMBOLS.items()},
 }
