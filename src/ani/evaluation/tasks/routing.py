@@ -146,32 +146,25 @@ class Routing(Measured):
     def measures(cls, records: Sequence[RoutedQuery]) -> dict[str, tuple[str, Estimate | None]]:
         """Measure: what it is called, and its share, queries resampled as wholes."""
 
-        def share(role: Role, right: Callable[[RoutedNumber], bool | None]) -> Estimate | None:
-            """Of the numbers that it is known of."""
-            return grouped_share(
-                (query.query, found)
-                for query in records
-                for number in query.numbers
-                if number.role == role and (found := right(number)) is not None
-            )
-
-        def opposite(known: bool | None) -> bool | None:
-            return None if known is None else not known
+        def share(role: Role, key: str, wanted: bool, known: bool = True) -> Estimate | None:
+            """Of the numbers of a role, or of those of which the answer is `known`."""
+            found = ((query.query, getattr(n, key)) for query in records for n in query.numbers if n.role == role)
+            return grouped_share((query, is_so is wanted) for query, is_so in found if is_so is not None or not known)
 
         def queries(right: Callable[[RoutedQuery], bool]) -> Estimate | None:
             return grouped_share((record.query, right(record)) for record in records)
 
         return {
-            "traps_closed": ("Gate: traps closed", share("nominal", lambda n: opposite(n.injected))),
-            "operands_open": ("Gate: operands open", share("quantitative", lambda n: n.injected)),
+            "traps_closed": ("Gate: traps closed", share("nominal", "injected", False)),
+            "operands_open": ("Gate: operands open", share("quantitative", "injected", True)),
             "exact": ("Calls: every operand and nothing else", queries(lambda query: query.exact)),
             # One of a query without a readable call is no success.
-            "traps_avoided": ("Calls: traps kept out, of all", share("nominal", lambda n: n.passed is False)),
+            "traps_avoided": ("Calls: traps kept out, of all", share("nominal", "passed", False, known=False)),
             "traps_avoided_when_called": (
                 "Calls: traps kept out, of those in queries with a call",
-                share("nominal", lambda n: opposite(n.passed)),
+                share("nominal", "passed", False),
             ),
-            "operands_passed": ("Calls: operands passed", share("quantitative", lambda n: n.passed is True)),
+            "operands_passed": ("Calls: operands passed", share("quantitative", "passed", True, known=False)),
             "called": ("Queries with a readable call", queries(lambda query: query.call == "called")),
             "malformed": ("Queries with a malformed call", queries(lambda query: query.call == "malformed")),
             "none": ("Queries without a call", queries(lambda query: query.call == "none")),
