@@ -11,7 +11,7 @@ from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import Math
 from ani.probing.curve import LayerPoint, LayerSelection, layers_table
 from ani.results.files import LAYERS, SELECTION, Run, read_object, read_records
-from ani.results.scores import grouped
+from ani.results.scores import grouped, scores
 from ani.results.sections import NEUTRAL, Figure, Headline, Line, Lines, Section
 from ani.results.statistics import Correlation, Estimate, correlation, mean_share
 from ani.results.tables import Cell, Table, percent
@@ -118,7 +118,7 @@ def effects_section(
 ) -> Section | None:
     """Of MATH as in the paper, or else of arithmetic; None where fewer than three layers can be compared."""
     layers = {each.variant: each.layer for each in run.runs if each.layer is not None}
-    shares = {row.run: row.overall for row in Math.scores(results.get(Math, ()), lambda answer: answer.part)}
+    shares = {row.run: row.overall for row in scores(results.get(Math, ()), lambda each: each.task, lambda each: None)}
     task = "right answers to MATH" if shares else "exact answers of all operations"
     effects = layer_effects(shares or exact_shares(results.get(Arithmetic, ())), layers, curve)
     if len(effects) < FEWEST_LAYERS:

@@ -14,7 +14,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ani.data.sources import MATH, hub_errors, hub_records, names_file
 from ani.errors import InputError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 BenchmarkName = Literal["gsm8k", "math", "mmlu"]
-BENCHMARKS: tuple[BenchmarkName, ...] = get_args(BenchmarkName)
 Record = dict[str, Any]
 
 GSM8K = [("openai/gsm8k", "main")]
@@ -88,11 +87,8 @@ def mmlu_questions(data: str | None = None, seed: int = 0, **_: Any) -> "dict[st
     return _split([{**row, "shots": shots[row["subject"]], "shots_from": shots_from} for row in rows], seed)
 
 
-READERS: dict[BenchmarkName, Callable[..., "dict[str, Dataset]"]] = {
-    "gsm8k": gsm8k_questions,
-    "math": math_questions,
-    "mmlu": mmlu_questions,
-}
+READERS: dict[str, Callable[..., "dict[str, Dataset]"]]
+READERS = {"gsm8k": gsm8k_questions, "math": math_questions, "mmlu": mmlu_questions}
 
 
 def records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:
@@ -101,12 +97,10 @@ def records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tu
     instead = "a JSONL file or a directory with test.jsonl as data"
     if data is None:
         return [found for name, part in hub for found in hub_records(name, split, None, instead, part)]
-    path = Path(data)
-    if path.is_dir():
-        path = path / f"{split}.jsonl"
-        return [] if split == "dev" and not path.exists() else list(json_lines(path))
-    if names_file(data):
-        return [] if split == "dev" else list(json_lines(path))
+    folder = Path(data)
+    if folder.is_dir() or names_file(data):
+        path = folder / f"{split}.jsonl" if folder.is_dir() else folder
+        return [] if split == "dev" and (path == folder or not path.exists()) else list(json_lines(path))
     with hub_errors(data, split, instead):
         from datasets import get_dataset_config_names
 

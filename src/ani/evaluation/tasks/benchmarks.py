@@ -144,7 +144,6 @@ class Benchmark(Task):
         ]
 
     def check(self, questions: Sequence[Any], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-        super().check(questions, tokenizer, config)
         longest, answer = longest_text(config), questions[0].new_tokens
         if answer >= longest:
             raise InputError(
@@ -201,13 +200,8 @@ class Benchmark(Task):
         return {**doc, "output": result, **judge(doc["answer"], result)}
 
     @classmethod
-    def scores(cls, records: Sequence[BenchmarkAnswer], part: Callable[[BenchmarkAnswer], Any]) -> list[Score]:
-        """By benchmark."""
-        return scores(records, lambda answer: answer.task, part)
-
-    @classmethod
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
-        ((by_part,), (by_subject,)) = (cls.scores(records, key) for key in (_part, _subject))
+        ((by_part,), (by_subject,)) = (_scores(records, part=key) for key in (_part, _subject))
         found = {"all": by_part.overall, **by_part.parts, **by_subject.parts}
         if right := _right_equations(records):
             found["equations"] = right
@@ -215,7 +209,7 @@ class Benchmark(Task):
 
     @classmethod
     def tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
-        rows = cls.scores(records, _part)
+        rows = _scores(records, part=_part)
         tables = [_main_results(rows), _parts(rows, "level or group", "Part")]
         if baseline is not None:
             tables.append(_differences(_compared(records, baseline, part=_part), baseline))
@@ -223,14 +217,14 @@ class Benchmark(Task):
 
     @classmethod
     def _subject_tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None) -> list[Table]:
-        tables = [_parts(cls.scores(records, _subject), "subject", "Subject")]
+        tables = [_parts(_scores(records, part=_subject), "subject", "Subject")]
         if baseline is not None:
             tables.append(_differences(_compared(records, baseline, part=_subject), baseline, subjects=True))
         return _with_rows(tables)
 
     @classmethod
     def section(cls, records: Sequence[BenchmarkAnswer], run: Run) -> Section:
-        rows = cls.scores(records, _part)
+        rows = _scores(records, part=_part)
         cut = grouped((answer for answer in records if answer.truncated), lambda answer: (answer.task, answer.run))
         notes = [
             f"{row.task.upper()}, {row.run}: {number} of {row.overall.cases * row.overall.seeds} {what}."
@@ -289,6 +283,7 @@ class Mmlu(Benchmark):
 
 
 _part, _subject = attrgetter("part"), attrgetter("subject")
+_scores = partial(scores, task=attrgetter("task"))
 _compared = partial(differences, task=attrgetter("task"))  # paper, "Fine-grained bootstrap"
 
 

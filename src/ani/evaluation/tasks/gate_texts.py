@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from ani.data.diagnostic import Role, diagnostic_sentences
 from ani.data.sources import checked_roles, hub_errors
 from ani.errors import InputError
-from ani.evaluation.benchmarks.data import BENCHMARKS, READERS
+from ani.evaluation.benchmarks.data import READERS
 from ani.numbers import find_numbers
 from ani.untrusted.text import bounded_lines, json_lines, one_line, zipped_json_lines
 
@@ -69,25 +69,20 @@ def read_texts(entry: str, fields: Sequence[str], group: str | None, limit: int 
         return [GateText(each.text, name, each.domain, tuple(map(Label, each.roles))) for each in sentences]
     if name == "finer":
         return _finer_sentences(place or FINER_NAME, limit, seed)
-    if name in BENCHMARKS:
-        return _benchmark_texts(name, place or None, limit, seed)
+    if name in READERS:
+        rows = READERS[name](place or None, seed)["test"]
+        asked = rows.select(range(len(rows) if limit is None else min(limit, len(rows))))
+        # MATH and MMLU by subject, MMLU with the choices.
+        return [
+            GateText("\n".join([row["question"], *row.get("choices", [])]), name, row.get("subject"))
+            for row in cast(Iterable[dict[str, Any]], asked)
+        ]
     read = list(_file_texts(Path(entry), fields, group))
     if not read:
         raise InputError(f"{entry} holds no text")
     if limit is not None:
         random.Random(f"gate shares {seed}").shuffle(read)
     return read[:limit]
-
-
-def _benchmark_texts(name: str, data: str | None, limit: int | None, seed: int) -> list[GateText]:
-    """A benchmark's questions: MATH and MMLU by subject, MMLU with the choices."""
-    rows = READERS[cast(Any, name)](data, seed)["test"]
-    if limit is not None:
-        rows = rows.select(range(min(limit, len(rows))))
-    return [
-        GateText("\n".join([row["question"], *row.get("choices", [])]), name, row.get("subject"))
-        for row in cast(Iterable[dict[str, Any]], rows)
-    ]
 
 
 def _file_texts(path: Path, fields: Sequence[str], group: str | None) -> Iterator[GateText]:
