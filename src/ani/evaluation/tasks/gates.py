@@ -189,13 +189,8 @@ def gate_shares(records: Iterable[DecidedText]) -> list[GateShare]:
         groups = grouped(of_source, lambda record: record.group and (record.group, record.run))
         if len({group for group, _ in groups}) > 1:
             found = [_gate_share(source, group, run, of_group) for (group, run), of_group in groups.items()]
-            result += sorted(found, key=_numbers_share, reverse=True)
+            result += sorted(found, key=lambda row: n.value if (n := row.measures["numbers"]) else 0.0, reverse=True)
     return result
-
-
-def _numbers_share(row: GateShare) -> float:
-    found = row.measures["numbers"]
-    return 0.0 if found is None else found.value
 
 
 def _gate_share(source: str, group: str | None, run: str, records: Sequence[DecidedText]) -> GateShare:
@@ -220,9 +215,8 @@ def _gate_share(source: str, group: str | None, run: str, records: Sequence[Deci
 def _auc(records: Sequence[DecidedText]) -> float | None:
     numbers = [number for record in records for number in record.numbers]
     quantitative, nominal = ([n.alpha for n in numbers if n.role == role] for role in ROLES)
-    if not quantitative or not nominal or None in quantitative or None in nominal:
-        return None
-    return area_under_roc(cast(list[float], quantitative), cast(list[float], nominal))
+    known = quantitative and nominal and None not in (*quantitative, *nominal)
+    return area_under_roc(cast(Any, quantitative), cast(Any, nominal)) if known else None
 
 
 def _name(what: str | None, run: str) -> str:

@@ -181,22 +181,21 @@ def perplexities(losses: Sequence[TextLoss], baseline: str | None = None) -> dic
     differences are paired.
     """
     # A text's loss and tokens, summed over seeds: their ratio doesn't mind how many there are.
-    sums: dict[str, dict[TextKind, dict[str, np.ndarray]]] = {}
+    sums: dict[tuple[str, TextKind], dict[str, np.ndarray]] = {}
     for record in losses:
-        texts = sums.setdefault(record.run, {}).setdefault(record.kind, {})
+        texts = sums.setdefault((record.run, record.kind), {})
         texts.setdefault(record.text, np.zeros(2))[:] += record.loss, record.tokens
-    by_run = grouped(losses, lambda record: record.run)
-    result: dict[str, dict[TextKind, Perplexity]] = {}
-    for run, kinds in sums.items():
-        seeds, result[run] = len(by_seed(run, by_run[run])), {}
-        for kind, texts in kinds.items():
-            others = texts if baseline is None else sums.get(baseline, {}).get(kind, {})
-            if texts.keys() != others.keys():
-                raise InputError(f"{kind} texts: runs {run!r} and {baseline!r} were given different ones")
-            rows = np.array([[*texts[text], *others[text]] for text in others])
-            value = resampled(rows, lambda means: np.exp(means[:, 0] / means[:, 1]), seeds=seeds)
-            gain = resampled(rows, lambda m: m[:, 0] / m[:, 1] - m[:, 2] / m[:, 3], seeds=seeds)
-            result[run][kind] = Perplexity(value, None if baseline in (None, run) else gain)
+    runs = grouped(losses, lambda record: record.run)
+    seeds = {run: len(by_seed(run, of_run)) for run, of_run in runs.items()}
+    result: dict[str, dict[TextKind, Perplexity]] = {run: {} for run in runs}
+    for (run, kind), texts in sums.items():
+        others = texts if baseline is None else sums.get((baseline, kind), {})
+        if texts.keys() != others.keys():
+            raise InputError(f"{kind} texts: runs {run!r} and {baseline!r} were given different ones")
+        rows = np.array([[*texts[text], *others[text]] for text in others])
+        value = resampled(rows, lambda means: np.exp(means[:, 0] / means[:, 1]), seeds=seeds[run])
+        gain = resampled(rows, lambda m: m[:, 0] / m[:, 1] - m[:, 2] / m[:, 3], seeds=seeds[run])
+        result[run][kind] = Perplexity(value, None if baseline in (None, run) else gain)
     return result
 
 
