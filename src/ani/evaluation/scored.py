@@ -159,6 +159,11 @@ def answers_to(
     return backend.texts(prompts, longest + 2, read_as)
 
 
+def judged(output: str, number: Decimal | None, right: int) -> dict[str, Any]:
+    """What a record says of an output, of which a number is judged."""
+    return {"output": output, "prediction": None if number is None else str(number), "correct": number == right}
+
+
 def few_shot(examples: Iterable[tuple[str, str]], question: str) -> list[dict[str, str]]:
     """The chat messages of examples, each a question and its answer, and of a question behind them."""
     turns = [turn for example in examples for turn in zip(("user", "assistant"), example, strict=True)]

@@ -93,6 +93,12 @@ def judge_math(answer: str, output: str) -> dict[str, Any]:
     return {"prediction": prediction, "correct": prediction is not None and equivalent(answer, prediction)}
 
 
+def judge_mmlu(answer: int, output: Sequence[float]) -> dict[str, Any]:
+    """`answer` and `prediction` (the likeliest) as letters, and `correct`."""
+    best = max(range(4), key=lambda choice: output[choice])
+    return {"answer": "ABCD"[answer], "prediction": "ABCD"[best], "correct": best == answer}
+
+
 def gsm8k_results(doc: dict[str, Any], outputs: Sequence[str]) -> dict[str, float]:
     """lm-evaluation-harness's `process_results`."""
     return {"acc": float(judge_gsm8k(doc["answer"], outputs[0])["correct"])}

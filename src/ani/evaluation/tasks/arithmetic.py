@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
 from ani.errors import InputError
 from ani.evaluation.backend import Backend
-from ani.evaluation.scored import Scored, accuracies, answers_to, few_shot, first_number
+from ani.evaluation.scored import Scored, accuracies, answers_to, few_shot, first_number, judged
 from ani.evaluation.task import Answers, Pairs
 from ani.numbers import find_numbers
 from ani.results.files import Integer, Run
@@ -115,19 +115,9 @@ class Arithmetic(Scored):
     def answer(self, backend: Backend, questions: Sequence[ArithmeticProblem]) -> Answers:
         """Answer greedily; the number that is judged must equal the right answer exactly."""
         for place, (problem, output) in enumerate(zip(questions, self.written(backend, questions), strict=True)):
-            number = self.judged(output)
-            record = ArithmeticAnswer(
-                run=ONE_MODEL,
-                operation=problem.operation,
-                digits=problem.digits,
-                prompt=problem.prompt,
-                answer=str(problem.answer),
-                chain=problem.chain,
-                output=output,
-                prediction=None if number is None else str(number),
-                correct=number == problem.answer,
-            )
-            yield place, [record]
+            facts: dict[str, Any] = {key: getattr(problem, key) for key in ("operation", "digits", "prompt", "chain")}
+            facts |= {"answer": str(problem.answer), **judged(output, self.judged(output), problem.answer)}
+            yield place, [ArithmeticAnswer(run=ONE_MODEL, **facts)]
 
     def written(self, backend: Backend, problems: Sequence[ArithmeticProblem]) -> list[str]:
         """What the model writes behind each problem."""

@@ -16,6 +16,7 @@ from pydantic import Field
 from ani.errors import InputError
 from ani.evaluation.backend import Backend, longest_text
 from ani.evaluation.benchmarks.data import BenchmarkName
+from ani.evaluation.benchmarks.judging import judge_gsm8k, judge_math, judge_mmlu
 from ani.evaluation.scored import changed, changes
 from ani.evaluation.task import Answers, Pairs, Task
 from ani.results.files import Integer, Run
@@ -173,7 +174,7 @@ class Benchmark(Task):
             record = BenchmarkAnswer(
                 run=ONE_MODEL,
                 task=cast(BenchmarkName, self.name),
-                **self._judged(doc, result),
+                **{**doc, "output": result, **_JUDGES[self.name](doc["answer"], result)},
                 prompt_hash=hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest(),
                 truncated=lengths[place] > longest_text(backend.config) - questions[place].new_tokens,
             )
@@ -192,12 +193,6 @@ class Benchmark(Task):
     @staticmethod
     def _size(backend: Backend) -> int:
         return backend.batch_size or (64 if backend.on_gpu else 8)
-
-    def _judged(self, doc: dict[str, Any], result: Any) -> dict[str, Any]:
-        from ani.evaluation.benchmarks.judging import judge_gsm8k, judge_math
-
-        judge = judge_gsm8k if self.name == "gsm8k" else judge_math
-        return {**doc, "output": result, **judge(doc["answer"], result)}
 
     @classmethod
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
@@ -276,12 +271,9 @@ class Mmlu(Benchmark):
 
     name = "mmlu"
 
-    def _judged(self, doc: dict[str, Any], result: Any) -> dict[str, Any]:
-        best = max(range(4), key=lambda choice: result[choice])
-        judged = {"answer": "ABCD"[doc["answer"]], "prediction": "ABCD"[best], "correct": best == doc["answer"]}
-        return {key: value for key, value in doc.items() if key != "shots"} | {"output": result} | judged
 
-
+_JUDGES: dict[str, Callable[[Any, Any], dict[str, Any]]]
+_JUDGES = {"gsm8k": judge_gsm8k, "math": judge_math, "mmlu": judge_mmlu}
 _part, _subject = attrgetter("part"), attrgetter("subject")
 _scores = partial(scores, task=attrgetter("task"))
 _compared = partial(differences, task=attrgetter("task"))  # paper, "Fine-grained bootstrap"
@@ -384,11 +376,6 @@ def _by_part(
 
 def messages_of(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
     """The chat that the harness would render by a model's template."""
-    prompt = task.fewshot_context(
-        doc, num_fewshot=0, apply_chat_template=True, fewshot_as_multiturn=True, chat_template=_as_json
-    )
-    return cast(list[dict[str, str]], json.loads(cast(str, prompt)))
-
-
-def _as_json(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-    return json.dumps(messages, ensure_ascii=False)
+    as_chat = {"apply_chat_template": True, "fewshot_as_multiturn": True}
+    prompt: Any = task.fewshot_context(doc, 0, **as_chat, chat_template=lambda messages, **_: json.dumps(messages))
+    return cast(list[dict[str, str]], json.loads(prompt))

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ani.data.arithmetic import COMPUTE, SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
 from ani.evaluation.backend import Backend, TransformersBackend
-from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number
+from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number, judged
 from ani.evaluation.task import Answers
 from ani.results.files import Integer, Run
 from ani.results.scores import ONE_MODEL, Score, scores
@@ -117,8 +117,7 @@ class Reading(Scored):
                 shut = answers_to(backend, prompts, expected)
             again = dict(zip(askable, zip(followed, shut, strict=True), strict=True))
         for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
-            number, right = first_number(output), question.problem.answer
-            facts: dict[str, Any] = {}
+            right, facts = question.problem.answer, dict[str, Any]()
             if question in again:
                 by_others, without = again[question]
                 facts |= {"shut_output": without, "shut": first_number(without) == right}
@@ -126,18 +125,9 @@ class Reading(Scored):
                     found = first_number(by_others)
                     facts |= {"by_others": str(other), "others_output": by_others}
                     facts |= {"kept": found == right, "followed": found == other}
-            record = ReadingAnswer(
-                run=ONE_MODEL,
-                kind=question.kind,
-                prompt=question.prompt,
-                digits=question.problem.digits,
-                answer=str(right),
-                output=output,
-                prediction=None if number is None else str(number),
-                correct=number == right,
-                **facts,
-            )
-            yield place, [record]
+            facts |= {"kind": question.kind, "prompt": question.prompt, "digits": question.problem.digits}
+            facts |= {"answer": str(right), **judged(output, first_number(output), right)}
+            yield place, [ReadingAnswer(run=ONE_MODEL, **facts)]
 
     @classmethod
     def scores(cls, records: Sequence[ReadingAnswer]) -> list[Score]:
