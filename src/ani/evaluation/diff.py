@@ -32,19 +32,17 @@ def compare_folders(run: Path, baseline: Path) -> tuple[list[Table], dict[str, A
     """
     if run.resolve() == baseline.resolve():
         raise InputError(f"{run} would be compared to itself; name two folders")
-    found = [_judged(folder) for folder in (run, baseline)]
+    found = {folder: _judged(folder) for folder in (run, baseline)}
     both: dict[type[Task], list[Any]] = {}
-    for task in found[0]:
-        if task in found[1]:
+    for task in found[run]:
+        if task in found[baseline]:
             _same_generation(task.name, run, baseline)
             both[task] = [
-                record.model_copy(update={"run": str(folder)})
-                for folder, results in zip((run, baseline), found, strict=True)
-                for record in _one_model(task_file(folder, task.name), results[task])
+                each for folder, results in found.items() for each in _of_one_model(folder, task, results[task])
             ]
     pairs = [pair for task, records in presented(both) if (pair := task.pairs(records, str(baseline)))]
     if not pairs:
-        ours, theirs = (", ".join(task.name for task in results) for results in found)
+        ours, theirs = (", ".join(task.name for task in results) for results in found.values())
         raise InputError(f"{run} has {ours}, and {baseline} has {theirs}: no operation or benchmark in common")
     return [table for pair in pairs for table in pair.tables], {k: v for pair in pairs for k, v in pair.facts.items()}
 
@@ -78,10 +76,11 @@ def backends_differ(run: Path, baseline: Path) -> str | None:
     return f"{run} was answered by {ours}, {baseline} by {theirs}: rounding differs, and is part of the differences"
 
 
-def _one_model(path: Path, records: list[Any]) -> list[Any]:
-    models = {(record.run, record.seed) for record in records}
-    if len(models) > 1:
+def _of_one_model(folder: Path, task: type[Task], records: list[Any]) -> list[Any]:
+    """The records, as those of the run that the folder is."""
+    if (models := len({(record.run, record.seed) for record in records})) > 1:
+        path = task_file(folder, task.name)
         raise InputError(
-            f"{path} holds the answers of {len(models)} models; name the folder of one, such as runs/NAME/seed-0"
+            f"{path} holds the answers of {models} models; name the folder of one, such as runs/NAME/seed-0"
         )
-    return records
+    return [record.model_copy(update={"run": str(folder)}) for record in records]
