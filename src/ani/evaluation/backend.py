@@ -323,15 +323,12 @@ class TransformersBackend(Backend):
     def _padded(self, rows: Rows, side: str, prefix: int = 0) -> dict[str, Tensor]:
         """`input_ids` and `attention_mask`; the padding follows the first `prefix` tokens, which all rows share."""
         import torch
-        from torch.nn.utils.rnn import pad_sequence
 
-        def padded(parts: Sequence[Tensor], value: int) -> Tensor:
-            behind = pad_sequence([part[prefix:] for part in parts], True, value, side)
-            return torch.cat([torch.stack([part[:prefix] for part in parts]), behind], dim=1).to(self.model.device)
-
-        ids = [torch.tensor(row) for row in rows]
-        mask = padded([torch.ones_like(row) for row in ids], 0)
-        return {"input_ids": padded(ids, cast(int, self.tokenizer.pad_token_id)), "attention_mask": mask}
+        ids, shared = {"input_ids": [row[prefix:] for row in rows]}, torch.tensor(rows[0][:prefix], dtype=torch.long)
+        behind = cast(Any, self.tokenizer).pad(ids, padding_side=side, return_tensors="pt", verbose=False)
+        parts = {"input_ids": shared, "attention_mask": torch.ones_like(shared)}
+        found = {key: torch.cat([part.expand(len(rows), -1), behind[key]], dim=1) for key, part in parts.items()}
+        return {key: part.to(self.model.device) for key, part in found.items()}
 
     def _batches(self, rows: Rows, batch_size: int | None) -> Iterator[tuple[int, Rows]]:
         """The place of each batch's first row, and its rows."""
