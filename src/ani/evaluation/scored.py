@@ -1,6 +1,6 @@
 """Base class of tasks whose short answers are right or wrong: accuracies, and paired differences."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any, ClassVar, cast
@@ -35,18 +35,18 @@ class Scored(Task):
     names: ClassVar[Mapping[str, str]] = {}
     """Name of a kind in JSON output, where it differs."""
 
-    kind_key: ClassVar[str]
-    """The record's key that names the kind of question; the parts are its `digits`."""
+    kinds: ClassVar[Sequence[Callable[[Any], str]]]
+    """What kind of question a record is of, by each of these; the parts are its `digits`."""
 
     @classmethod
     def scores(cls, records: Sequence[Any]) -> list[Score]:
         """Right answers by kind of question and run."""
-        return scores(records, attrgetter(cls.kind_key), attrgetter("digits"))
+        return [row for kind in cls.kinds for row in scores(records, kind, attrgetter("digits"))]
 
     @classmethod
     def differences(cls, records: Sequence[Any], baseline: str) -> list[Difference]:
         """Gains in right answers likewise; raises InputError if runs were asked different questions."""
-        return differences(records, baseline, attrgetter(cls.kind_key), attrgetter("digits"))
+        return [row for kind in cls.kinds for row in differences(records, baseline, kind, attrgetter("digits"))]
 
     @classmethod
     def summary(cls, records: Sequence[Any]) -> dict[str, Any]:

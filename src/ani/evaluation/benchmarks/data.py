@@ -11,14 +11,15 @@ All raise InputError if the data can't be read or a record lacks a field; file a
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ani.data.sources import MATH, hub_errors, hub_records, names_file
 from ani.errors import InputError
 from ani.evaluation.benchmarks.judging import MARKER, boxed_answer, marked_answer
+from ani.results.scores import grouped
 from ani.untrusted.text import json_lines
 
 if TYPE_CHECKING:
@@ -68,17 +69,17 @@ def mmlu_questions(data: str | None = None, seed: int = 0, **_: Any) -> "dict[st
     also if a subject has fewer than five examples.
     """
     rows = _rows(data, "test", MMLU, _mmlu_row)
-    dev = _by_subject(_rows(data, "dev", MMLU, _mmlu_row))
+    dev = grouped(_rows(data, "dev", MMLU, _mmlu_row), itemgetter("subject"))
     shots_from = "dev" if dev else "test, held out"
     if not dev:
-        dev = _by_subject(rows)
+        dev = grouped(rows, itemgetter("subject"))
         held_out = {row["id"] for shots in dev.values() for row in shots[:MMLU_SHOTS]}
         rows = [row for row in rows if row["id"] not in held_out]
     for subject in sorted({row["subject"] for row in rows} | set(dev)):
-        if len(dev[subject]) < MMLU_SHOTS:
+        if (found := len(dev.get(subject, ()))) < MMLU_SHOTS:
             raise InputError(
-                f"{data or MMLU[0][0]}: {len(dev[subject])} rows of the subject {subject!r} to show as examples, "
-                f"{MMLU_SHOTS} are needed"
+                f"{data or MMLU[0][0]}: {found} rows of the subject {subject!r} to show as examples, {MMLU_SHOTS} are "
+                "needed"
             )
     shots = {
         subject: [{key: row[key] for key in ("question", "choices", "answer")} for row in examples[:MMLU_SHOTS]]
@@ -157,13 +158,6 @@ def _mmlu_row(record: Any, where: str) -> Record:
         "subject": subject,
         "group": _GROUP[subject],
     }
-
-
-def _by_subject(rows: Iterable[Record]) -> defaultdict[str, list[Record]]:
-    subjects: defaultdict[str, list[Record]] = defaultdict(list)
-    for row in rows:
-        subjects[row["subject"]].append(row)
-    return subjects
 
 
 def _text(record: Any, key: str, where: str) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -83,7 +84,7 @@ class Arithmetic(Scored):
     unit = "problems"
     record = ArithmeticAnswer
     what: ClassVar[str] = "Exact answers"
-    heading, kind_key = "Operation", "operation"
+    heading, kinds = "Operation", (attrgetter("operation"),)
     names: ClassVar[Mapping[str, str]] = {symbol: name for name, symbol in SYMBOLS.items()}
 
     problems: list[Problems] = Field(default=[Problems()], min_length=1)

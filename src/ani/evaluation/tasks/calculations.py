@@ -1,8 +1,7 @@
 """Task `calculations`: exact results of expressions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from operator import attrgetter
 
 from pydantic import Field
 
@@ -11,7 +10,6 @@ from ani.evaluation.backend import Backend
 from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number
 from ani.evaluation.task import Answers
 from ani.results.files import Integer, Run
-from ani.results.scores import Difference, Score, differences, scores
 from ani.results.sections import Figure, Section, headline, shares_over
 from ani.values.calculations import number_behind
 
@@ -36,6 +34,11 @@ class Calculations(Scored):
     record = CalculationAnswer
     what = "Exact results"
     heading = "Calculations"
+    kinds = (
+        lambda record: "all",
+        lambda record: record.operations[0] if len(record.operations) == 1 else "several operations",
+        lambda record: f"{record.operands} operands",
+    )
 
     count: int = Field(default=200, ge=1)
     """Problems."""
@@ -68,19 +71,9 @@ class Calculations(Scored):
             yield place, [CalculationAnswer(**facts)]
 
     @classmethod
-    def scores(cls, records: Sequence[CalculationAnswer]) -> list[Score]:
-        """Of all, by operation, and by number of operands; the parts are digits."""
-        return [row for group in _GROUPS for row in scores(records, group, attrgetter("digits"))]
-
-    @classmethod
-    def differences(cls, records: Sequence[CalculationAnswer], baseline: str) -> list[Difference]:
-        """In exact answers, as for `scores`."""
-        return [row for group in _GROUPS for row in differences(records, baseline, group, attrgetter("digits"))]
-
-    @classmethod
     def section(cls, records: Sequence[CalculationAnswer], run: Run) -> Section:
         shown = super().section(records, run)
-        everything = {row.run: row for row in cls.scores(records) if row.task == _ALL}
+        everything = {row.run: row for row in cls.scores(records) if row.task == "all"}
         headlines = [headline("Calculations, all", row.overall) for row in everything.values()]
         curves = shares_over(
             "digits", "Share of exact results", {name: row.parts for name, row in everything.items()}, run.baseline
@@ -89,11 +82,3 @@ class Calculations(Scored):
             figures=(Figure("Exact results of calculations", curves),),
             headlines=tuple(headlines) if len(headlines) == 1 else (),
         )
-
-
-_ALL = "all"
-_GROUPS: tuple[Callable[[CalculationAnswer], str], ...] = (
-    lambda record: _ALL,
-    lambda record: record.operations[0] if len(record.operations) == 1 else "several operations",
-    lambda record: f"{record.operands} operands",
-)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from importlib import resources
 from itertools import cycle, product
+from operator import attrgetter
 from random import Random
 from typing import Any, Literal, NamedTuple, cast
 
@@ -73,7 +74,7 @@ class Reading(Scored):
     unit = "problems"
     record = ReadingAnswer
     what = "Exact answers to sums and word problems"
-    heading, kind_key = "Problems", "kind"
+    heading, kinds = "Problems", (attrgetter("kind"),)
 
     count: int = Field(default=100, ge=1)
     """Sums, and as many word problems; each length has its share."""
@@ -157,12 +158,10 @@ class Reading(Scored):
     def section(cls, records: Sequence[ReadingAnswer], run: Run) -> Section:
         followed = [row for row in cls.scores(records) if row.task.endswith(FOLLOWED)]
         bars = Bars("Answers that follow other values", {f"{row.task}, {row.run}": row.overall for row in followed})
-        headlines = []
-        for row in followed if len({row.run for row in followed}) == 1 else ():
-            headlines.append(headline(f"Reading, {row.task}", row.overall))
+        shown_first = followed if len({row.run for row in followed}) == 1 else ()
+        headlines = tuple(headline(f"Reading, {row.task}", row.overall) for row in shown_first)
         figures = (Figure("Does it read?", bars),) if followed else ()
-        shown = super().section(records, run)
-        return shown._replace(figures=figures, headlines=tuple(headlines))
+        return super().section(records, run)._replace(figures=figures, headlines=headlines)
 
 
 def _other(problem: ArithmeticProblem, random: Random) -> ArithmeticProblem:
