@@ -211,13 +211,6 @@ class Benchmark(Task):
         return _with_rows([*tables, _equations(records, baseline)])
 
     @classmethod
-    def _subject_tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None) -> list[Table]:
-        tables = [_parts(_scores(records, part=_subject), "subject", "Subject")]
-        if baseline is not None:
-            tables.append(_differences(_compared(records, baseline, part=_subject), baseline, subjects=True))
-        return _with_rows(tables)
-
-    @classmethod
     def section(cls, records: Sequence[BenchmarkAnswer], run: Run) -> Section:
         rows = _scores(records, part=_part)
         cut = grouped((answer for answer in records if answer.truncated), lambda answer: (answer.task, answer.run))
@@ -235,9 +228,11 @@ class Benchmark(Task):
             runs = {row.run: row.overall for row in rows if row.task == task}
             if len(runs) > 1:
                 figures.append(Figure(f"Right answers, {task.upper()}", Bars("Right answers", runs)))
-        folded = tuple(cls._subject_tables(records, run.baseline))
-        shown = super().section(records, run)
-        return shown._replace(anchor="benchmarks", notes=(cls.note, *notes), figures=tuple(figures), folded=folded)
+        folded = [_parts(_scores(records, part=_subject), "subject", "Subject")]
+        if run.baseline is not None:
+            folded.append(_differences(_compared(records, run.baseline, part=_subject), run.baseline, subjects=True))
+        shown = super().section(records, run)._replace(anchor="benchmarks", notes=(cls.note, *notes))
+        return shown._replace(figures=tuple(figures), folded=tuple(_with_rows(folded)))
 
     @classmethod
     def pairs(cls, records: Sequence[BenchmarkAnswer], baseline: str) -> Pairs | None:

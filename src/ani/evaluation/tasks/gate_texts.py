@@ -120,7 +120,15 @@ def _parts(record: Any, field: str, where: str) -> list[str]:
 def _finer_sentences(source: str, limit: int | None, seed: int) -> list[GateText]:
     """The sentences that hold a tagged number in digits; at most `limit` with a nominal number, and as many without, as
     maturity dates are rare."""
-    read = (_finer_sentence(record, where) for where, record in _finer_records(source))
+    path = source
+    if source == FINER_NAME:
+        from huggingface_hub import hf_hub_download
+
+        # Not by `datasets`: the set's loading script is of the kind that it no longer runs.
+        with hub_errors(source, FINER_SPLIT, "its zip or a JSON-lines file in its format"):
+            path = hf_hub_download(source, FINER_FILE, repo_type="dataset")
+    records = zipped_json_lines(path, f"{FINER_SPLIT}.jsonl") if Path(path).suffix == ".zip" else json_lines(path)
+    read = (_finer_sentence(record, where) for where, record in records)
     sentences = [sentence for sentence in read if any(sentence.labels or ())]
     if not sentences:
         raise InputError(f"{source} holds no sentence with a tagged number; check the file")
@@ -130,17 +138,6 @@ def _finer_sentences(source: str, limit: int | None, seed: int) -> list[GateText
         kinds[any(label and label.role == "nominal" for label in sentence.labels or ())].append(sentence)
     chosen = {sentence for kind in kinds.values() for sentence in kind[:limit]}
     return [sentence for sentence in sentences if sentence in chosen]
-
-
-def _finer_records(source: str) -> Iterator[tuple[str, Any]]:
-    if source == FINER_NAME:
-        from huggingface_hub import hf_hub_download
-
-        # Not by `datasets`: the set's loading script is of the kind that it no longer runs.
-        with hub_errors(source, FINER_SPLIT, "its zip or a JSON-lines file in its format"):
-            source = hf_hub_download(source, FINER_FILE, repo_type="dataset")
-    is_zip = Path(source).suffix == ".zip"
-    yield from zipped_json_lines(source, f"{FINER_SPLIT}.jsonl") if is_zip else json_lines(source)
 
 
 def _finer_sentence(record: Any, where: str) -> GateText:
