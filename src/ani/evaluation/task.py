@@ -111,8 +111,8 @@ class Task(Settings, ABC):
 class Measured(Task):
     """Base of tasks whose records make a few shares."""
 
-    caption: ClassVar[str]
-    """Of its table."""
+    caption: ClassVar[str] = ""
+    """Of its table, where it isn't the title."""
 
     @classmethod
     @abstractmethod
@@ -129,4 +129,4 @@ class Measured(Task):
         columns = [cls.measures(of_run).values() for of_run in runs.values()]
         rows = ((Cell(row[0][0]), *(percent(found) for _, found in row)) for row in zip(*columns, strict=True))
         header = ("Measure", *("Value" if run == ONE_MODEL else run for run in runs))
-        return [Table(cls.caption, header, tuple(rows), label_columns=1)]
+        return [Table(cls.caption or cls.title, header, tuple(rows), label_columns=1)]

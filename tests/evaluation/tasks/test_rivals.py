@@ -17,20 +17,16 @@ from tests.tokenizers import qwen
 FUNCTIONS: dict[str, Any] = {name: getattr(math, name) for name in ("sqrt", "sin", "cos", "exp")} | {"ln": math.log}
 
 
-def text_of(question: RivalQuestion) -> str:
-    return question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]
-
-
 def test_each_operation_has_its_share_and_its_results_are_right() -> None:
     task = Rivals.asked(limit=6)
     questions = task.questions(seed=0)
-    assert len({(question.test, text_of(question)) for question in questions}) == len(questions)
+    assert len({(question.test, question.prompt) for question in questions}) == len(questions)
     counts = Counter((question.test, question.operation) for question in questions)
     assert set(counts.values()) == {6}
     assert Counter(test for test, _ in counts) == {"occam": 9, "nupa": 9, "bigbench": 4, "mathllm": 4}
     assert questions == task.questions(seed=0) != task.questions(seed=1)
     for question in questions:
-        text = text_of(question)
+        text = question.prompt
         for words, symbol in (("plus", "+"), ("minus", "-"), ("times", "*"), ("divided by", "/")):
             text = text.replace(f" {words} ", f" {symbol} ")
         text = re.sub(r"(\d+) and (\d+) =", r"max(\1, \2) =", text.replace(" rad)", ")"))
@@ -43,13 +39,14 @@ def test_each_operation_has_its_share_and_its_results_are_right() -> None:
 
 def test_each_operation_but_one_is_pending_when_the_answer_begins() -> None:
     for question in Rivals(count=20).questions(seed=0):
-        (value,) = PendingReader().feed([text_of(question) + BOUNDARY])[:1]
-        assert (value is None) == (question.operation == "maximum"), text_of(question)
+        (value,) = PendingReader().feed([question.prompt + BOUNDARY])[:1]
+        assert (value is None) == (question.operation == "maximum"), question.prompt
 
 
 def answered(*outputs: str, test: Any, result: str) -> list[Any]:
-    questions = [RivalQuestion(test, "sqrt", f"{i}:", result, None) for i in range(len(outputs))]
-    model: Any = Scripted(qwen(), lambda prompt: outputs[int(prompt.partition(":")[0])])
+    facts: Any = {"test": test, "operation": "sqrt", "result": result, "digits": None}
+    questions = [RivalQuestion(prompt=f"{i}:", **facts) for i in range(len(outputs))]
+    model: Any = Scripted(qwen(), lambda prompt: outputs[int(re.findall(r"\d+(?=:)", prompt)[0])])
     return answers_of(Rivals(), TransformersBackend(model, model.tokenizer), questions)
 
 

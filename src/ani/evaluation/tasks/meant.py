@@ -94,7 +94,6 @@ class Meant(Measured):
         "equals sign: its result should be the first number, or should not stand behind the sign. Wilson 95% "
         "intervals; of sentences, by resampling templates."
     )
-    caption = "Calculations that are meant, or not"
     unit = "prompts"
     record = MeantAnswer
 

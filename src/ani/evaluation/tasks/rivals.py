@@ -8,13 +8,12 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Context, Decimal
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from ani.data.arithmetic import SYMBOLS, Operation
-from ani.data.sources import Message
 from ani.evaluation.backend import Backend
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import NumberText, find_numbers
@@ -33,18 +32,8 @@ Draw = Callable[[Rng, int], tuple[str, Decimal]]
 """Draws a prompt and its result, by a number of digits where a test groups by it."""
 
 
-class RivalQuestion(NamedTuple):
+class RivalQuestion(TaskRecord):
     """A prompt of another paper's test."""
-
-    test: Test
-    operation: str
-    prompt: str | list[Message]
-    result: str
-    digits: int | None
-
-
-class RivalAnswer(TaskRecord):
-    """An answer to a question, a line of `rivals.jsonl`."""
 
     known_by = "test", "prompt"
 
@@ -57,6 +46,11 @@ class RivalAnswer(TaskRecord):
     """The user's message, or the raw text."""
     result: str
     """To 12 decimals, where it has more."""
+
+
+class RivalAnswer(RivalQuestion):
+    """An answer to a question, a line of `rivals.jsonl`."""
+
     output: str
     right: bool
     """Whether the result is among the answer's numbers. OccamLLM's rule: to as many decimals as the number has, two at
@@ -77,7 +71,6 @@ class Rivals(Measured):
         "OccamLLM's test, which has results without end, to as many decimals as are written, two at least and five at "
         "most. Wilson 95% intervals; of NUPA's digits, bootstrap."
     )
-    caption = "The tests of other papers"
     unit = "prompts"
     record = RivalAnswer
 
@@ -93,29 +86,27 @@ class Rivals(Measured):
                 wanted = len(found) + self.count
                 while len(found) < wanted:
                     digits = _DIGITS[len(found) % len(_DIGITS)] if test == "occam" and operation in _RANGED else None
-                    text, exact = draw(rng, digits or 0)
-                    prompt = text if test in ("bigbench", "mathllm") else [Message(role="user", content=text)]
-                    result = f"{round(exact, 12).normalize(_EXACT):f}"
-                    found.setdefault((test, text), RivalQuestion(test, operation, prompt, result, digits))
+                    prompt, exact = draw(rng, digits or 0)
+                    facts: dict[str, Any] = {"test": test, "operation": operation, "digits": digits, "prompt": prompt}
+                    facts["result"] = f"{round(exact, 12).normalize(_EXACT):f}"
+                    found.setdefault((test, prompt), RivalQuestion(**facts))
         return [*found.values()]
 
     def answer(self, backend: Backend, questions: Sequence[RivalQuestion]) -> Answers:
         """Answer greedily."""
-        outputs = backend.texts([question.prompt for question in questions], ROOM)
-        for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
-            prompt = question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]
+        prompts = [
+            each.prompt if each.test in ("bigbench", "mathllm") else [{"role": "user", "content": each.prompt}]
+            for each in questions
+        ]
+        for place, (question, output) in enumerate(zip(questions, backend.texts(prompts, ROOM), strict=True)):
             numbers, result = find_numbers(output), Decimal(question.result)
-            of_nupa = question.test == "nupa"
-            record = RivalAnswer(
-                **{**question._asdict(), "prompt": prompt},
-                output=output,
-                right=any(_is_right(number, result, question.test) for number in numbers),
-                digits_right=_digits_right(numbers, result) if of_nupa else None,
-                length_right=bool(numbers) and len(_places(numbers[0].value)) == len(_places(result))
-                if of_nupa
-                else None,
-            )
-            yield place, [record]
+            facts: dict[str, Any] = {"digits_right": None, "length_right": None}
+            if question.test == "nupa":
+                expected, written = _places(result), _places(numbers[0].value) if numbers else {}
+                same = sum(written.get(power) == digit for power, digit in expected.items())
+                facts = {"digits_right": same / len(expected), "length_right": len(written) == len(expected)}
+            right = any(_is_right(number, result, question.test) for number in numbers)
+            yield place, [RivalAnswer(**question.model_dump(exclude_unset=True), output=output, right=right, **facts)]
 
     @classmethod
     def measures(cls, records: Sequence[RivalAnswer]) -> dict[str, tuple[str, Estimate | None]]:
@@ -157,11 +148,6 @@ def _places(value: Decimal) -> dict[int, str]:
     """The digits of a value by their place: 0 for the ones, -1 for the tenths."""
     whole, _, fraction = f"{abs(value):f}".partition(".")
     return dict(enumerate(reversed(whole))) | {-i: digit for i, digit in enumerate(fraction, 1)}
-
-
-def _digits_right(numbers: Sequence[NumberText], result: Decimal) -> float:
-    expected, found = _places(result), _places(numbers[0].value) if numbers else {}
-    return sum(found.get(place) == digit for place, digit in expected.items()) / len(expected)
 
 
 def _mean(values: Iterable[float | None]) -> Estimate | None:
