@@ -44,11 +44,9 @@ def marked_answer(text: str) -> tuple[str, str] | None:
     A number may be a fraction (`3/4`), or come out of a calculation (`3 + 4 = 7`); everything else around it (`$`, a
     unit, a box) is left out.
     """
-    hash_marks = [match.end() for match in re.finditer(MARKER, text)]
-    phrases = [match.end() for match in _SAYS.finditer(text)]
-    for marker, ends in ((MARKER, hash_marks), (SAYS, phrases)):
-        for end in reversed(ends):
-            rest = text[end:].replace("$", "")  # -$5 is a negative number
+    for marker, pattern in ((MARKER, MARKER), (SAYS, _SAYS)):
+        for match in reversed([*re.finditer(pattern, text)]):
+            rest = text[match.end() :].replace("$", "")  # -$5 is a negative number
             while calculation := _CALCULATION.match(rest):
                 rest = rest[calculation.end() :]
             for number in find_numbers(rest)[:1]:

@@ -58,11 +58,6 @@ class GateShare(NamedTuple):
     """P(α of a quantitative number > α of a nominal one) + P(equal)/2, the rank statistic: what any threshold could
     reach, where the shares are for the threshold in use; the mean over seeds. None where a role or an α is missing."""
 
-    @property
-    def labelled(self) -> bool:
-        """Whether roles are known."""
-        return self.measures["nominal"] is not None or self.measures["quantitative"] is not None
-
 
 class Gates(Task):
     """The gate's decisions about the numbers of any texts; for models with a gate."""
@@ -155,10 +150,11 @@ class Gates(Task):
             whole, *groups = [row for row in rows if row.source == source]
             if groups := [row for row in groups if row.group is not None]:
                 folded.append(_table(groups))
-            if not whole.labelled and groups:
+            labelled = whole.measures["nominal"] or whole.measures["quantitative"]
+            if not labelled and groups:
                 bars = {_name(row.group, row.run): row.measures["numbers"] for row in groups}
                 figures += _bars(f"Numbers injected, {source}", bars)
-            if whole.labelled and len(runs) == 1:
+            if labelled and len(runs) == 1:
                 numbers = [number for record in of_source for number in record.numbers]
                 alphas: dict[str, list[float]] = {}
                 alphas |= {role: [n.alpha for n in numbers if n.role == role and n.alpha is not None] for role in ROLES}

@@ -131,8 +131,7 @@ class Solutions(Task):
                         gates = dict(zip(numbers.positions.tolist(), injection.logits.tolist(), strict=True))
             rows = []
             for kind in get_args(TokenKind):
-                at = [token - 1 for token in range(1, len(row)) if kinds[token] == kind]
-                if at:
+                if at := [token for token, of in enumerate(kinds[1:]) if of == kind]:
                     loss, base_loss = (sum(each[token] for token in at) for each in losses)
                     facts: dict[str, Any] = {"solution": question.place, "kind": kind, "tokens": len(at)}
                     read = [] if kind == "other" else [gates[token] for token in at if token in gates]
