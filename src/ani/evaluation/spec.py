@@ -62,21 +62,21 @@ class ModelSpec(NamedTuple):
         installed, uses a GPU (of `machine`; None: of this one) and passes `check`; else transformers. Raises as
         `check`."""
         found = read_run(out)
-        if self.backend == "auto" and found is not None:
+        if self.backend != "auto":
+            self.check(tasks)
+            return self
+        if found is not None:
             return self._replace(backend=found.backend).resolved(tasks, out)
-        if self.backend == "auto":
-            with suppress(InputError):
-                if any(isinstance(task, Benchmark) for task in tasks) and (machine or this_machine()).serves_by_vllm:
-                    return self._replace(backend="vllm").resolved(tasks, out)
-            return self._replace(backend="transformers").resolved(tasks, out)
-        self.check(tasks)
-        return self
+        with suppress(InputError):
+            if any(isinstance(task, Benchmark) for task in tasks) and (machine or this_machine()).serves_by_vllm:
+                return self._replace(backend="vllm").resolved(tasks, out)
+        return self._replace(backend="transformers").resolved(tasks, out)
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Raise InputError for what can be told before anything is loaded."""
         gated = _gated(tasks)
         if self.backend == "vllm":
-            if gated is not None:
+            if gated:
                 raise InputError(
                     f"{gated} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
                 )
@@ -88,7 +88,7 @@ class ModelSpec(NamedTuple):
                 raise InputError("vLLM makes its own batches: leave out --batch-size")
         elif self.vllm != VllmSettings():
             raise InputError("transformers answers, which has no settings of vLLM's: leave out --vllm")
-        if self._method() is None and gated is not None:
+        if self._method() is None and gated:
             raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
 
     def load(self, tasks: Sequence[Task], out: Path = Path()) -> Backend:
