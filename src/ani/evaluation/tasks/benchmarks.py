@@ -130,8 +130,7 @@ class Benchmark(Task):
         task = self.harness(seed)
         docs = task.eval_docs
         asked = min(self.limit or len(docs), len(docs))
-        facts: dict[str, Any] = {"data": self.data or "hub", "questions": asked, "of": len(docs)}
-        facts["version"] = task.VERSION
+        facts = {"data": self.data or "hub", "questions": asked, "of": len(docs), "version": task.VERSION}
         generation: dict[str, Any] | None = None
         if task.OUTPUT_TYPE == "generate_until":
             generation = dict(task.config.generation_kwargs)
@@ -161,9 +160,8 @@ class Benchmark(Task):
         Prompts are chat messages in the model's template, answers greedy. A template's thinking mode is off, as the
         paper's scores of its reference model suggest. A template without a system role has that text before the user's.
         """
-        lengths, order = self._longest_first(backend, questions)
+        lengths, order, size = self._longest_first(backend, questions)
         prompts = [questions[place].messages for place in order]
-        size = self._size(backend)
         results: Iterator[tuple[int, Any]]
         if (generation := questions[0].generation) is None:
             results = backend.score(prompts, "ABCD", batch_size=size)
@@ -171,28 +169,21 @@ class Benchmark(Task):
             results = backend.generate(prompts, questions[0].new_tokens, stop=generation["until"], batch_size=size)
         for position, result in results:
             doc, messages, _, _ = questions[place := order[position]]
-            record = BenchmarkAnswer(
-                run=ONE_MODEL,
-                task=cast(BenchmarkName, self.name),
-                **{**doc, "output": result, **_JUDGES[self.name](doc["answer"], result)},
-                prompt_hash=hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest(),
-                truncated=lengths[place] > longest_text(backend.config) - questions[place].new_tokens,
-            )
-            yield place, [record]
+            facts = {**doc, "task": self.name, "output": result, **_JUDGES[self.name](doc["answer"], result)}
+            facts["prompt_hash"] = hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest()
+            facts["truncated"] = lengths[place] > longest_text(backend.config) - questions[place].new_tokens
+            yield place, [BenchmarkAnswer(run=ONE_MODEL, **facts)]
 
     def batches(self, backend: Backend, questions: Sequence[Any]) -> list[list[int]]:
-        (_, order), size = self._longest_first(backend, questions), self._size(backend)
+        _, order, size = self._longest_first(backend, questions)
         return [order[first : first + size] for first in range(0, len(order), size)]
 
     @staticmethod
-    def _longest_first(backend: Backend, questions: Sequence[BenchmarkQuestion]) -> tuple[list[int], list[int]]:
-        """Tokens of each prompt, and the places of the questions in order."""
+    def _longest_first(backend: Backend, questions: Sequence[BenchmarkQuestion]) -> tuple[list[int], list[int], int]:
+        """Tokens of each prompt, the places of the questions in order, and how many make a batch."""
         lengths = [len(backend.ids(question.messages)) for question in questions]
-        return lengths, sorted(range(len(questions)), key=lambda place: -lengths[place])
-
-    @staticmethod
-    def _size(backend: Backend) -> int:
-        return backend.batch_size or (64 if backend.on_gpu else 8)
+        order = sorted(range(len(questions)), key=lambda place: -lengths[place])
+        return lengths, order, backend.batch_size or (64 if backend.on_gpu else 8)
 
     @classmethod
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
