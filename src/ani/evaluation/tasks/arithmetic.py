@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
@@ -11,7 +10,7 @@ from pydantic import Field, model_validator
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
 from ani.errors import InputError
 from ani.evaluation.backend import Backend
-from ani.evaluation.scored import Scored, accuracies, answers_to, few_shot, first_number, judged
+from ani.evaluation.scored import Scored, accuracies, answers_to, few_shot, judged
 from ani.evaluation.task import Answers, Pairs
 from ani.numbers import find_numbers
 from ani.results.files import Integer, Run
@@ -86,6 +85,8 @@ class Arithmetic(Scored):
     what: ClassVar[str] = "Exact answers"
     heading, kinds = "Operation", (attrgetter("operation"),)
     names: ClassVar[Mapping[str, str]] = {symbol: name for name, symbol in SYMBOLS.items()}
+    judged_number: ClassVar[int] = 0
+    """Which of an output's numbers is judged."""
 
     problems: list[Problems] = Field(default=[Problems()], min_length=1)
 
@@ -117,16 +118,14 @@ class Arithmetic(Scored):
         """Answer greedily; the number that is judged must equal the right answer exactly."""
         for place, (problem, output) in enumerate(zip(questions, self.written(backend, questions), strict=True)):
             facts: dict[str, Any] = {key: getattr(problem, key) for key in ("operation", "digits", "prompt", "chain")}
-            facts |= {"answer": str(problem.answer), **judged(output, self.judged(output), problem.answer)}
+            numbers = [number.value for number in find_numbers(output)]
+            number = numbers[self.judged_number] if numbers else None
+            facts |= {"answer": str(problem.answer), **judged(output, number, problem.answer)}
             yield place, [ArithmeticAnswer(run=ONE_MODEL, **facts)]
 
     def written(self, backend: Backend, problems: Sequence[ArithmeticProblem]) -> list[str]:
         """What the model writes behind each problem."""
         return answers_to(backend, [each.prompt for each in problems], [f"{each.answer:,}" for each in problems])
-
-    def judged(self, output: str) -> Decimal | None:
-        """The number of an output that is judged."""
-        return first_number(output)
 
     def facts(self, questions: Sequence[ArithmeticProblem]) -> Mapping[str, Any]:
         return (self.problems[0] if len(self.problems) == 1 else self).model_dump(exclude_none=True)
@@ -202,6 +201,7 @@ class ArithmeticInChat(Arithmetic):
         f"with room for {ROOM} tokens: an answer is exact if its last number is. Wilson 95% intervals."
     )
     what = "Exact answers in chat"
+    judged_number = -1
 
     def written(self, backend: Backend, problems: Sequence[ArithmeticProblem]) -> list[str]:
         """What the model writes in answer to each problem."""
@@ -212,11 +212,6 @@ class ArithmeticInChat(Arithmetic):
             examples = [(f"Calculate {each.expression}.", f"{each.expression} = {each.answer}") for each in worked]
             prompts.append(few_shot(examples, f"Calculate {problem.expression}."))
         return backend.texts(prompts, ROOM)
-
-    def judged(self, output: str) -> Decimal | None:
-        """The last number."""
-        found = find_numbers(output)
-        return found[-1].value if found else None
 
 
 def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:

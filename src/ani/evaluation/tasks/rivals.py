@@ -6,7 +6,7 @@ one to three digits, as MathLLM's.
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from typing import Any, Literal
 
@@ -120,7 +120,9 @@ class Rivals(Measured):
                 long = [r.right for r in of_test if r.operation == "multiplication" and r.digits == max(_DIGITS)]
                 found["occam_multiplication_7"] = (_title(test, "multiplication of 7 digits"), share(long))
         nupa = [record for record in records if record.digits_right is not None]
-        found["nupa_digits"] = (_title("nupa", "digits right"), _mean(record.digits_right for record in nupa))
+        digits = np.array([[record.digits_right] for record in nupa], dtype=np.float64)
+        mean = resampled(digits, lambda means: means[:, 0]) if nupa else None
+        found["nupa_digits"] = (_title("nupa", "digits right"), mean)
         found["nupa_length"] = (_title("nupa", "length right"), share(bool(r.length_right) for r in nupa))
         return {key: measure for key, measure in found.items() if measure[1] is not None}
 
@@ -148,11 +150,6 @@ def _places(value: Decimal) -> dict[int, str]:
     """The digits of a value by their place: 0 for the ones, -1 for the tenths."""
     whole, _, fraction = f"{abs(value):f}".partition(".")
     return dict(enumerate(reversed(whole))) | {-i: digit for i, digit in enumerate(fraction, 1)}
-
-
-def _mean(values: Iterable[float | None]) -> Estimate | None:
-    column = np.array([*values], dtype=np.float64)[:, None]
-    return resampled(column, lambda means: means[:, 0]) if len(column) else None
 
 
 # --- questions ---
