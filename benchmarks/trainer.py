@@ -65,10 +65,7 @@ def trainer(recipe: Recipe, *, plain: bool) -> Callable[[], object]:
         "processing_class": tokenizer,
     }
     made: Trainer
-    if plain:
-        made = Trainer(**common)
-    else:
-        made = AniTrainer(settings=recipe.training, **common)
+    made = Trainer(**common) if plain else AniTrainer(settings=recipe.training, **common)
     made.remove_callback(PrinterCallback)
     torch.manual_seed(recipe.seed)
     return made.train
