@@ -21,7 +21,9 @@ import torch
 from generation import attached
 
 import ani
+from ani.chat import rendered
 from ani.data.arithmetic import arithmetic_problems
+from ani.data.chats import asked_chats, unasked_chats
 from ani.injection.attach import number_locator
 from ani.injection.locate import NumberLocator
 from ani.models import load_model, load_tokenizer, model_source
@@ -132,6 +134,14 @@ def main() -> None:
             )
         ]
 
+    def chats() -> list[list[int]]:
+        """Half of them ask for a calculation."""
+        drawn = [each.prompt for each in asked_chats(2 * arguments.requests, split="test", seed=0)]
+        asked = [prompt for prompt in drawn if not isinstance(prompt, str)][: arguments.requests // 2]
+        others = unasked_chats(arguments.requests - len(asked), split="test", seed=0)
+        messages = [*asked, *(each.prompt for each in others)]
+        return [tokenizer(rendered(tokenizer, each), add_special_tokens=False)["input_ids"] for each in messages]
+
     def generating(llm: Any, rows: list[list[int]], new_tokens: int) -> Callable[[], object]:
         import vllm
 
@@ -152,12 +162,11 @@ def main() -> None:
             ani.save_adapter(model, Path(folder) / "adapter")
             ani.merge(Path(folder) / "adapter", Path(folder) / policy, model="smollm2")
             served = engine(str(Path(folder) / policy), arguments.eager)
-            for what, problems, new_tokens in (("prefill-heavy", 12, 1), ("decode-heavy", 1, 32)):
+            workloads = [("prefill-heavy", prompts(12), 1), ("decode-heavy", prompts(1), 32), ("chats", chats(), 32)]
+            for what, texts, new_tokens in workloads:
                 # Throughput is the inverse of time: time of the base over time of ANI.
                 found = _paired.ratios(
-                    generating(base, prompts(problems), new_tokens),
-                    generating(served, prompts(problems), new_tokens),
-                    arguments.repeats,
+                    generating(base, texts, new_tokens), generating(served, texts, new_tokens), arguments.repeats
                 )
                 _paired.add(rows, f"{policy}, {what}", found, "≥ 0.98")
             served.llm_engine.engine_core.shutdown()

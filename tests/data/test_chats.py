@@ -69,6 +69,14 @@ def test_few_drawings_are_dropped_and_no_wording_never_works(split: Split) -> No
     assert {chat.template for chat in drawn if isinstance(chat.prompt, str)} <= set(FILE["raw"]["texts"][split])
 
 
+def test_examples_of_numbers_are_drawn_anew(asked: Asked) -> None:
+    pattern = r"Return only the result, e\.g\. (.*?)\.(?= |\n|\Z)"
+    found = [match[1] for chat in islice(drawn_asked_chats("train"), 6000) if (match := re.search(pattern, text(chat)))]
+    assert len(found) > 5 and len({*found}) > len(found) // 2
+    assert all(re.fullmatch("[0-9]{1,5}", each) for each in found)
+    assert not any("{" in text(chat) for chat in asked["train"] if "$" not in text(chat) and "\\" not in text(chat))
+
+
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_result_is_right_and_pending_where_it_begins(asked: Asked, split: Split) -> None:
     for chat in asked[split]:
