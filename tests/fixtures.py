@@ -40,6 +40,10 @@ from ani.injection.scale import CALIBRATION_TEXT
 from tests.properties import register_profiles
 from tests.tokenizers import CHATML, gemma_like
 
+# PyTorch's flash attention asks the processor for AVX-512 and not this variable, and then has no kernel for bfloat16.
+if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
+    torch.backends.cuda.enable_flash_sdp(False)  # a CPU's, too
+
 register_profiles()
 gc.set_threshold(10_000)  # as commands have it
 
