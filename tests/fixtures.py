@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -29,6 +30,7 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 import ani
@@ -40,9 +42,15 @@ from ani.injection.scale import CALIBRATION_TEXT
 from tests.properties import register_profiles
 from tests.tokenizers import CHATML, gemma_like
 
-# PyTorch's flash attention asks the processor for AVX-512 and not this variable, and then has no kernel for bfloat16.
 if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
-    torch.backends.cuda.enable_flash_sdp(False)  # a CPU's, too
+    # PyTorch's flash attention in bfloat16 asks the processor for AVX-512, not this variable, and then has no kernel.
+    _attention = torch.nn.functional.scaled_dot_product_attention
+
+    def _in_any_kernels(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.MATH) if query.dtype == torch.bfloat16 else nullcontext():
+            return _attention(query, *args, **kwargs)
+
+    torch.nn.functional.scaled_dot_product_attention = _in_any_kernels
 
 register_profiles()
 gc.set_threshold(10_000)  # as commands have it

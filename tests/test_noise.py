@@ -65,6 +65,7 @@ def run(command, arguments):
     sys.argv = ["ani", command, *arguments]
     cli.main()
 
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it may be ignored, and then no child can be waited for
 _, lines, small_demo = sys.argv
 lines, home, codes = json.loads(lines), Path.cwd(), {}
 first = next(iter(lines))
