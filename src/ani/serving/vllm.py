@@ -57,25 +57,25 @@ class _GateLayer(nn.Module):
 
 
 class _ContextAttention(nn.Module):
-    """Mixed into the class of a layer's attention: keeps for the gate what it gives for queries of zeros, the mean of
-    the values.
-
-    The same keys and values are written to the cache twice.
-    """
+    """Mixed into the class of a layer's attention: keeps for the gate the mean of each value head's values, which is
+    what attention gives for a query of zeros. One query head more for each value head asks for it."""
 
     ani_read: torch.Tensor
     """In the model's dtype (tokens of a step, value_size)."""
+    head_size: int
+    num_kv_heads: int
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        mean = super().forward(torch.zeros_like(query), key, value, *args, **kwargs)
-        # All query heads of a value head have the same mean.
-        mean = mean.view(len(mean), self.num_kv_heads, -1)[..., : self.head_size].flatten(1)
+        queries = query.view(len(query), self.num_kv_heads, -1)  # of each value head side by side
+        queries = nn.functional.pad(queries, (0, self.head_size)).flatten(1)
+        given = super().forward(queries, key, value, *args, **kwargs).view(len(query), self.num_kv_heads, -1)
+        given, mean = given[..., : -self.head_size].flatten(1), given[..., -self.head_size :].flatten(1)
         if get_tensor_model_parallel_world_size() > 1:
             mean = tensor_model_parallel_all_gather(mean.contiguous())
             copies = mean.shape[1] // self.ani_read.shape[1]  # where there are more ranks than value heads
             mean = mean.view(len(mean), -1, copies, self.head_size)[:, :, 0].flatten(1)
         self.ani_read[: len(mean)] = mean
-        return super().forward(query, key, value, *args, **kwargs)
+        return given
 
 
 class _InjectionLayer(nn.Module):
@@ -156,6 +156,9 @@ class AniForCausalLM(nn.Module):
         for index, what, width in settings.gate_reads:
             read = self.model.layers[index] if what == "states" else self.model.layers[index].self_attn.attn
             swap_class(read, _GateLayer if what == "states" else _ContextAttention)
+            if what == "values":  # vLLM plans for layers with other numbers of query heads by themselves
+                read.num_heads = read.impl.num_heads = read.num_heads + read.num_kv_heads
+                read.impl.num_queries_per_kv = read.num_heads // read.num_kv_heads
             kept = torch.zeros(size, width, dtype=model_config.dtype, device=device)
             read.register_buffer("ani_read", kept, persistent=False)
             layer.ani_earlier.append(kept)
