@@ -1,4 +1,4 @@
-"""Sentences around written calculations, whose result is meant, or something else.
+"""Pairs of sentences with the same calculation: in one its result is meant, in the other something else.
 
 Sentences
     Texts that end at the equals sign of a written calculation (`ani.values.calculations` finds it), with what stands

@@ -1,4 +1,4 @@
-"""Tokenizes examples and collates them into padded batches with their numbers."""
+"""Tokenizes examples, says which tokens are learnt, and collates them into padded batches with their numbers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple

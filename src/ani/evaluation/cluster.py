@@ -1,4 +1,4 @@
-"""Runs `ani` commands as tasks of a Ray cluster (`--ray`), each in a process of its own on some node."""
+"""Runs `ani` commands on a Ray cluster (`--ray`), each in a process of its own on some node."""
 
 import json
 import logging

@@ -1,7 +1,8 @@
 """Saves, loads and publishes adapters: `ani_config.json`, `ani.safetensors`, PEFT's files, a model card.
 
-Nothing is pickled, nothing is half-written: a directory is written beside its place and then moved there. What is read
-may be anybody's: `ani.untrusted` and `ani.injection.config` judge it before anything is built by it.
+A model of another shape is refused, and one with other weights (`ani.injection.base`) is warned of. Nothing is pickled,
+nothing is half-written: a directory is written beside its place and then moved there. What is read may be anybody's:
+`ani.untrusted` and `ani.injection.config` judge it before anything is built by it.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Identifies the base model of an adapter: by its name and a sample of its weights."""
+"""Tells whether a model is the one that an adapter was trained on, by its name and a sample of its weights."""
 
 import math
 import re

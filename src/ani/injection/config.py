@@ -23,8 +23,8 @@ class InjectionSettings(EncoderSettings):
     policy: Policy = DEFAULT_POLICY
     """`terminal`: a prompt number's last token. `digitwise`: every token of a prompt's number, with its whole value
     (paper Section "Semantic Probing and Adaptive Integration"). `running`: every digit token, with the value of the
-    digits so far. `after`: the first token that shows a number to be over, with its whole value; of two numbers that
-    one token shows, the later."""
+    digits so far. `after`: the first token that shows a number to be over (of one that ends a prompt, the first
+    generated one), with its whole value; of two numbers that one token shows, the later."""
     scope: Literal["prompt", "all"] = "prompt"
     """With `terminal` alone: `all` also injects into the response while training (Algorithm 1 read literally)."""
     combine: Literal["add", "replace", "substitute"] = "add"

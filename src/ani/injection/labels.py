@@ -1,4 +1,4 @@
-"""Finds the response by the labels, and adds the penalties to the loss."""
+"""What training adds to a forward pass: which tokens are the response, by the labels, and the gate's loss."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""The training methods that can be compared: ANI, the paper's baselines, and ours. A new one is an entry of `METHODS`.
+"""The methods that can be compared: ANI, the paper's baselines, and ours. A new one is an entry of `METHODS`.
 
 All share one scanner, one trainer and one evaluation; those that inject share one module. h is the hidden state at a
 number's terminal token, e = s·W_P φ(x) the number embedding (`ani.injection.module`), and layer 0 the embedding output:

@@ -1,4 +1,4 @@
-"""vLLM's model classes for merged checkpoints: a family's own, with ANI before decoder layer l.
+"""vLLM's model classes for merged checkpoints, and how they are told before a step which tokens carry a number.
 
 Compiled graphs and CUDA graphs replay fixed tensors, so the layer reads which tokens carry a number, and their
 features, from buffers that are as long as a step can be. They are filled before every step, where vLLM still has the

@@ -1,6 +1,7 @@
 """`ResumableTrainer`: saves checkpoints, and resumes from the last complete one; incomplete ones are deleted.
 
-A checkpoint doesn't depend on the processes that wrote it: what FSDP 2 sharded is put together first.
+`ani.training.run` starts or resumes a run. A checkpoint doesn't depend on the processes that wrote it: what FSDP 2
+sharded is put together first.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""`AniTrainer`: ANI's loss, two learning rates, the divergence from the base model, gate statistics in the log.
+"""`AniTrainer`: ANI's loss, with the divergence of `training.keep`; two learning rates; gate statistics in the log.
 
 Between log lines nothing here asks the device for a value, which would wait for all that was asked of it.
 """

@@ -1,4 +1,4 @@
-r"""The digits of a pending value that are still to be written, and whether a written number is the value.
+r"""The decimal digits of a value: which may come next, and whether a written number equals the value or rounds it.
 
 Being written
     What stands at the end of a text is a beginning of the number if it is one of its decimal form: with its sign (none,

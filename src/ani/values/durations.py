@@ -1,4 +1,4 @@
-"""Days between two dates, and durations in another unit, where a question asks for them as a number.
+"""Kind `durations`: days between two dates, and durations in another unit, where a question asks for a number.
 
 There is no value where the answer may be another: months and years have no fixed length, weeks between dates may leave
 days over, ``03/01/2024`` is two dates (so a date has its month's name, or is written ``2024-03-01``), and ``inclusive``

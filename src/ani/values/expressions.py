@@ -1,6 +1,6 @@
-"""Tokenizes expressions and computes their exact values.
+"""Tokenizes one expression and computes its exact value.
 
-What an expression is, and why, stands in `ani.values.calculations`.
+What an expression is, and where in a text it stands, is in `ani.values.calculations`.
 """
 
 import math

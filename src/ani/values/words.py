@@ -1,4 +1,4 @@
-"""The words of calculations, from one file a language (``languages/``)."""
+"""The words of calculations. Each file of ``languages/`` is one language; a new file is enough to add one."""
 
 import re
 from collections.abc import Iterator
