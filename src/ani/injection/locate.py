@@ -1,9 +1,9 @@
 """Decides which numbers of a token row are injected, and at which token, by the policy.
 
-Under `after` a number is injected at the first token that shows it to be over (`ani.numbers.grammar`, "Ended numbers"):
-of a number that ends a prompt that is the first generated one. Under `terminal` a prompt is read as a complete text, so
-that its last number is injected at its own last token. The collator, the forward pass and
-generation all ask here, so they can't disagree.
+Under `after` a number is injected at the first token that shows it to be over (`ani.numbers.grammar`, "Ended numbers").
+For a number at the end of a prompt this is the first generated token. Under `terminal` a prompt is read as a complete
+text, so its last number is injected at the number's own last token. The collator, the forward pass and generation all
+ask here, so they can't disagree.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Finds the numbers among the tokens that an engine schedules in one step; `ani.serving.vllm` asks, nothing is vLLM's.
+"""Finds the numbers among the tokens that a serving engine schedules in one step; `ani.serving.vllm` calls it.
 
 A serving engine's forward sees the scheduled tokens alone: one a request in decode, a slice in chunked prefill, nothing
 of a cached prefix. What stands before them comes from the engine's own table of token ids.

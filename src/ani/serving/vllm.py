@@ -1,4 +1,4 @@
-"""vLLM's model classes for merged checkpoints, and how they are told before a step which tokens carry a number.
+"""vLLM's model classes for merged checkpoints, and what tells them before each step which tokens carry a number.
 
 Compiled graphs and CUDA graphs replay fixed tensors, so the layer reads which tokens carry a number, and their
 features, from buffers that are as long as a step can be. They are filled before every step, where vLLM still has the
@@ -57,8 +57,10 @@ class _GateLayer(nn.Module):
 
 
 class _ContextAttention(nn.Module):
-    """Mixed into the class of a layer's attention: keeps for the gate the mean of each value head's values, which is
-    what attention gives for a query of zeros. One query head more for each value head asks for it."""
+    """Mixed into the class of a layer's attention: keeps the mean of each value head's values for the gate.
+
+    Attention gives this mean for a query of zeros, so each value head has one query head more, whose query is zero.
+    """
 
     ani_read: torch.Tensor
     """In the model's dtype (tokens of a step, value_size)."""
@@ -156,7 +158,7 @@ class AniForCausalLM(nn.Module):
         for index, what, width in settings.gate_reads:
             read = self.model.layers[index] if what == "states" else self.model.layers[index].self_attn.attn
             swap_class(read, _GateLayer if what == "states" else _ContextAttention)
-            if what == "values":  # vLLM plans for layers with other numbers of query heads by themselves
+            if what == "values":  # vLLM groups layers by their number of query heads
                 read.num_heads = read.impl.num_heads = read.num_heads + read.num_kv_heads
                 read.impl.num_queries_per_kv = read.num_heads // read.num_kv_heads
             kept = torch.zeros(size, width, dtype=model_config.dtype, device=device)

@@ -1,4 +1,4 @@
-"""Kind `counts`: of letters in a word, and of letters or words in a quoted text, where a question asks for them.
+"""Kind `counts`: how many letters are in a word, or letters or words in a quoted text, where a question asks.
 
 Case makes no difference to a letter. All letters of a word are only counted where quotation marks or ``the word`` say
 that the word itself is meant: ``How many letters are there in Hawaiian?`` asks for an alphabet's. Nor is a letter

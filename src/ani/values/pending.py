@@ -1,4 +1,4 @@
-"""Tracks which value is pending at each token of a text, known and still to be written, and decides when it is written.
+"""Tracks which value is pending at each token of a text (known, and not yet written), and when it counts as written.
 
 A reader is fed a text piece by piece, such as what each token adds to it, in as many calls as one likes. What it says
 at a piece depends on no later one. It keeps the end of the text, at most `MAX_ASKED` asked values and as many of signs.

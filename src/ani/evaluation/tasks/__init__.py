@@ -1,7 +1,7 @@
 """The registry of evaluation tasks. A new one is a subclass of `Task` and a line of `TASKS`.
 
-`ani eval`, `ani compare`, `ani diff` and `ani report` know a task by its line here (`ani eval` if no setting
-of it is required).
+`ani eval`, `ani compare`, `ani diff` and `ani report` know a task by its line here; `ani eval` offers
+those whose settings all have defaults.
 """
 
 from ani.evaluation.task import Task
