@@ -31,7 +31,10 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}", "⌊": "⌋", "⌈": "⌉"}
 _BRACKETS |= {rf"\l{name}": rf"\r{name}" for name in ("floor", "ceil", "vert")}
 _ROUNDING = {r"\lfloor": math.floor, "⌊": math.floor, r"\lceil": math.ceil, "⌈": math.ceil}
 _ANGLES = ("sin", "cos", "tan")
-_FUNCTIONS = ("sqrt", "ln", "exp", "gcd", "lcm", *_ANGLES)
+_OF_LISTS = ("gcd", "lcm", "max", "min")
+_FUNCTIONS = ("sqrt", "ln", "exp", *_OF_LISTS, *_ANGLES)
+_KEEP_UNITS = frozenset(("+", "-", "reversed -", "mean", "max", "min"))
+"""What is worked out of a list of quantities in one unit, in that unit."""
 _FRACTIONS = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac")
 OPERATORS = {"+": "+", "/": "/", "÷": "/", "^": "^", "**": "^", "//": "//"} | dict.fromkeys(MINUS, "-")
 OPERATORS |= dict.fromkeys("*×·⋅∙∗", "*") | {r"\times": "*", r"\cdot": "*", r"\div": "/", r"\bmod": "mod"}
@@ -508,7 +511,7 @@ class Reader:
         name, _, base = token.value.partition(" ")
         power = self.argument().value if self.tex and self.take("operators", "^") else None
         bracketed = self.next is not None and self.next.value in ("(", "{")
-        if name in ("gcd", "lcm"):
+        if name in _OF_LISTS:
             self.at += 1
             operands = [self.chain()]
             while self.take("joint", ","):
@@ -551,7 +554,7 @@ class Reader:
 
     def read_lists(self, token: Token) -> Operand:
         self.joints = frozenset((*token.value, ","))
-        level = _PRODUCT if {"+", "-", "reversed -", "mean"}.issuperset(token.value.values()) else _POWER
+        level = _PRODUCT if _KEEP_UNITS.issuperset(token.value.values()) else _POWER
         operands, used = [self.chain(level)], ""
         while (joint := self.next) and joint.phrase in self.joints:
             following = self.tokens[self.at + 1 : self.at + 2]
@@ -568,7 +571,7 @@ class Reader:
             raise Doubt  # the sum of 3 and 4 times 2
         operator = token.value.get(used)
         units = {operand.unit for operand in operands}
-        if operator is None or len(units) > 1 or (operator not in ("+", "-", "reversed -", "mean") and units != {""}):
+        if operator is None or len(units) > 1 or (operator not in _KEEP_UNITS and units != {""}):
             raise Doubt
         return self.phrase(_listed(operator, [operand.value for operand in operands]), units.pop())
 
@@ -624,13 +627,15 @@ def _operated(operator: str, a: Exact, b: Exact) -> Exact:
 
 def _listed(operator: str, values: list[Exact]) -> Exact:
     """What is worked out of a list."""
-    if len(values) < 2 or (len(values) > 2 and operator not in ("+", "*", "mean", "gcd", "lcm")):
+    if len(values) < 2 or (len(values) > 2 and operator not in ("+", "*", "mean", *_OF_LISTS)):
         raise Doubt
     if operator in ("gcd", "lcm"):
         whole = [value.rational or Fraction(1, 2) for value in values]
         if any(number.denominator != 1 or number < 1 for number in whole):
             raise Doubt
         return Exact.of(getattr(math, operator)(*map(int, whole)))
+    if operator in ("max", "min"):
+        return reduce(lambda a, b: b if (a - b).decided().negative == (operator == "max") else a, values)
     if operator == "mean":
         return reduce(Exact.__add__, values) / Exact.of(len(values))
     if operator == "reversed -":

@@ -52,13 +52,13 @@ class Words:
         ]
         named = rf"(?:{_any_of(openings)})(?!\w)|(?:{self._any('articles')}){BLANK}"
         self.opening = re.compile(
-            rf"(?:[\n\r{BOUNDARY}]|[.!?]{BLANK})\s*(?:(?:(?:{self._any('introductions')}){BLANK}*)+:\s*)?"
+            rf"(?:[\n\r{BOUNDARY}]|[.!?]{BLANK})\s*+(?:(?:(?:{self._any('introductions')}){BLANK}*)+:\s*)?"
             rf"(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|{named})|[;,]{BLANK}+(?={named})",
             re.IGNORECASE,
         )
         """Up to where an expression may stand that no question's words come before."""
         self.question = re.compile(
-            rf"(?<!\w)(?:{self._any('questions')})(?!\w)"
+            rf"\b(?:{self._any('questions')})(?!\w)"
             rf"(?:[:,]?{BLANK}+(?:{self._any('fillers')})(?!\w))*[:,]?{BLANK}*",
             re.IGNORECASE,
         )
@@ -93,7 +93,11 @@ def _phrases(language: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _any_of(phrases: Iterator[str] | list[str] | frozenset[str]) -> str:
-    return "|".join(re.escape(phrase) for phrase in sorted(phrases, key=len, reverse=True))
+    """A pattern of all phrases, the longest first; by their first characters, so that few are tried at a place."""
+    rests: dict[str, list[str]] = {}
+    for phrase in sorted(phrases, key=len, reverse=True):
+        rests.setdefault(phrase[0], []).append(re.escape(phrase[1:]))
+    return "|".join(f"{re.escape(first)}(?:{'|'.join(found)})" for first, found in rests.items())
 
 
 @cache
