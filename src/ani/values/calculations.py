@@ -35,8 +35,8 @@ Signs
     Directly before an operand, and not directly after another sign: ``3 * -5``; ``3--5`` has a dash, ``- 5`` a bullet.
 Functions
     ``√ sqrt ln exp``, ``log`` with its base (without, it is 10 for some), ``sin cos tan``, ``gcd lcm max min``,
-    ``| |``, ``⌊ ⌋``, ``⌈ ⌉``, ``\binom``, π, and e with a power. An angle is in degrees or radians if it says so (``30°``,
-    ``2 rad``) or has a π, and doubtful otherwise.
+    ``| |``, ``⌊ ⌋``, ``⌈ ⌉``, ``\binom``, π, and e with a power. An angle is in degrees or radians if it says so
+    (``30°``, ``2 rad``) or has a π, and doubtful otherwise.
 Words
     Those of ``languages/``: between operands (``3 plus 4``), behind one (``squared``), before one (``half of``, ``the
     square root of``) or several (``the sum of 3 and 4``, ``subtract 3 from 4``). Spoken, precedence is doubtful: a word
