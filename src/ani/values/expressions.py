@@ -89,7 +89,7 @@ class Token(NamedTuple):
 def tokens_of(text: str, begin: int, *, to_break: bool = False) -> list[Token]:
     """The tokens of a text from a place on, or those up to a break, which is what no expression holds."""
     tex = TEX.search(text) is not None
-    literals = _literals(text)
+    literals = _literals(text, max(0, text.rfind("=", 0, begin)))  # no number goes over a sign
     found: list[Token] = []
     at = begin
     while at < len(text) and not (to_break and found and found[-1].kind == "break"):
@@ -114,9 +114,10 @@ def tokens_of(text: str, begin: int, *, to_break: bool = False) -> list[Token]:
 
 
 @lru_cache(maxsize=4)  # a question is read from many places on
-def _literals(text: str) -> dict[int, int]:
-    """Where numbers begin, without their signs, and end."""
-    return {start + (text[start] in "+-"): end for start, end in number_spans(text).items()}
+def _literals(text: str, first: int) -> dict[int, int]:
+    """Where numbers from a place on begin, without their signs, and end."""
+    spans = number_spans(text[first:])
+    return {first + start + (text[first + start] in "+-"): first + end for start, end in spans.items()}
 
 
 def _token(text: str, match: re.Match[str], tex: bool) -> Token:
