@@ -14,6 +14,7 @@ microseconds: more than `MAX_BITS` bits in a coefficient, `MAX_TERMS` terms, `MA
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 from flint import arb, ctx, fmpq, fmpz
@@ -245,7 +246,7 @@ class Exact:
                 raise ArithmeticError("an even root of a negative number")
             return -(-self).root(degree)
         if value is None and degree == 2:
-            return self._applied("sqrt")
+            return _applied(self, "sqrt")
         if value is None or degree > MAX_DEGREE:
             return (self.ln() / Exact.of(degree)).exp()
         factors, outside = _product(
@@ -264,7 +265,7 @@ class Exact:
         (atom, power), *rest = factors or ((_E, 0),)
         if coefficient == 1 and atom == _E and not others and not rest:
             return Exact.of(power)
-        return self._applied("log")
+        return _applied(self, "log")
 
     def log(self, base: int) -> "Exact":
         """The logarithm to a base above 1; of a rational by those of primes, but the base's last one."""
@@ -284,7 +285,7 @@ class Exact:
         value = self._rational
         if value is not None and value.denominator == 1 and abs(value) <= MAX_BITS:
             return Exact({frozenset({(_E, int(value.numerator))} if value else ()): fmpq(1)})
-        return self._applied("exp")
+        return _applied(self, "exp")
 
     def cos(self) -> "Exact":
         """The cosine of an angle in radians; of a multiple of π/4 or π/6 by roots."""
@@ -294,12 +295,12 @@ class Exact:
             sign, turn = (-1, 1 - turn) if 2 * turn > 1 else (1, turn)
             if turn in _SQUARES:
                 return Exact.of(_SQUARES[turn]).root(2) * Exact.of(Fraction(sign, 2))
-        return self._applied("cos")
+        return _applied(self, "cos")
 
     def sin(self) -> "Exact":
         """The sine of an angle in radians."""
         if self.in_pi is None:
-            return self._applied("sin")
+            return _applied(self, "sin")
         return (Exact({_PI: fmpq(1, 2)}) - self).cos()
 
     def tan(self) -> "Exact":
@@ -321,7 +322,7 @@ class Exact:
             return _exact(1 / self._rational)
         (factors, coefficient), *others = self._terms.items()
         if others:
-            return self._applied("__pos__", -1)
+            return _applied(self, "__pos__", -1)
         inverse = []
         for atom, power in factors:
             if atom.degree:
@@ -332,14 +333,16 @@ class Exact:
         product, outside = _product(inverse)
         return Exact({product: outside / coefficient})
 
-    def _applied(self, function: str, power: int = 1) -> "Exact":
-        """A power of what a method of `arb` makes of it."""
-        self.decided()
-        return Exact({frozenset({(Atom(function, self), power)}): fmpq(1)}).decided()
-
 
 PI = Exact({_PI: fmpq(1)})
 E = Exact({frozenset({(_E, 1)}): fmpq(1)})
+
+
+@lru_cache(maxsize=64)  # a message is read from many places on
+def _applied(number: Exact, function: str, power: int = 1) -> Exact:
+    """A power of what a method of `arb` makes of a number."""
+    number.decided()
+    return Exact({frozenset({(Atom(function, number), power)}): fmpq(1)}).decided()
 
 
 def _exact(value: fmpq) -> Exact:
