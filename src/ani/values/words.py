@@ -93,7 +93,8 @@ def _phrases(language: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _any_of(phrases: Iterator[str] | list[str] | frozenset[str]) -> str:
-    """A pattern of all phrases, the longest first; by their first characters, so that few are tried at a place."""
+    """A pattern that matches any phrase, a longer one before its own beginning. Phrases are grouped by their first
+    character, so that the pattern tries few of them at each place of a text."""
     rests: dict[str, list[str]] = {}
     for phrase in sorted(phrases, key=len, reverse=True):
         rests.setdefault(phrase[0], []).append(re.escape(phrase[1:]))
