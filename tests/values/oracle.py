@@ -243,7 +243,7 @@ def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tu
     for mark in (".", ",", "{", "{,", ",\\", ",\\!", ""):
         number = body.removesuffix(mark).replace("{,}", ",").replace(",\\!", ",")
         if body.endswith(mark) and number and [x[:2] for x in oracle.numbers(number)] == [(0, len(number))]:
-            return [("", "", False)] if right(abs(value), number) else []
+            return [("", "", False)] if mark != "." and right(abs(value), number) else []
     return []
 
 

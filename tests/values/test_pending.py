@@ -109,7 +109,7 @@ def shown(text: str, **options: list[str]) -> list[str]:
     [
         ("[7/1]^:=^ 7^ ^", ["", "7", "7", ""]),  # 7 may be 75 until the blank
         ("[7/1]:= 75^ ^", ["", "7"]),  # nothing within another number
-        ("[7/1]?^ It is [1/2]:=^ 0.5^ so ^7.^ ^", ["7", "1/2", "1/2", "7", "7", ""]),  # the answer's own first
+        ("[7/1]?^ It is [1/2]:=^ 0.5^ so ^7^.^ ^", ["7", "1/2", "1/2", "7", "7", "", ""]),  # the answer's own first
         ("[7/1]:= 7 [3/1]:=^ x^", ["3", "3"]),
         ("[7/1]:= 5 [3/1]:=^ 3 ^", ["3", ""]),  # a number stood behind the first sign
         ("[7/1]? [2/1]:= 5 + ^\n^", ["2", "7"]),  # nor does a line go on
