@@ -19,7 +19,7 @@ MAX_DEPTH = 24
 """Of brackets, fractions, roots and functions in each other."""
 MAX_COUNT = 300
 """Of things that are chosen from."""
-MAX_UNIT = 5
+MAX_UNIT = 8
 """Words of what is counted."""
 
 MINUS = "-−–"
@@ -49,7 +49,7 @@ _SYMBOLS |= {c: ("behind", str(i)) for i, c in enumerate("⁰¹²³⁴⁵⁶⁷�
 _SYMBOLS |= {"%": ("behind", "%"), r"\%": ("behind", "%"), "!": ("behind", "!")}
 
 _LETTER = r"[^\W\d_⁰¹²³⁴⁵⁶⁷⁸⁹]"
-WORD = rf"{_LETTER}(?:{_LETTER}|['’](?={_LETTER}))*"
+WORD = rf"{_LETTER}(?:{_LETTER}|['’&](?={_LETTER}))*"
 _PIECE = re.compile(
     rf"""(?P<blank>(?:{BLANK}|\\[,;:!>\ ]|~|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z]))+)
     |(?P<degree>°|\^\\circ\b|\^\{{\\circ\}})
