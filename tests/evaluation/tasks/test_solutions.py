@@ -60,6 +60,14 @@ def test_losses_are_the_models_and_the_base_models_by_kind(tmp_path: Path) -> No
         refused(partial(bad.questions, 0), "bad.jsonl", "'problem' and 'solution'")
 
 
+def test_a_value_ends_behind_it_and_behind_a_full_stop_or_comma() -> None:
+    model, tokenizer = attached("llama", values="pending", policy="after")
+    for text, behind in (("3 + 4 = 7. A", ". A"), ("3 + 4 = 7, A", ", A"), ("3 + 4 = 7.", "."), ("3 + 4 = 7 A", " A")):
+        row = tokenizer(text)["input_ids"]
+        kinds = token_kinds(number_locator(model), row)
+        assert tokenizer.decode([token for token, kind in zip(row, kinds, strict=True) if kind == "behind"]) == behind
+
+
 def test_gates_are_read_before_the_tokens(tmp_path: Path) -> None:
     model, tokenizer = attached("llama", values="pending", policy="after")
     answer = "There are 12 + 30 = 42 of them. 5 * 5 = 24 is wrong."

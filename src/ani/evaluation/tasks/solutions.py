@@ -217,7 +217,8 @@ class Solutions(Task):
 
 
 def token_kinds(locator: NumberLocator, row: list[int]) -> list[TokenKind]:
-    """What each token of a text writes; `locator` is one of pending values."""
+    """What each token of a text writes; `locator` is one of pending values. The token behind a value ends it, and so
+    does the next one behind a full stop or comma, as the number might go on there."""
     from ani.injection.locate import QUANTITATIVE, UNKNOWN_ROLE
 
     kinds: list[TokenKind] = ["other"] * len(row)
@@ -228,4 +229,7 @@ def token_kinds(locator: NumberLocator, row: list[int]) -> list[TokenKind]:
         if token + 1 < len(row):
             written: TokenKind = "result" if pending.next(1)[0].character else "behind"
             kinds[token + 1] = written if role == QUANTITATIVE else "instead"
+            stop = kinds[token + 1] == "behind" and locator.scanner.text(row[token + 1 : token + 2]) == "."
+            if stop and token + 2 < len(row):
+                kinds[token + 2] = "behind"
     return kinds
