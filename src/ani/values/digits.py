@@ -14,7 +14,7 @@ End
     A number whose digits end is followed by an end. One that goes on for ever has none; its digits behind the point are
     marked instead, since there, too, an end may follow. Behind a rounding (``0.67``), needless zeros (``7.00``), and a
     comma that may be the sentence's (``7,``) only an end can come. Behind a dot that may be the sentence's (``7.``)
-    nothing is pending: the number is written, and what follows the sentence is the model's.
+    nothing is pending: the model alone writes what follows a sentence.
 Money
     An amount goes to cents, if it is no whole number: rounded, 0 filled in (``$7.50``), then the end. What is written
     more exactly (``$0.125``) goes on as any number does.

@@ -26,7 +26,7 @@ It is written
     that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers leave what is asked pending, since
     many answers repeat the numbers of the question first.
 It is not offered
-    within another number, where none of its digits may follow (`ani.values.digits`).
+    within another number, where none of its digits may follow, and behind its own full stop (`ani.values.digits`).
 It is forgotten
     after `MEMORY` tokens, so that a question that nobody answers doesn't wait for ever.
 """

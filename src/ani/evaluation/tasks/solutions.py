@@ -229,7 +229,7 @@ def token_kinds(locator: NumberLocator, row: list[int]) -> list[TokenKind]:
         if token + 1 < len(row):
             written: TokenKind = "result" if pending.next(1)[0].character else "behind"
             kinds[token + 1] = written if role == QUANTITATIVE else "instead"
-            stop = kinds[token + 1] == "behind" and locator.scanner.text(row[token + 1 : token + 2]) == "."
-            if stop and token + 2 < len(row):
+            full_stop = kinds[token + 1] == "behind" and locator.scanner.text(row[token + 1 : token + 2]) == "."
+            if full_stop and token + 2 < len(row):
                 kinds[token + 2] = "behind"
     return kinds
