@@ -78,6 +78,8 @@ def pending(pieces: list[str], memory: int) -> tuple[Fraction, str] | None:
     if first is None:
         return None
     beginning = being_written(text, first["at"])
+    if beginning.endswith(".") and first["value"].denominator == 1:
+        return None  # told as a whole number alone, in no division
     return (first["value"], beginning) if to_come(first["value"], False, beginning, 1) else None
 
 
@@ -243,7 +245,8 @@ def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tu
     for mark in (".", ",", "{", "{,", ",\\", ",\\!", ""):
         number = body.removesuffix(mark).replace("{,}", ",").replace(",\\!", ",")
         if body.endswith(mark) and number and [x[:2] for x in oracle.numbers(number)] == [(0, len(number))]:
-            return [("", "", False)] if mark != "." and right(abs(value), number) else []
+            second = mark == "." and "." in number
+            return [("", "", False)] if right(abs(value), number) and not second else []
     return []
 
 

@@ -83,6 +83,11 @@ def test_a_chat_without_special_tokens_asks() -> None:
         ("3 + 4 equals ^7^ ", ["7", "", None]),
         ("3 + 4 = ^5 + 2 =^ 7^ ", ["7", "7", "", None]),
         ("1250 * 2 = ^2{,}^500^ ", ["2500", "500", "", None]),
+        ("3 + 4 = ^7^.^ ", ["7", "", None, None]),  # the sentence's dot
+        ("$2,000 \\times 4 = ^8000^.^ ", ["8000", "", None, None]),
+        ("14 / 2 = ^7^.^ ", ["7", "", "", None]),  # models write 7.125
+        ("3.5 + 3.5 = ^7^.^ ", ["7", "", "", None]),
+        ("14 / 4 = ^3.5^.^ ", ["3.5", "", None, None]),
     ],
 )
 def test_an_answer_writes(text: str, digits: list[str | None]) -> None:

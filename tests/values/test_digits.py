@@ -81,7 +81,7 @@ def to_come(value: Exact, beginning: str = "", currency: str = "", count: int = 
         (Fraction("7.5"), "$7.", "$", "5 0 |"),
         (Fraction(10), "$10", "$", "|"),
         (Fraction(7), "7.0", "", "|"),
-        (Fraction(7), "7.", "", ""),  # the sentence's dot, as it seems
+        (Fraction(7), "7.", "", "|"),
         (Fraction("0.125"), "0.13.", "", ""),
         (Fraction(7), "8", "", ""),  # within another number
         (Fraction("0.196"), "0.1", "", "9 6 |"),  # no last digit: 0.20 is no 0.1

@@ -13,8 +13,8 @@ Digits
 End
     A number whose digits end is followed by an end. One that goes on for ever has none; its digits behind the point are
     marked instead, since there, too, an end may follow. Behind a rounding (``0.67``), needless zeros (``7.00``), and a
-    comma that may be the sentence's (``7,``) only an end can come. Behind a dot that may be the sentence's (``7.``)
-    nothing is pending: the model alone writes what follows a sentence.
+    dot or comma that may be the sentence's (``7.``) only an end can come. A dot that must be the sentence's (``0.67.``)
+    has nothing pending behind it.
 Money
     An amount goes to cents, if it is no whole number: rounded, 0 filled in (``$7.50``), then the end. What is written
     more exactly (``$0.125``) goes on as any number does.
@@ -125,7 +125,7 @@ def pending_digits(value: Exact, currency: str, beginning: str, count: int) -> t
             return (*minus, *rest)[:count]
         whole = _COMMA.sub(",", re.sub(r"(?:,\\!?|[.,]|\{,?)\Z", "", number))
         if number_spans(whole) == {0: len(whole)} and is_value(value, "-" * signed + whole):
-            return () if number.endswith(".") else (PendingDigit(END),)
+            return () if number.endswith(".") and "." in whole else (PendingDigit(END),)
     return () if number else pending_digits(value, currency, "", count)
 
 

@@ -26,7 +26,9 @@ It is written
     that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers leave what is asked pending, since
     many answers repeat the numbers of the question first.
 It is not offered
-    within another number, where none of its digits may follow, and behind its own full stop (`ani.values.digits`).
+    within another number, where none of its digits may follow (`ani.values.digits`); and behind its own full stop, if
+    it is a sum or product of whole numbers, written in symbols. There the dot ends a sentence, and the model alone
+    writes what follows. Behind another value (``14 / 2 = 7.``) models take it for a decimal point, so the end is pending.
 It is forgotten
     after `MEMORY` tokens, so that a question that nobody answers doesn't wait for ever.
 """
@@ -48,6 +50,7 @@ MAX_ASKED = 32
 """How many values of one message are pending together at most; of questions the first, of signs the last ones count."""
 
 _TOGETHER = 3
+_WHOLE = re.compile(r"(?:[0-9,\s$€£¥₹()\[\]+*×·⋅∙xX−–-]|\\times|\\cdot)+")
 _DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\boxed\{{){{0,12}}")
 
 
@@ -79,6 +82,8 @@ class Pending(NamedTuple):
 
     def next(self, characters: int) -> tuple[PendingDigit, ...]:
         """Its next characters (`ani.values.digits`), so many or up to the end; of what is pending there is one."""
+        if self.written.endswith(".") and _WHOLE.fullmatch(self.text):
+            return ()
         # A module reads 3 by default: all callers at a token share one cached result.
         return pending_digits(self.value, self.currency, self.written, max(characters, _TOGETHER))[:characters]
 
