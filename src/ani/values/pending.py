@@ -28,7 +28,7 @@ It is written
 It is not offered
     within another number, where none of its digits may follow (`ani.values.digits`); and behind its own full stop, if
     it is a sum or product of whole numbers, written in symbols. There the dot ends a sentence, and the model alone
-    writes what follows. Behind another value (``14 / 2 = 7.``) models take it for a decimal point, so the end is pending.
+    writes what follows. Behind another value (``14 / 2 = 7.``) models take it for a decimal point: the end is pending.
 It is forgotten
     after `MEMORY` tokens, so that a question that nobody answers doesn't wait for ever.
 """
