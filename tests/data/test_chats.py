@@ -47,7 +47,7 @@ def asked() -> Asked:
 
 @pytest.fixture(scope="module")
 def unasked() -> Unasked:
-    return {split: unasked_chats(1300, split=split) for split in SPLITS}
+    return {split: unasked_chats(1900, split=split) for split in SPLITS}
 
 
 @pytest.mark.parametrize("split", SPLITS)
