@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,20 +55,27 @@ def test_chats_come_from_the_training_split_and_unasked_ones_have_no_answer(tiny
 
 
 def test_the_model_itself_answers_up_to_its_first_equals_sign(tmp_path: Path) -> None:
-    asked = []
+    asked: list[Any] = []
+    opened: list[str] = []
 
     class Scripted:
+        @contextmanager
+        def base(self) -> Iterator[None]:
+            opened.append("without the untrained module")
+            yield
+
         def generate(self, prompts: list[Any], new_tokens: int, batch_size: int) -> Iterator[tuple[int, str]]:
             asked.extend(prompts)
-            yield from enumerate([" So 3 + 4 = 8, ha", " A riddle.", ""])
+            yield from enumerate(["", " So 3 + 4 = 8, ha", " A riddle."])
 
     pairs = (("a 3 + 4", ""), ("b 1", "c"), ([{"role": "user", "content": "d 5"}], ""), ("e", ""))
     examples = [Example(prompt, completion) for prompt, completion in pairs]
-    prompts = [each.prompt for each in examples if not each.completion]
+    prompts = ["e", pairs[0][0], pairs[2][0]]  # the shortest first
     expected = [(" So 3 + 4 = 8, ha", ("nominal",) * 2), ("c", None), (" A riddle.", ("nominal",))]  # the last is empty
     for _ in range(2):  # once from the file
         found = answered(list(examples), cast(Any, Scripted()), tmp_path / "answers.jsonl", SILENT)
         assert [(each.completion, each.roles) for each in found] == expected and asked == prompts
+    assert len(opened) == 1
 
 
 def test_data_have_a_seed_of_their_own(tiny_recipe: Write) -> None:

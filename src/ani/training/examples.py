@@ -55,14 +55,18 @@ def answered(examples: list[Example], backend: Backend, file: Path, console: Con
     All of their numbers are nominal: the answer shall stay as it is, and so no value is meant in it, be it right or
     wrong what the model calculates. The answers are written to `file`, and read from it where a run goes on.
     """
-    open_ones = [place for place, example in enumerate(examples) if not example.completion]
+    # Prompts of one length together, so that little is padded.
+    open_ones = sorted(
+        (place for place, example in enumerate(examples) if not example.completion),
+        key=lambda place: len(str(examples[place].prompt)),
+    )
     if not open_ones:
         return examples
     if file.is_file():
         texts = [line["answer"] for _, line in json_lines(file)]
     else:
         texts = [""] * len(open_ones)
-        with counting(console, "answers of the base model", len(open_ones)) as count:
+        with backend.base(), counting(console, "answers of the base model", len(open_ones)) as count:
             for place, text in backend.generate([examples[i].prompt for i in open_ones], ANSWER, batch_size=64):
                 texts[place] = text
                 count(1)

@@ -121,7 +121,6 @@ def train(
         model, tokenizer = prepare(cast(Recipe, broadcast_object_list(found)[0]))
         locator = number_locator(model) if is_attached(model) else None
         collator = NumberCollator(tokenizer, locator, values_only=recipe.training.keep > 0)
-        # The module is untrained: its answers are the base model's.
         backend = TransformersBackend(cast(Any, model), tokenizer)
         answers = [answered(examples, backend, output / ANSWERS, console) if processes.is_main_process else None]
         examples = cast(list[Example], broadcast_object_list(answers)[0])
