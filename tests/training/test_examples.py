@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,15 +57,17 @@ def test_chats_come_from_the_training_split_and_unasked_ones_have_no_answer(tiny
 
 def test_the_model_itself_answers_up_to_its_first_equals_sign(tmp_path: Path) -> None:
     asked: list[Any] = []
-    opened: list[str] = []
+    without_module: list[bool] = []
 
     class Scripted:
         @contextmanager
         def base(self) -> Iterator[None]:
-            opened.append("without the untrained module")
+            without_module.append(True)
             yield
+            without_module.append(False)
 
         def generate(self, prompts: list[Any], new_tokens: int, batch_size: int) -> Iterator[tuple[int, str]]:
+            assert without_module == [True]
             asked.extend(prompts)
             yield from enumerate(["", " So 3 + 4 = 8, ha", " A riddle."])
 
@@ -75,7 +78,9 @@ def test_the_model_itself_answers_up_to_its_first_equals_sign(tmp_path: Path) ->
     for _ in range(2):  # once from the file
         found = answered(list(examples), cast(Any, Scripted()), tmp_path / "answers.jsonl", SILENT)
         assert [(each.completion, each.roles) for each in found] == expected and asked == prompts
-    assert len(opened) == 1
+    assert without_module == [True, False]
+    written = [json.loads(line)["answer"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert written == [" So 3 + 4 = 8, ha", " A riddle.", ""]  # in the order of the data
 
 
 def test_data_have_a_seed_of_their_own(tiny_recipe: Write) -> None:

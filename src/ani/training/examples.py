@@ -55,20 +55,18 @@ def answered(examples: list[Example], backend: Backend, file: Path, console: Con
     All of their numbers are nominal: the answer shall stay as it is, and so no value is meant in it, be it right or
     wrong what the model calculates. The answers are written to `file`, and read from it where a run goes on.
     """
-    # Prompts of one length together, so that little is padded.
-    open_ones = sorted(
-        (place for place, example in enumerate(examples) if not example.completion),
-        key=lambda place: len(str(examples[place].prompt)),
-    )
+    open_ones = [place for place, example in enumerate(examples) if not example.completion]
     if not open_ones:
         return examples
     if file.is_file():
         texts = [line["answer"] for _, line in json_lines(file)]
     else:
-        texts = [""] * len(open_ones)
-        with backend.base(), counting(console, "answers of the base model", len(open_ones)) as count:
-            for place, text in backend.generate([examples[i].prompt for i in open_ones], ANSWER, batch_size=64):
-                texts[place] = text
+        prompts, texts = [examples[place].prompt for place in open_ones], [""] * len(open_ones)
+        # Prompts of similar length make a batch, so that little is padded.
+        order = sorted(range(len(prompts)), key=lambda index: len(str(prompts[index])))
+        with backend.base(), counting(console, "answers of the base model", len(prompts)) as count:
+            for position, text in backend.generate([prompts[index] for index in order], ANSWER, batch_size=64):
+                texts[order[position]] = text
                 count(1)
         with replacing_file(file) as written:
             written.writelines(json.dumps({"answer": text}) + "\n" for text in texts)
