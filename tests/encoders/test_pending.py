@@ -8,7 +8,7 @@ from ani.encoders.pending import PendingDigitsEncoder
 from ani.values import Exact
 from ani.values.pending import Pending
 
-COLUMNS = [*"0123456789.-", "end", "endless", *(f"last {digit}" for digit in range(10))]
+COLUMNS = [*"0123456789.-", "end", "endless", *(f"last {digit}" for digit in range(10)), "fraction", "separator"]
 
 
 def pending(value: int | Fraction, written: str = "") -> Pending:
@@ -21,14 +21,17 @@ def named(features: torch.Tensor) -> list[set[str]]:
 
 
 def test_features_of_characters() -> None:
-    found = PendingDigitsEncoder(3).encode([pending(-5), None, pending(Fraction(2, 3), "0.6"), pending(7, "7")])
-    assert found.dtype == torch.float32 and found.shape == (4, 72)
+    values = [pending(-5), None, pending(Fraction(2, 3), "0.6"), pending(7, "7"), pending(7, "7."), pending(7, "7.0")]
+    found = PendingDigitsEncoder(3).encode(values)
+    assert found.dtype == torch.float32 and found.shape == (6, 78)
     assert named(found[0]) == [{"-"}, {"5", "last 5"}, {"end"}]
     assert named(found[1]) == [set()] * 3
     assert named(found[2]) == [{"6", "endless", "last 7"}] * 3
     assert named(found[3]) == [{"end"}, set(), set()]
+    assert named(found[4]) == [{"end", "separator"}, set(), set()]
+    assert named(found[5]) == [{"end", "fraction"}, set(), set()]
     assert named(PendingDigitsEncoder(2).encode([pending(Fraction(1, 4), "0")])[0]) == [{"."}, {"2", "last 3"}]
-    assert PendingDigitsEncoder(2).encode([]).shape == (0, 48)
+    assert PendingDigitsEncoder(2).encode([]).shape == (0, 52)
 
 
 @given(st.lists(st.fractions(-1000, 1000, max_denominator=50), max_size=4), st.integers(1, 3))

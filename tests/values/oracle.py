@@ -225,11 +225,12 @@ def expansion(value: Fraction, places: int) -> tuple[str, bool]:
     return f"{whole}.{digits}" if digits else str(whole), not rest
 
 
-def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tuple[str, str, bool]]:
-    """(character, the digit if it were the last, whether the value goes on for ever) of the next; "" is the end."""
+def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tuple[str, str, bool, str]]:
+    """(character, the digit if it were the last, whether the value goes on for ever, what an end stands behind) of the
+    next; "" is the end."""
     body = beginning.replace("$", "")
     minus, body = body.startswith("-"), body.lstrip("-")
-    start = [("-", "", False)] if value < 0 and not minus else []
+    start = [("-", "", False, "")] if value < 0 and not minus else []
     if minus != (value < 0) and (minus or body):
         return [] if body else to_come(value, money, "", count)
     exact, whole_of_it = expansion(value, len(body) + count + 2)
@@ -241,12 +242,13 @@ def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tu
         for cut in range(len(form) + 1):
             if any(body == way for way in ways_to_write(form, cut)):
                 left = [with_marks(value, form, i, endless) for i in range(cut, len(form))]
-                return (start + left + [("", "", False)] * complete)[:count]
+                return (start + left + [("", "", False, "fraction" * ("." in form))] * complete)[:count]
     for mark in (".", ",", "{", "{,", ",\\", ",\\!", ""):
         number = body.removesuffix(mark).replace("{,}", ",").replace(",\\!", ",")
         if body.endswith(mark) and number and [x[:2] for x in oracle.numbers(number)] == [(0, len(number))]:
             second = mark == "." and "." in number
-            return [("", "", False)] if right(abs(value), number) and not second else []
+            end = ("", "", False, "separator" if mark else "fraction")
+            return [end] if right(abs(value), number) and not second else []
     return []
 
 
@@ -269,17 +271,17 @@ def ways_to_write(form: str, cut: int) -> set[str]:
     return ways
 
 
-def with_marks(value: Fraction, form: str, index: int, endless: bool) -> tuple[str, str, bool]:
+def with_marks(value: Fraction, form: str, index: int, endless: bool) -> tuple[str, str, bool, str]:
     point = form.find(".") if "." in form else len(form)
     if index == point or index < point - 1:
-        return form[index], "", False
+        return form[index], "", False, ""
     places = max(0, index - point)
     last, _ = expansion(rounded(value, places), places)
     if places:
         whole, _, fraction = last.partition(".")
         last = f"{whole}.{fraction.ljust(places, '0')}"
     same = len(last) == index + 1 and all(a == b for a, b in zip(last[:-1], form, strict=False))
-    return form[index], last[-1] if same else "", endless and places > 0
+    return form[index], last[-1] if same else "", endless and places > 0, ""
 
 
 def ends(value: Fraction) -> bool:

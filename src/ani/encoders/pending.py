@@ -1,8 +1,8 @@
 """Encodes the next characters of a pending value, each by itself.
 
 A character has one feature for each digit, point, minus sign and end, one that says that the value goes on for ever,
-and ten more for the digit that it would be if it were the last one. What follows a character changes none of its
-features.
+and ten more for the digit that it would be if it were the last one. Two tell where an end stands: behind a fraction's
+digits, or behind a dot or comma. What follows a character changes none of its features.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from ani.values.pending import Pending
 _CHARACTERS = {character: index for index, character in enumerate([*"0123456789.-", END])}
 _ENDLESS = len(_CHARACTERS)
 _LAST = _ENDLESS + 1
-_FEATURES = _LAST + 10
+_BEHIND = {"fraction": _LAST + 10, "separator": _LAST + 11}
+_FEATURES = _LAST + 12
 
 
 class PendingDigitsEncoder:
@@ -46,6 +47,8 @@ class PendingDigitsEncoder:
                     ones.append(first + _ENDLESS)
                 if digit.last:
                     ones.append(first + _LAST + int(digit.last))
+                if digit.behind:
+                    ones.append(first + _BEHIND[digit.behind])
         features = torch.zeros(len(pending) * self.width)
         features[ones] = 1
         return features.reshape(len(pending), self.width)

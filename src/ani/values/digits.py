@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ani.numbers.grammar import number_spans
 from ani.values.exact import SURE_PLACES, Exact
@@ -67,6 +67,9 @@ class PendingDigit(NamedTuple):
     """The digit that it would be if it were the last one; empty: none."""
     endless: bool = False
     """Whether it is a digit behind the point of a number that goes on for ever."""
+    behind: Literal["", "fraction", "separator"] = ""
+    """Of an end, what stands before it, where writers mostly go on with a number: digits behind its point, or a dot or
+    comma that may be the sentence's."""
 
 
 def writing(text: str, begin: int, end: int) -> str:
@@ -123,9 +126,12 @@ def pending_digits(value: Exact, currency: str, beginning: str, count: int) -> t
         rest = _rest(value, currency, number, count)
         if rest is not None:
             return (*minus, *rest)[:count]
-        whole = _COMMA.sub(",", re.sub(r"(?:,\\!?|[.,]|\{,?)\Z", "", number))
+        over = re.sub(r"(?:,\\!?|[.,]|\{,?)\Z", "", number)  # if the separator isn't the number's
+        whole = _COMMA.sub(",", over)
         if number_spans(whole) == {0: len(whole)} and is_value(value, "-" * signed + whole):
-            return () if number.endswith(".") and "." in whole else (PendingDigit(END),)
+            if over == number:
+                return (PendingDigit(END, behind="fraction"),)
+            return () if number.endswith(".") and "." in whole else (PendingDigit(END, behind="separator"),)
     return () if number else pending_digits(value, currency, "", count)
 
 
@@ -152,7 +158,7 @@ def _rest(value: Exact, currency: str, number: str, count: int) -> list[PendingD
                 left = len(re.sub(r"[{,}\\!]", "", candidate[len(number) :]))
                 places_of = range(len(form) - left, len(form))[:count]
                 found = [PendingDigit(form[i], *_marks(value, form, i, len(whole), endless)) for i in places_of]
-                return found + [PendingDigit(END)] * ends
+                return found + [PendingDigit(END, behind="fraction" if fraction else "")] * ends
     return None
 
 
