@@ -71,7 +71,8 @@ def read_weights(
                 if held.get(name) != shapes.get(name):
                     raise InputError(
                         f"{file} doesn't fit its {told_by}: {one_line(name)} has the shape "
-                        f"{held.get(name, 'nothing')}, not {shapes.get(name, 'nothing')}; fetch it again"
+                        f"{held.get(name, 'nothing')}, not {shapes.get(name, 'nothing')}; fetch it again, or make it "
+                        "anew if another version of ani wrote it"
                     )
             for key in keys:
                 weights[key.removeprefix(prefix)] = tensor = opened.get_tensor(key)

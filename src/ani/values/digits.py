@@ -14,7 +14,8 @@ End
     A number whose digits end is followed by an end. One that goes on for ever has none; its digits behind the point are
     marked instead, since there, too, an end may follow. Behind a rounding (``0.67``), needless zeros (``7.00``), and a
     dot or comma that may be the sentence's (``7.``) only an end can come. A dot that must be the sentence's (``0.67.``)
-    has nothing pending behind it.
+    has nothing pending behind it. An end tells these places apart: behind ``7`` a model ends the number of itself,
+    behind ``0.67`` and ``7.`` it mostly writes one more digit.
 Money
     An amount goes to cents, if it is no whole number: rounded, 0 filled in (``$7.50``), then the end. What is written
     more exactly (``$0.125``) goes on as any number does.
@@ -68,8 +69,8 @@ class PendingDigit(NamedTuple):
     endless: bool = False
     """Whether it is a digit behind the point of a number that goes on for ever."""
     behind: Literal["", "fraction", "separator"] = ""
-    """Of an end, what stands before it, where writers mostly go on with a number: digits behind its point, or a dot or
-    comma that may be the sentence's."""
+    """Of an end, what stands before it: digits behind the point, or a dot or comma that may be the sentence's; empty: a
+    whole number's digits."""
 
 
 def writing(text: str, begin: int, end: int) -> str:
