@@ -1,8 +1,8 @@
 """Encodes the next characters of a pending value, each by itself.
 
 A character has one feature for each digit, point, minus sign and end, one that says that the value goes on for ever,
-and ten more for the digit that it would be if it were the last one. Two tell where an end stands: behind a fraction's
-digits, or behind a dot or comma. What follows a character changes none of its features.
+and ten more for the digit that it would be if it were the last one. Two say what an end stands behind: a fraction's
+digits, or a dot or comma. What follows a character changes none of its features.
 """
 
 from collections.abc import Sequence

@@ -14,8 +14,8 @@ End
     A number whose digits end is followed by an end. One that goes on for ever has none; its digits behind the point are
     marked instead, since there, too, an end may follow. Behind a rounding (``0.67``), needless zeros (``7.00``), and a
     dot or comma that may be the sentence's (``7.``) only an end can come. A dot that must be the sentence's (``0.67.``)
-    has nothing pending behind it. An end tells these places apart: behind ``7`` a model ends the number of itself,
-    behind ``0.67`` and ``7.`` it mostly writes one more digit.
+    has nothing pending behind it. An end says whether it stands behind a fraction's digits or a separator, because
+    there a model by itself mostly writes one more digit.
 Money
     An amount goes to cents, if it is no whole number: rounded, 0 filled in (``$7.50``), then the end. What is written
     more exactly (``$0.125``) goes on as any number does.
@@ -69,8 +69,8 @@ class PendingDigit(NamedTuple):
     endless: bool = False
     """Whether it is a digit behind the point of a number that goes on for ever."""
     behind: Literal["", "fraction", "separator"] = ""
-    """Of an end, what stands before it: digits behind the point, or a dot or comma that may be the sentence's; empty: a
-    whole number's digits."""
+    """Of an end, what it stands behind: digits of a fraction, or a dot or comma that may be the sentence's; empty:
+    digits of a whole number."""
 
 
 def writing(text: str, begin: int, end: int) -> str:
@@ -127,12 +127,11 @@ def pending_digits(value: Exact, currency: str, beginning: str, count: int) -> t
         rest = _rest(value, currency, number, count)
         if rest is not None:
             return (*minus, *rest)[:count]
-        over = re.sub(r"(?:,\\!?|[.,]|\{,?)\Z", "", number)  # if the separator isn't the number's
-        whole = _COMMA.sub(",", over)
+        ended = re.sub(r"(?:,\\!?|[.,]|\{,?)\Z", "", number)  # the number, if the separator behind it is the sentence's
+        whole = _COMMA.sub(",", ended)
         if number_spans(whole) == {0: len(whole)} and is_value(value, "-" * signed + whole):
-            if over == number:
-                return (PendingDigit(END, behind="fraction"),)
-            return () if number.endswith(".") and "." in whole else (PendingDigit(END, behind="separator"),)
+            end = PendingDigit(END, behind="fraction" if ended == number else "separator")
+            return () if number.endswith(".") and "." in whole else (end,)
     return () if number else pending_digits(value, currency, "", count)
 
 
