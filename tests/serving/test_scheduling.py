@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import AniConfig
-from ani.injection.locate import NumberBatch, NumberLocator
+from ani.injection.locate import NumberLocator
 from ani.serving.scheduling import Scheduled, StepLocator
+from ani.values import pending
 from tests import tokenizers
 from tests.properties import examples
 
@@ -40,12 +40,21 @@ def locators(config: str) -> tuple[NumberLocator, Any]:
     return NumberLocator(tokenizer, AniConfig(layer=0, **CONFIGS[config])), tokenizer
 
 
-def at(numbers: NumberBatch, row: int, shift: int) -> dict[int, list[float]]:
-    mine = numbers.rows == row
-    return {
-        position + shift: feature
-        for position, feature in zip(numbers.positions[mine].tolist(), numbers.features[mine].tolist(), strict=True)
-    }
+def whole(locator: NumberLocator, ids: Sequence[int]) -> dict[int, list[float]]:
+    """The features at each token of a row, read at once."""
+    numbers = locator.batch([ids])
+    return dict(zip(numbers.positions.tolist(), numbers.features.tolist(), strict=True))
+
+
+def found(steps: StepLocator, step: Sequence[Scheduled]) -> list[dict[int, list[float]]]:
+    """The features at each token of a step's requests."""
+    places, features = steps.find(step)
+    assert len(places) == len({*places.tolist()}) == len(features)
+    at = dict(zip(places.tolist(), features.tolist(), strict=True))
+    return [
+        {token: at.pop(place) for place, token in enumerate(range(each.start, each.stop), each.offset) if place in at}
+        for each in step
+    ]
 
 
 def may_have_numbers(steps: StepLocator, step: Sequence[Scheduled]) -> set[str]:
@@ -73,8 +82,31 @@ def test_prose_behind_which_nothing_is_pending_is_not_read() -> None:
     steps.find([Scheduled("a", ids, 5, 0, 5, 0)])
     read = [i for i in range(5, len(ids)) if may_have_numbers(steps, [Scheduled("a", ids, 5, i, i + 1, 0)])]
     assert read == [len(ids) - 1]
-    found = steps.find([Scheduled("a", ids, 5, read[0], len(ids), 0)])
-    assert at(found, 0, read[0]) == at(locator.batch([ids]), 0, 0) != {}
+    assert found(steps, [Scheduled("a", ids, 5, read[0], len(ids), 0)]) == [whole(locator, ids)] != [{}]
+
+
+def test_prose_that_changes_nothing_of_what_is_pending_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "MEMORY", 16)
+    locator, tokenizer = locators("pending")
+    steps, read = StepLocator(locator), []
+    carriers = NumberLocator.carriers
+    prompt = tokenizer("What is 12 * 7?", add_special_tokens=False)["input_ids"]
+    answer = " Well, I think that it is, if I may say so, of all the numbers there are, 8"
+    ids = prompt + tokenizer(answer, add_special_tokens=False)["input_ids"]
+    expected = whole(locator, ids)
+
+    def counted(self: NumberLocator, token_ids: Sequence[int], **given: Any) -> Any:
+        read.append(len(token_ids))
+        return carriers(self, token_ids, **given)
+
+    monkeypatch.setattr(NumberLocator, "carriers", counted)
+    steps.find([Scheduled("a", ids, len(prompt), 0, len(prompt), 0)])
+    for i in range(len(prompt), len(ids)):
+        (at,) = found(steps, [Scheduled("a", ids, len(prompt), i, i + 1, 7)])
+        assert at == {token: features for token, features in expected.items() if token == i}
+    forgotten = max(expected) + 1
+    assert len(prompt) < forgotten < len(ids)
+    assert read == [len(prompt), *range(forgotten + 1, len(ids) + 1)]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -90,34 +122,30 @@ def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
         for prompt, text in zip(prompts, ANSWERS, strict=True)
     ]
     read = rows if locator.causal else prompts
-    expected = [at(locator.batch([row]), 0, 0) for row in read]
-    found: list[dict[int, list[float]]] = [{} for _ in rows]
+    expected = [whole(locator, row) for row in read]
+    seen: list[dict[int, list[float]]] = [{} for _ in rows]
     done = [0] * len(rows)
     while any(at < len(row) for at, row in zip(done, rows, strict=True)):
         order = draw.sample(range(len(rows)), draw.randint(1, len(rows)))
-        step, shifts, offset = [], [], 0
+        step, offset = [], 0
         for i in order:
             if draw.random() < 0.05:  # preempted: it starts again; or drafted tokens were refused
                 done[i] = draw.choice([0, max(0, done[i] - 3)])
-                found[i] = {token: features for token, features in found[i].items() if token < done[i]}
+                seen[i] = {token: features for token, features in seen[i].items() if token < done[i]}
             in_prompt = done[i] < len(prompts[i])
             room = len(prompts[i]) - done[i] if in_prompt else min(1, len(rows[i]) - done[i])
             size = draw.randint(1, room) if room else 0
             known = rows[i][: max(done[i] + size, len(prompts[i]))]
             step.append(Scheduled(f"request {i}", known, len(prompts[i]), done[i], done[i] + size, offset))
-            shifts.append(done[i] - offset)
             done[i] += size
             offset += size
         may = may_have_numbers(steps, [request for request in step if request.stop > request.start])
         asked = [row for row, request in enumerate(step) if request.request_id in may]
-        numbers = steps.find([step[row] for row in asked])
-        assert bool((numbers.positions >= 0).all()) and bool((numbers.positions < offset).all())
-        for place, row in enumerate(asked):
-            i, shift = order[row], shifts[row]
-            found[i] |= at(numbers, place, shift)
-            carrying, named = set(at(numbers, place, shift)), set(steps.texts(step[row]))
-            assert named <= carrying if config == "digitwise" else named == carrying
-    assert found == expected
+        for row, at in zip(asked, found(steps, [step[row] for row in asked]), strict=True):
+            seen[order[row]] |= at
+            named = set(steps.texts(step[row]))
+            assert named <= set(at) if config == "digitwise" else named == set(at)
+    assert seen == expected
 
 
 def test_what_tokens_carry_is_named() -> None:
@@ -129,7 +157,9 @@ def test_what_tokens_carry_is_named() -> None:
         locator, tokenizer = locators(config)
         ids = tokenizer("Room 505: 1,200 + 34 =", add_special_tokens=False)["input_ids"]
         request = Scheduled("a", ids, len(ids), 1, len(ids), 0)
-        assert list(StepLocator(locator).texts(request).values()) == expected
+        steps = StepLocator(locator)
+        steps.find([request])
+        assert list(steps.texts(request).values()) == expected
 
 
 def test_another_request_under_the_same_id_has_its_own_numbers() -> None:
@@ -137,11 +167,11 @@ def test_another_request_under_the_same_id_has_its_own_numbers() -> None:
     steps = StepLocator(locator)
     for text in ("Room 505 and 17 of it", "Bus 12 and 3 of it"):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        found = steps.find([Scheduled("the same", ids, len(ids), 0, 4, 0)])  # and then it is aborted
-        assert at(found, 0, 0) == {k: v for k, v in at(locator.batch([ids]), 0, 0).items() if k < 4}
+        (at,) = found(steps, [Scheduled("the same", ids, len(ids), 0, 4, 0)])  # and then it is aborted
+        assert at == {k: v for k, v in whole(locator, ids).items() if k < 4}
 
 
 def test_a_step_without_requests_has_no_numbers() -> None:
     for config in CONFIGS:
-        numbers = StepLocator(locators(config)[0]).find([])
-        assert len(numbers) == 0 and numbers.features.dtype == torch.float32
+        places, features = StepLocator(locators(config)[0]).find([])
+        assert len(places) == len(features) == 0 and places.dtype == np.int64 and features.dtype == np.float32

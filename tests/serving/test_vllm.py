@@ -492,25 +492,26 @@ def test_every_weight_is_asked_for(tmp_path: Path) -> None:
     refused(lambda: model.load_weights(iter([*weights.items(), ("x", torch.zeros(1))])), "1 unexpected (x)")
 
 
+@pytest.mark.parametrize("copied", [False, True])  # as to a device
 @pytest.mark.parametrize("text", ["nothing", "Bus 505 is late", "Room 505 holds 10 of 1,234 and 7."])
-def test_the_layer_is_told_of_this_step_alone(text: str) -> None:
-    from ani.serving.vllm import AniForCausalLM
+def test_the_layer_is_told_of_this_step_alone(text: str, copied: bool) -> None:
+    from ani.serving.vllm import AniForCausalLM, Told
 
     tokenizer = tokenizers.llama3()
     locator = NumberLocator(tokenizer, AniConfig(layer=0, policy="after"))
     width = locator.encoder.width
-    layer = SimpleNamespace(ani_numbers=torch.ones(64, 1, dtype=torch.bool), ani_features=torch.zeros(64, width))
-    layer.ani_used = True  # the last step was
+    numbers, features = torch.ones(64, 1, dtype=torch.bool), torch.zeros(64, width)  # the last step had some
     model = AniForCausalLM.__new__(AniForCausalLM)
     torch.nn.Module.__init__(model)
-    model.__dict__ |= {"model": SimpleNamespace(layers=[layer]), "ani_config": SimpleNamespace(layer=0)}
-    model.__dict__ |= {"ani_steps": StepLocator(locator), "ani_decisions": None}
+    told = Told(numbers, features)
+    told.used, told._arrays = True, None if copied else told._arrays
+    model.__dict__ |= {"ani_told": told, "ani_steps": StepLocator(locator), "ani_decisions": None}
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     model.ani_prepare([Scheduled("a", ids, len(ids), 0, len(ids), 3)])
     expected = locator.batch([ids])
-    assert layer.ani_used == (len(expected) > 0) == (text != "nothing")
-    assert layer.ani_numbers.squeeze(1).nonzero().squeeze(1).tolist() == (expected.positions + 3).tolist()
-    assert torch.equal(layer.ani_features[expected.positions + 3], expected.features)
+    assert told.used == (len(expected) > 0) == (text != "nothing")
+    assert numbers.squeeze(1).nonzero().squeeze(1).tolist() == (expected.positions + 3).tolist()
+    assert torch.equal(features[expected.positions + 3], expected.features)
 
 
 @pytest.mark.parametrize("policy", ["terminal", "running", "after"])
@@ -561,16 +562,16 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
     drafts, rejected = tokenizer("31 + 4", add_special_tokens=False)["input_ids"], 0
     for start, stop in [(0, 2), (2, len(prompt)), *((i, i + 1) for i in range(len(prompt), len(row)))]:
         drafted = drafts if start >= len(prompt) else []
-        numbers = step(("shut", start, stop), ("a", start, stop), drafts=drafted, rejected=rejected)
+        places, features = step(("shut", start, stop), ("a", start, stop), drafts=drafted, rejected=rejected)
         rejected = len(drafted)
-        places = (numbers.positions - (stop - start + rejected) + start).tolist()
+        places = (places - (stop - start + rejected) + start).tolist()
         of_drafts = {place for place in places if place >= stop}
         assert bool(of_drafts) == (bool(drafted) and locator.causal)
-        found |= dict(zip(places, numbers.features.tolist(), strict=True))
+        found |= dict(zip(places, features.tolist(), strict=True))
         found = {place: features for place, features in found.items() if place not in of_drafts}
     assert found == expected
     state.remove_request("a")
     add("a", len(row) - 1)  # resumed after a preemption: it begins with all that it had written
-    numbers = step(("a", 0, len(row) - 1))
-    assert numbers.positions.tolist() == [place for place in expected if place < len(row) - 1]
-    assert state.prepare_dummy_inputs(1, 1) == {} and len(told[-1]) == 0
+    places, _ = step(("a", 0, len(row) - 1))
+    assert places.tolist() == [place for place in expected if place < len(row) - 1]
+    assert state.prepare_dummy_inputs(1, 1) == {} and len(told[-1][0]) == 0

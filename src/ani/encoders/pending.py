@@ -6,12 +6,14 @@ digits, or a dot or comma. What follows a character changes none of its features
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ani.encoders.base import NumberEncoder
-from ani.values.digits import END
+from ani.values.digits import END, PendingDigit
 from ani.values.pending import Pending
 
 _CHARACTERS = {character: index for index, character in enumerate([*"0123456789.-", END])}
@@ -38,20 +40,25 @@ class PendingDigitsEncoder:
 
     def encode(self, pending: Sequence[Pending | None]) -> torch.Tensor:
         """Float32 of shape (N, width), on the CPU, of zeros and ones; zeros for None, and behind the end."""
-        ones: list[int] = []
-        for row, each in enumerate(pending):
-            for place, digit in enumerate(each.next(self.characters) if each else ()):
-                first = row * self.width + place * _FEATURES
-                ones.append(first + _CHARACTERS[digit.character])
-                if digit.endless:
-                    ones.append(first + _ENDLESS)
-                if digit.last:
-                    ones.append(first + _LAST + int(digit.last))
-                if digit.behind:
-                    ones.append(first + _BEHIND[digit.behind])
-        features = torch.zeros(len(pending) * self.width)
-        features[ones] = 1
-        return features.reshape(len(pending), self.width)
+        features = np.zeros((len(pending), self.width), dtype=np.float32)
+        for row, each in zip(features, pending, strict=True):
+            if each is not None:
+                row[:] = _features(each.next(self.characters), self.width)
+        return torch.from_numpy(features)
+
+
+@lru_cache(maxsize=4096)
+def _features(digits: tuple[PendingDigit, ...], width: int) -> np.ndarray[Any, Any]:
+    """Float32 of shape (width,)."""
+    features = np.zeros(width, dtype=np.float32)
+    for first, digit in zip(range(0, width, _FEATURES), digits, strict=False):
+        features[first + _CHARACTERS[digit.character]] = 1
+        features[first + _ENDLESS] = digit.endless
+        if digit.last:
+            features[first + _LAST + int(digit.last)] = 1
+        if digit.behind:
+            features[first + _BEHIND[digit.behind]] = 1
+    return features
 
 
 class Carried(NamedTuple):

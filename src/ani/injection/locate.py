@@ -108,8 +108,8 @@ class NumberLocator:
         self.hides_response = not config.causal and config.scope == "prompt"
         """Whether numbers of the response get nothing, in training as in generation."""
         self.reads_literals, self.reads_pending = config.reads_literals, config.reads_pending
-        self._unread = _Read(PendingReader(message_ends(tokenizer) if self.reads_pending else ()))
-        self._read: dict[Hashable, _Read] = {}
+        self._unread = PendingReader(message_ends(tokenizer) if self.reads_pending else ())
+        self._read: dict[Hashable, RowReader] = {}
         self.forced_of: Callable[[Sequence[int]], Mapping[int, bool]] | None = None
         """Of a row's numbers those whose gate is forced open or shut, by each token of a number
         (`ani.injection.inspection.forced_numbers`); None: none is."""
@@ -147,30 +147,27 @@ class NumberLocator:
             found = [x for x in found if self._is_all_of_its_tokens(x[0], token_ids)]
         return found
 
-    def may_carry(self, token_ids: np.ndarray[Any, Any], idle: np.ndarray[Any, Any]) -> Any:
-        """Whether something may stand at the last of three tokens, (N, 3), as far as they tell, bool (N,); under a
-        causal policy. A text that has fewer begins with `PADDING`. `idle`: whether nothing is pending before the last
-        one, bool (N,)."""
-        may = np.zeros(len(token_ids), dtype=bool)
-        if self.reads_pending:
-            may = ~idle | self._may_learn.take(token_ids[:, 2] + 1, mode="clip")
-        if not self.reads_literals:
-            return may
+    def may_end(self, token_ids: np.ndarray[Any, Any]) -> Any:
+        """Whether a number may stand at the last of three tokens, (N, 3), as far as they tell, bool (N,); under a
+        causal policy. A text that has fewer begins with `PADDING`."""
         digits, closed, marks = (table.take(token_ids + 1, mode="clip") for table in self.scanner.tables)
         if self.policy == "running":
-            return may | digits[:, 2]
-        return may | digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
+            return digits[:, 2]
+        return digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
 
     @cached_property
-    def _may_learn(self) -> np.ndarray[Any, Any]:
+    def may_learn(self) -> np.ndarray[Any, Any]:
         """As `NumberScanner.table`: whether a value may become known within a token."""
-        may_learn = self._unread.reader.may_learn
-        return self.scanner.table(lambda piece: not piece.isprintable() or may_learn(piece))
+        return self.scanner.table(lambda piece: not piece.isprintable() or self._unread.may_learn(piece))
 
-    def idle(self, token_ids: Sequence[int]) -> bool:
-        """Whether nothing is pending behind a row that was read for pending values."""
-        read = self._read.get(_key(token_ids)) if self.reads_pending else None
-        return read is not None and read.reader.idle
+    def may_change(self, token: int) -> bool:
+        """Whether another value may be pending behind a token, or a number have begun."""
+        return bool(self._may_change[min(token + 1, len(self._may_change) - 1)])
+
+    @cached_property
+    def _may_change(self) -> bytes:
+        may_change = self._unread.may_change
+        return self.scanner.table(lambda piece: not piece.isprintable() or may_change(piece)).tobytes()
 
     def _is_all_of_its_tokens(self, number: Number, token_ids: Sequence[int]) -> bool:
         tokens = token_ids[number.first_token : number.last_token + 1]
@@ -196,8 +193,8 @@ class NumberLocator:
                 next token tells the role of a pending value; behind a nominal number it is nominal. None:
                 `QUANTITATIVE` and `NOMINAL` are those that are forced open and shut.
         """
-        carried: list[Carried] = []
         found: list[tuple[int, int, int, int]] = []
+        carriers: list[Carrier] = []
         starts = [start] * len(rows) if isinstance(start, int) else start
         if response is not None and self.hides_response:
             rows = [
@@ -206,46 +203,72 @@ class NumberLocator:
             ]
         for row, (token_ids, first) in enumerate(zip(rows, starts, strict=True)):
             known = roles[row] if roles is not None else ()
-            forced = self.forced_of(token_ids) if self.forced_of is not None and roles is None else {}
-            pending = self.pending(token_ids, start=first)
-            for number, at in self.find(token_ids, start=first):
-                opened = forced.get(number.last_token)
-                role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]
-                masked = number.last_token - number.first_token if self.substitutes and opened is not False else 0
-                for token in range(max(first, number.first_token if self.policy == "digitwise" else at), at + 1):
-                    carried.append(Carried(number.text, pending.pop(token, None)))
-                    found.append((row, token - first, role, masked))
             latest = list(accumulate(known, _latest_role))
-            for token, value in pending.items():
-                role = self._role(value, token_ids, token) if known else UNKNOWN_ROLE
-                if role == QUANTITATIVE and latest[token] == NOMINAL:
-                    role = NOMINAL
-                carried.append(Carried(pending=value))
-                found.append((row, token - first, role, 0))
-        features = cast(Any, self.encoder).encode(self._encoded(carried))
+            forced = self.forced_of(token_ids) if self.forced_of is not None and roles is None else {}
+            for carrier in self.carriers(token_ids, start=first):
+                token, number, pending = carrier
+                role, masked = UNKNOWN_ROLE, 0
+                if number is not None:
+                    opened = forced.get(number.last_token)
+                    role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]
+                    masked = number.last_token - number.first_token if self.substitutes and opened is not False else 0
+                elif pending is not None and known:
+                    role = self._role(pending, token_ids, token)
+                    if role == QUANTITATIVE and latest[token] == NOMINAL:
+                        role = NOMINAL
+                carriers.append(carrier)
+                found.append((row, token - first, role, masked))
         columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
-        return NumberBatch(columns[0], columns[1], features, columns[2], columns[3])
+        return NumberBatch(columns[0], columns[1], self.encode(carriers), columns[2], columns[3])
 
-    def _encoded(self, carried: Sequence[Carried]) -> Sequence[Any]:
-        """The input of the encoder: texts of numbers, pending values, or both."""
+    def carriers(
+        self, token_ids: Sequence[int], *, start: int = 0, reader: "RowReader | None" = None
+    ) -> list["Carrier"]:
+        """The tokens ≥ `start` of one row that carry something, with what they carry; those with a number first.
+
+        Args:
+            token_ids: `PADDING` where there is no text.
+            start: Tokens before it are context only.
+            reader: For pending values: one that has read no further than `start`. None: what was read of a row is
+                remembered, so that a row that goes on costs its new tokens alone.
+        """
+        pending = self._pending(token_ids, start, reader) if self.reads_pending else {}
+        found = []
+        for number, at in self.find(token_ids, start=start):
+            for token in range(max(start, number.first_token if self.policy == "digitwise" else at), at + 1):
+                found.append(Carrier(token, number, pending.pop(token, None)))
+        return found + [Carrier(token, None, value) for token, value in pending.items()]
+
+    def encode(self, carriers: Sequence["Carrier"]) -> torch.Tensor:
+        """φ of what N tokens carry, float32 (N, the encoder's width), on the CPU."""
+        texts = [each.number.text if each.number is not None else None for each in carriers]
+        values = [each.pending for each in carriers]
         if not self.reads_pending:
-            return [each.literal for each in carried]
-        return carried if self.reads_literals else [each.pending for each in carried]
+            read: Sequence[Any] = texts
+        else:
+            read = list(map(Carried, texts, values)) if self.reads_literals else values
+        return cast(torch.Tensor, cast(Any, self.encoder).encode(read))
 
     def pending(self, token_ids: Sequence[int], *, start: int = 0) -> dict[int, Pending]:
         """The value that is pending at each token ≥ `start` of one row, where there is one; `PADDING` where there is no
-        text. What was read of a row is remembered, so that a row that goes on costs its new tokens alone."""
-        if not self.reads_pending:
-            return {}
-        read = self._read.get(_key(token_ids[:start]), self._unread)
-        reader = read.reader.copy()
-        pieces, begun = self.scanner.pieces(token_ids[read.tokens :], read.begun)
-        found = reader.feed(pieces)
-        if len(self._read) == _REMEMBERED:
-            del self._read[next(iter(self._read))]
-        self._read[_key(token_ids)] = _Read(reader, begun, len(token_ids))
-        every = enumerate(found, read.tokens)
+        text."""
+        return self._pending(token_ids, start) if self.reads_pending else {}
+
+    def _pending(self, token_ids: Sequence[int], start: int, reader: "RowReader | None" = None) -> dict[int, Pending]:
+        own = reader or self.reader(token_ids[:start])
+        begin = own.tokens
+        found = own.read(token_ids)
+        if reader is None:
+            if len(self._read) == _REMEMBERED:
+                del self._read[next(iter(self._read))]
+            self._read[_key(token_ids)] = own
+        every = enumerate(found, begin)
         return {token: each for token, each in every if each and token >= start and token_ids[token] != PADDING}
+
+    def reader(self, token_ids: Sequence[int]) -> "RowReader":
+        """One that goes on behind a row, if it was read and is remembered; otherwise one that has read nothing."""
+        read = self._read.get(_key(token_ids))
+        return read.copy() if read else RowReader(self.scanner, self._unread.copy())
 
     def _role(self, pending: Pending, token_ids: Sequence[int], token: int) -> int:
         """Quantitative where the next token writes the value's next digits, a blank or currency sign before them, or
@@ -268,18 +291,49 @@ class NumberLocator:
         return QUANTITATIVE if goes_on and last[0] in (last[1].character, last[1].last) else NOMINAL
 
 
+class Carrier(NamedTuple):
+    """A token that carries something."""
+
+    token: int
+    number: Number | None
+    pending: Pending | None
+
+
 def _key(token_ids: Sequence[int]) -> Hashable:
     """Equal for equal ids of one type; engines' arrays, which a tuple would take apart, are long."""
     return token_ids.tobytes() if isinstance(token_ids, np.ndarray) else tuple(token_ids)
 
 
-class _Read(NamedTuple):
-    """What was read of a row."""
+class RowReader:
+    """Reads one row of token ids for pending values, in as many calls as one likes."""
 
-    reader: PendingReader
-    begun: bytes = b""
-    """Of a character that the last tokens have only begun."""
-    tokens: int = 0
+    def __init__(self, scanner: NumberScanner, reader: PendingReader) -> None:
+        self._scanner, self._reader = scanner, reader
+        self._begun = b""  # of a character that the last tokens have only begun
+        self.tokens = 0
+        """How many are read."""
+
+    def copy(self) -> Self:
+        """One that goes on from here by itself."""
+        other = type(self)(self._scanner, self._reader.copy())
+        other._begun, other.tokens = self._begun, self.tokens
+        return other
+
+    def read(self, token_ids: Sequence[int]) -> list[Pending | None]:
+        """What is pending at each token of a row from `tokens` on."""
+        pieces, self._begun = self._scanner.pieces(token_ids[self.tokens :], self._begun)
+        self.tokens = len(token_ids)
+        return self._reader.feed(pieces)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is known that could be pending."""
+        return self._reader.idle
+
+    @property
+    def lasts(self) -> int:
+        """Behind how many more tokens, none of which may change it, what is pending now is pending."""
+        return 0 if self._begun else self._reader.lasts
 
 
 _REMEMBERED = 1024

@@ -140,7 +140,10 @@ class NumberScanner:
         Returns:
             A text a token, and the bytes of a character that the last tokens have only begun.
         """
-        found, begun = _completed(self._raw(token_ids), before)
+        raw = self._raw(token_ids)
+        found, begun = _completed(raw, before)
+        if found is raw:  # nothing but whole characters
+            return found, begun
         return [_readable(piece).replace(_NOTHING, BOUNDARY) for piece in found], begun
 
     def scan(self, token_ids: "TokenIds") -> list[Number]:

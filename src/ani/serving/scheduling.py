@@ -4,21 +4,20 @@ A serving engine's forward sees the scheduled tokens alone: one a request in dec
 of a cached prefix. What stands before them comes from the engine's own table of token ids.
 """
 
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from ani.injection.locate import PADDING, NumberBatch, NumberLocator
+from ani.injection.locate import PADDING, Carrier, NumberBatch, NumberLocator, RowReader
+from ani.values.pending import Pending
 
 Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
+Features = np.ndarray[Any, np.dtype[np.float32]]
 
 
 _REMEMBERED = 4096
-"""Requests of which it is remembered that nothing is pending."""
+"""Requests of which it is remembered what is pending."""
 
 
 class Scheduled(NamedTuple):
@@ -34,6 +33,17 @@ class Scheduled(NamedTuple):
     """Index of the token `start` in the step's flat row of tokens."""
 
 
+class _Read(NamedTuple):
+    """What was read of a request."""
+
+    reader: RowReader
+    pending: dict[int, Pending]
+    """Of the tokens that were read last."""
+    features: Features | None
+    """φ of what is pending at each token from here to `until`, unless it may change at one of them."""
+    until: int
+
+
 class StepLocator:
     """Finds the numbers of engine steps, as `NumberLocator` does those of a batch of rows.
 
@@ -43,8 +53,7 @@ class StepLocator:
     def __init__(self, locator: NumberLocator) -> None:
         self._locator = locator
         self._prompts: dict[str, NumberBatch] = {}
-        self._idle: dict[str, int] = {}
-        """Requests that were read up to this token, behind which nothing is pending."""
+        self._read: dict[str, _Read] = {}
 
     @property
     def prefill_only(self) -> bool:
@@ -59,45 +68,66 @@ class StepLocator:
         `Scheduled`, each (R,)."""
         if self.prefill_only:
             return starts < prompt_lengths
-        read = np.array([self._idle.get(name, sys.maxsize) for name in names], dtype=np.int64)
-        places = starts[:, None] + np.arange(-2, 1)
-        last = np.where(places >= 0, token_ids[rows[:, None], places], PADDING)
-        begins = (stops - starts > 1) | (starts < prompt_lengths)  # a prompt may have an earlier request's name
-        return begins | self._locator.may_carry(last, idle=read <= starts)
+        may = (stops - starts > 1) | (starts < prompt_lengths)
+        if self._locator.reads_pending:
+            read = zip(map(self._read.get, names), starts.tolist(), strict=True)
+            known = [each is not None and each.reader.idle and each.reader.tokens <= start for each, start in read]
+            may |= ~np.array(known, dtype=bool)
+            may |= self._locator.may_learn.take(token_ids[rows, starts] + 1, mode="clip")
+        if self._locator.reads_literals:
+            places = starts[:, None] + np.arange(-2, 1)
+            may |= self._locator.may_end(np.where(places >= 0, token_ids[rows[:, None], places], PADDING))
+        return may
 
-    def find(self, step: Sequence[Scheduled]) -> NumberBatch:
-        """The numbers at the scheduled tokens; `positions` are indices into the step's flat row, `rows` into `step`."""
+    def find(self, step: Sequence[Scheduled]) -> tuple[Ids, Features]:
+        """The tokens that carry something, as indices into the step's flat row, int64 (N,), and its φ, float32 (N, the
+        encoder's width)."""
         if self.prefill_only:
             return self._of_prompts(step)
-        rows = [request.token_ids[: request.stop] for request in step]
-        # On from where a request was read: the tokens since then have nothing.
-        starts = [request.start for request in step]
-        for row, request in enumerate(step):
-            read = self._idle.pop(request.request_id, request.start)
-            if request.start >= request.prompt_length:
-                starts[row] = min(request.start, read)
-        found = self._locator.batch(rows, start=starts)
-        if len(self._idle) >= _REMEMBERED:
-            self._idle.clear()
-        idle = [request for request, row in zip(step, rows, strict=True) if self._locator.idle(row)]
-        self._idle |= {request.request_id: request.stop for request in idle}
-        shifts = [request.offset - request.start + start for request, start in zip(step, starts, strict=True)]
-        return replace(found, positions=found.positions + torch.tensor(shifts, dtype=torch.long)[found.rows])
+        locator, places, carriers = self._locator, [], []
+        changes = locator.may_change
+        same: dict[int, Features] = {}  # by their places
+        read_on: list[tuple[str, RowReader, list[Carrier]]] = []
+        for name, token_ids, prompt_length, start, stop, offset in step:
+            # A prompt may have an earlier request's name; behind one, drafted tokens may have been refused.
+            read = self._read.get(name) if start >= prompt_length else None
+            read = read if read and read.reader.tokens <= start else None
+            if read and read.features is not None and stop == start + 1 <= read.until and not changes(token_ids[start]):
+                same[offset] = read.features
+                continue
+            reader = read.reader if read else None
+            found = locator.carriers(token_ids[:stop], start=start, reader=reader)
+            places += [each.token - start + offset for each in found]
+            carriers += found
+            if locator.reads_pending:
+                read_on.append((name, reader or locator.reader(token_ids[:stop]), found))
+        features = locator.encode(carriers).numpy()
+        row = 0
+        for name, reader, found in read_on:
+            row += len(found)
+            pending = {each.token: each.pending for each in found if each.pending}
+            lasts = 0 if locator.reads_literals else reader.lasts
+            self._read[name] = _Read(reader, pending, features[row - 1] if lasts else None, reader.tokens + lasts)
+        while len(self._read) > _REMEMBERED:
+            del self._read[next(iter(self._read))]
+        if same:
+            features = np.concatenate([features, [*same.values()]])
+        return np.array([*places, *same], dtype=np.int64), features
 
     def texts(self, request: Scheduled) -> dict[int, str]:
-        """What a request's scheduled tokens carry, as it is written: the number, or what makes a value pending.
+        """What the tokens carry of a request of the latest step, as it is written: the number, or what makes a value
+        pending. Of a number that several tokens carry only the last one is named."""
+        _, ids, prompt_length, start, stop, _ = request
+        numbers = self._locator.find(ids[: prompt_length if self.prefill_only else stop], start=start)
+        found = {token: number.text for number, token in numbers}
+        if read := self._read.get(request.request_id):
+            found |= {max(token, start): each.text for token, each in read.pending.items()}
+        return {token: text for token, text in sorted(found.items()) if token < stop}
 
-        Of a number that several tokens carry only the last one is named.
-        """
-        ids = request.token_ids[: request.prompt_length if self.prefill_only else request.stop]
-        found = {token: number.text for number, token in self._locator.find(ids, start=request.start)}
-        found |= {token: each.text for token, each in self._locator.pending(ids, start=request.start).items()}
-        return {token: text for token, text in sorted(found.items()) if token < request.stop}
-
-    def _of_prompts(self, step: Sequence[Scheduled]) -> NumberBatch:
-        parts = []
+    def _of_prompts(self, step: Sequence[Scheduled]) -> tuple[Ids, Features]:
+        positions, features = [], []
         unfinished = {}
-        for row, request in enumerate(step):
+        for request in step:
             if request.start >= request.prompt_length:
                 continue
             # One that starts may be another under the same id, or the same after a preemption.
@@ -107,6 +137,8 @@ class StepLocator:
             if request.stop < request.prompt_length:
                 unfinished[request.request_id] = numbers
             part = numbers.between(request.start, request.stop)
-            parts.append(replace(part, rows=part.rows + row, positions=part.positions + request.offset))
+            positions.append(part.positions.numpy() + request.offset)
+            features.append(part.features.numpy())
         self._prompts = unfinished
-        return NumberBatch.concatenated(parts) if parts else self._locator.batch([])
+        none = self._locator.encode([]).numpy()
+        return np.concatenate([[], *positions]).astype(np.int64), np.concatenate([none, *features])

@@ -32,7 +32,7 @@ from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_settings
-from ani.serving.scheduling import Scheduled, StepLocator
+from ani.serving.scheduling import Features, Ids, Scheduled, StepLocator
 from ani.serving.vllm_plugin import before, decisions_file, gates_shut
 from ani.untrusted.model import refuse_partial
 
@@ -80,6 +80,40 @@ class _ContextAttention(nn.Module):
         return given
 
 
+class Told:
+    """Writes the buffers that tell layer l which tokens of a step carry a number.
+
+    Args:
+        numbers: Which do, bool (tokens of a step, 1).
+        features: φ, float32 (tokens of a step, d_fourier).
+    """
+
+    def __init__(self, numbers: torch.Tensor, features: torch.Tensor) -> None:
+        self._numbers, self._features = numbers, features
+        # On the CPU numpy writes them, in a fraction of the time that torch's operations take.
+        self._arrays = (numbers.numpy(), features.numpy()) if numbers.is_cpu else None
+        self.used = False
+        """Whether any token does in the latest step."""
+
+    def tell(self, positions: Ids, features: Features) -> None:
+        """Of the coming step: which tokens do, int64 (N,), and their φ, (N, d_fourier)."""
+        if self._arrays is not None:
+            numbers, buffer = self._arrays
+            numbers.fill(False)
+            numbers[positions], buffer[positions] = True, features
+        elif self.used:
+            self._numbers.zero_()
+        self.used = len(positions) > 0
+        if self.used and self._arrays is None:
+            # In one copy, from pinned memory: nobody waits for it.
+            packed = torch.from_numpy(np.concatenate([positions.view(np.uint8), features.reshape(-1).view(np.uint8)]))
+            packed = packed.pin_memory() if self._numbers.is_cuda else packed
+            sent = packed.to(self._numbers.device, non_blocking=True)
+            at = sent[: positions.nbytes].view(torch.int64)
+            self._numbers.index_fill_(0, at, True)
+            self._features.index_copy_(0, at, sent[positions.nbytes :].view(torch.float32).view(features.shape))
+
+
 class _InjectionLayer(nn.Module):
     """Mixed into the class of decoder layer l: edits what comes in, as the attached model does."""
 
@@ -92,8 +126,7 @@ class _InjectionLayer(nn.Module):
     """The gate's z, float32 (tokens of a step,), if decisions are to be written."""
     ani_earlier: list[torch.Tensor]
     """What the earlier layers keep, in the gate's order."""
-    ani_used: bool
-    """Whether any does in the latest step."""
+    ani_told: "Told"
     ani_eager: bool
     """Whether this forward runs as written; a compiled one can't look at `ani_used`."""
 
@@ -106,7 +139,7 @@ class _InjectionLayer(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """vLLM's states come in two parts, not yet added; a token that isn't injected keeps both as they are."""
-        if self.ani_eager and not self.ani_used:
+        if self.ani_eager and not self.ani_told.used:
             return super().forward(positions, hidden_states, residual, *args, **kwargs)
         count = hidden_states.shape[0]
         states = hidden_states if residual is None else hidden_states + residual
@@ -164,7 +197,7 @@ class AniForCausalLM(nn.Module):
             kept = torch.zeros(size, width, dtype=model_config.dtype, device=device)
             read.register_buffer("ani_read", kept, persistent=False)
             layer.ani_earlier.append(kept)
-        layer.ani_used = False
+        layer.ani_told = self.ani_told = Told(layer.ani_numbers, layer.ani_features)
         layer.ani_eager = model_config.enforce_eager
 
     @staticmethod
@@ -198,22 +231,9 @@ class AniForCausalLM(nn.Module):
 
     def ani_prepare(self, step: list[Scheduled]) -> None:
         """Tell layer l which tokens of the coming step carry numbers; an empty list: none."""
-        numbers = self.ani_steps.find(step)
-        layer = self.model.layers[self.ani_config.layer]
-        if layer.ani_used:
-            layer.ani_numbers.zero_()
-        layer.ani_used = len(numbers) > 0
-        if layer.ani_used:
-            # In one copy, from pinned memory: nobody waits for it.
-            packed = torch.cat([part.flatten().view(torch.uint8) for part in (numbers.positions, numbers.features)])
-            if layer.ani_numbers.is_cuda:
-                packed = packed.pin_memory()
-            packed = packed.to(layer.ani_numbers.device, non_blocking=True)
-            at, features = packed.split([numbers.positions.nbytes, numbers.features.nbytes])
-            at = at.view(torch.int64)
-            layer.ani_numbers.index_fill_(0, at, True)
-            layer.ani_features.index_copy_(0, at, features.view(torch.float32).view(len(numbers), -1))
-        self.ani_step = step if layer.ani_used and self.ani_decisions is not None else []
+        told = self.ani_told
+        told.tell(*self.ani_steps.find(step))
+        self.ani_step = step if told.used and self.ani_decisions is not None else []
 
     def compute_logits(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's; it comes after each forward, outside of graphs, so that the gates' decisions can be read here."""
@@ -263,17 +283,16 @@ def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
         return
     batch = runner.input_batch
     count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a dummy run
-    token_ids, rows = batch.token_ids_cpu, np.arange(count)
+    names, token_ids, rows = batch.req_ids[:count], batch.token_ids_cpu, np.arange(count)
     prompts, starts = batch.num_prompt_tokens[:count], batch.num_computed_tokens_cpu[:count]
     offsets = runner.query_start_loc.np[: count + 1]
-    stops = starts + np.diff(offsets)
-    may = model.ani_steps.may_have_numbers(batch.req_ids[:count], token_ids, rows, prompts, starts, stops)
+    stops = starts + offsets[1:] - offsets[:-1]
+    may = model.ani_steps.may_have_numbers(names, token_ids, rows, prompts, starts, stops)
     step = []
     for row in may.nonzero()[0].tolist():
-        request_id = batch.req_ids[row]
-        if not gates_shut(runner.requests[request_id].sampling_params):
+        if not gates_shut(runner.requests[names[row]].sampling_params):
             place = (int(prompts[row]), int(starts[row]), int(stops[row]), int(offsets[row]))
-            step.append(Scheduled(request_id, token_ids[row], *place))
+            step.append(Scheduled(names[row], token_ids[row], *place))
     model.ani_prepare(step)
 
 

@@ -41,6 +41,9 @@ MAX_WRITING = 250
 _PLACES = SURE_PLACES - 1  # rounding reads one more
 _MONEY = "$€£¥₹"
 _RUN = r"0123456789.,{}\!"
+BEGINNINGS = frozenset(f"0123456789.{_MONEY}-−")
+"""The characters that a written number begins with."""
+_CHARACTERS = frozenset(f"{_RUN}{_MONEY}-−")
 _PREFIX = rf"(?:(?<![\w)\]}}])(?P<sign>[-−]))?(?:[{_MONEY}](?P<late>[-−])?)?"
 _POINT = r"(?<![\w.)\]])\."
 _DIGIT = r"[0-9](?<![0-9].)(?<![0-9][.,].)(?<!\{,\}.)(?<![0-9],\\!.)"
@@ -75,9 +78,9 @@ class PendingDigit(NamedTuple):
 
 def writing(text: str, begin: int, end: int) -> str:
     """The number that `text[begin:end]` ends with, or the beginning of one, with its signs; empty: none."""
-    first = max(begin, end - MAX_WRITING)
-    if text[end - 1 : end] not in f"{_RUN}{_MONEY}-−":
+    if text[end - 1 : end] not in _CHARACTERS:
         return ""
+    first = max(begin, end - MAX_WRITING)
     start = first + len(text[first:end].rstrip(_RUN))
     match = _WRITING.search(text, max(first, start - 3), end)
     return match[0] if match else ""

@@ -14,6 +14,7 @@ from ani.values.exact import Exact
 from ani.values.value import Known, Value
 
 _MAX_QUESTION = 200
+_WORDS = ("how many", "number of", "what is", "convert", "express")  # looked for first: most texts have none
 _SECONDS = {
     word: seconds
     for words, seconds in {
@@ -56,6 +57,9 @@ class Durations(Value):
     def known(self, text: str) -> Known | None:
         """The number of days, weeks or other units that a question at the end asks for."""
         first = max(0, len(text) - _MAX_QUESTION)
+        asked = text[first:].lower()
+        if not any(words in asked for words in _WORDS):
+            return None
         if match := _TWO_DATES.search(text, first):
             value: Fraction | int | None = _between(
                 match["first"] or match["from"], match["last"], match["unit"].lower()

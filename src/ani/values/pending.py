@@ -40,7 +40,7 @@ from typing import NamedTuple, Self
 
 from ani.numbers.grammar import BLANKS, BOUNDARY
 from ani.values import VALUES
-from ani.values.digits import WRITTEN, PendingDigit, is_value, pending_digits, undecided, writing, written
+from ani.values.digits import BEGINNINGS, WRITTEN, PendingDigit, is_value, pending_digits, undecided, writing, written
 from ani.values.exact import Exact
 from ani.values.value import WINDOW, Value
 
@@ -135,6 +135,25 @@ class PendingReader:
     def idle(self) -> bool:
         """Whether nothing is known that could be pending."""
         return not (self._signs or self._asked)
+
+    @property
+    def lasts(self) -> int:
+        """Behind how many more pieces, none of which `may_change` it, the same is pending as now; 0 within a number."""
+        if self.idle:
+            return 0
+        text, end = self._text, len(self._text)
+        if writing(text, 0, end) or any(map(str.isdigit, text[undecided(text, end) :])):
+            return 0
+        return self._next.token + MEMORY - self._tokens
+
+    @property
+    def _next(self) -> "_Item":
+        """What is pending, unless it is too old, or something else is being written."""
+        return self._signs[-1] if self._signs else self._asked[0]
+
+    def may_change(self, piece: str) -> bool:
+        """Whether a value may become known, or a number begin, within a piece, whatever stands before it."""
+        return self.may_learn(piece) or not BEGINNINGS.isdisjoint(piece)
 
     def may_learn(self, piece: str) -> bool:
         """Whether something may become known within a piece, whatever stands before it."""
@@ -258,7 +277,7 @@ class PendingReader:
             self._signs = self._signs[1:]
         if self.idle:
             return None
-        item = self._signs[-1] if self._signs else self._asked[0]
+        item = self._next
         beginning = writing(self._text, max(0, item.place - self._origin), end)
         if not beginning:
             return item.pending
