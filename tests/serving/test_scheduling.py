@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -57,14 +58,15 @@ def found(steps: StepLocator, step: Sequence[Scheduled]) -> list[dict[int, list[
     ]
 
 
-def may_have_numbers(steps: StepLocator, step: Sequence[Scheduled]) -> set[str]:
-    rows = np.arange(len(step))
+def scheduled(steps: StepLocator, step: Sequence[Scheduled]) -> set[str]:
     token_ids = np.zeros((len(step), 100), dtype=np.int32)
     for row, request in enumerate(step):
         token_ids[row, : request.stop] = request.token_ids[: request.stop]
-    places = np.array([request[2:5] for request in step], dtype=int).reshape(-1, 3).T
-    names = [request.request_id for request in step]
-    return {names[row] for row in steps.may_have_numbers(names, token_ids, rows, *places).nonzero()[0]}
+    names, prompts, starts = [x.request_id for x in step], [x.prompt_length for x in step], [x.start for x in step]
+    offsets = [0, *accumulate(x.stop - x.start for x in step)]
+    told = steps.scheduled(names, token_ids, range(len(step)), prompts, starts, offsets)
+    assert all(each.stop == step[names.index(each.request_id)].stop for each in told)
+    return {each.request_id for each in told}
 
 
 def test_prose_is_not_read() -> None:
@@ -72,7 +74,7 @@ def test_prose_is_not_read() -> None:
     ids = tokenizer("No, said E. Fox, it isn't... 1, 2", add_special_tokens=False)["input_ids"]
     step = [Scheduled(str(i), ids, 1, i, i + 1, i) for i in range(len(ids))]
     expected = {str(i) for i in range(len(ids)) if "1" in tokenizer.decode(ids[: i + 1])}
-    assert may_have_numbers(StepLocator(locator), step) - expected <= {"0", "1"}
+    assert scheduled(StepLocator(locator), step) - expected <= {"0", "1"}
 
 
 def test_prose_behind_which_nothing_is_pending_is_not_read() -> None:
@@ -80,7 +82,7 @@ def test_prose_behind_which_nothing_is_pending_is_not_read() -> None:
     steps = StepLocator(locator)
     ids = tokenizer("Tell me a tale. Once upon a time 7 dwarfs had 3 + 4 =", add_special_tokens=False)["input_ids"]
     steps.find([Scheduled("a", ids, 5, 0, 5, 0)])
-    read = [i for i in range(5, len(ids)) if may_have_numbers(steps, [Scheduled("a", ids, 5, i, i + 1, 0)])]
+    read = [i for i in range(5, len(ids)) if scheduled(steps, [Scheduled("a", ids, 5, i, i + 1, 0)])]
     assert read == [len(ids) - 1]
     assert found(steps, [Scheduled("a", ids, 5, read[0], len(ids), 0)]) == [whole(locator, ids)] != [{}]
 
@@ -139,7 +141,7 @@ def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
             step.append(Scheduled(f"request {i}", known, len(prompts[i]), done[i], done[i] + size, offset))
             done[i] += size
             offset += size
-        may = may_have_numbers(steps, [request for request in step if request.stop > request.start])
+        may = scheduled(steps, [request for request in step if request.stop > request.start])
         asked = [row for row, request in enumerate(step) if request.request_id in may]
         for row, at in zip(asked, found(steps, [step[row] for row in asked]), strict=True):
             seen[order[row]] |= at

@@ -155,14 +155,18 @@ class NumberLocator:
             return digits[:, 2]
         return digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
 
-    @cached_property
-    def may_learn(self) -> np.ndarray[Any, Any]:
-        """As `NumberScanner.table`: whether a value may become known within a token."""
-        return self.scanner.table(lambda piece: not piece.isprintable() or self._unread.may_learn(piece))
+    def may_learn(self, token: int) -> bool:
+        """Whether a value may become known within a token."""
+        return bool(self._may_learn[min(token + 1, len(self._may_learn) - 1)])
 
     def may_change(self, token: int) -> bool:
         """Whether another value may be pending behind a token, or a number have begun."""
         return bool(self._may_change[min(token + 1, len(self._may_change) - 1)])
+
+    @cached_property
+    def _may_learn(self) -> bytes:
+        may_learn = self._unread.may_learn
+        return self.scanner.table(lambda piece: not piece.isprintable() or may_learn(piece)).tobytes()
 
     @cached_property
     def _may_change(self) -> bytes:

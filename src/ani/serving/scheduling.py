@@ -60,24 +60,54 @@ class StepLocator:
         """Whether requests past their prompt can be left out of a step."""
         return not self._locator.causal
 
-    def may_have_numbers(
-        self, names: Sequence[str], token_ids: Ids, rows: Ids, prompt_lengths: Ids, starts: Ids, stops: Ids
-    ) -> Any:
-        """Which requests of a step may have a number at a scheduled token, bool (R,), told by tables alone: most have
-        none, so that nobody has to read them. `rows` are the requests' in `token_ids`; the others are as in
-        `Scheduled`, each (R,)."""
-        if self.prefill_only:
-            return starts < prompt_lengths
-        may = (stops - starts > 1) | (starts < prompt_lengths)
-        if self._locator.reads_pending:
-            read = zip(map(self._read.get, names), starts.tolist(), strict=True)
-            known = [each is not None and each.reader.idle and each.reader.tokens <= start for each, start in read]
-            may |= ~np.array(known, dtype=bool)
-            may |= self._locator.may_learn.take(token_ids[rows, starts] + 1, mode="clip")
-        if self._locator.reads_literals:
-            places = starts[:, None] + np.arange(-2, 1)
-            may |= self._locator.may_end(np.where(places >= 0, token_ids[rows[:, None], places], PADDING))
-        return may
+    def scheduled(
+        self,
+        names: Sequence[str],
+        token_ids: Ids,
+        rows: Sequence[int],
+        prompt_lengths: Sequence[int],
+        starts: Sequence[int],
+        offsets: Sequence[int],
+    ) -> list[Scheduled]:
+        """The requests of a step that may have a number at a scheduled token, told by tables alone: most have none, so
+        that nobody has to read them.
+
+        Args:
+            names: Of R requests.
+            token_ids: The engine's table, a row a request.
+            rows: Of the R requests in `token_ids`.
+            prompt_lengths: As in `Scheduled`; 0: its gates are shut.
+            starts: As in `Scheduled`.
+            offsets: As in `Scheduled`, and the length of the step's flat row.
+        """
+        carry = self._may_carry(token_ids, rows, starts)
+        step: list[Scheduled] = []
+        for i, (name, row, prompt_length, start) in enumerate(zip(names, rows, prompt_lengths, starts, strict=True)):
+            stop = start + offsets[i + 1] - offsets[i]
+            # A prompt may have an earlier request's name.
+            if start < prompt_length or (
+                prompt_length
+                and not self.prefill_only
+                and (carry[i] or stop - start > 1 or self._may_be_pending(name, start, token_ids[row, start]))
+            ):
+                step.append(Scheduled(name, token_ids[row], prompt_length, start, stop, offsets[i]))
+        return step
+
+    def _may_carry(self, token_ids: Ids, rows: Sequence[int], starts: Sequence[int]) -> Sequence[bool]:
+        """Whether a literal may stand at each of R tokens."""
+        if self.prefill_only or not self._locator.reads_literals:
+            return [False] * len(rows)
+        places = np.array(starts, dtype=int)[:, None] + np.arange(-2, 1)
+        last = np.where(places >= 0, token_ids[np.array(rows, dtype=int)[:, None], places], PADDING)
+        carries: list[bool] = self._locator.may_end(last).tolist()
+        return carries
+
+    def _may_be_pending(self, name: str, start: int, token: int) -> bool:
+        """Whether a value may be pending at a request's token `start`."""
+        if not self._locator.reads_pending:
+            return False
+        read = self._read.get(name)
+        return read is None or not read.reader.idle or read.reader.tokens > start or self._locator.may_learn(token)
 
     def find(self, step: Sequence[Scheduled]) -> tuple[Ids, Features]:
         """The tokens that carry something, as indices into the step's flat row, int64 (N,), and its φ, float32 (N, the

@@ -283,16 +283,10 @@ def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
         return
     batch = runner.input_batch
     count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a dummy run
-    names, token_ids, rows = batch.req_ids[:count], batch.token_ids_cpu, np.arange(count)
-    prompts, starts = batch.num_prompt_tokens[:count], batch.num_computed_tokens_cpu[:count]
-    offsets = runner.query_start_loc.np[: count + 1]
-    stops = starts + offsets[1:] - offsets[:-1]
-    may = model.ani_steps.may_have_numbers(names, token_ids, rows, prompts, starts, stops)
-    step = []
-    for row in may.nonzero()[0].tolist():
-        if not gates_shut(runner.requests[names[row]].sampling_params):
-            place = (int(prompts[row]), int(starts[row]), int(stops[row]), int(offsets[row]))
-            step.append(Scheduled(names[row], token_ids[row], *place))
+    prompts, starts = batch.num_prompt_tokens[:count].tolist(), batch.num_computed_tokens_cpu[:count].tolist()
+    offsets = runner.query_start_loc.np[: count + 1].tolist()
+    step = model.ani_steps.scheduled(batch.req_ids[:count], batch.token_ids_cpu, range(count), prompts, starts, offsets)
+    step = [each for each in step if not gates_shut(runner.requests[each.request_id].sampling_params)]
     model.ani_prepare(step)
 
 
@@ -339,15 +333,8 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
             offsets, places, ids = (part.numpy() for part in together)
             starts, total = places[offsets[:count]], offsets[count]
             self._token_ids[np.repeat(rows, np.diff(offsets[: count + 1])), places[:total]] = ids[:total]
-        starts, offsets = starts[:count], offsets[: count + 1]
-        stops = starts + np.diff(offsets)
-        wanted = (prompts > 0) & steps.may_have_numbers(
-            input_batch.req_ids, self._token_ids, rows, prompts, starts, stops
-        )
-        step = []
-        for row in wanted.nonzero()[0].tolist():
-            place = (int(prompts[row]), int(starts[row]), int(stops[row]), int(offsets[row]))
-            step.append(Scheduled(input_batch.req_ids[row], self._token_ids[rows[row]], *place))
+        places = rows.tolist(), prompts.tolist(), starts[:count].tolist(), offsets[: count + 1].tolist()
+        step = steps.scheduled(input_batch.req_ids, self._token_ids, *places)
         self.model.ani_prepare(step)
         return super().prepare_inputs(input_batch, req_states)
 

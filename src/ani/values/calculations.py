@@ -194,6 +194,8 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
     for start in sorted(starts, reverse=True)[:MAX_STARTS]:
         tokens = tokens_of(window[: start + MAX_LENGTH], start, to_break=True)
         opening = next((i for i, token in enumerate(tokens) if token.kind != "math"), 0)
+        if tokens and tokens[opening].kind == "break":  # as nearly always
+            continue
         found = read(window, tokens[opening:])
         if found and found.counted and window.count(found.counted, found.start, found.end) < 2:
             found = found._replace(end=found.end - len(found.counted))  # "in Roman numerals" is no unit
