@@ -1,6 +1,7 @@
 """The gate: an MLP that gives one logit for each number. `ani.injection.module` applies the threshold."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import nn
@@ -39,6 +40,17 @@ class Gate(nn.Module):
         self.outer = nn.Linear(gate_hidden_size, 1)
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
+
+    def folded(self) -> Self:
+        """Itself, with the norms' weights multiplied into the inner layer: the same logits in fewer operations, for
+        serving."""
+        norms = [self.norm, *self.earlier_norms]
+        weights = torch.cat([norm.weight for norm in norms])
+        with torch.no_grad():
+            self.inner.weight[:, : len(weights)] *= weights
+        for norm in norms:
+            norm.weight = None
+        return self
 
     def forward(
         self, hidden_states: torch.Tensor, embeddings: torch.Tensor, earlier: Sequence[torch.Tensor] = ()

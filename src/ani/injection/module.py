@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -88,6 +88,12 @@ class AniModule(nn.Module):
             self.gate = Gate(
                 config.hidden_size, config.gate_hidden_size, config.gate_dropout, reads_value, earlier
             ).requires_grad_(config.gate != "fitted")
+
+    def folded(self) -> Self:
+        """Itself, for serving alone (`Gate.folded`)."""
+        if self.gate is not None:
+            self.gate.folded()
+        return self
 
     def forward(
         self,

@@ -173,7 +173,7 @@ class AniForCausalLM(nn.Module):
         self.ani_steps = StepLocator(locator)
         layer = self.model.layers[settings.layer]
         swap_class(layer, _InjectionLayer)
-        layer.ani = AniModule(settings, locator.encoder.width).float()
+        layer.ani = AniModule(settings, locator.encoder.width).float().folded()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
         features = torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device)
@@ -226,7 +226,10 @@ class AniForCausalLM(nn.Module):
             whole = AutoModelForCausalLM.from_config(self.config)
         wanted = {*whole.state_dict()}
         refuse_partial(whole.name_or_path, wanted - names - {*whole.all_tied_weights_keys}, names - wanted)
-        self.model.layers[self.ani_config.layer].ani.load_state_dict(module)
+        ani = self.model.layers[self.ani_config.layer].ani
+        whole = AniModule(self.ani_config, ani.projection.in_features)
+        whole.load_state_dict(module)
+        ani.load_state_dict(whole.folded().state_dict())
         return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
 
     def ani_prepare(self, step: list[Scheduled]) -> None:
