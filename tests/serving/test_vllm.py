@@ -482,10 +482,13 @@ def test_every_weight_is_asked_for(tmp_path: Path) -> None:
     weights = {name: each for name, each in merged_model.state_dict().items() if name != "lm_head.weight"}  # tied
     model = Model.__new__(Model)
     torch.nn.Module.__init__(model)
-    layers = [SimpleNamespace(ani=ani_module(merged_model))] * 4
+    ani, served = ani_module(merged_model), copy.deepcopy(ani_module(merged_model)).folded()
+    served.projection.weight.data.zero_()
+    layers = [SimpleNamespace(ani=served)] * 4
     model.__dict__ |= {"config": merged_model.config, "ani_config": ani_module(merged_model).config}
     model.__dict__["model"] = SimpleNamespace(layers=layers)
     assert len(model.load_weights(iter(weights.items()))) == len(weights)
+    assert torch.equal(served.projection.weight, ani.projection.weight)
     for lacks in ("model.layers.1.self_attn.k_proj.weight", "model.norm.weight", "ani.gate."):
         found = [each for each in weights.items() if not each[0].startswith(lacks)]
         refused(lambda found=found: model.load_weights(iter(found)), f" missing ({lacks}")
