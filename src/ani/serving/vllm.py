@@ -40,8 +40,8 @@ from ani.untrusted.model import refuse_partial
 class _GateLayer(nn.Module):
     """Mixed into the class of an earlier decoder layer: keeps its hidden states for the gate."""
 
-    ani_reads: list[torch.Tensor]
-    """What the gate reads of earlier layers, in its order: of the forward that is running; one list for all layers."""
+    ani_read: torch.Tensor
+    """In the model's dtype (tokens of a step, d_model)."""
 
     def forward(
         self,
@@ -52,7 +52,7 @@ class _GateLayer(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """vLLM's states come in two parts, not yet added."""
-        self.ani_reads.append(hidden_states if residual is None else hidden_states + residual)
+        self.ani_read[: len(hidden_states)] = hidden_states if residual is None else hidden_states + residual
         return super().forward(positions, hidden_states, residual, *args, **kwargs)
 
 
@@ -62,10 +62,8 @@ class _ContextAttention(nn.Module):
     Attention gives this mean for a query of zeros, so each value head has one query head more, whose query is zero.
     """
 
-    ani_reads: list[torch.Tensor]
-    """As of `_GateLayer`."""
-    ani_width: int
-    """Of all value heads, on all ranks."""
+    ani_read: torch.Tensor
+    """In the model's dtype (tokens of a step, value_size)."""
     head_size: int
     num_kv_heads: int
 
@@ -76,9 +74,9 @@ class _ContextAttention(nn.Module):
         given, mean = given[..., : -self.head_size].flatten(1), given[..., -self.head_size :].flatten(1)
         if get_tensor_model_parallel_world_size() > 1:
             mean = tensor_model_parallel_all_gather(mean.contiguous())
-            copies = mean.shape[1] // self.ani_width  # where there are more ranks than value heads
+            copies = mean.shape[1] // self.ani_read.shape[1]  # where there are more ranks than value heads
             mean = mean.view(len(mean), -1, copies, self.head_size)[:, :, 0].flatten(1)
-        self.ani_reads.append(mean)
+        self.ani_read[: len(mean)] = mean
         return given
 
 
@@ -126,8 +124,8 @@ class _InjectionLayer(nn.Module):
     """Which tokens carry a number, bool (tokens of a step, 1)."""
     ani_logits: torch.Tensor | None
     """The gate's z, float32 (tokens of a step,), if decisions are to be written."""
-    ani_reads: list[torch.Tensor]
-    """As of `_GateLayer`."""
+    ani_earlier: list[torch.Tensor]
+    """What the earlier layers keep, in the gate's order."""
     ani_told: "Told"
     ani_eager: bool
     """Whether this forward runs as written; a compiled one can't look at `ani_used`."""
@@ -141,12 +139,11 @@ class _InjectionLayer(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """vLLM's states come in two parts, not yet added; a token that isn't injected keeps both as they are."""
-        earlier = self.ani_reads.copy()
-        self.ani_reads.clear()
         if self.ani_eager and not self.ani_told.used:
             return super().forward(positions, hidden_states, residual, *args, **kwargs)
         count = hidden_states.shape[0]
         states = hidden_states if residual is None else hidden_states + residual
+        earlier = [states[:count] for states in self.ani_earlier]
         injection = self.ani(states, self.ani_features[:count], earlier=earlier)
         if self.ani_logits is not None:
             self.ani_logits[:count] = injection.logits
@@ -190,15 +187,16 @@ class AniForCausalLM(nn.Module):
         layer.register_buffer(
             "ani_logits", None if file is None else torch.zeros(size, device=device), persistent=False
         )
-        layer.ani_reads = []
+        layer.ani_earlier = []
         for index, what, width in settings.gate_reads:
             read = self.model.layers[index] if what == "states" else self.model.layers[index].self_attn.attn
             swap_class(read, _GateLayer if what == "states" else _ContextAttention)
             if what == "values":  # vLLM groups layers by their number of query heads
                 read.num_heads = read.impl.num_heads = read.num_heads + read.num_kv_heads
                 read.impl.num_queries_per_kv = read.num_heads // read.num_kv_heads
-                read.ani_width = width
-            read.ani_reads = layer.ani_reads
+            kept = torch.zeros(size, width, dtype=model_config.dtype, device=device)
+            read.register_buffer("ani_read", kept, persistent=False)
+            layer.ani_earlier.append(kept)
         layer.ani_told = self.ani_told = Told(layer.ani_numbers, layer.ani_features)
         layer.ani_eager = model_config.enforce_eager
 
