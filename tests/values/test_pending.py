@@ -85,6 +85,19 @@ def test_neither_chunks_nor_copies_nor_what_follows_matter(
     assert reader.feed(pieces[at:]) == whole[at:]
 
 
+@examples(300)
+@given(st.sampled_from(["[1/3]?", "[-5/2]?", "[1000/1]?"]), st.lists(st.sampled_from(PARTS)))
+def test_what_lasts_is_pending_until_a_piece_may_change_it(question: str, pieces: list[str]) -> None:
+    reader, lasting, left = PendingReader(oracle.ENDS), None, 0
+    for piece in [question, *pieces]:
+        (pending,) = reader.feed([piece])
+        if left and not reader.may_change(piece):
+            left -= 1
+            assert (pending, reader.lasts) == (lasting, left)
+        else:
+            lasting, left = pending, reader.lasts
+
+
 @pytest.mark.parametrize("filler", ["x" * 900, "1" * 900, "[2/1", "\0" * 700, "7" * 240 + "{,}" * 300])
 def test_a_long_text_is_read_in_chunks_as_at_once(filler: str) -> None:
     pieces = re.findall(

@@ -126,9 +126,9 @@ class _InjectionLayer(nn.Module):
     """The gate's z, float32 (tokens of a step,), if decisions are to be written."""
     ani_earlier: list[torch.Tensor]
     """What the earlier layers keep, in the gate's order."""
-    ani_told: "Told"
+    ani_told: Told
     ani_eager: bool
-    """Whether this forward runs as written; a compiled one can't look at `ani_used`."""
+    """Whether this forward runs as written; a compiled one can't look at `ani_told.used`."""
 
     def forward(
         self,

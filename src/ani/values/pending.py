@@ -139,10 +139,7 @@ class PendingReader:
     @property
     def lasts(self) -> int:
         """Behind how many more pieces, none of which `may_change` it, the same is pending as now; 0 within a number."""
-        if self.idle:
-            return 0
-        text, end = self._text, len(self._text)
-        if writing(text, 0, end) or any(map(str.isdigit, text[undecided(text, end) :])):
+        if self.idle or writing(self._text, 0, len(self._text)):
             return 0
         return self._next.token + MEMORY - self._tokens
 
