@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -62,9 +61,10 @@ def scheduled(steps: StepLocator, step: Sequence[Scheduled]) -> set[str]:
     token_ids = np.zeros((len(step), 100), dtype=np.int32)
     for row, request in enumerate(step):
         token_ids[row, : request.stop] = request.token_ids[: request.stop]
-    names, prompts, starts = [x.request_id for x in step], [x.prompt_length for x in step], [x.start for x in step]
-    offsets = [0, *accumulate(x.stop - x.start for x in step)]
-    told = steps.scheduled(names, token_ids, range(len(step)), prompts, starts, offsets)
+    names = [each.request_id for each in step]
+    prompts, starts = np.array([(each.prompt_length, each.start) for each in step], dtype=int).reshape(-1, 2).T
+    offsets = np.cumsum([0, *(each.stop - each.start for each in step)])
+    told = steps.scheduled(names, token_ids, np.arange(len(step)), prompts, starts, offsets)
     assert all(each.stop == step[names.index(each.request_id)].stop for each in told)
     return {each.request_id for each in told}
 

@@ -155,21 +155,21 @@ class NumberLocator:
             return digits[:, 2]
         return digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
 
-    def may_learn(self, token: int) -> bool:
-        """Whether a value may become known within a token."""
-        return bool(self._may_learn[min(token + 1, len(self._may_learn) - 1)])
+    def may_learn(self, token_ids: np.ndarray[Any, Any]) -> Any:
+        """Whether a value may become known within each token, bool."""
+        return self._may_learn.take(token_ids + 1, mode="clip")
 
     def may_change(self, token: int) -> bool:
         """Whether another value may be pending behind a token, or a number have begun."""
         return bool(self._may_change[min(token + 1, len(self._may_change) - 1)])
 
     @cached_property
-    def _may_learn(self) -> bytes:
+    def _may_learn(self) -> np.ndarray[Any, Any]:
         may_learn = self._unread.may_learn
-        return self.scanner.table(lambda piece: not piece.isprintable() or may_learn(piece)).tobytes()
+        return self.scanner.table(lambda piece: not piece.isprintable() or may_learn(piece))
 
     @cached_property
-    def _may_change(self) -> bytes:
+    def _may_change(self) -> bytes:  # a token at a time, bytes are sooner read
         may_change = self._unread.may_change
         return self.scanner.table(lambda piece: not piece.isprintable() or may_change(piece)).tobytes()
 

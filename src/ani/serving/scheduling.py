@@ -61,13 +61,7 @@ class StepLocator:
         return not self._locator.causal
 
     def scheduled(
-        self,
-        names: Sequence[str],
-        token_ids: Ids,
-        rows: Sequence[int],
-        prompt_lengths: Sequence[int],
-        starts: Sequence[int],
-        offsets: Sequence[int],
+        self, names: Sequence[str], token_ids: Ids, rows: Ids, prompt_lengths: Ids, starts: Ids, offsets: Ids
     ) -> list[Scheduled]:
         """The requests of a step that may have a number at a scheduled token, told by tables alone: most have none, so
         that nobody has to read them.
@@ -80,34 +74,29 @@ class StepLocator:
             starts: As in `Scheduled`.
             offsets: As in `Scheduled`, and the length of the step's flat row.
         """
-        carry = self._may_carry(token_ids, rows, starts)
-        step: list[Scheduled] = []
-        for i, (name, row, prompt_length, start) in enumerate(zip(names, rows, prompt_lengths, starts, strict=True)):
-            stop = start + offsets[i + 1] - offsets[i]
-            # A prompt may have an earlier request's name.
-            if start < prompt_length or (
-                prompt_length
-                and not self.prefill_only
-                and (carry[i] or stop - start > 1 or self._may_be_pending(name, start, token_ids[row, start]))
-            ):
-                step.append(Scheduled(name, token_ids[row], prompt_length, start, stop, offsets[i]))
+        sizes = offsets[1:] - offsets[:-1]
+        may = starts < prompt_lengths  # what was read under this name may be of an earlier request
+        if not self.prefill_only:
+            may |= (sizes > 1) | self._may_carry(names, token_ids, rows, starts)
+        step = []
+        for i in may.nonzero()[0].tolist():
+            prompt_length, start = int(prompt_lengths[i]), int(starts[i])
+            if prompt_length:
+                place = prompt_length, start, start + int(sizes[i]), int(offsets[i])
+                step.append(Scheduled(names[i], token_ids[rows[i]], *place))
         return step
 
-    def _may_carry(self, token_ids: Ids, rows: Sequence[int], starts: Sequence[int]) -> Sequence[bool]:
-        """Whether a literal may stand at each of R tokens."""
-        if self.prefill_only or not self._locator.reads_literals:
-            return [False] * len(rows)
-        places = np.array(starts, dtype=int)[:, None] + np.arange(-2, 1)
-        last = np.where(places >= 0, token_ids[np.array(rows, dtype=int)[:, None], places], PADDING)
-        carries: list[bool] = self._locator.may_end(last).tolist()
-        return carries
-
-    def _may_be_pending(self, name: str, start: int, token: int) -> bool:
-        """Whether a value may be pending at a request's token `start`."""
-        if not self._locator.reads_pending:
-            return False
-        read = self._read.get(name)
-        return read is None or not read.reader.idle or read.reader.tokens > start or self._locator.may_learn(token)
+    def _may_carry(self, names: Sequence[str], token_ids: Ids, rows: Ids, starts: Ids) -> Any:
+        """Whether the R tokens at `starts` may carry something, bool (R,)."""
+        may: Any = False
+        if self._locator.reads_pending:
+            read = zip(map(self._read.get, names), starts.tolist(), strict=True)
+            known = [each is None or each.reader.tokens > start or not each.reader.idle for each, start in read]
+            may = np.array(known, dtype=bool) | self._locator.may_learn(token_ids[rows, starts])
+        if self._locator.reads_literals:
+            places = starts[:, None] + np.arange(-2, 1)
+            may |= self._locator.may_end(np.where(places >= 0, token_ids[rows[:, None], places], PADDING))
+        return may
 
     def find(self, step: Sequence[Scheduled]) -> tuple[Ids, Features]:
         """The tokens that carry something, as indices into the step's flat row, int64 (N,), and its φ, float32 (N, the

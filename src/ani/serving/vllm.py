@@ -286,9 +286,9 @@ def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
         return
     batch = runner.input_batch
     count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a dummy run
-    prompts, starts = batch.num_prompt_tokens[:count].tolist(), batch.num_computed_tokens_cpu[:count].tolist()
-    offsets = runner.query_start_loc.np[: count + 1].tolist()
-    step = model.ani_steps.scheduled(batch.req_ids[:count], batch.token_ids_cpu, range(count), prompts, starts, offsets)
+    prompts, starts = batch.num_prompt_tokens[:count], batch.num_computed_tokens_cpu[:count]
+    places = prompts, starts, runner.query_start_loc.np[: count + 1]
+    step = model.ani_steps.scheduled(batch.req_ids[:count], batch.token_ids_cpu, np.arange(count), *places)
     step = [each for each in step if not gates_shut(runner.requests[each.request_id].sampling_params)]
     model.ani_prepare(step)
 
@@ -336,8 +336,8 @@ class AniModelState(DefaultModelState):  # type: ignore[misc]
             offsets, places, ids = (part.numpy() for part in together)
             starts, total = places[offsets[:count]], offsets[count]
             self._token_ids[np.repeat(rows, np.diff(offsets[: count + 1])), places[:total]] = ids[:total]
-        places = rows.tolist(), prompts.tolist(), starts[:count].tolist(), offsets[: count + 1].tolist()
-        step = steps.scheduled(input_batch.req_ids, self._token_ids, *places)
+        places = prompts, starts[:count], offsets[: count + 1]
+        step = steps.scheduled(input_batch.req_ids, self._token_ids, rows, *places)
         self.model.ani_prepare(step)
         return super().prepare_inputs(input_batch, req_states)
 
