@@ -85,8 +85,8 @@ MUTANTS = [
     Mutant(
         "no-mark-of-an-endless-number",
         "encoders/pending.py",
-        "if digit.endless:",
-        "if not digit.endless:",
+        "= digit.endless",
+        "= not digit.endless",
         "tests/encoders/test_pending.py",
     ),
     Mutant(
@@ -351,15 +351,36 @@ MUTANTS = [
     Mutant(
         "a-step-looks-ahead",
         "serving/scheduling.py",
-        "[request.token_ids[: request.stop] for request in step]",
-        "[request.token_ids for request in step]",
+        "locator.carriers(token_ids[:stop], start=start, reader=reader)",
+        "locator.carriers(token_ids, start=start, reader=reader)",
         "tests/serving/test_scheduling.py::test_steps_find_what_whole_rows_hold[after]",
+    ),
+    Mutant(
+        "what-lasts-is-not-forgotten",
+        "serving/scheduling.py",
+        "stop == start + 1 <= read.until",
+        "stop == start + 1",
+        "tests/serving/test_scheduling.py::test_prose_that_changes_nothing_of_what_is_pending_is_not_read",
+    ),
+    Mutant(
+        "refused-drafts-stay-read",
+        "serving/scheduling.py",
+        "read if read and read.reader.tokens <= start else None",
+        "read",
+        "tests/serving/test_scheduling.py::test_steps_find_what_whole_rows_hold[pending]",
+    ),
+    Mutant(
+        "a-point-begins-no-number",
+        "values/digits.py",
+        'BEGINNINGS = frozenset(f"0123456789.{',
+        'BEGINNINGS = frozenset(f"0123456789{',
+        "tests/values/test_pending.py::test_what_lasts_is_pending_until_a_piece_may_change_it",
     ),
     Mutant(
         "the-first-requests-offset",
         "serving/scheduling.py",
-        "positions=part.positions + request.offset",
-        "positions=part.positions + step[0].offset",
+        "part.positions.numpy() + request.offset",
+        "part.positions.numpy() + step[0].offset",
         "tests/serving/test_scheduling.py::test_steps_find_what_whole_rows_hold[terminal]",
     ),
     Mutant(

@@ -176,6 +176,8 @@ def test_padding_and_unknown_ids_are_boundaries_without_characters(name: str) ->
     assert [scanner.text(ids)[number.start : number.end] for number in numbers] == texts(numbers)
     assert numbers[0].first_token == 2 + scanner.scan(left)[0].first_token
     assert texts(scanner.scan_running([*left, -1, *right], len(left))) == texts(scanner.scan_running(right))
+    whole = ids_of(tokenizer, "12 a")  # characters
+    assert scanner.pieces([-1, *whole, beyond]) == (["\0", *scanner.pieces(whole)[0], "\0"], b"")
 
 
 def test_left_padding_only_shifts(name: str) -> None:

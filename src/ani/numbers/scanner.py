@@ -142,8 +142,8 @@ class NumberScanner:
         """
         raw = self._raw(token_ids)
         found, begun = _completed(raw, before)
-        if found is raw:  # nothing but whole characters
-            return found, begun
+        if found is raw and _NOTHING not in raw:  # nothing but whole characters
+            return raw, begun
         return [_readable(piece).replace(_NOTHING, BOUNDARY) for piece in found], begun
 
     def scan(self, token_ids: "TokenIds") -> list[Number]:
