@@ -89,7 +89,7 @@ def test_a_folded_module_gives_the_same(config: dict[str, Any]) -> None:
     hidden, features = rows()
     earlier = [torch.randn(len(hidden), width, generator=generator) for *_, width in module.config.gate_reads]
     expected = module(hidden, features, earlier=earlier)
-    folded = copy.deepcopy(module).folded()
+    folded = copy.deepcopy(module).fold_norms_()
     found = folded(hidden, features, earlier=earlier)
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-4)
     assert not [name for name, _ in folded.named_parameters() if "norm" in name]

@@ -482,7 +482,7 @@ def test_every_weight_is_asked_for(tmp_path: Path) -> None:
     weights = {name: each for name, each in merged_model.state_dict().items() if name != "lm_head.weight"}  # tied
     model = Model.__new__(Model)
     torch.nn.Module.__init__(model)
-    ani, served = ani_module(merged_model), copy.deepcopy(ani_module(merged_model)).folded()
+    ani, served = ani_module(merged_model), copy.deepcopy(ani_module(merged_model)).fold_norms_()
     served.projection.weight.data.zero_()
     layers = [SimpleNamespace(ani=served)] * 4
     model.__dict__ |= {"config": merged_model.config, "ani_config": ani_module(merged_model).config}
@@ -498,7 +498,7 @@ def test_every_weight_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("copied", [False, True])  # as to a device
 @pytest.mark.parametrize("text", ["nothing", "Bus 505 is late", "Room 505 holds 10 of 1,234 and 7."])
 def test_the_layer_is_told_of_this_step_alone(text: str, copied: bool) -> None:
-    from ani.serving.vllm import AniForCausalLM, Told
+    from ani.serving.vllm import AniForCausalLM, StepBuffers
 
     tokenizer = tokenizers.llama3()
     locator = NumberLocator(tokenizer, AniConfig(layer=0, policy="after"))
@@ -506,13 +506,13 @@ def test_the_layer_is_told_of_this_step_alone(text: str, copied: bool) -> None:
     numbers, features = torch.ones(64, 1, dtype=torch.bool), torch.zeros(64, width)  # the last step had some
     model = AniForCausalLM.__new__(AniForCausalLM)
     torch.nn.Module.__init__(model)
-    told = Told(numbers, features)
-    told.used, told._arrays = True, None if copied else told._arrays
-    model.__dict__ |= {"ani_told": told, "ani_steps": StepLocator(locator), "ani_decisions": None}
+    buffers = StepBuffers(numbers, features)
+    buffers.used, buffers._arrays = True, None if copied else buffers._arrays
+    model.__dict__ |= {"ani_buffers": buffers, "ani_steps": StepLocator(locator), "ani_decisions": None}
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     model.ani_prepare([Scheduled("a", ids, len(ids), 0, len(ids), 3)])
     expected = locator.batch([ids])
-    assert told.used == (len(expected) > 0) == (text != "nothing")
+    assert buffers.used == (len(expected) > 0) == (text != "nothing")
     assert numbers.squeeze(1).nonzero().squeeze(1).tolist() == (expected.positions + 3).tolist()
     assert torch.equal(features[expected.positions + 3], expected.features)
 

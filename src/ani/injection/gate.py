@@ -41,9 +41,9 @@ class Gate(nn.Module):
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
 
-    def folded(self) -> Self:
-        """Itself, with the norms' weights multiplied into the inner layer: the same logits in fewer operations, for
-        serving."""
+    def fold_norms_(self) -> Self:
+        """Multiplies the norms' weights into the inner layer, in place: the gate gives the same logits with fewer
+        parameters. For serving."""
         norms = [self.norm, *self.earlier_norms]
         weights = torch.cat([norm.weight for norm in norms])
         with torch.no_grad():

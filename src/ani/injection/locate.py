@@ -165,13 +165,14 @@ class NumberLocator:
 
     @cached_property
     def _may_learn(self) -> np.ndarray[Any, Any]:
-        may_learn = self._unread.may_learn
-        return self.scanner.table(lambda piece: not piece.isprintable() or may_learn(piece))
+        return self._table(self._unread.may_learn)
 
     @cached_property
-    def _may_change(self) -> bytes:  # a token at a time, bytes are sooner read
-        may_change = self._unread.may_change
-        return self.scanner.table(lambda piece: not piece.isprintable() or may_change(piece)).tobytes()
+    def _may_change(self) -> bytes:  # bytes are read faster than an array, a token at a time
+        return self._table(self._unread.may_change).tobytes()
+
+    def _table(self, may: Callable[[str], bool]) -> np.ndarray[Any, Any]:
+        return self.scanner.table(lambda piece: not piece.isprintable() or may(piece))
 
     def _is_all_of_its_tokens(self, number: Number, token_ids: Sequence[int]) -> bool:
         tokens = token_ids[number.first_token : number.last_token + 1]
@@ -228,15 +229,9 @@ class NumberLocator:
     def carriers(
         self, token_ids: Sequence[int], *, start: int = 0, reader: "RowReader | None" = None
     ) -> list["Carrier"]:
-        """The tokens ≥ `start` of one row that carry something, with what they carry; those with a number first.
-
-        Args:
-            token_ids: `PADDING` where there is no text.
-            start: Tokens before it are context only.
-            reader: For pending values: one that has read no further than `start`. None: what was read of a row is
-                remembered, so that a row that goes on costs its new tokens alone.
-        """
-        pending = self._pending(token_ids, start, reader) if self.reads_pending else {}
+        """The tokens ≥ `start` of one row that carry something, with what they carry; those with a number first. The
+        arguments are those of `pending`."""
+        pending = self.pending(token_ids, start=start, reader=reader)
         found = []
         for number, at in self.find(token_ids, start=start):
             for token in range(max(start, number.first_token if self.policy == "digitwise" else at), at + 1):
@@ -253,20 +248,26 @@ class NumberLocator:
             read = list(map(Carried, texts, values)) if self.reads_literals else values
         return cast(torch.Tensor, cast(Any, self.encoder).encode(read))
 
-    def pending(self, token_ids: Sequence[int], *, start: int = 0) -> dict[int, Pending]:
-        """The value that is pending at each token ≥ `start` of one row, where there is one; `PADDING` where there is no
-        text."""
-        return self._pending(token_ids, start) if self.reads_pending else {}
+    def pending(
+        self, token_ids: Sequence[int], *, start: int = 0, reader: "RowReader | None" = None
+    ) -> dict[int, Pending]:
+        """The value that is pending at each token ≥ `start` of one row, where there is one.
 
-    def _pending(self, token_ids: Sequence[int], start: int, reader: "RowReader | None" = None) -> dict[int, Pending]:
+        Args:
+            token_ids: `PADDING` where there is no text.
+            start: Tokens before it are context only.
+            reader: One that has read this row, no further than `start`; it reads on. None: the row is remembered as
+                far as it is read now, so that a row that goes on costs its new tokens alone.
+        """
+        if not self.reads_pending:
+            return {}
         own = reader or self.reader(token_ids[:start])
         begin = own.tokens
-        found = own.read(token_ids)
+        every = enumerate(own.read(token_ids), begin)
         if reader is None:
             if len(self._read) == _REMEMBERED:
                 del self._read[next(iter(self._read))]
             self._read[_key(token_ids)] = own
-        every = enumerate(found, begin)
         return {token: each for token, each in every if each and token >= start and token_ids[token] != PADDING}
 
     def reader(self, token_ids: Sequence[int]) -> "RowReader":
@@ -336,7 +337,7 @@ class RowReader:
 
     @property
     def lasts(self) -> int:
-        """Behind how many more tokens, none of which may change it, what is pending now is pending."""
+        """As of the `PendingReader`, in tokens."""
         return 0 if self._begun else self._reader.lasts
 
 

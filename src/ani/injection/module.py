@@ -89,10 +89,10 @@ class AniModule(nn.Module):
                 config.hidden_size, config.gate_hidden_size, config.gate_dropout, reads_value, earlier
             ).requires_grad_(config.gate != "fitted")
 
-    def folded(self) -> Self:
-        """Itself, for serving alone (`Gate.folded`)."""
+    def fold_norms_(self) -> Self:
+        """As `Gate.fold_norms_`."""
         if self.gate is not None:
-            self.gate.folded()
+            self.gate.fold_norms_()
         return self
 
     def forward(

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ani.injection.locate import PADDING, Carrier, NumberBatch, NumberLocator, RowReader
-from ani.values.pending import Pending
 
 Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
 Features = np.ndarray[Any, np.dtype[np.float32]]
@@ -37,7 +36,7 @@ class _Read(NamedTuple):
     """What was read of a request."""
 
     reader: RowReader
-    pending: dict[int, Pending]
+    carriers: list[Carrier]
     """Of the tokens that were read last."""
     features: Features | None
     """φ of what is pending at each token from here to `until`, unless it may change at one of them."""
@@ -104,14 +103,18 @@ class StepLocator:
         if self.prefill_only:
             return self._of_prompts(step)
         locator, places, carriers = self._locator, [], []
-        changes = locator.may_change
         same: dict[int, Features] = {}  # by their places
         read_on: list[tuple[str, RowReader, list[Carrier]]] = []
         for name, token_ids, prompt_length, start, stop, offset in step:
             # A prompt may have an earlier request's name; behind one, drafted tokens may have been refused.
             read = self._read.get(name) if start >= prompt_length else None
             read = read if read and read.reader.tokens <= start else None
-            if read and read.features is not None and stop == start + 1 <= read.until and not changes(token_ids[start]):
+            if (
+                read
+                and read.features is not None
+                and stop == start + 1 <= read.until
+                and not locator.may_change(token_ids[start])
+            ):
                 same[offset] = read.features
                 continue
             reader = read.reader if read else None
@@ -124,9 +127,8 @@ class StepLocator:
         row = 0
         for name, reader, found in read_on:
             row += len(found)
-            pending = {each.token: each.pending for each in found if each.pending}
             lasts = 0 if locator.reads_literals else reader.lasts
-            self._read[name] = _Read(reader, pending, features[row - 1] if lasts else None, reader.tokens + lasts)
+            self._read[name] = _Read(reader, found, features[row - 1] if lasts else None, reader.tokens + lasts)
         while len(self._read) > _REMEMBERED:
             del self._read[next(iter(self._read))]
         if same:
@@ -140,7 +142,7 @@ class StepLocator:
         numbers = self._locator.find(ids[: prompt_length if self.prefill_only else stop], start=start)
         found = {token: number.text for number, token in numbers}
         if read := self._read.get(request.request_id):
-            found |= {max(token, start): each.text for token, each in read.pending.items()}
+            found |= {max(token, start): pending.text for token, _, pending in read.carriers if pending}
         return {token: text for token, text in sorted(found.items()) if token < stop}
 
     def _of_prompts(self, step: Sequence[Scheduled]) -> tuple[Ids, Features]:

@@ -80,8 +80,8 @@ class _ContextAttention(nn.Module):
         return given
 
 
-class Told:
-    """Writes the buffers that tell layer l which tokens of a step carry a number.
+class StepBuffers:
+    """The buffers from which layer l reads which tokens of a step carry a number, and their features.
 
     Args:
         numbers: Which do, bool (tokens of a step, 1).
@@ -95,8 +95,9 @@ class Told:
         self.used = False
         """Whether any token does in the latest step."""
 
-    def tell(self, positions: Ids, features: Features) -> None:
-        """Of the coming step: which tokens do, int64 (N,), and their φ, (N, d_fourier)."""
+    def write(self, positions: Ids, features: Features) -> None:
+        """Write those of the coming step: indices of the tokens that carry a number, int64 (N,), and φ, float32
+        (N, d_fourier)."""
         if self._arrays is not None:
             numbers, buffer = self._arrays
             numbers.fill(False)
@@ -126,9 +127,9 @@ class _InjectionLayer(nn.Module):
     """The gate's z, float32 (tokens of a step,), if decisions are to be written."""
     ani_earlier: list[torch.Tensor]
     """What the earlier layers keep, in the gate's order."""
-    ani_told: Told
+    ani_buffers: StepBuffers
     ani_eager: bool
-    """Whether this forward runs as written; a compiled one can't look at `ani_told.used`."""
+    """Whether this forward runs as written; a compiled one can't look at `ani_buffers.used`."""
 
     def forward(
         self,
@@ -139,7 +140,7 @@ class _InjectionLayer(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """vLLM's states come in two parts, not yet added; a token that isn't injected keeps both as they are."""
-        if self.ani_eager and not self.ani_told.used:
+        if self.ani_eager and not self.ani_buffers.used:
             return super().forward(positions, hidden_states, residual, *args, **kwargs)
         count = hidden_states.shape[0]
         states = hidden_states if residual is None else hidden_states + residual
@@ -173,7 +174,7 @@ class AniForCausalLM(nn.Module):
         self.ani_steps = StepLocator(locator)
         layer = self.model.layers[settings.layer]
         swap_class(layer, _InjectionLayer)
-        layer.ani = AniModule(settings, locator.encoder.width).float().folded()
+        layer.ani = AniModule(settings, locator.encoder.width).float().fold_norms_()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
         features = torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device)
@@ -197,7 +198,7 @@ class AniForCausalLM(nn.Module):
             kept = torch.zeros(size, width, dtype=model_config.dtype, device=device)
             read.register_buffer("ani_read", kept, persistent=False)
             layer.ani_earlier.append(kept)
-        layer.ani_told = self.ani_told = Told(layer.ani_numbers, layer.ani_features)
+        layer.ani_buffers = self.ani_buffers = StepBuffers(layer.ani_numbers, layer.ani_features)
         layer.ani_eager = model_config.enforce_eager
 
     @staticmethod
@@ -229,14 +230,13 @@ class AniForCausalLM(nn.Module):
         ani = self.model.layers[self.ani_config.layer].ani
         whole = AniModule(self.ani_config, ani.projection.in_features)
         whole.load_state_dict(module)
-        ani.load_state_dict(whole.folded().state_dict())
+        ani.load_state_dict(whole.fold_norms_().state_dict())
         return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
 
     def ani_prepare(self, step: list[Scheduled]) -> None:
         """Tell layer l which tokens of the coming step carry numbers; an empty list: none."""
-        told = self.ani_told
-        told.tell(*self.ani_steps.find(step))
-        self.ani_step = step if told.used and self.ani_decisions is not None else []
+        self.ani_buffers.write(*self.ani_steps.find(step))
+        self.ani_step = step if self.ani_buffers.used and self.ani_decisions is not None else []
 
     def compute_logits(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's; it comes after each forward, outside of graphs, so that the gates' decisions can be read here."""

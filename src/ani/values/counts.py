@@ -8,10 +8,10 @@ counted that has neither ``'s`` nor quotation marks nor ``the letter``: ``How ma
 import re
 
 from ani.values.exact import Exact
-from ani.values.value import Known, Value
+from ani.values.value import Known, Value, mentions
 
 _MAX_QUESTION = 400
-_WORDS = ("how many", "number of", "count")  # looked for first: most texts have none
+_WORDS = ("how many", "number of", "count")  # one of them is in every question
 _QUOTED = r"\"(?P<{0}1>[^\"\n]+)\"|“(?P<{0}2>[^”\n]+)”|(?<!\w)'(?P<{0}3>[^'\n]+)'|‘(?P<{0}4>[^’\n]+)’"
 _LETTER = (
     r"(?:(?:the )?letters? )?(?:[\"'“‘](?P<a>[a-z])[\"'”’](?:['’]?s)?|(?P<b>[a-z])['’]s|(?-i:(?P<c>[A-Z])s))"
@@ -40,8 +40,7 @@ class Counts(Value):
     def known(self, text: str) -> Known | None:
         """The count that a question at the end asks for."""
         first = max(0, len(text) - _MAX_QUESTION)
-        asked = text[first:].lower()
-        if not any(words in asked for words in _WORDS):
+        if not mentions(text[first:], _WORDS):
             return None
         match = _LETTERS.search(text, first) or _ALL.search(text, first)
         if match is None:

@@ -43,7 +43,7 @@ _MONEY = "$€£¥₹"
 _RUN = r"0123456789.,{}\!"
 BEGINNINGS = frozenset(f"0123456789.{_MONEY}-−")
 """The characters that a written number begins with."""
-_CHARACTERS = frozenset(f"{_RUN}{_MONEY}-−")
+_CHARACTERS = BEGINNINGS.union(_RUN)
 _PREFIX = rf"(?:(?<![\w)\]}}])(?P<sign>[-−]))?(?:[{_MONEY}](?P<late>[-−])?)?"
 _POINT = r"(?<![\w.)\]])\."
 _DIGIT = r"[0-9](?<![0-9].)(?<![0-9][.,].)(?<!\{,\}.)(?<![0-9],\\!.)"

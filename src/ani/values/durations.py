@@ -11,10 +11,10 @@ from fractions import Fraction
 
 from ani.numbers.grammar import decimal_value
 from ani.values.exact import Exact
-from ani.values.value import Known, Value
+from ani.values.value import Known, Value, mentions
 
 _MAX_QUESTION = 200
-_WORDS = ("how many", "number of", "what is", "convert", "express")  # looked for first: most texts have none
+_WORDS = ("how many", "number of", "what is", "convert", "express")  # one of them is in every question
 _SECONDS = {
     word: seconds
     for words, seconds in {
@@ -57,8 +57,7 @@ class Durations(Value):
     def known(self, text: str) -> Known | None:
         """The number of days, weeks or other units that a question at the end asks for."""
         first = max(0, len(text) - _MAX_QUESTION)
-        asked = text[first:].lower()
-        if not any(words in asked for words in _WORDS):
+        if not mentions(text[first:], _WORDS):
             return None
         if match := _TWO_DATES.search(text, first):
             value: Fraction | int | None = _between(

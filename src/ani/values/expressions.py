@@ -90,16 +90,16 @@ class Token(NamedTuple):
 def tokens_of(text: str, begin: int, *, to_break: bool = False) -> list[Token]:
     """The tokens of a text from a place on, or those up to a break, which is what no expression holds."""
     tex = TEX.search(text) is not None
-    sign = max(0, text.rfind("=", 0, begin))  # no number goes over one
+    literals = _literals(text, max(0, text.rfind("=", 0, begin)))  # no number goes over a sign
     found: list[Token] = []
     at = begin
     while at < len(text) and not (to_break and found and found[-1].kind == "break"):
         counted = not tex and found and found[-1].kind in ("number", "close", "behind", "constant")
         if counted and (unit := _unit(text, at)):
             found.append(unit)
-        elif text[at] in ".0123456789" and (end := _literals(text, sign).get(at, 0)):
+        elif at in literals:
             grouped = _GROUPED.match(text, at)
-            end = grouped.end() if grouped else end
+            end = grouped.end() if grouped else literals[at]
             found.append(Token("number", _GROUPING.sub("", text[at:end]) if grouped else text[at:end], at, end))
         elif match := _PIECE.match(text, at):
             if match.lastgroup == "blank":

@@ -138,7 +138,8 @@ class PendingReader:
 
     @property
     def lasts(self) -> int:
-        """Behind how many more pieces, none of which `may_change` it, the same is pending as now; 0 within a number."""
+        """Behind how many more pieces the same value is pending, if none of them `may_change` that; 0 while a number is
+        being written, or if nothing is pending."""
         if self.idle or writing(self._text, 0, len(self._text)):
             return 0
         return self._next.token + MEMORY - self._tokens

@@ -1,12 +1,20 @@
 """`Value`, the base class: which exact number a text makes known."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from ani.values.exact import Exact
 
 WINDOW = 1024
 """Characters of a text that a value is shown."""
+
+
+def mentions(text: str, words: Sequence[str]) -> bool:
+    """Whether a text holds any of some words, which are in lower case. Where it holds none, as most texts do, this is
+    sooner known than that a regular expression doesn't match."""
+    lowered = text.lower()
+    return any(word in lowered for word in words)
 
 
 class Known(NamedTuple):
