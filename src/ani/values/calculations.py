@@ -62,7 +62,9 @@ text; a line break, unless the line before ends in an operator, or in an operand
 line in which a chat template names who speaks; a relation; an opening bracket; where TeX's mathematics begins, unless
 an operator stands before; a comma or full stop with a blank; a quotation mark, a colon unless after a digit; a label,
 bold type or a bullet that begins a line; one of the words in ``languages/`` (``is``, ``a total of``), and before a
-literal also a verb, to judge by its ending or the word before it.
+literal also a verb, to judge by its ending or the word before it, or a clause of words alone, which has no operand
+(``In May the volcano erupted 3 * 2 =``): at least three words, one of them known, and none in the sentence that works
+something out (``reciprocal``, ``multiply``).
 A sign at the beginning needs more, as ``apples -3 + 4`` may be a difference.
 
 A list in words begins with its words (``the sum of``), or with what stands before them in the same expression. Of a
@@ -125,7 +127,8 @@ MAX_STARTS = 3
 _BLANK_END = re.compile(rf"(?:{BLANK}|\\[,;:!> ]|~|\\q?quad|\\left|\\displaystyle|(?<![^\s{BOUNDARY}])\*\*)*\Z")
 _MATH_BEGIN = re.compile(r"(?:\$\$?|\\[(\[]|\\begin\{[a-z]+\*?\})\Z")
 _OPERATOR_END = re.compile(rf"(?:[{re.escape(''.join(c for c in OPERATORS if len(c) == 1))}]|\\[a-z]+)\Z")
-_LINE_END = re.compile(rf"(?:[\n\r]|{BLANK}|\\\\(?:\[[^\]\n]*\])?|&)*(?:[\n\r]|\\\\(?:\[[^\]\n]*\])?|&)\Z|{BOUNDARY}\Z")
+_BREAK = r"[\n\r]|\\\\(?:\[[^\]\n]*\])?|(?<!\\)&"
+_LINE_END = re.compile(rf"(?:{BLANK}|{_BREAK})*(?:{_BREAK})\Z|{BOUNDARY}\Z")
 _ROLE = re.compile(rf"{BOUNDARY}[a-z]{{2,}}\Z")
 """The line of a chat template that names who speaks: ``<|im_start|>user``."""
 _LAST_WORDS = re.compile(rf"(?:(?P<first>{WORD}){BLANK}+)?(?<![\\\w])(?P<last>{WORD}|e\.g\.|i\.e\.)\Z")
@@ -141,6 +144,9 @@ _SEPARATE = re.compile(
     |\\(?:approx|leq?|geq?|neq?|Rightarrow|Longrightarrow|implies|to|therefore))\ ?\Z""",
     re.VERBOSE,
 )
+_SENTENCE = re.compile(rf"[\n\r={BOUNDARY}]|[.?!]\s")
+_CLAUSE = re.compile(r"[,;:]\s")
+_WORDS_ALONE = re.compile(rf"(?:{WORD}(?:-{WORD})*{BLANK})+")
 _WORKED_OUT = re.compile(r"[^-0-9.,/:–−]")
 _BEHIND = re.compile(
     rf"{BLANK}{{0,{MAX_BLANKS}}}(?:\\boxed\{{)?(?:\\?[{MONEY}](?P<later>[-−])|(?P<sign>[-−])?(?:\\?[{MONEY}])?)"
@@ -280,7 +286,7 @@ def _may_stand_before(text: str, first: Token, signed: bool) -> bool:
         goes_on = (signed and _OPERAND_END.search(line)) or (label and line[-1:] in _OPERAND_ENDS)
         return not (goes_on or _OPERATOR_END.search(line))
     if match := _LAST_WORDS.search(before):
-        return gap > 0 and _may_be_last(match, first, signed)
+        return gap > 0 and (_may_be_last(match, first, signed) or _is_clause_of_words(context, first, signed))
     return _SEPARATE.search(before + " " * min(gap, 1)) is not None
 
 
@@ -300,6 +306,27 @@ def _may_be_last(match: re.Match[str], first: Token, signed: bool) -> bool:
     other = verb in listed["computing"] or verb in listed["changing"] or verb in words().measures
     follows_operand = match.string[: match.start(at)].rstrip()[-1:] in _OPERAND_ENDS
     return verb.endswith(words().endings) and len(verb) > 3 and not other and not follows_operand
+
+
+def _is_clause_of_words(context: str, first: Token, signed: bool) -> bool:
+    """Whether the clause before a literal has words alone, and its sentence none that works something out."""
+    sentence = _SENTENCE.split(context)[-1]
+    clause = _CLAUSE.split(sentence)[-1]
+    if signed or first.kind not in ("number", "money") or sentence == context or not _WORDS_ALONE.fullmatch(clause):
+        return False
+    listed = words().listed
+    names = re.findall(WORD, clause.lower())
+    variables = any(len(name) == 1 for name in {*names} - {"a", "i"})
+    known = listed["before"] | listed["articles"]
+    operands = (listed["numbers"] | listed["changing"]) - known
+    return (
+        len(names) > 2
+        and names[-1] not in listed["clause_ends"]
+        and not variables
+        and not known.isdisjoint(names)
+        and operands.isdisjoint(names)
+        and words().computing.isdisjoint(re.findall(WORD, sentence.lower()))
+    )
 
 
 # --- equations --------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ _PIECE = re.compile(
     |(?P<degree>°|\^\\circ\b|\^\{{\\circ\}})
     |(?P<text>\\(?:text(?:rm|bf|normal)?|mbox|mathrm|operatorname)\s*\{{(?P<inside>[^{{}}]*)\}}(?:\^\{{?[23]\}}?)?)
     |(?P<log>\\?log_?(?:\{{(?P<base>[0-9]+)\}}|(?P<digits>[0-9]+)))(?={BLANK}*\\?[\w(\{{])
-    |(?P<math>\\begin\{{[a-z]+\*?\}}|\\\\(?:\[[^\]\n]*\])?|\\[()\[\]]|\\q?quad\b|\$\$|&)
+    |(?P<math>\\begin\{{[a-z]+\*?\}}|\\\\(?:\[[^\]\n]*\])?|\\[()\[\]]|\\q?quad\b|\$\$|(?<!\\)&)
     |(?P<symbol>\\[A-Za-z]+|\\.|\*\*|//|[^\w\s]|[⁰¹²³⁴⁵⁶⁷⁸⁹])
     |(?P<word>{WORD})""",
     re.VERBOSE,
@@ -398,6 +398,8 @@ class Reader:
                 case _ if before.end < token.start and not token.phrase:
                     raise Doubt
                 case "behind", "!":
+                    if before.value == "!":
+                        raise Doubt  # 3!! is 3
                     operand = self.result(Exact.of(math.factorial(_count(operand, MAX_WHOLE))))
                 case "behind", power:
                     while not token.phrase and (digit := self.take("behind")):

@@ -47,6 +47,18 @@ class Words:
         for found in self.phrases.values():
             found.sort(key=lambda phrase: (-len(phrase.text), phrase.kind == "joint"))
         self.endings = tuple(self.listed["before_endings"])
+        joints = {p.text for found in self.phrases.values() for p in found if p.kind == "joint"}
+        grammar = {
+            word
+            for found in self.phrases.values()
+            for p in found
+            if p.kind not in ("number", "joint")
+            for word in p.text.split()
+            if len(word) > 2
+        }
+        self.computing = self.listed["computing"] | self.listed["otherwise"] | grammar
+        self.computing -= self.listed["before"] | self.listed["articles"] | self.listed["of"] | joints
+        """Words with which a calculation, or more of it, may be said."""
         openings = [
             p.text for found in self.phrases.values() for p in found if p.kind in ("functions", "lists", "orders")
         ]
