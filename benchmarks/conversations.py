@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,9 @@ def chats(count: int, turns: int) -> list[Chat]:
     """Chats of held-out questions."""
     rng = random.Random(0)
     size = count * turns
-    asked = [
-        each.prompt[0]["content"] for each in asked_chats(2 * size, split="test") if not isinstance(each.prompt, str)
-    ]
-    others = [each.prompt[0]["content"] for each in unasked_chats(size, split="test")]
-    questions = [rng.choice(pair) for pair in zip(asked, others, strict=False)]
+    asked = [chat.prompt for chat in asked_chats(2 * size, split="test") if not isinstance(chat.prompt, str)][:size]
+    others = [chat.prompt for chat in unasked_chats(size, split="test")]
+    questions = [rng.choice(pair)[0]["content"] for pair in zip(asked, others, strict=True)]
     return [questions[at : at + turns] for at in range(0, size, turns)]
 
 
@@ -60,6 +58,9 @@ class Server:
         self._process = subprocess.Popen(
             [*command, *options], stdout=log.open("w"), stderr=subprocess.STDOUT, start_new_session=True
         )
+
+    def wait(self) -> None:
+        """Until it answers; then it is stopped. Ends the benchmark if it doesn't start."""
         asyncio.run(self._started())
         self._signal(signal.SIGSTOP)
 
@@ -77,7 +78,8 @@ class Server:
         self._process.wait()
 
     def _signal(self, what: int) -> None:
-        os.killpg(self._process.pid, what)
+        with suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(self._process.pid, what)
 
     async def _started(self) -> None:
         async with aiohttp.ClientSession() as session:
@@ -137,6 +139,7 @@ def servers(checkpoints: Sequence[str], merged: str, dtype: str, folder: Path) -
         for at, checkpoint in enumerate(checkpoints):
             command = [checkpoint if part == merged else part for part in serve_command(merged)]
             started.append(Server(command, dtype, folder / f"{at}.log"))
+            started[-1].wait()
         yield started
     finally:
         for server in started:
