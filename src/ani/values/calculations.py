@@ -314,18 +314,15 @@ def _is_clause_of_words(context: str, first: Token, signed: bool) -> bool:
     clause = _CLAUSE.split(sentence)[-1]
     if signed or first.kind not in ("number", "money") or sentence == context or not _WORDS_ALONE.fullmatch(clause):
         return False
-    listed = words().listed
     names = re.findall(WORD, clause.lower())
     variables = any(len(name) == 1 for name in {*names} - {"a", "i"})
-    known = listed["before"] | listed["articles"]
-    operands = (listed["numbers"] | listed["changing"]) - known
     return (
         len(names) > 2
-        and names[-1] not in listed["clause_ends"]
+        and names[-1] not in words().listed["clause_ends"]
         and not variables
-        and not known.isdisjoint(names)
-        and operands.isdisjoint(names)
-        and words().computing.isdisjoint(re.findall(WORD, sentence.lower()))
+        and not words().plain.isdisjoint(names)
+        and words().operands.isdisjoint(names)
+        and words().calculating.isdisjoint(re.findall(WORD, sentence.lower()))
     )
 
 

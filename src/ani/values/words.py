@@ -47,21 +47,23 @@ class Words:
         for found in self.phrases.values():
             found.sort(key=lambda phrase: (-len(phrase.text), phrase.kind == "joint"))
         self.endings = tuple(self.listed["before_endings"])
-        joints = {p.text for found in self.phrases.values() for p in found if p.kind == "joint"}
-        grammar = {
+        self.plain = self.listed["before"] | self.listed["articles"]
+        """Words that work nothing out."""
+        self.operands = (self.listed["numbers"] | self.listed["changing"]) - self.plain
+        """Words that may be an operand, or change one."""
+        phrases = [phrase for found in self.phrases.values() for phrase in found]
+        joints = {phrase.text for phrase in phrases if phrase.kind == "joint"}
+        spoken = {
             word
-            for found in self.phrases.values()
-            for p in found
-            if p.kind not in ("number", "joint")
-            for word in p.text.split()
-            if len(word) > 2
+            for phrase in phrases
+            if phrase.kind not in ("number", "joint")
+            for word in phrase.text.split()
+            if len(word) > 2  # "a quarter of" has more than its article
         }
-        self.computing = self.listed["computing"] | self.listed["otherwise"] | grammar
-        self.computing -= self.listed["before"] | self.listed["articles"] | self.listed["of"] | joints
-        """Words with which a calculation, or more of it, may be said."""
-        openings = [
-            p.text for found in self.phrases.values() for p in found if p.kind in ("functions", "lists", "orders")
-        ]
+        self.calculating = (self.listed["computing"] | self.listed["otherwise"] | spoken) - joints
+        self.calculating -= self.plain | self.listed["of"]
+        """Words that work something out, or may be part of saying so."""
+        openings = [phrase.text for phrase in phrases if phrase.kind in ("functions", "lists", "orders")]
         named = rf"(?:{_any_of(openings)})(?!\w)|(?:{self._any('articles')}){BLANK}"
         self.opening = re.compile(
             rf"(?:[\n\r{BOUNDARY}]|[.!?]{BLANK})\s*+(?:(?:(?:{self._any('introductions')}){BLANK}*)+:\s*)?"
