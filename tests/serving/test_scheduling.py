@@ -147,27 +147,7 @@ def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
             seen[order[row]] |= at
             named = set(steps.texts(step[row]))
             assert named <= set(at) if config == "digitwise" else named == set(at)
-        if locator.causal and draw.random() < 0.5:  # of some requests, be they in the next step or not
-            generating = [i for i, row in enumerate(rows) if len(prompts[i]) <= done[i] < len(row)]
-            ahead = [
-                Scheduled(f"request {i}", rows[i][: done[i] + 1], len(prompts[i]), done[i], done[i] + 1, at)
-                for at, i in enumerate(draw.sample(generating, draw.randint(0, len(generating))))
-            ]
-            steps.read_ahead([request for request in ahead if request.request_id in scheduled(steps, ahead)])
     assert seen == expected
-
-
-def test_what_is_read_ahead_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    locator, tokenizer = locators("pending")
-    steps = StepLocator(locator)
-    prompt = tokenizer("What is 12 * 7?", add_special_tokens=False)["input_ids"]
-    ids = prompt + tokenizer("84", add_special_tokens=False)["input_ids"]
-    steps.find([Scheduled("a", ids, len(prompt), 0, len(prompt), 0)])
-    steps.read_ahead([Scheduled("a", ids, len(prompt), len(prompt), len(prompt) + 1, 0)])
-    expected = {len(prompt): whole(locator, ids)[len(prompt)]}
-    monkeypatch.delattr(NumberLocator, "carriers")
-    (at,) = found(steps, [Scheduled("a", ids, len(prompt), len(prompt), len(prompt) + 1, 3)])
-    assert at == expected
 
 
 def test_what_tokens_carry_is_named() -> None:

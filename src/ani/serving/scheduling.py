@@ -53,7 +53,6 @@ class StepLocator:
         self._locator = locator
         self._prompts: dict[str, NumberBatch] = {}
         self._read: dict[str, _Read] = {}
-        self._ahead: dict[tuple[str, int], Features | None] = {}  # φ of tokens that the next step may have, by place
 
     @property
     def prefill_only(self) -> bool:
@@ -105,13 +104,8 @@ class StepLocator:
             return self._of_prompts(step)
         locator, places, carriers = self._locator, [], []
         same: dict[int, Features] = {}  # by their places
-        ahead, self._ahead = self._ahead, {}
         read_on: list[tuple[str, RowReader, list[Carrier]]] = []
         for name, token_ids, prompt_length, start, stop, offset in step:
-            if stop == start + 1 and (name, start) in ahead:
-                if (known := ahead[name, start]) is not None:
-                    same[offset] = known
-                continue
             # A prompt may have an earlier request's name; behind one, drafted tokens may have been refused.
             read = self._read.get(name) if start >= prompt_length else None
             read = read if read and read.reader.tokens <= start else None
@@ -140,12 +134,6 @@ class StepLocator:
         if same:
             features = np.concatenate([features, [*same.values()]])
         return np.array([*places, *same], dtype=np.int64), features
-
-    def read_ahead(self, step: Sequence[Scheduled]) -> None:
-        """Find what generated tokens carry, one a request, before the next step is planned: `find` has less to do."""
-        positions, features = self.find(step)
-        rows = dict(zip(positions.tolist(), features, strict=True))
-        self._ahead = {(request.request_id, request.start): rows.get(request.offset) for request in step}
 
     def texts(self, request: Scheduled) -> dict[int, str]:
         """What the tokens carry of a request of the latest step, as it is written: the number, or what makes a value

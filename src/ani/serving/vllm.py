@@ -24,7 +24,6 @@ from vllm.distributed import (
 from vllm.model_executor.models.llama import LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
-from vllm.v1.executor.multiproc_executor import WorkerProc
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -34,7 +33,7 @@ from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_settings
 from ani.serving.scheduling import Features, Ids, Scheduled, StepLocator
-from ani.serving.vllm_plugin import after, before, decisions_file, gates_shut
+from ani.serving.vllm_plugin import before, decisions_file, gates_shut
 from ani.untrusted.model import refuse_partial
 
 
@@ -281,12 +280,6 @@ class AniQwen3ForCausalLM(AniForCausalLM, Qwen3ForCausalLM):  # type: ignore[mis
 # --- the V1 runner ----------------------------------------------------------------------------------------------------
 
 
-def _step_v1(runner: Any, count: int, prompts: Ids, starts: Ids, offsets: Ids) -> list[Scheduled]:
-    batch, steps = runner.input_batch, runner.get_model().ani_steps
-    step = steps.scheduled(batch.req_ids[:count], batch.token_ids_cpu, np.arange(count), prompts, starts, offsets)
-    return [each for each in step if not gates_shut(runner.requests[each.request_id].sampling_params)]
-
-
 def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
     model = runner.get_model()
     if not isinstance(model, AniForCausalLM):
@@ -294,27 +287,14 @@ def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
     batch = runner.input_batch
     count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a dummy run
     prompts, starts = batch.num_prompt_tokens[:count], batch.num_computed_tokens_cpu[:count]
-    model.ani_prepare(_step_v1(runner, count, prompts, starts, runner.query_start_loc.np[: count + 1]))
-
-
-def _read_ahead_v1(process: Any, request: Any) -> None:
-    """Where a worker has a process of its own, it reads the tokens that it has sampled while the scheduler plans."""
-    runner = getattr(process.worker, "model_runner", None)
-    if request[0] != "sample_tokens" or not isinstance(runner, GPUModelRunner) or runner.speculative_config:
-        return
-    model = runner.get_model()
-    if not isinstance(model, AniForCausalLM) or model.ani_steps.prefill_only:
-        return
-    batch = runner.input_batch
-    lengths, prompts = batch.num_tokens_no_spec[: batch.num_reqs], batch.num_prompt_tokens[: batch.num_reqs]
-    generated = np.where(lengths > prompts, prompts, 0)  # 0: nothing is sampled yet
-    offsets = np.arange(batch.num_reqs + 1)
-    model.ani_steps.read_ahead(_step_v1(runner, batch.num_reqs, generated, lengths - 1, offsets))
+    places = prompts, starts, runner.query_start_loc.np[: count + 1]
+    step = model.ani_steps.scheduled(batch.req_ids[:count], batch.token_ids_cpu, np.arange(count), *places)
+    step = [each for each in step if not gates_shut(runner.requests[each.request_id].sampling_params)]
+    model.ani_prepare(step)
 
 
 # The CPU's runner inherits it.
 GPUModelRunner._init_model_kwargs = before(GPUModelRunner._init_model_kwargs, _prepare_v1)
-WorkerProc._execute_worker_rpc = after(WorkerProc._execute_worker_rpc, _read_ahead_v1)
 
 
 # --- the V2 runner ----------------------------------------------------------------------------------------------------
