@@ -159,9 +159,9 @@ def speed(merged: str, folder: Path, arguments: argparse.Namespace) -> None:
     checkpoints = [merged, model_source("smollm2")]
     found: list[float] = []
     for start in range(arguments.starts):
-        # The operating system lays out processes anew; none of the two always comes first.
-        with servers(checkpoints[:: -1 if start % 2 else 1], merged, "bfloat16", folder) as started:
-            served, plain = started[:: -1 if start % 2 else 1]
+        order = -1 if start % 2 else 1  # each server is the first to start equally often
+        with servers(checkpoints[::order], merged, "bfloat16", folder) as started:
+            served, plain = started[::order]
             found += _paired.ratios(asking(plain, base), asking(served, ours), arguments.pairs, warmup=1)
     rows = _paired.table(
         f"vLLM's server, SmolLM2-135M, {arguments.turns} turns a chat, {arguments.clients} at once, "

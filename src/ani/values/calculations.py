@@ -62,9 +62,9 @@ text; a line break, unless the line before ends in an operator, or in an operand
 line in which a chat template names who speaks; a relation; an opening bracket; where TeX's mathematics begins, unless
 an operator stands before; a comma or full stop with a blank; a quotation mark, a colon unless after a digit; a label,
 bold type or a bullet that begins a line; one of the words in ``languages/`` (``is``, ``a total of``), and before a
-literal also a verb, to judge by its ending or the word before it, or a clause of words alone, which has no operand
-(``In May the volcano erupted 3 * 2 =``): at least three words, one of them known, and none in the sentence that works
-something out (``reciprocal``, ``multiply``).
+literal also a verb, to judge by its ending or the word before it, or a clause of words alone, since it has no operand
+(``In May the volcano erupted 3 * 2 =``). The clause has at least three words, one of them from those of ``languages/``,
+and its sentence has no word that works something out (``reciprocal``, ``multiply``).
 A sign at the beginning needs more, as ``apples -3 + 4`` may be a difference.
 
 A list in words begins with its words (``the sum of``), or with what stands before them in the same expression. Of a
@@ -312,7 +312,8 @@ def _is_clause_of_words(context: str, first: Token, signed: bool) -> bool:
     """Whether the clause before a literal has words alone, and its sentence none that works something out."""
     sentence = _SENTENCE.split(context)[-1]
     clause = _CLAUSE.split(sentence)[-1]
-    if signed or first.kind not in ("number", "money") or sentence == context or not _WORDS_ALONE.fullmatch(clause):
+    seen = len(sentence) < len(context)  # from its beginning on
+    if signed or first.kind not in ("number", "money") or not seen or not _WORDS_ALONE.fullmatch(clause):
         return False
     names = re.findall(WORD, clause.lower())
     variables = any(len(name) == 1 for name in {*names} - {"a", "i"})

@@ -399,7 +399,7 @@ class Reader:
                     raise Doubt
                 case "behind", "!":
                     if before.value == "!":
-                        raise Doubt  # 3!! is 3
+                        raise Doubt  # 5!! is 5 * 3 * 1
                     operand = self.result(Exact.of(math.factorial(_count(operand, MAX_WHOLE))))
                 case "behind", power:
                     while not token.phrase and (digit := self.take("behind")):
