@@ -69,6 +69,12 @@ def scheduled(steps: StepLocator, step: Sequence[Scheduled]) -> set[str]:
     return {each.request_id for each in told}
 
 
+def read_ahead(steps: StepLocator, step: Sequence[Scheduled]) -> None:
+    told = scheduled(steps, step)
+    starts = np.array([each.start for each in step], dtype=int)
+    steps.read_ahead([each.request_id for each in step], starts, [each for each in step if each.request_id in told])
+
+
 def test_prose_is_not_read() -> None:
     locator, tokenizer = locators("after")
     ids = tokenizer("No, said E. Fox, it isn't... 1, 2", add_special_tokens=False)["input_ids"]
@@ -147,7 +153,33 @@ def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
             seen[order[row]] |= at
             named = set(steps.texts(step[row]))
             assert named <= set(at) if config == "digitwise" else named == set(at)
+        if locator.causal and draw.random() < 0.5:  # of some requests, be they in the next step or not
+            generating = [i for i, row in enumerate(rows) if len(prompts[i]) <= done[i] < len(row)]
+            read_ahead(
+                steps,
+                [
+                    Scheduled(f"request {i}", rows[i][: done[i] + 1], len(prompts[i]), done[i], done[i] + 1, at)
+                    for at, i in enumerate(draw.sample(generating, draw.randint(0, len(generating))))
+                ],
+            )
     assert seen == expected
+
+
+def test_what_is_read_ahead_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    locator, tokenizer = locators("pending")
+    steps = StepLocator(locator)
+    prompt = tokenizer("What is 12 * 7?", add_special_tokens=False)["input_ids"]
+    tale = tokenizer("Tell me a tale.", add_special_tokens=False)["input_ids"]
+    ids, told = prompt + tokenizer("84", add_special_tokens=False)["input_ids"], [*tale, *tale]
+    steps.find([Scheduled("a", ids, len(prompt), 0, len(prompt), 0)])
+    steps.find([Scheduled("b", told, len(tale), 0, len(tale), 0)])
+    asked = Scheduled("a", ids, len(prompt), len(prompt), len(prompt) + 1, 0)
+    step = [asked, Scheduled("b", told, len(tale), len(tale), len(tale) + 1, 1)]
+    expected = {len(prompt): whole(locator, ids)[len(prompt)]}
+    read_ahead(steps, step)
+    monkeypatch.delattr(NumberLocator, "carriers")
+    assert scheduled(steps, step[::-1]) == {"a"}
+    assert found(steps, [asked]) == [expected]
 
 
 def test_what_tokens_carry_is_named() -> None:

@@ -53,6 +53,9 @@ class StepLocator:
         self._locator = locator
         self._prompts: dict[str, NumberBatch] = {}
         self._read: dict[str, _Read] = {}
+        self._ahead: dict[tuple[str, int], Features | None] = {}
+        """φ of what requests' tokens carry that were read before their step was planned."""
+        self._none = locator.encode([]).numpy()
 
     @property
     def prefill_only(self) -> bool:
@@ -76,7 +79,12 @@ class StepLocator:
         sizes = offsets[1:] - offsets[:-1]
         may = starts < prompt_lengths  # what was read under this name may be of an earlier request
         if not self.prefill_only:
-            may |= (sizes > 1) | self._may_carry(names, token_ids, rows, starts)
+            may |= sizes > 1
+            ahead = [self._ahead.get(place, self._none) for place in zip(names, starts.tolist(), strict=True)]
+            if any(each is self._none for each in ahead):
+                may |= self._may_carry(names, token_ids, rows, starts)
+            else:
+                may |= np.array([each is not None for each in ahead], dtype=bool)
         step = []
         for i in may.nonzero()[0].tolist():
             prompt_length, start = int(prompt_lengths[i]), int(starts[i])
@@ -104,8 +112,13 @@ class StepLocator:
             return self._of_prompts(step)
         locator, places, carriers = self._locator, [], []
         same: dict[int, Features] = {}  # by their places
+        ahead, self._ahead = self._ahead, {}
         read_on: list[tuple[str, RowReader, list[Carrier]]] = []
         for name, token_ids, prompt_length, start, stop, offset in step:
+            if prompt_length <= start == stop - 1 and (name, start) in ahead:
+                if (known := ahead[name, start]) is not None:
+                    same[offset] = known
+                continue
             # A prompt may have an earlier request's name; behind one, drafted tokens may have been refused.
             read = self._read.get(name) if start >= prompt_length else None
             read = read if read and read.reader.tokens <= start else None
@@ -123,7 +136,7 @@ class StepLocator:
             carriers += found
             if locator.reads_pending:
                 read_on.append((name, reader or locator.reader(token_ids[:stop]), found))
-        features = locator.encode(carriers).numpy()
+        features = locator.encode(carriers).numpy() if carriers else self._none
         row = 0
         for name, reader, found in read_on:
             row += len(found)
@@ -134,6 +147,20 @@ class StepLocator:
         if same:
             features = np.concatenate([features, [*same.values()]])
         return np.array([*places, *same], dtype=np.int64), features
+
+    def read_ahead(self, names: Sequence[str], starts: Ids, step: Sequence[Scheduled]) -> None:
+        """Find what the newest tokens of generating requests carry before the next step is planned, so that nothing is
+        left to be read there.
+
+        Args:
+            names: Of R requests.
+            starts: Of their tokens.
+            step: Those that `scheduled` gives of them.
+        """
+        positions, features = self.find(step)
+        found = dict(zip(positions.tolist(), features, strict=True))
+        self._ahead = dict.fromkeys(zip(names, starts.tolist(), strict=True))
+        self._ahead |= {(request.request_id, request.start): found.get(request.offset) for request in step}
 
     def texts(self, request: Scheduled) -> dict[int, str]:
         """What the tokens carry of a request of the latest step, as it is written: the number, or what makes a value
@@ -161,5 +188,4 @@ class StepLocator:
             positions.append(part.positions.numpy() + request.offset)
             features.append(part.features.numpy())
         self._prompts = unfinished
-        none = self._locator.encode([]).numpy()
-        return np.concatenate([[], *positions]).astype(np.int64), np.concatenate([none, *features])
+        return np.concatenate([[], *positions]).astype(np.int64), np.concatenate([self._none, *features])

@@ -21,9 +21,11 @@ from vllm.distributed import (
     get_tensor_model_parallel_world_size,
     tensor_model_parallel_all_gather,
 )
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.models.llama import LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
+from vllm.v1.executor.multiproc_executor import WorkerProc
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -33,7 +35,7 @@ from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_settings
 from ani.serving.scheduling import Features, Ids, Scheduled, StepLocator
-from ani.serving.vllm_plugin import before, decisions_file, gates_shut
+from ani.serving.vllm_plugin import after, before, decisions_file, gates_shut
 from ani.untrusted.model import refuse_partial
 
 
@@ -78,6 +80,18 @@ class _ContextAttention(nn.Module):
             mean = mean.view(len(mean), -1, copies, self.head_size)[:, :, 0].flatten(1)
         self.ani_read[: len(mean)] = mean
         return given
+
+
+class _Linear(nn.Module):
+    """Mixed into the class of the module's linear layers: computed as vLLM's own, whose weights it lays out for the CPU
+    after loading. They are none of its own, since it would make them ready for LoRA."""
+
+    bias: torch.Tensor | None
+    quant_method: UnquantizedLinearMethod
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        """vLLM's product, float32 (N, d_out), of (N, d_in)."""
+        return self.quant_method.apply(self, inputs, self.bias)
 
 
 class StepBuffers:
@@ -175,6 +189,10 @@ class AniForCausalLM(nn.Module):
         layer = self.model.layers[settings.layer]
         swap_class(layer, _InjectionLayer)
         layer.ani = AniModule(settings, locator.encoder.width).float().fold_norms_()
+        for each in layer.ani.modules():
+            if isinstance(each, nn.Linear):
+                swap_class(each, _Linear)
+                each.quant_method = UnquantizedLinearMethod()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
         features = torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device)
@@ -287,14 +305,34 @@ def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
     batch = runner.input_batch
     count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a dummy run
     prompts, starts = batch.num_prompt_tokens[:count], batch.num_computed_tokens_cpu[:count]
-    places = prompts, starts, runner.query_start_loc.np[: count + 1]
-    step = model.ani_steps.scheduled(batch.req_ids[:count], batch.token_ids_cpu, np.arange(count), *places)
-    step = [each for each in step if not gates_shut(runner.requests[each.request_id].sampling_params)]
-    model.ani_prepare(step)
+    model.ani_prepare(_step_v1(runner, prompts, starts, runner.query_start_loc.np[: count + 1]))
+
+
+def _step_v1(runner: Any, prompts: Ids, starts: Ids, offsets: Ids) -> list[Scheduled]:
+    batch, steps = runner.input_batch, runner.get_model().ani_steps
+    rows = np.arange(len(starts))
+    step = steps.scheduled(batch.req_ids[: len(starts)], batch.token_ids_cpu, rows, prompts, starts, offsets)
+    return [each for each in step if not gates_shut(runner.requests[each.request_id].sampling_params)]
+
+
+def _read_ahead_v1(process: Any, request: Any) -> None:
+    """A worker that has a process of its own reads the tokens that it has sampled while the scheduler plans."""
+    runner = getattr(process.worker, "model_runner", None)
+    if request[0] != "sample_tokens" or not isinstance(runner, GPUModelRunner) or runner.speculative_config:
+        return
+    model, batch = runner.get_model(), runner.input_batch
+    if not isinstance(model, AniForCausalLM) or model.ani_steps.prefill_only:
+        return
+    count = batch.num_reqs
+    lengths, prompts = batch.num_tokens_no_spec[:count], batch.num_prompt_tokens[:count]
+    if (lengths > prompts).all():  # all have begun to generate
+        step = _step_v1(runner, prompts, lengths - 1, np.arange(count + 1))
+        model.ani_steps.read_ahead(batch.req_ids[:count], lengths - 1, step)
 
 
 # The CPU's runner inherits it.
 GPUModelRunner._init_model_kwargs = before(GPUModelRunner._init_model_kwargs, _prepare_v1)
+WorkerProc._execute_worker_rpc = after(WorkerProc._execute_worker_rpc, _read_ahead_v1)
 
 
 # --- the V2 runner ----------------------------------------------------------------------------------------------------

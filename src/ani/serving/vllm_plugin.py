@@ -101,6 +101,18 @@ def before(method: Any, first: Any) -> Any:
     return both
 
 
+def after(method: Any, then: Any) -> Any:
+    """A method of vLLM's that does its own work, then calls `then` with its arguments."""
+
+    @functools.wraps(method)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        then(*args, **kwargs)
+        return result
+
+    return both
+
+
 def _check_request(processor: Any, params: Any) -> None:
     from vllm.sampling_params import BeamSearchParams
 
