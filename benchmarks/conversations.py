@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--starts", type=int, default=5, help="So often the servers are started.")
+    parser.add_argument("--starts", type=int, default=4, help="So often both servers are started; an even number.")
     parser.add_argument(
         "--pairs", type=int, default=2, help="So many parts of a start's chats are timed by themselves."
     )

@@ -41,9 +41,12 @@ class PendingDigitsEncoder:
     def encode(self, pending: Sequence[Pending | None]) -> torch.Tensor:
         """Float32 of shape (N, width), on the CPU, of zeros and ones; zeros for None, and behind the end."""
         features = np.zeros((len(pending), self.width), dtype=np.float32)
+        latest, found = None, features[:0]
         for row, each in zip(features, pending, strict=True):
             if each is not None:
-                row[:] = _features(each.next(self.characters), self.width)
+                if each is not latest:  # as at most tokens it is
+                    latest, found = each, _features(each.next(self.characters), self.width)
+                row[:] = found
         return torch.from_numpy(features)
 
 

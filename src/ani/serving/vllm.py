@@ -21,7 +21,6 @@ from vllm.distributed import (
     get_tensor_model_parallel_world_size,
     tensor_model_parallel_all_gather,
 )
-from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.models.llama import LlamaForCausalLM
 from vllm.model_executor.models.mistral import MistralForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
@@ -80,18 +79,6 @@ class _ContextAttention(nn.Module):
             mean = mean.view(len(mean), -1, copies, self.head_size)[:, :, 0].flatten(1)
         self.ani_read[: len(mean)] = mean
         return given
-
-
-class _Linear(nn.Module):
-    """Mixed into the class of the module's linear layers: computed as vLLM's own, whose weights it lays out for the CPU
-    after loading. They are none of its own, since it would make them ready for LoRA."""
-
-    bias: torch.Tensor | None
-    quant_method: UnquantizedLinearMethod
-
-    def forward(self, inputs: torch.Tensor) -> Any:
-        """vLLM's product, float32 (N, d_out), of (N, d_in)."""
-        return self.quant_method.apply(self, inputs, self.bias)
 
 
 class StepBuffers:
@@ -189,10 +176,6 @@ class AniForCausalLM(nn.Module):
         layer = self.model.layers[settings.layer]
         swap_class(layer, _InjectionLayer)
         layer.ani = AniModule(settings, locator.encoder.width).float().fold_norms_()
-        for each in layer.ani.modules():
-            if isinstance(each, nn.Linear):
-                swap_class(each, _Linear)
-                each.quant_method = UnquantizedLinearMethod()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
         features = torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device)
