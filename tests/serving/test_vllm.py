@@ -517,6 +517,61 @@ def test_the_layer_is_told_of_this_step_alone(text: str, copied: bool) -> None:
     assert torch.equal(features[expected.positions + 3], expected.features)
 
 
+def test_a_worker_reads_the_tokens_that_it_has_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.executor.multiproc_executor import WorkerProc
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from ani.serving import vllm as plugin
+
+    tokenizer = tokenizers.llama3()
+    locator = NumberLocator(tokenizer, AniConfig(layer=0, policy="after", values="both"))
+    steps, told, read = StepLocator(locator), [], []
+    model = plugin.AniForCausalLM.__new__(plugin.AniForCausalLM)
+    torch.nn.Module.__init__(model)
+    model.__dict__ |= {"ani_steps": steps, "ani_prepare": lambda step: told.append(steps.find(step))}
+    runner = GPUModelRunner.__new__(GPUModelRunner)
+    runner.model, runner.speculative_config = model, None
+    extra = {"a": {}, "shut": {SWITCH: "shut"}}
+    runner.requests = {
+        name: SimpleNamespace(sampling_params=SimpleNamespace(extra_args=given)) for name, given in extra.items()
+    }
+    texts = ("What is 12 * 7?", " It is 84, or 505 - 421 = 84.")
+    prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    row = np.array(prompt + answer)
+    prompts = np.full(2, len(prompt))
+    runner.input_batch = batch = SimpleNamespace(
+        num_reqs=2, req_ids=[*extra], num_prompt_tokens=prompts, token_ids_cpu=np.stack([row, row])
+    )
+    sent: list[object] = []
+    process = SimpleNamespace(
+        worker=SimpleNamespace(model_runner=runner, sample_tokens=lambda: "sampled"), handle_output=sent.append
+    )
+    expected = locator.batch([row.tolist()])
+    found, carriers = {}, NumberLocator.carriers
+
+    def counted(self: NumberLocator, token_ids: Sequence[int], **given: Any) -> Any:
+        assert len(sent) == len(told)  # the scheduler, who plans the next step, has what was sampled
+        read.append(len(token_ids))
+        return carriers(self, token_ids, **given)
+
+    monkeypatch.setattr(NumberLocator, "carriers", counted)
+    for start, stop in [(0, 3), (3, len(prompt)), *((i, i + 1) for i in range(len(prompt), len(row)))]:
+        batch.num_computed_tokens_cpu = np.full(2, start)
+        runner.query_start_loc = SimpleNamespace(np=np.arange(3) * (stop - start))
+        if start >= len(prompt):
+            monkeypatch.delattr(NumberLocator, "carriers")
+        plugin._prepare_v1(runner)
+        if start >= len(prompt):
+            monkeypatch.setattr(NumberLocator, "carriers", counted, raising=False)
+        places, features = told[-1]
+        assert (places < stop - start).all()
+        found |= dict(zip((places + start).tolist(), features.tolist(), strict=True))
+        batch.num_tokens_no_spec = np.full(2, min(max(stop + 1, len(prompt)), len(row)))
+        WorkerProc._execute_worker_rpc(process, ("sample_tokens", (), {}, None))
+    assert found == dict(zip(expected.positions.tolist(), expected.features.tolist(), strict=True))
+    assert sent == ["sampled"] * len(told) and max(read) == len(row)
+
+
 @pytest.mark.parametrize("policy", ["terminal", "running", "after"])
 def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
     from ani.serving.vllm import AniModelState  # needs no GPU: it is what the runner calls before each step
