@@ -54,7 +54,7 @@ class StepLocator:
         self._prompts: dict[str, NumberBatch] = {}
         self._read: dict[str, _Read] = {}
         self._ahead: dict[tuple[str, int], Features | None] = {}
-        """φ of what requests' tokens carry that were read before their step was planned."""
+        """φ of what tokens carry that were read before their step, by request and token; None: nothing."""
         self._none = locator.encode([]).numpy()
 
     @property
@@ -80,17 +80,17 @@ class StepLocator:
         may = starts < prompt_lengths  # what was read under this name may be of an earlier request
         if not self.prefill_only:
             may |= sizes > 1
-            ahead = [self._ahead.get(place, self._none) for place in zip(names, starts.tolist(), strict=True)]
-            if any(each is self._none for each in ahead):
-                may |= self._may_carry(names, token_ids, rows, starts)
+            places = [*zip(names, starts.tolist(), strict=True)]
+            if all(place in self._ahead for place in places):
+                may |= np.array([self._ahead[place] is not None for place in places], dtype=bool)
             else:
-                may |= np.array([each is not None for each in ahead], dtype=bool)
+                may |= self._may_carry(names, token_ids, rows, starts)
         step = []
         for i in may.nonzero()[0].tolist():
             prompt_length, start = int(prompt_lengths[i]), int(starts[i])
             if prompt_length:
-                place = prompt_length, start, start + int(sizes[i]), int(offsets[i])
-                step.append(Scheduled(names[i], token_ids[rows[i]], *place))
+                part = prompt_length, start, start + int(sizes[i]), int(offsets[i])
+                step.append(Scheduled(names[i], token_ids[rows[i]], *part))
         return step
 
     def _may_carry(self, names: Sequence[str], token_ids: Ids, rows: Ids, starts: Ids) -> Any:
@@ -149,13 +149,12 @@ class StepLocator:
         return np.array([*places, *same], dtype=np.int64), features
 
     def read_ahead(self, names: Sequence[str], starts: Ids, step: Sequence[Scheduled]) -> None:
-        """Find what the newest tokens of generating requests carry before the next step is planned, so that nothing is
-        left to be read there.
+        """Find what the newest tokens of generating requests carry, so that the next step has nothing to read.
 
         Args:
             names: Of R requests.
-            starts: Of their tokens.
-            step: Those that `scheduled` gives of them.
+            starts: Where their newest tokens are.
+            step: Those of them that `scheduled` gives.
         """
         positions, features = self.find(step)
         found = dict(zip(positions.tolist(), features, strict=True))

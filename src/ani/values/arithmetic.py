@@ -1,6 +1,8 @@
 """Kind `arithmetic`: results of calculations, behind an equals sign, a question or an order."""
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 
 from ani.values.calculations import Calculation, calculation_asked, calculation_before, calculation_mentioned
 from ani.values.value import Known, Value
@@ -15,15 +17,18 @@ class Arithmetic(Value):
     def known(self, text: str) -> Known | None:
         """The result of the calculation that stands before a sign at the end, or that a question at the end is for."""
         sign = next(filter(text.endswith, self.triggers), None)
-        found = calculation_before(text, len(text) - len(sign)) if sign else calculation_asked(text, len(text))
-        return _known(found)
+        if sign:
+            return _found(calculation_before, text, len(text) - len(sign))
+        return _found(calculation_asked, text, len(text))
 
     def held(self, message: str) -> Known | None:
         """The result of the one calculation in a message that asks for nothing in words of ours."""
-        return _known(calculation_mentioned(message, len(message)))
+        return _found(calculation_mentioned, message, len(message))
 
 
-def _known(found: Calculation | None) -> Known | None:
+@lru_cache(maxsize=4096)  # a reader asks at a sign and at the end of its line; a chat's next turn repeats this one
+def _found(finder: Callable[[str, int], Calculation | None], text: str, end: int) -> Known | None:
+    found = finder(text, end)
     return Known(found.value, found.text, found.start, found.currency) if found else None
 
 

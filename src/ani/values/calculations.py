@@ -106,7 +106,6 @@ its left side measures (``$0.05 * 4 = 20 cents``) is left out, unless the number
 import re
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 from typing import NamedTuple, cast
 
 from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, decimal_value, number_spans
@@ -160,9 +159,6 @@ _ENDS = re.compile(rf"(?![\w°²³%^!])(?!{BLANK}*[-−–+*×·⋅÷/^]{BLANK}*
 _DATE = re.compile(r"[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{1,2}\2[0-9]{2,4}")
 
 
-_remembered = lru_cache(maxsize=1024)  # each turn of a chat begins with all turns before it
-
-
 class Calculation(NamedTuple):
     """A written calculation with its exact value."""
 
@@ -175,7 +171,6 @@ class Calculation(NamedTuple):
     """The sign that its literals bear, or nothing."""
 
 
-@_remembered
 def calculation_before(text: str, end: int) -> Calculation | None:
     """The calculation that ends directly before a place, that of an equals sign, if there is one."""
     first = max(0, end - LOOK_BEHIND)
@@ -194,7 +189,6 @@ def calculation_before(text: str, end: int) -> Calculation | None:
     return None
 
 
-@_remembered
 def calculation_asked(text: str, end: int) -> Calculation | None:
     """The calculation that a question or an order asks for which ends at a place, if there is one."""
     first = max(0, end - MAX_QUESTION, text.rfind(BOUNDARY, 0, len(text[:end].rstrip(BOUNDARY + " \n"))) + 1)
@@ -221,7 +215,6 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
     return None
 
 
-@_remembered
 def calculation_mentioned(text: str, end: int) -> Calculation | None:
     """The calculation in a message that ends at a place, if it may be asked for in words that nobody listed."""
     first = text.rfind(BOUNDARY, 0, end) + 1
