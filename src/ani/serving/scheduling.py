@@ -65,8 +65,8 @@ class StepLocator:
     def scheduled(
         self, names: Sequence[str], token_ids: Ids, rows: Ids, prompt_lengths: Ids, starts: Ids, offsets: Ids
     ) -> list[Scheduled]:
-        """The requests of a step that may have a number at a scheduled token, told by tables alone: most have none, so
-        that nobody has to read them.
+        """The requests of a step that may have a number at a scheduled token, told by tables or `read_ahead`: most have
+        none, so that nobody has to read them.
 
         Args:
             names: Of R requests.
