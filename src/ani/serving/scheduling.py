@@ -55,7 +55,7 @@ class StepLocator:
         self._read: dict[str, _Read] = {}
         self._ahead: dict[tuple[str, int], Features | None] = {}
         """φ of what tokens carry that were read before their step, by request and token; None: nothing."""
-        self._none = locator.encode([]).numpy()
+        self._none = np.zeros((0, locator.encoder.width), dtype=np.float32)
 
     @property
     def prefill_only(self) -> bool:
