@@ -159,7 +159,7 @@ def speed(merged: str, folder: Path, arguments: argparse.Namespace) -> None:
     checkpoints = [merged, model_source("smollm2")]
     found: list[float] = []
     for start in range(arguments.starts):
-        order = -1 if start % 2 else 1  # each server is the first to start equally often
+        order = -1 if start % 2 else 1  # in every other start our server is the first
         with servers(checkpoints[::order], merged, "bfloat16", folder) as started:
             served, plain = started[::order]
             found += _paired.ratios(asking(plain, base), asking(served, ours), arguments.pairs, warmup=1)

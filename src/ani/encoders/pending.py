@@ -44,7 +44,7 @@ class PendingDigitsEncoder:
         latest, found = None, features[:0]
         for row, each in zip(features, pending, strict=True):
             if each is not None:
-                if each is not latest:  # as at most tokens it is
+                if each is not latest:  # most tokens carry the same as the one before
                     latest, found = each, _features(each.next(self.characters), self.width)
                 row[:] = found
         return torch.from_numpy(features)

@@ -54,7 +54,7 @@ class StepLocator:
         self._prompts: dict[str, NumberBatch] = {}
         self._read: dict[str, _Read] = {}
         self._ahead: dict[tuple[str, int], Features | None] = {}
-        """φ of what tokens carry that were read before their step, by request and token; None: nothing."""
+        """By request and token: φ of what a token carries that was read before its step; None: it carries nothing."""
         self._none = np.zeros((0, locator.encoder.width), dtype=np.float32)
 
     @property
@@ -149,17 +149,17 @@ class StepLocator:
         return np.array([*places, *same], dtype=np.int64), features
 
     def read_ahead(self, names: Sequence[str], starts: Ids, step: Sequence[Scheduled]) -> None:
-        """Find what the newest tokens of generating requests carry, so that the next step has nothing to read.
+        """Find what the newest token of each generating request carries, so that the next step has nothing to read.
 
         Args:
             names: Of R requests.
-            starts: Where their newest tokens are.
-            step: Those of them that `scheduled` gives.
+            starts: Indices of their newest tokens, each in its request.
+            step: What `scheduled` gives for these tokens: the flat row has R.
         """
         positions, features = self.find(step)
         found = dict(zip(positions.tolist(), features, strict=True))
-        self._ahead = dict.fromkeys(zip(names, starts.tolist(), strict=True))
-        self._ahead |= {(request.request_id, request.start): found.get(request.offset) for request in step}
+        newest = zip(names, starts.tolist(), strict=True)
+        self._ahead = {place: found.get(row) for row, place in enumerate(newest)}
 
     def texts(self, request: Scheduled) -> dict[int, str]:
         """What the tokens carry of a request of the latest step, as it is written: the number, or what makes a value

@@ -299,8 +299,8 @@ def _step_v1(runner: Any, prompts: Ids, starts: Ids, offsets: Ids) -> list[Sched
 
 
 def _read_ahead_v1(process: Any, request: Any) -> None:
-    """Comes when a worker in a process of its own has sent what it sampled: it reads that while the scheduler plans the
-    next step."""
+    """Called when a worker in a process of its own has sent the sampled tokens to the scheduler: while that plans the
+    next step, the worker reads what the tokens carry."""
     runner = getattr(process.worker, "model_runner", None)
     if request[0] != "sample_tokens" or not isinstance(runner, GPUModelRunner) or runner.speculative_config:
         return

@@ -26,7 +26,7 @@ class Arithmetic(Value):
         return _found(calculation_mentioned, message, len(message))
 
 
-@lru_cache(maxsize=4096)  # a reader asks at a sign and at the end of its line; a chat's next turn repeats this one
+@lru_cache(maxsize=4096)  # a line's end asks what its sign has asked, and a chat's next prompt repeats the whole chat
 def _found(finder: Callable[[str, int], Calculation | None], text: str, end: int) -> Known | None:
     found = finder(text, end)
     return Known(found.value, found.text, found.start, found.currency) if found else None
