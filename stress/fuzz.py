@@ -42,6 +42,7 @@ from peft import LoraConfig, get_peft_model
 
 import ani
 from ani import InputError
+from ani.compare.plan import Comparison, evaluation_tasks
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.labelled import read_labelled
 from ani.data.openmath_magpie import _entries
@@ -63,7 +64,6 @@ from ani.report.training import TrainingStep
 from ani.results.files import Run, read_object, read_records
 from ani.serving.checkpoint import mark_merged, merged_settings
 from ani.settings import load_settings, save_settings
-from ani.sweep.plan import Comparison, evaluation_tasks
 from ani.training.recipe import Recipe
 from ani.untrusted.folder import unchanged_file
 from ani.untrusted.peft import check_lora

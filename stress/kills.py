@@ -34,8 +34,8 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ani.cli
+import ani.compare.runs
 import ani.evaluation.run
-import ani.sweep.run
 from ani.injection.attach import ani_module
 from ani.models import load_model, load_tokenizer
 from ani.provenance import provenance

@@ -52,6 +52,8 @@ from transformers import LogitsProcessor, PreTrainedTokenizerBase
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ani.cli
+from ani.compare import runs
+from ani.compare.plan import variant_recipes
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
 from ani.evaluation.backend import Backend
 from ani.evaluation.benchmarks.data import MATH
@@ -61,8 +63,6 @@ from ani.evaluation.tasks.gate_texts import FINER_FILE, FINER_NAME
 from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.files import TRAINING_LOG
-from ani.sweep import run as sweep
-from ani.sweep.plan import variant_recipes
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.rehearse import Rehearsal, rehearse
@@ -507,7 +507,7 @@ def main() -> None:
         make_models()
         make_data()
         arithmetic.ROOM = 2  # random models would fill it
-        sweep.in_own_processes = lambda arguments: sweep.in_this_process  # whose imports would take the longest
+        runs.in_own_processes = lambda arguments: runs.in_this_process  # whose imports would take the longest
         datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # for reads that hang; those of files here don't
         # Forked, so that what took long to import and make is there; frozen, as every training looks for garbage.
         gc.collect()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from ani.compare import one_run as runs
+from ani.compare import plan
+from ani.compare import runs as run_module
 from ani.evaluation.tasks.gates import Gates
-from ani.sweep import one_run as runs
-from ani.sweep import plan
-from ani.sweep import run as run_module
 from tests import test_cli
 from tests.fixtures import MadeOnce
 from tests.json_lines import read_lines as read
@@ -55,7 +55,7 @@ def run_demo(
 ) -> RunDemo:
     """In `tmp_path/demo` and at layer 1, unless told otherwise."""
     monkeypatch.setattr(plan, "DEMO", small_demo)
-    # A process of its own for each run would import all anew; tests/sweep has such.
+    # A process of its own for each run would import all anew; tests/compare has such.
     monkeypatch.setattr(run_module, "in_own_processes", lambda arguments: run_module.in_this_process)
 
     def run_demo(*overrides: str, layer: str = "ani.layer=1", out: Path = tmp_path / "demo") -> test_cli.Done:

@@ -204,11 +204,11 @@ def test_ctrl_c_at_the_last_step_finishes(tiny_recipe: Write, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "work", "how"),
     [
-        ("compare", "sweep.run.run_comparison", "continue with the same command"),
+        ("compare", "compare.runs.run_comparison", "continue with the same command"),
         ("eval", "evaluation.run.evaluate", "start the same command again"),
         ("probe", "probing.run.probe", "start the same command again"),
         ("merge", "serving.merge.merge", "start the same command again"),
-        ("demo", "sweep.run.run_comparison", "continue with the same command"),
+        ("demo", "compare.runs.run_comparison", "continue with the same command"),
     ],
 )
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])

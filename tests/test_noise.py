@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ani.sweep.plan import DEMO
+from ani.compare.plan import DEMO
 from tests import test_cli, test_demo
 from tests.json_lines import write_lines
 
@@ -59,9 +59,9 @@ def run(command, arguments):
     for name, number in (("out", 1), ("err", 2)):
         os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY), number)
     if command == "demo":
-        from ani.sweep import plan, run as sweep
+        from ani.compare import plan, runs
         plan.DEMO = Path(small_demo)
-        sweep.in_own_processes = lambda arguments: sweep.in_this_process
+        runs.in_own_processes = lambda arguments: runs.in_this_process
     sys.argv = ["ani", command, *arguments]
     cli.main()
 

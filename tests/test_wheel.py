@@ -126,8 +126,8 @@ NEEDED = {
     "ani.playground": "gradio",
     "ani.report": "matplotlib",
     "ani.serving.vllm": "vllm",
-    "ani.sweep.run": "matplotlib",
-    "ani.sweep.tables": "matplotlib",
+    "ani.compare.runs": "matplotlib",
+    "ani.compare.tables": "matplotlib",
 }
 """Modules of ours that are for an extra alone, and what they can't be imported without."""
 IMPORT_ALL = """

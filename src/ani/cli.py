@@ -72,7 +72,7 @@ def demo(
     device: DeviceOption = "auto",
 ) -> None:
     """Train ANI on the embedded model, evaluate before and after, and write a report."""
-    from ani.sweep.plan import DEMO
+    from ani.compare.plan import DEMO
 
     need_one_process("demo")
     # No layer is looked for where one is named.
@@ -241,8 +241,8 @@ def rehearse(
     as_json: JsonOption = False,
 ) -> None:
     """Carry out a training step and an answer at full size without card, weights or data: memory, and what is wrong."""
+    from ani.compare.plan import variant_recipes
     from ani.settings import read_settings
-    from ani.sweep.plan import variant_recipes
     from ani.training.recipe import load_recipe
     from ani.training.rehearse import rehearsal_view
     from ani.training.rehearse import rehearse as run
@@ -275,7 +275,7 @@ def compare(
     device: DeviceOption = "auto",
 ) -> None:
     """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
-    from ani.sweep.run import carry_out_one
+    from ani.compare.runs import carry_out_one
 
     if run is not None:
         end_with_parent(os.environ.get(PARENT))
@@ -287,8 +287,8 @@ def compare(
 
 
 def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gpus: int | None = None) -> Path:
+    from ani.compare.runs import in_own_processes, on_cluster, run_comparison
     from ani.evaluation.cluster import on_ray
-    from ani.sweep.run import in_own_processes, on_cluster, run_comparison
 
     arguments = [str(recipe), *overrides]
     with terminal.resumable("continue with the same command"), on_ray(ray, gpus) as cluster:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import load_adapter
+from ani.compare.plan import variant_recipes
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
-from ani.sweep.plan import variant_recipes
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
 from tests.refusals import refused

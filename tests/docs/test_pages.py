@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ani
 import ani.cli
+from ani.compare.plan import Comparison, evaluation_tasks, variant_recipes
 from ani.data.labelled import read_labelled
 from ani.data.sources import read_jsonl
 from ani.errors import how_to_install
@@ -31,7 +32,6 @@ from ani.injection.inspection import inspect_pending
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings, read_settings
-from ani.sweep.plan import Comparison, evaluation_tasks, variant_recipes
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
 from tests.tiny import pair

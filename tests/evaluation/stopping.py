@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import ani.cli
+from ani.compare import one_run as runs
 from ani.evaluation.tasks.gates import Gates
-from ani.sweep import one_run as runs
 
 lines, answer = runs.training_lines, Gates.answer
 

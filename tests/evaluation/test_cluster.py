@@ -15,8 +15,8 @@ from ray.cluster_utils import Cluster
 from rich.console import Console
 
 import ani.cli
+from ani.compare.runs import on_cluster, run_comparison
 from ani.evaluation.cluster import on_ray
-from ani.sweep.run import on_cluster, run_comparison
 from ani.training.checkpoints import ADAPTER
 from tests.json_lines import write_lines
 from tests.refusals import refused

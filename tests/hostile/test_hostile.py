@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import ani
+from ani.compare.plan import Comparison, evaluation_tasks
 from ani.data.collator import tokenize
 from ani.data.labelled import read_labelled
 from ani.data.sources import Example, read_jsonl
@@ -34,7 +35,6 @@ from ani.numbers.rewritten import remove_digit_counts
 from ani.report import build_report
 from ani.results.files import Record, read_records
 from ani.settings import load_settings
-from ani.sweep.plan import Comparison, evaluation_tasks
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import train
 from ani.untrusted.text import LARGEST_SETTINGS, LONGEST_LINE

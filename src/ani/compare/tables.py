@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
+from ani.compare.one_run import injection, not_served
+from ani.compare.plan import Plan, asks_merged
 from ani.evaluation.run import presented
 from ani.evaluation.task import Task
 from ani.files import replacing_file
@@ -13,8 +15,6 @@ from ani.provenance import provenance
 from ani.report import build_report
 from ani.results.files import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records
 from ani.results.tables import Fitted, Table, markdown
-from ani.sweep.one_run import injection, not_served
-from ani.sweep.plan import Plan, asks_merged
 from ani.training.checkpoints import ADAPTER
 
 

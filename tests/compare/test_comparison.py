@@ -22,15 +22,15 @@ from filelock import FileLock
 from rich.console import Console
 
 import ani
+from ani.compare import one_run as runs
+from ani.compare import plan as plan_module
+from ani.compare import runs as run_module
+from ani.compare.plan import ComparedRun, Comparison, evaluation_tasks, variant_recipes
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.run import LoadedTask
 from ani.evaluation.tasks.gates import Gates
 from ani.results.files import SELECTION, TRAINING_LOG, read_run
 from ani.settings import load_settings
-from ani.sweep import one_run as runs
-from ani.sweep import plan as plan_module
-from ani.sweep import run as run_module
-from ani.sweep.plan import Comparison, SweepRun, evaluation_tasks, variant_recipes
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
@@ -239,8 +239,8 @@ def test_a_gate_for_pending_values_alone_is_not_asked_about_roles(
     recipe = load_recipe(tiny_recipe(), ["ani.policy=after", f"ani.values={values}"])
     tasks = Gates(), Gates(texts=["gsm8k", "finer"]), Gates(texts=["gsm8k"])
     loaded = [LoadedTask(task, []) for task in tasks]
-    assert len(SweepRun("own", 0, recipe, tmp_path, "").asked(loaded)) == asked
-    assert SweepRun("reference", None, recipe, tmp_path, "").asked(loaded) == []
+    assert len(ComparedRun("own", 0, recipe, tmp_path, "").asked(loaded)) == asked
+    assert ComparedRun("reference", None, recipe, tmp_path, "").asked(loaded) == []
 
 
 def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:

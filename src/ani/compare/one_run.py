@@ -9,6 +9,7 @@ from typing import Any
 from accelerate.utils import release_memory
 from rich.console import Console
 
+from ani.compare.plan import ComparedRun, Plan, Probe, asks_merged
 from ani.devices import where
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.run import LoadedTask, answer
@@ -19,20 +20,19 @@ from ani.launch import ENDING
 from ani.models import load_config, load_model
 from ani.probing.run import probe
 from ani.serving.vllm_plugin import check_merged
-from ani.sweep.plan import Plan, Probe, SweepRun, asks_merged
 from ani.terminal import training_lines
 from ani.training.checkpoints import ADAPTER
 from ani.training.run import PROBE, train
 from ani.untrusted.text import read_json_object
 
 
-def carry_out(job: SweepRun | Probe, plan: Plan, console: Console) -> None:
+def carry_out(job: ComparedRun | Probe, plan: Plan, console: Console) -> None:
     """Probe, or train and ask one run, or go on with it. Raises TrainingFailed if it can't be trained, InputError if it
     can't be loaded or another process works on it."""
     console.print(where(job.recipe.dtype), highlight=False)
     # The comparison's own lock keeps others out: who holds this one lost its comparison or node, and is about to end.
     with only_process_in(job.folder, wait=ENDING):
-        if isinstance(job, SweepRun):
+        if isinstance(job, ComparedRun):
             _train_and_ask(job, plan, console)
         elif not job.is_finished:
             _probe(job, plan, console)
@@ -47,7 +47,7 @@ def _probe(job: Probe, plan: Plan, console: Console) -> None:
     give_memory_back()
 
 
-def _train_and_ask(run: SweepRun, plan: Plan, console: Console) -> None:
+def _train_and_ask(run: ComparedRun, plan: Plan, console: Console) -> None:
     """vLLM's engine comes last, as it gives no memory back."""
     _train(run, plan, console)
     missing = run.missing(plan.tasks)
@@ -67,7 +67,7 @@ def _train_and_ask(run: SweepRun, plan: Plan, console: Console) -> None:
     ModelSpec.clear(run.folder)
 
 
-def _train(run: SweepRun, plan: Plan, console: Console) -> None:
+def _train(run: ComparedRun, plan: Plan, console: Console) -> None:
     if run.seed is None:
         return
     if not run.is_trained:
@@ -85,7 +85,7 @@ def _train(run: SweepRun, plan: Plan, console: Console) -> None:
     give_memory_back()
 
 
-def _ask(run: SweepRun, tasks: list[LoadedTask], spec: ModelSpec, console: Console) -> None:
+def _ask(run: ComparedRun, tasks: list[LoadedTask], spec: ModelSpec, console: Console) -> None:
     if not tasks:
         return
     load = partial(spec.load, [each.task for each in tasks], run.folder)
@@ -102,7 +102,7 @@ def give_memory_back() -> None:
         libc.malloc_trim(0)  # glibc keeps gigabytes of freed activations
 
 
-def not_served(run: SweepRun) -> str | None:
+def not_served(run: ComparedRun) -> str | None:
     """Why vLLM can't serve what merging makes of the run's model; None: it can."""
     recipe = run.recipe
     if run.method.decoding is not None:
@@ -116,7 +116,7 @@ def not_served(run: SweepRun) -> str | None:
     return None
 
 
-def injection(run: SweepRun) -> dict[str, Any]:
+def injection(run: ComparedRun) -> dict[str, Any]:
     """The layer and policy of a run's adapter, if it has one with a module."""
     if run.seed is None:
         return {}

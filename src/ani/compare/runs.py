@@ -12,6 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ani.compare.one_run import carry_out
+from ani.compare.plan import ComparedRun, Plan, Probe, load_plan
+from ani.compare.tables import notes_of, show, write_report
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.backend import Machine
 from ani.evaluation.cluster import Cluster
@@ -19,16 +22,13 @@ from ani.files import only_process_in, replacing_directory, replacing_file
 from ani.launch import PARENT, this_program
 from ani.results.files import LAYERS, SELECTION
 from ani.settings import save_settings
-from ani.sweep.one_run import carry_out
-from ani.sweep.plan import Plan, Probe, SweepRun, load_plan
-from ani.sweep.tables import notes_of, show, write_report
 from ani.training.checkpoints import ADAPTER
 
 COMPARISON_FILE = "comparison.yaml"
 HASH = "hash"
 """The file with a run's hash."""
 
-Job = SweepRun | Probe
+Job = ComparedRun | Probe
 Start = Callable[[Sequence[Job], Plan, Console], Iterable[tuple[Job, int]]]
 """Carries out jobs; gives each, as it ends, with its exit code."""
 
@@ -143,20 +143,20 @@ def carry_out_one(path: str | Path, overrides: Sequence[str], name: str, console
     if name not in jobs:
         raise InputError(f"the comparison {path} has no run {name!r}; it has {', '.join(jobs)}")
     job = jobs[name]
-    if isinstance(job, SweepRun) and (job.folder / HASH).read_text() != job.hash:
+    if isinstance(job, ComparedRun) and (job.folder / HASH).read_text() != job.hash:
         raise InputError(f"{name} is to be made of another recipe, other data or other code of ANI than stand here")
     carry_out(job, plan, console)
 
 
 def announce(job: Job, plan: Plan, console: Console) -> None:
     """Say whose lines come next."""
-    if isinstance(job, SweepRun):
+    if isinstance(job, ComparedRun):
         console.rule(f"{plan.runs.index(job) + 1}/{len(plan.runs)} {job.name}")
     else:
         console.rule("The layers of the untrained model")
 
 
-def _settle(run: SweepRun, reuse: str | None, console: Console) -> None:
+def _settle(run: ComparedRun, reuse: str | None, console: Console) -> None:
     """Give a run the folder that has its hash: one that stood here before, or a copy of another comparison's. What
     stands in its place is kept under its own hash."""
     folder, mark = run.folder, run.folder / HASH
