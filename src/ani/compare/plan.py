@@ -94,7 +94,7 @@ class Comparison(Section):
         return self
 
 
-class SweepRun(NamedTuple):
+class ComparedRun(NamedTuple):
     """A model to train and evaluate: a variant with a seed; with seed None the reference or what trains nothing."""
 
     variant: str
@@ -176,7 +176,7 @@ class Plan(NamedTuple):
     folder: Path
     tokenizer: PreTrainedTokenizerBase
     tasks: list[LoadedTask]
-    runs: list[SweepRun]
+    runs: list[ComparedRun]
     """Seed after seed, so that all variants can be compared as early as possible."""
 
     def probe(self, recipe: Recipe) -> Probe:
@@ -299,7 +299,7 @@ def _backend(comparison: Comparison, machine: Machine) -> BackendName:
 
 def _runs(
     comparison: Comparison, base: Recipe, variants: Mapping[str, Recipe], folder: Path, config: PreTrainedConfig
-) -> list[SweepRun]:
+) -> list[ComparedRun]:
     untrained = [(REFERENCE, base)] if comparison.reference else []
     untrained += [(name, recipe) for name, recipe in variants.items() if not recipe.trains]
     trained = [(name, seed) for seed in comparison.seeds for name, recipe in variants.items() if recipe.trains]
@@ -307,7 +307,7 @@ def _runs(
     runs = []
     for name, recipe in untrained:
         made_of = (None if name == REFERENCE else recipe.method, recipe.model, recipe.dtype, recipe.quantization)
-        runs.append(SweepRun(name, None, recipe, folder / "runs" / name, _hash(made_of)))
+        runs.append(ComparedRun(name, None, recipe, folder / "runs" / name, _hash(made_of)))
     for name, seed in trained:
         recipe = variants[name].model_copy(update={"seed": seed})
         made_from = recipe.model_dump(mode="json", exclude={"output"})
@@ -318,7 +318,7 @@ def _runs(
         files = digests(data_names([made_from["data"], made_from["probe"]]))
         place = folder / "runs" / name / f"seed-{seed}"
         recipe = recipe.model_copy(update={"output": str(place / "training")})
-        runs.append(SweepRun(name, seed, recipe, place, _hash([made_from, files])))
+        runs.append(ComparedRun(name, seed, recipe, place, _hash([made_from, files])))
     return runs
 
 
