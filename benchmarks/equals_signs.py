@@ -15,10 +15,10 @@ from pathlib import Path
 import _paired
 from rich.table import Table
 
+from ani.calculator.reader.calculations import Calculation, Equation, calculation_before, number_behind
+from ani.calculator.reader.expressions import read, tokens_of
 from ani.evaluation.tasks.solutions import Solutions
 from ani.results.statistics import wilson_interval
-from ani.values.calculations import Calculation, Equation, calculation_before, number_behind
-from ani.values.expressions import read, tokens_of
 
 _DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
 _BEGIN = re.compile(r"=|\$|\\\[|\\\(|\\\\|&|\n|\\(?:approx|implies|[lg]eq?)(?![a-z])|[<>]|[,;:] ")

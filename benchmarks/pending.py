@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from ani.values.digits import pending_digits
-from ani.values.pending import PendingReader
+from ani.calculator.reader.digits import pending_digits
+from ani.calculator.reader.pending import PendingReader
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "stress")]

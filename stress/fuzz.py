@@ -42,6 +42,7 @@ from peft import LoraConfig, get_peft_model
 
 import ani
 from ani import InputError
+from ani.calculator.reader.pending import PendingReader
 from ani.compare.plan import Comparison, evaluation_tasks
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.labelled import read_labelled
@@ -67,7 +68,6 @@ from ani.settings import load_settings, save_settings
 from ani.training.recipe import Recipe
 from ani.untrusted.folder import unchanged_file
 from ani.untrusted.peft import check_lora
-from ani.values.pending import PendingReader
 from tests import tokenizers
 from tests.tiny import tiny
 

@@ -371,10 +371,10 @@ MUTANTS = [
     ),
     Mutant(
         "a-point-begins-no-number",
-        "values/digits.py",
+        "calculator/reader/digits.py",
         'BEGINNINGS = frozenset(f"0123456789.{',
         'BEGINNINGS = frozenset(f"0123456789{',
-        "tests/values/test_pending.py::test_what_lasts_is_pending_until_a_piece_may_change_it",
+        "tests/calculator/reader/test_pending.py::test_what_lasts_is_pending_until_a_piece_may_change_it",
     ),
     Mutant(
         "the-first-requests-offset",

@@ -4,7 +4,7 @@ import re
 import sqlite3
 from decimal import Decimal
 
-from ani.values import VALUES, Exact, Known, Value
+from ani.calculator.reader import VALUES, Exact, Known, Value
 
 SHOP = sqlite3.connect(":memory:", check_same_thread=False)  # yours is a file
 SHOP.execute("create table articles (name text primary key, price text)")

@@ -58,7 +58,7 @@ def around_message(tokenizer: PreTrainedTokenizerBase, before: Sequence[Mapping[
 
 
 def message_ends(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The text that ends a user's message in the tokenizer's chats, for `ani.values.pending.PendingReader`; none where
+    """The text that ends a user's message in the tokenizer's chats, for `PendingReader`; none where
     a special token does, which the reader sees by itself."""
     after = around_message(tokenizer)[1]
     added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)

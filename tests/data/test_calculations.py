@@ -12,13 +12,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ani.calculator.reader.calculations import Calculation, calculation_before
 from ani.data.arithmetic import Operation, arithmetic_problems
 from ani.data.calculation_sentences import CalculationSentence, calculation_sentences
 from ani.data.calculations import calculation_problems, exact_result
 from ani.data.split import Split
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.values.calculations import Calculation, calculation_before
 from tests.properties import examples
 
 OPERATIONS: dict[str, Operation] = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}

@@ -8,6 +8,7 @@ from itertools import chain, islice
 import pytest
 import yaml
 
+from ani.calculator.reader.pending import PendingReader
 from ani.data.chats import (
     AskedChat,
     HeldChat,
@@ -21,7 +22,6 @@ from ani.data.split import Split
 from ani.errors import InputError
 from ani.numbers import find_numbers
 from ani.numbers.grammar import BOUNDARY
-from ani.values.pending import PendingReader
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 PLAIN = {"addition", "subtraction", "multiplication", "division"}

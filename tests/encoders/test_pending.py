@@ -4,9 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ani.calculator.reader import Exact
+from ani.calculator.reader.pending import Pending
 from ani.encoders.pending import PendingDigitsEncoder
-from ani.values import Exact
-from ani.values.pending import Pending
 
 COLUMNS = [*"0123456789.-", "end", "endless", *(f"last {digit}" for digit in range(10)), "fraction", "separator"]
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import AniConfig
+from ani.calculator.reader import pending
 from ani.injection.locate import NumberLocator
 from ani.serving.scheduling import Scheduled, StepLocator
-from ani.values import pending
 from tests import tokenizers
 from tests.properties import examples
 

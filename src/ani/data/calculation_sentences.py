@@ -1,7 +1,7 @@
 """Pairs of sentences with the same calculation: in one its result is meant, in the other something else.
 
 Sentences
-    Texts that end at the equals sign of a written calculation (`ani.values.calculations` finds it), with what stands
+    Texts that end at the equals sign of a written calculation (`calculations.py` finds it), with what stands
     behind it. The role says whether its result is what should: in `The tickets cost 12 * 4 =` it is (quantitative),
     in `In base 5, 12 * 4 =` or `The pupil wrote 12 * 4 =` something else is right, or was written (nominal). It tells
     the same of all numbers of the equation.

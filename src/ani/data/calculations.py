@@ -12,10 +12,10 @@ from itertools import count as counted
 from itertools import cycle, islice, product
 from typing import NamedTuple, get_args
 
+from ani.calculator.reader.calculations import calculation_before
 from ani.data.arithmetic import SYMBOLS, Operation, check_drawn, split_of
 from ani.data.split import Split, add_new
 from ani.errors import InputError
-from ani.values.calculations import calculation_before
 
 MOST_DIGITS = 30
 """Of an operand."""

@@ -3,7 +3,7 @@
 Asked
     A wording is composed of what comes before (a greeting, a role, the form of the answer, nothing), the question
     itself, and what comes after (`chat_templates.yaml`). Only chats are drawn whose result is pending
-    (`ani.values.pending`) where the answer writes it, as nothing else can be trained on.
+    (`ani.calculator.reader.pending`) where the answer writes it, as nothing else can be trained on.
 Not asked
     Templates of many kinds around a calculation that is quoted, named, described or forbidden. They have no answer of
     their own: the model's is right. Some begin as asked chats do, so that a beginning tells nothing.
@@ -18,13 +18,13 @@ from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
+from ani.calculator.reader.pending import PendingReader
 from ani.data.arithmetic import SYMBOLS, Operation, split_of
 from ani.data.calculations import combined, drawn_expression, leaf, plain
 from ani.data.diagnostic import ENDLESS, rounds
 from ani.data.sources import Message
 from ani.data.split import Split, add_new, check_split, read_templates
 from ani.numbers.grammar import BOUNDARY
-from ani.values.pending import PendingReader
 
 RAW = 0.25
 """The share of asked prompts that are plain texts, not chats."""

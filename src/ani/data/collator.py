@@ -7,11 +7,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from ani.calculator.reader.digits import END
 from ani.chat import rendered
 from ani.data.sources import Example
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.numbers import Number, find_numbers
-from ani.values.digits import END
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ani.calculator.reader.digits import END, PendingDigit
+from ani.calculator.reader.pending import Pending
 from ani.encoders.base import NumberEncoder
-from ani.values.digits import END, PendingDigit
-from ani.values.pending import Pending
 
 _CHARACTERS = {character: index for index, character in enumerate([*"0123456789.-", END])}
 _ENDLESS = len(_CHARACTERS)

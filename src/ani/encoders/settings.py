@@ -20,7 +20,7 @@ class EncoderSettings(Section):
 
     values: Literal["literals", "pending", "both"] = "literals"
     """What tokens carry. `literals`: numbers as they are written (the paper). `pending`: the pending digits of
-    whatever exact value the text asks for (`ani.values`), from the question or sign that makes it known until it is
+    whatever exact value the text asks for, from the question or sign that makes it known until it is
     written, across turns. `both`: each with its own columns of W_P."""
     result_characters: int = Field(default=3, ge=1, le=16)
     """Next characters of a pending value that a token carries: as many as a token can hold digits."""

@@ -18,7 +18,7 @@ _SYMBOLS = "-.0123456789"
 
 
 class ForcedValues(LogitsProcessor):
-    """Writes every pending value (`ani.values.pending`) in place of the next number that the model begins:
+    """Writes every pending value (`ani.calculator.reader.pending`) in place of the next number that the model begins:
 
         model.generate(**inputs, logits_processor=[ForcedValues(tokenizer)])
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ani.calculator.reader.pending import Pending
 from ani.chat import rendered
 from ani.errors import InputError
 from ani.injection.attach import ani_module, base_model, is_attached, is_peft_model, last_decision, number_locator
@@ -16,7 +17,6 @@ from ani.injection.locate import PADDING
 from ani.models import evaluating
 from ani.results.decisions import NumberDecision, PendingDecision, gate_view
 from ani.untrusted.text import parse_json
-from ani.values.pending import Pending
 
 
 class Decisions(list[NumberDecision]):

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ani.calculator.reader.digits import END
+from ani.calculator.reader.pending import Pending, PendingReader
 from ani.chat import message_ends
 from ani.encoders import build_encoder
 from ani.encoders.pending import Carried
 from ani.injection.config import AniConfig
 from ani.numbers import Number, NumberScanner
-from ani.values.digits import END
-from ani.values.pending import Pending, PendingReader
 
 UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
 """Values of `NumberBatch.roles`."""

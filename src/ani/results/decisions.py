@@ -155,7 +155,7 @@ class PendingDecision(NamedTuple):
     start: int
     """Its first character in the text; special tokens are text."""
     kind: str
-    """The value's name in `ani.values.VALUES`."""
+    """The value's name in `ani.calculator.reader.VALUES`."""
     asked: str
     """What makes it known, as it is written."""
     due: str

@@ -2,11 +2,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ani.calculator.reader.calculations import number_behind
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.calculations import CalculationAnswer, Calculations
 from ani.injection.methods import METHODS
 from ani.results.files import Run
-from ani.values.calculations import number_behind
 from tests.answers import answers_of
 from tests.tiny import pair
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from ani.calculator.reader.pending import PendingReader
 from ani.evaluation.backend import TransformersBackend
 from ani.evaluation.tasks.rivals import RivalQuestion, Rivals
 from ani.numbers.grammar import BOUNDARY
-from ani.values.pending import PendingReader
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
 from tests.tokenizers import qwen

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic import Field
 
+from ani.calculator.reader.calculations import equations
 from ani.errors import InputError
 from ani.evaluation.backend import Backend, longest_text
 from ani.evaluation.benchmarks.data import BenchmarkName
@@ -30,7 +31,6 @@ from ani.results.statistics import (
     share_facts,
 )
 from ani.results.tables import MISSING, Cell, Table, leader, percent, points
-from ani.values.calculations import equations
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task as HarnessTask
@@ -76,7 +76,7 @@ class BenchmarkAnswer(Answer):
 
     @property
     def equations(self) -> list[bool]:
-        """Of each equation that the answer writes (`ani.values.calculations`), whether it is right."""
+        """Of each equation that the answer writes (`ani.calculator.reader.calculations`), whether it is right."""
         return [found.right for found in equations(self.output)] if isinstance(self.output, str) else []
 
 

@@ -5,13 +5,13 @@ from decimal import Decimal
 
 from pydantic import Field
 
+from ani.calculator.reader.calculations import number_behind
 from ani.data.calculations import CalculationProblem, calculation_problems
 from ani.evaluation.backend import Backend
 from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number
 from ani.evaluation.task import Answers
 from ani.results.files import Integer, Run
 from ani.results.sections import Figure, Section, headline, shares_over
-from ani.values.calculations import number_behind
 
 
 class CalculationAnswer(PromptAnswer):

@@ -9,6 +9,10 @@ from typing import Literal, NamedTuple, get_args
 
 from pydantic import Field
 
+from ani.calculator.reader.arithmetic import SIGNS
+from ani.calculator.reader.calculations import calculation_before, number_behind
+from ani.calculator.reader.digits import is_value
+from ani.calculator.reader.pending import PendingReader
 from ani.data.arithmetic import SYMBOLS
 from ani.data.calculation_sentences import calculation_sentences
 from ani.data.chats import asked_chats, asked_messages, unasked_chats
@@ -19,10 +23,6 @@ from ani.numbers import find_numbers
 from ani.numbers.grammar import BOUNDARY
 from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, grouped_share, share
-from ani.values.arithmetic import SIGNS
-from ani.values.calculations import calculation_before, number_behind
-from ani.values.digits import is_value
-from ani.values.pending import PendingReader
 
 ROOM = 32
 """New tokens of an answer."""

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from ani.values import VALUES
-from ani.values.pending import PendingReader
+from ani.calculator.reader import VALUES
+from ani.calculator.reader.pending import PendingReader
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own-value.md").read_text()

@@ -38,7 +38,7 @@ Functions
     ``| |``, ``⌊ ⌋``, ``⌈ ⌉``, ``\binom``, π, and e with a power. An angle is in degrees or radians if it says so
     (``30°``, ``2 rad``) or has a π, and doubtful otherwise.
 Words
-    Those of ``languages/``: between operands (``3 plus 4``), behind one (``squared``), before one (``half of``, ``the
+    Those of ``words.yaml``: between operands (``3 plus 4``), behind one (``squared``), before one (``half of``, ``the
     square root of``) or several (``the sum of 3 and 4``, ``subtract 3 from 4``). Spoken, precedence is doubtful: a word
     and an operator of another level don't stand beside each other (``3 plus 4 times 5``), nor does anything follow what
     a word is of (``half of 10 plus 4``). ``of`` multiplies behind a fraction or percent only.
@@ -61,9 +61,9 @@ known to compute, as any word may (``floor``, ``thrice``, ``3 lots of``), but wh
 text; a line break, unless the line before ends in an operator, or in an operand where a sign follows, and is not the
 line in which a chat template names who speaks; a relation; an opening bracket; where TeX's mathematics begins, unless
 an operator stands before; a comma or full stop with a blank; a quotation mark, a colon unless after a digit; a label,
-bold type or a bullet that begins a line; one of the words in ``languages/`` (``is``, ``a total of``), and before a
+bold type or a bullet that begins a line; one of the words in ``words.yaml`` (``is``, ``a total of``), and before a
 literal also a verb, to judge by its ending or the word before it, or a clause of words alone, since it has no operand
-(``In May the volcano erupted 3 * 2 =``). The clause has at least three words, one of them from those of ``languages/``,
+(``In May the volcano erupted 3 * 2 =``). The clause has at least three words, one of them from those of ``words.yaml``,
 and its sentence has no word that works something out (``reciprocal``, ``multiply``).
 A sign at the beginning needs more, as ``apples -3 + 4`` may be a difference.
 
@@ -73,7 +73,7 @@ chain (``3 + 4 = 7 * 2 =``) the last link is meant, in an open bracket what stan
 Questions
 =========
 
-A question or order is some words of ``languages/`` (``What is``, ``Please calculate``), an expression, and a closing of
+A question or order is some words of ``words.yaml`` (``What is``, ``Please calculate``), an expression, and a closing of
 words that ask for nothing else (``? Just the number.``, ``to two decimals``): ``in binary`` is none. Without the words
 an expression may be the question that begins a line, a sentence, or stands behind a colon with an introduction (``Add
 two numbers:``); then it is no date and no number with a hyphen or slash (``555-1234``). What else was said before is
@@ -87,7 +87,7 @@ of 3 + 4``) or has the value written otherwise (``in binary``).
 The value
 =========
 
-`ani.values.exact.Exact`: a rational, or a real whose digits are known to be right. What has none, such as ``1/0`` and
+`Exact`: a rational, or a real whose digits are known to be right. What has none, such as ``1/0`` and
 ``√-2``, or none that can be decided, is no calculation.
 
 The expression has at most `MAX_LENGTH` characters and `MAX_WORK` operands, where roots and functions count for five, so
@@ -108,10 +108,21 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple, cast
 
+from ani.calculator.reader.exact import SURE_PLACES, Exact
+from ani.calculator.reader.expressions import (
+    MONEY,
+    OPERATORS,
+    TEX,
+    UNIT,
+    WORD,
+    Found,
+    Token,
+    read,
+    starts_of,
+    tokens_of,
+)
+from ani.calculator.reader.words import BLANK, words
 from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, decimal_value, number_spans
-from ani.values.exact import SURE_PLACES, Exact
-from ani.values.expressions import MONEY, OPERATORS, TEX, UNIT, WORD, Found, Token, read, starts_of, tokens_of
-from ani.values.words import BLANK, words
 
 MAX_LENGTH = 200
 """Characters of an expression, with what stands between it and the sign."""

@@ -30,8 +30,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from ani.calculator.reader.exact import SURE_PLACES, Exact
 from ani.numbers.grammar import number_spans
-from ani.values.exact import SURE_PLACES, Exact
 
 END = ""
 """The character of an end."""

@@ -4,10 +4,10 @@ A reader is fed a text piece by piece, such as what each token adds to it, in as
 at a piece depends on no later one. It keeps the end of the text, at most `MAX_ASKED` asked values and as many of signs.
 
 A value becomes known
-    - behind a *sign*: a text that its class names (`ani.values.Value.triggers`), such as ``=`` or ``is equal to``;
+    - behind a *sign*: a text that its class names (`Value.triggers`), such as ``=`` or ``is equal to``;
     - behind a *question*: at ``?``; at a line's end, since an order has no question mark; and at a message's end.
     - behind a *message* in which nothing is asked in known words, if a class says what it may want
-      (`ani.values.Value.held`).
+      (`Value.held`).
     One that begins no later than the last that became known is that one, asked again: ``3 + 4 = ?``.
 A message ends
     at a special token; at a text that the reader is given, for chat templates that change turns without special tokens;
@@ -21,12 +21,12 @@ Of several values is pending
        messages asked: answers belong to the last question. When a message ends, the values of its signs are asked, too,
        if no number stands behind the sign: ``3 + 4 =`` may be all that a user writes.
 It is written
-    when a number that equals it or rounds it (`ani.values.digits`) is over, which a later character shows: more digits
+    when a number that equals it or rounds it (`digits.py`) is over, which a later character shows: more digits
     may follow the last one. The number begins behind the place where the value became known. It is every pending value
     that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers leave what is asked pending, since
     many answers repeat the numbers of the question first.
 It is not offered
-    within another number, where none of its digits may follow (`ani.values.digits`); and behind its own full stop, if
+    within another number, where none of its digits may follow (`digits.py`); and behind its own full stop, if
     it is a sum or product of whole numbers, written in symbols. There the dot ends a sentence, and the model alone
     writes what follows. Behind another value (``14 / 2 = 7.``) models take it for a decimal point: the end is pending.
 It is forgotten
@@ -38,11 +38,20 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Self
 
+from ani.calculator.reader import VALUES
+from ani.calculator.reader.digits import (
+    BEGINNINGS,
+    WRITTEN,
+    PendingDigit,
+    is_value,
+    pending_digits,
+    undecided,
+    writing,
+    written,
+)
+from ani.calculator.reader.exact import Exact
+from ani.calculator.reader.value import WINDOW, Value
 from ani.numbers.grammar import BLANKS, BOUNDARY
-from ani.values import VALUES
-from ani.values.digits import BEGINNINGS, WRITTEN, PendingDigit, is_value, pending_digits, undecided, writing, written
-from ani.values.exact import Exact
-from ani.values.value import WINDOW, Value
 
 MEMORY = 512
 """For how many tokens a value is pending at most."""
@@ -71,7 +80,7 @@ class Pending(NamedTuple):
     """A value that is known and not yet written, and what is being written where it is pending."""
 
     name: str
-    """Of its class in `ani.values.VALUES`."""
+    """Of its class in `ani.calculator.reader.VALUES`."""
     value: Exact
     text: str
     """What makes it known, as it is written."""
@@ -81,7 +90,7 @@ class Pending(NamedTuple):
     """The number that the text ends with, or a beginning of one."""
 
     def next(self, characters: int) -> tuple[PendingDigit, ...]:
-        """Its next characters (`ani.values.digits`), so many or up to the end; of what is pending there is one."""
+        """Its next characters (`digits.py`), so many or up to the end; of what is pending there is one."""
         if self.written.endswith(".") and _WHOLE.fullmatch(self.text):
             return ()
         # A module reads 3 by default: all callers at a token share one cached result.

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ani.values.pending
-from ani.values import VALUES, Exact, Known, Value
-from ani.values.pending import Pending, PendingReader
+import ani.calculator.reader.pending
+from ani.calculator.reader import VALUES, Exact, Known, Value
+from ani.calculator.reader.pending import Pending, PendingReader
+from tests.calculator.reader import oracle
 from tests.properties import examples
-from tests.values import oracle
 
 MEMORY = 25
 
@@ -31,7 +31,7 @@ class Told(Value):
 
 @pytest.fixture(autouse=True)
 def _told() -> Iterator[None]:
-    with patch.dict(VALUES, {"told": Told}, clear=True), patch.object(ani.values.pending, "MEMORY", MEMORY):
+    with patch.dict(VALUES, {"told": Told}, clear=True), patch.object(ani.calculator.reader.pending, "MEMORY", MEMORY):
         yield
 
 
@@ -103,7 +103,7 @@ def test_a_long_text_is_read_in_chunks_as_at_once(filler: str) -> None:
     pieces = re.findall(
         r"\[|.{1,7}|\n", "[7/1]" + filler + ":= 6 [7/1]:=" + filler + "7 [1000/1]? " + filler + "1,000 ?"
     )
-    with patch.object(ani.values.pending, "MEMORY", 10_000):
+    with patch.object(ani.calculator.reader.pending, "MEMORY", 10_000):
         whole = read(pieces)
         reader = PendingReader(oracle.ENDS)
         assert [pending for piece in pieces for pending in reader.feed([piece])] == whole

@@ -1,4 +1,4 @@
-"""A second reader of calculations, which shares no code and no list with `ani.values`.
+"""A second reader of calculations, which shares no code and no list with `ani.calculator.reader`.
 
 It is given an expression and says its value: it rewrites the text as Python, step by step, and lets Python's own parser
 say what comes before what. What it does not know it says nothing about (`Unknown`). And it says of a place whether

@@ -1,4 +1,4 @@
-"""The words of calculations. Each file of ``languages/`` is one language; a new file is enough to add one."""
+"""The English words of calculations, read from ``words.yaml``."""
 
 import re
 from collections.abc import Iterator
@@ -25,25 +25,24 @@ class Phrase(NamedTuple):
 
 
 class Words:
-    """What the files of all languages say; see languages/en.yaml."""
+    """The words of ``words.yaml``, which explains each of its keys."""
 
-    def __init__(self, languages: list[dict[str, Any]]) -> None:
+    def __init__(self, listed: dict[str, Any]) -> None:
         self.phrases: dict[str, list[Phrase]] = {}
         """By their first words, the longest first."""
         self.measures: dict[str, str] = {}
         """Units by their names, as "time:minute"."""
         self.listed: dict[str, frozenset[str]] = {}
         """The other words, by key."""
-        for language in languages:
-            for phrase, kind, value in _phrases(language):
-                words = phrase.split(" ")
-                pattern = re.compile(rf"{BLANK}+".join(map(re.escape, words)) + r"(?!\w)", re.IGNORECASE)
-                self.phrases.setdefault(words[0], []).append(Phrase(phrase, pattern, kind, value))
-            for quantity, units in language["measures"].items():
-                self.measures |= {name: f"{quantity}:{unit.split()[0]}" for unit in units for name in unit.split()}
-            for key, names in language.items():
-                if isinstance(names, str):
-                    self.listed[key] = self.listed.get(key, frozenset()) | set(re.split(r",\s+", names))
+        for phrase, kind, value in _phrases(listed):
+            words = phrase.split(" ")
+            pattern = re.compile(rf"{BLANK}+".join(map(re.escape, words)) + r"(?!\w)", re.IGNORECASE)
+            self.phrases.setdefault(words[0], []).append(Phrase(phrase, pattern, kind, value))
+        for quantity, units in listed["measures"].items():
+            self.measures |= {name: f"{quantity}:{unit.split()[0]}" for unit in units for name in unit.split()}
+        for key, names in listed.items():
+            if isinstance(names, str):
+                self.listed[key] = frozenset(re.split(r",\s+", names))
         for found in self.phrases.values():
             found.sort(key=lambda phrase: (-len(phrase.text), phrase.kind == "joint"))
         self.endings = tuple(self.listed["before_endings"])
@@ -95,15 +94,15 @@ class Words:
         return _any_of(self.listed[key])
 
 
-def _phrases(language: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _phrases(listed: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
     for kind in ("operators", "functions", "behind"):
-        for value, names in language[kind].items():
+        for value, names in listed[kind].items():
             yield from ((phrase, kind, value) for phrase in names.split(", "))
     for kind in ("lists", "orders"):
-        for phrase, joints in language[kind].items():
+        for phrase, joints in listed[kind].items():
             yield phrase, kind, joints
             yield from ((joint, "joint", None) for joint in joints)
-    yield from ((word, "number", str(i)) for i, word in enumerate(re.split(r",\s+", language["numbers"])))
+    yield from ((word, "number", str(i)) for i, word in enumerate(re.split(r",\s+", listed["numbers"])))
 
 
 def _any_of(phrases: Iterator[str] | list[str] | frozenset[str]) -> str:
@@ -117,6 +116,5 @@ def _any_of(phrases: Iterator[str] | list[str] | frozenset[str]) -> str:
 
 @cache
 def words() -> Words:
-    """All languages' words; read once."""
-    files = sorted((resources.files("ani.values") / "languages").iterdir(), key=lambda file: file.name)
-    return Words([yaml.safe_load(file.read_text("utf-8")) for file in files])
+    """The words, read once."""
+    return Words(yaml.safe_load((resources.files("ani.calculator.reader") / "words.yaml").read_text("utf-8")))

@@ -2,9 +2,9 @@
 
 import pytest
 
+from ani.calculator.reader.pending import Pending, PendingReader
 from ani.chat import message_ends, rendered
 from ani.numbers.grammar import BOUNDARY
-from ani.values.pending import Pending, PendingReader
 from tests.tokenizers import llama3
 
 CHAT = f"{BOUNDARY * 5}user\n{{}}{BOUNDARY * 4}\n{BOUNDARY * 5}assistant\n"
@@ -28,8 +28,6 @@ def rest(pending: Pending | None) -> str | None:
         ("3 - 10 equals what?", "-7"),
         ("3 + 4", "7"),
         ("-593 + 394 =", "-199"),
-        ("How many r's are in strawberry?", "3"),
-        ("How many days are there between 3 March 2024 and 1 May 2024?", "59"),
         ("my homework says 3 + 4 and i dont get it", "7"),
         ("Before lunch I have to add 12 to 30, so what would the figure be?", "42"),
         ("Got the product of 12 and 3 on my sheet, help!", "36"),

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from ani.values.calculations import Calculation, calculation_asked, calculation_before, calculation_mentioned
-from ani.values.value import Known, Value
+from ani.calculator.reader.calculations import Calculation, calculation_asked, calculation_before, calculation_mentioned
+from ani.calculator.reader.value import Known, Value
 
 
 class Arithmetic(Value):
-    """The calculations that `ani.values.calculations` understands."""
+    """The calculations that `ani.calculator.reader.calculations` understands."""
 
     name = "arithmetic"
     triggers = ("=", "＝", "≈", "\\approx", "equals", "is equal to", "are equal to")

@@ -1,20 +1,12 @@
 """`Value`, the base class: which exact number a text makes known."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from ani.values.exact import Exact
+from ani.calculator.reader.exact import Exact
 
 WINDOW = 1024
 """Characters of a text that a value is shown."""
-
-
-def mentions(text: str, words: Sequence[str]) -> bool:
-    """Whether a text holds any of some words, which are in lower case. Where it holds none, as most texts do, this is
-    sooner known than that a regular expression doesn't match."""
-    lowered = text.lower()
-    return any(word in lowered for word in words)
 
 
 class Known(NamedTuple):
@@ -30,7 +22,7 @@ class Known(NamedTuple):
 
 
 class Value(ABC):
-    """Base of all kinds of values; `ani.values.VALUES` lists them."""
+    """Base of all kinds of values; `ani.calculator.reader.VALUES` lists them."""
 
     name: ClassVar[str]
     triggers: ClassVar[tuple[str, ...]] = ()

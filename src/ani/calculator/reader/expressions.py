@@ -1,6 +1,6 @@
 """Tokenizes one expression and computes its exact value.
 
-What an expression is, and where in a text it stands, is in `ani.values.calculations`.
+What an expression is, and where in a text it stands, is in `ani.calculator.reader.calculations`.
 """
 
 import math
@@ -9,9 +9,9 @@ from fractions import Fraction
 from functools import lru_cache, reduce
 from typing import Any, NamedTuple, cast
 
+from ani.calculator.reader.exact import MAX_DEGREE, MAX_WHOLE, PI, SURE_PLACES, E, Exact
+from ani.calculator.reader.words import BLANK, words
 from ani.numbers.grammar import BLANKS, MAX_BLANKS, decimal_value, number_spans
-from ani.values.exact import MAX_DEGREE, MAX_WHOLE, PI, SURE_PLACES, E, Exact
-from ani.values.words import BLANK, words
 
 MAX_WORK = 60
 """Operands of an expression; a function and a root count for several."""

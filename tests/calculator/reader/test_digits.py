@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani.values import Exact
-from ani.values.digits import is_value, pending_digits, writing
+from ani.calculator.reader import Exact
+from ani.calculator.reader.digits import is_value, pending_digits, writing
+from tests.calculator.reader import oracle
 from tests.properties import examples
-from tests.values import oracle
 
 values = st.one_of(
     st.integers(-(10**8), 10**8).map(Fraction),

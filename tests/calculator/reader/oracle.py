@@ -1,4 +1,4 @@
-"""A second reader of pending values, from the prose of the rules; shares no code with `ani.values`.
+"""A second reader of pending values, from the prose of the rules; shares no code with `ani.calculator.reader`.
 
 It reads every prefix of a text anew, one character at a time, and asks of each value what became of it, where the
 library goes on from where it was and drops what is done. Numbers are fractions and lists of digits.

@@ -6,7 +6,7 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani.values.exact import MAX_WHOLE, PI, SURE_PLACES, E, Exact
+from ani.calculator.reader.exact import MAX_WHOLE, PI, SURE_PLACES, E, Exact
 
 of = Exact.of
 
