@@ -22,7 +22,7 @@ from ani.data.sources import Example
 from ani.injection.attach import ani_module, number_locator
 from ani.injection.locate import QUANTITATIVE
 from ani.results.statistics import area_under_roc
-from ani.training import fitting
+from ani.training import fitted_gate, fitting
 from ani.training.examples import LengthGroupedSampler
 from ani.training.recipe import load_recipe
 from ani.training.run import prepare
@@ -61,8 +61,10 @@ class Sentences:
         collator = NumberCollator(tokenizer, locator)
         gate = ani_module(model).gate
         assert gate is not None
-        self.states, self.roles, texts = fitting._features(model, gate, collator, rows, 0)
-        self.of = torch.tensor([*LengthGroupedSampler([len(row.input_ids) for row in rows], fitting.ROWS, 0)])[texts]
+        self.states, self.roles, texts = fitted_gate._features(model, gate, collator, rows, 0)
+        self.of = torch.tensor([*LengthGroupedSampler([len(row.input_ids) for row in rows], fitted_gate.ROWS, 0)])[
+            texts
+        ]
         """Each token's sentence: all of them have one."""
         self.width = len(self.states[0]) // (1 + len(STATES) + len(CONTEXT))
 

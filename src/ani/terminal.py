@@ -168,14 +168,30 @@ def name_and_value(option: str, entry: str) -> tuple[str, str]:
 # --- progress, in lines that also read well in a log file -------------------------------------------------------------
 
 
+SECONDS_BETWEEN_LINES = 20.0
+"""Shortest time between two progress lines where the console is no terminal."""
+
+
 @contextmanager
 def counting(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how much of `total` is done; the block calls what it is given with each amount."""
+    """Give a function that the block calls with each finished amount, and show how much of `total` is done: as a bar in
+    a terminal, else as a line every `SECONDS_BETWEEN_LINES`."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    started = time.monotonic()
+    started = shown = time.monotonic()
+    done = 0
+
+    def count(amount: int) -> None:
+        nonlocal done, shown
+        done += amount
+        progress.update(task, advance=amount)
+        now = time.monotonic()
+        if not console.is_terminal and now - shown >= SECONDS_BETWEEN_LINES and done < total:
+            shown = now
+            console.print(f"{what}: {done} of {total} after {_duration(now - started)}", highlight=False)
+
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total)
-        yield lambda amount: progress.update(task, advance=amount)
+        yield count
     console.print(f"{what}: {total} in {_duration(time.monotonic() - started)}")
 
 

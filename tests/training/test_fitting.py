@@ -13,9 +13,9 @@ from ani.injection.attach import ani_module, number_locator
 from ani.injection.gate import Gate
 from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import load_model, load_tokenizer
-from ani.training import fitting
+from ani.training import fitted_gate, fitting
 from ani.training.checkpoints import ADAPTER
-from ani.training.fitting import fit_gate
+from ani.training.fitted_gate import fit_gate
 from ani.training.recipe import load_recipe
 from ani.training.run import train
 from tests.json_lines import write_lines
@@ -77,9 +77,9 @@ def test_states_are_drawn_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     locator = number_locator(model)
     rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(100)]
     given = model, cast(Gate, ani_module(model).gate), NumberCollator(tokenizer, locator), rows, 0
-    states, roles, texts = fitting._features(*given)
-    monkeypatch.setattr(fitting, "MOST_BYTES", states.nbytes // 2)
-    fewer, theirs, _ = fitting._features(*given)
+    states, roles, texts = fitted_gate._features(*given)
+    monkeypatch.setattr(fitted_gate, "MOST_BYTES", states.nbytes // 2)
+    fewer, theirs, _ = fitted_gate._features(*given)
     assert len(states) / 2 <= len(fewer) == len(theirs) < len(states) == len(roles)
     assert torch.equal(fewer, states[: len(fewer)]) and torch.equal(theirs, roles[: len(fewer)])
     assert texts.unique().tolist() == list(range(int(texts.max()) + 1)) and len(texts) == len(roles)

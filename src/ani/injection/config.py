@@ -35,7 +35,7 @@ class InjectionSettings(EncoderSettings):
     `supervised`: from roles alone, and by the context alone, without e. A number whose role is known is injected by it
     while training, so that the gate needn't be right before there is something to inject, and isn't drawn open by what
     the model gains from it in other texts. `fitted`: from roles alone, too, but before training, on the frozen
-    model's standardised states (`ani.training.fitting`); training leaves it as it is. `open`: no gate, α = 1 (the
+    model's standardised states (`ani.training.fitted_gate`); training leaves it as it is. `open`: no gate, α = 1 (the
     paper's static injection)."""
     gate_layers: tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...] = ()
     """Layers whose hidden states the gate reads beside the injection layer's: ascending, each below it, since what

@@ -33,7 +33,7 @@ from ani.settings import save_settings
 from ani.terminal import SILENT
 from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, answered, load_examples, tokenized_examples
-from ani.training.fitting import fit_gate
+from ani.training.fitted_gate import fit_gate
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.trainer import AniTrainer
 from ani.untrusted.text import one_line
@@ -126,7 +126,7 @@ def train(
         examples = cast(list[Example], broadcast_object_list(answers)[0])
         rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
         if recipe.ani is not None and recipe.ani.gate == "fitted" and not (resume and last_step(output)):
-            fit_gate(model, collator, rows, recipe.seed)
+            fit_gate(model, collator, rows, recipe.seed, console)
         trainer = AniTrainer(
             settings=recipe.training,
             method=recipe.method,
