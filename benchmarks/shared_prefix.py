@@ -8,8 +8,8 @@ from pathlib import Path
 
 import _paired
 
-from ani.evaluation import backend
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation import engines
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.benchmarks import Gsm8k
 from ani.models import load_model, load_tokenizer
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=64)
     arguments = parser.parse_args()
-    answerer = TransformersBackend(load_model("smollm2"), load_tokenizer("smollm2"), batch_size=arguments.batch_size)
+    answerer = TransformersEngine(load_model("smollm2"), load_tokenizer("smollm2"), batch_size=arguments.batch_size)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "test.jsonl"
         rows = [
@@ -38,7 +38,7 @@ def main() -> None:
 
     def evaluating(shortest: int) -> Callable[[], object]:
         def evaluate() -> None:
-            backend.SHORTEST_PREFIX = shortest
+            engines.SHORTEST_PREFIX = shortest
             list(task.answer(answerer, questions))
 
         return evaluate

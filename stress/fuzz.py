@@ -62,7 +62,7 @@ from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.rewritten import digit_counted_pieces, remove_digit_counts
 from ani.report import build_report
 from ani.report.training import TrainingStep
-from ani.results.files import Run, read_object, read_records
+from ani.results.records import Run, read_object, read_records
 from ani.serving.checkpoint import mark_merged, merged_settings
 from ani.settings import load_settings, save_settings
 from ani.training.recipe import Recipe

@@ -55,14 +55,14 @@ import ani.cli
 from ani.compare import runs
 from ani.compare.plan import variant_recipes
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
-from ani.evaluation.backend import Backend
 from ani.evaluation.benchmarks.data import MATH
-from ani.evaluation.spec import ModelSpec
+from ani.evaluation.engines import Engine
+from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.tasks import arithmetic
 from ani.evaluation.tasks.gate_texts import FINER_FILE, FINER_NAME
 from ani.injection.adapter import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
-from ani.results.files import TRAINING_LOG
+from ani.results.records import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.rehearse import Rehearsal, rehearse
@@ -443,7 +443,7 @@ def loaded(load: Any) -> Any:
             for place, column in enumerate(columns.tolist()):
                 logits[place, letters[(number + (column != mask.sum() - 1)) % 2]] += 1e4
 
-    def load_planted(*args: Any) -> Backend:
+    def load_planted(*args: Any) -> Engine:
         nonlocal backend
         backend = load(*args)
         backend.method = backend.method._replace(decoding=lambda tokenizer, model: Planted(tokenizer))

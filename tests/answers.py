@@ -1,17 +1,17 @@
-"""Records of a task without files: asked as `ani.evaluation.run` asks."""
+"""Records of a task without files: asked as `ani.evaluation.evaluate` asks."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from ani.evaluation.backend import Backend
+from ani.evaluation.engines import Engine
 from ani.evaluation.task import Task
 
 
-def answers_of(task: Task, backend: Backend, questions: Sequence[Any]) -> list[Any]:
+def answers_of(task: Task, engine: Engine, questions: Sequence[Any]) -> list[Any]:
     """In the order of the questions."""
     found: dict[int, Sequence[Any]] = {}
     for first in range(0, len(questions), task.together):
-        for place, records in task.answer(backend, questions[first : first + task.together]):
+        for place, records in task.answer(engine, questions[first : first + task.together]):
             assert first + place not in found
             found[first + place] = records
     assert sorted(found) == list(range(len(questions)))

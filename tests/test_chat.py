@@ -12,7 +12,7 @@ from ani.data.collator import tokenize
 from ani.data.sources import Example, Message
 from ani.errors import InputError
 from ani.evaluation import benchmarks
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from tests.tiny import pair
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
 
@@ -60,7 +60,7 @@ def test_training_and_evaluation_read_the_same_tokens(name: str, chat: str) -> N
     tokenizer = tokenizer_of(name)
     example = tokenize(Example(CHATS[chat], "42"), tokenizer, None, 4096)
     model, _ = pair("llama", tokenizer)
-    backend = TransformersBackend(model, tokenizer)
+    backend = TransformersEngine(model, tokenizer)
     asked = backend.ids(CHATS[chat])
     assert example.input_ids[: example.prompt_length] == asked
     assert asked == tokenizer(rendered(tokenizer, CHATS[chat]), add_special_tokens=False)["input_ids"]

@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 import ani.cli
 from ani.errors import InputError
 from ani.evaluation.tasks.routing import Routing
-from ani.results.files import TRAINING_LOG
+from ani.results.records import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from tests.fixtures import save_tiny_llama
@@ -243,7 +243,7 @@ def test_an_interrupted_evaluation_goes_on(
 
         yield count
 
-    monkeypatch.setattr("ani.evaluation.run.counting", counting)
+    monkeypatch.setattr("ani.evaluation.evaluate.counting", counting)
     assert run(*arguments, results).code == 130
     assert {path.name for path in results.iterdir()} == {"gsm8k.answers.jsonl", "run.json"}
     assert len((results / "gsm8k.answers.jsonl").read_text().splitlines()) == 2
@@ -333,7 +333,7 @@ def test_an_adapter_knows_its_model(
         adapter = [path, "o"] if command == "merge" else ["--adapter", path]
         return run(*command.split(), *adapter, *options)
 
-    for module in ("ani.evaluation.spec", "ani.serving.merge"):
+    for module in ("ani.evaluation.model_spec", "ani.serving.merge"):
         monkeypatch.setattr(f"{module}.load_tokenizer", asked_for)
     assert_refused(with_adapter(tiny_adapter), f"asked for {tiny_model}")
     moved = Path(shutil.copytree(tiny_adapter, tmp_path / "moved"))

@@ -8,7 +8,7 @@ import pytest
 from ani.data.contrastive import contrastive_sentences
 from ani.data.labelled import write_labelled
 from ani.probing.run import HELD_OUT, RANDOM_SPLIT
-from ani.results.files import LAYERS, SELECTION
+from ani.results.records import LAYERS, SELECTION
 from tests import test_cli
 from tests.json_lines import read_lines, write_lines
 

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from ani import InputError
 from ani.files import naming_full_disk, only_process_in, replacing_directory, replacing_file
-from ani.results.files import TRAINING_LOG
+from ani.results.records import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from ani.training.recipe import load_recipe
 from ani.training.run import RECIPE_FILE, resume_recipe, train

@@ -7,7 +7,7 @@ import pytest
 import ani
 from ani import inspect, load_adapter
 from ani.chat import rendered
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.calculations import Calculations
 from ani.evaluation.tasks.gates import Gates
 from ani.injection.adapter import _read_config
@@ -46,7 +46,7 @@ def test_it_tells_names_from_quantities() -> None:
     room, capacity = inspect(model, tokenizer, "Room 505 has a capacity of 10 people")
     assert (room.text, room.injected, capacity.text, capacity.injected) == ("505", False, "10", True)
     task = Gates(limit=40)
-    records = answers_of(task, TransformersBackend(model, tokenizer), task.questions(seed=1))
+    records = answers_of(task, TransformersEngine(model, tokenizer), task.questions(seed=1))
     for role, opened in (("nominal", False), ("quantitative", True)):
         decisions = [each.injected for record in records for each in record.numbers if each.role == role]
         # Chance is a half; its card says what a larger sample measured.
@@ -71,7 +71,7 @@ OTHERS = [
 
 def test_the_calculator_answers_chats_and_leaves_others_alone() -> None:
     model, tokenizer = pair("smollm2")
-    backend = TransformersBackend(model, tokenizer)
+    backend = TransformersEngine(model, tokenizer)
     prompts = [[{"role": "user", "content": text}] for text in CHATS]
     others = [[{"role": "user", "content": text}] for text in OTHERS]
     assert not any(result in text for result, text in zip(CHATS.values(), backend.texts(prompts, 20), strict=True))
@@ -91,5 +91,5 @@ def test_the_calculator_calculates_in_raw_prompts() -> None:
     model, tokenizer = pair("smollm2")
     load_adapter(model, tokenizer, "smollm2-calculator")
     task = Calculations(count=12, digits=[3, 8], operands=[2])
-    records = answers_of(task, TransformersBackend(model, tokenizer), task.questions(seed=0)[:12])
+    records = answers_of(task, TransformersEngine(model, tokenizer), task.questions(seed=0)[:12])
     assert sum(record.correct for record in records) >= 8

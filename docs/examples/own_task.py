@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from ani.cli import main
-from ani.evaluation.backend import Backend
+from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Task
 from ani.evaluation.tasks import TASKS
 from ani.numbers import find_numbers
@@ -39,9 +39,9 @@ class Larger(Task):
         wholes = draw.sample(range(10_000), self.count)
         return [(f"{n}.{draw.randint(1, 9)}", f"{n}.{draw.randint(1, 9)}{draw.randint(1, 9)}") for n in wholes]
 
-    def answer(self, backend: Backend, questions: Sequence[Any]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[Any]) -> Answers:
         asked = [f"Which is larger, {a} or {b}? The larger one is" for a, b in questions]
-        for place, output in backend.generate(asked, max_new_tokens=12):
+        for place, output in engine.generate(asked, max_new_tokens=12):
             said = next((number.value for number in find_numbers(output)), None)
             right = said == max(map(Decimal, questions[place]))
             judged = {"prediction": None if said is None else str(said), "correct": right}

@@ -95,13 +95,13 @@ def inspect(
 ) -> None:
     """Show which numbers of a text the gate injects, or which values are pending at which token of it. With --chat the
     text may be a conversation: messages as JSON. Without --adapter: the model's own, or smollm2's that ships."""
-    from ani.evaluation.backend import TransformersBackend
-    from ani.evaluation.spec import adapted_model, model_and_adapter
+    from ani.evaluation.engines import TransformersEngine
+    from ani.evaluation.model_spec import adapted_model, model_and_adapter
     from ani.injection.attach import injects_pending, number_locator
     from ani.injection.inspection import conversation_text, inspect_pending
     from ani.results.decisions import DecidedText, decisions_table, marked_text, pending_table
 
-    backend = TransformersBackend(*adapted_model(*model_and_adapter(model, adapter)))
+    backend = TransformersEngine(*adapted_model(*model_and_adapter(model, adapter)))
     shown, facts = console_for(as_json), {}
     if number_locator(backend.model).reads_literals:
         decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
@@ -125,7 +125,7 @@ def playground(
     port: Annotated[int, Option(min=1, max=65535)] = 7860,
 ) -> None:
     """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
-    from ani.evaluation.spec import adapted_model, model_and_adapter
+    from ani.evaluation.model_spec import adapted_model, model_and_adapter
     from ani.playground import build, launch
 
     page = build(*adapted_model(*model_and_adapter(model, adapter)))
@@ -158,7 +158,7 @@ def probe(
     from ani.models import load_model, load_tokenizer
     from ani.probing.curve import LayerSelection, layers_table
     from ani.probing.run import probe as run
-    from ani.results.files import SELECTION, read_object
+    from ani.results.records import SELECTION, read_object
     from ani.results.tables import Fitted
 
     need_one_process("probe")
@@ -359,12 +359,12 @@ def evaluate(
     """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Started again, it goes on."""
     from ani.data.arithmetic import SYMBOLS
     from ani.devices import where
-    from ani.evaluation.backend import VllmSettings
     from ani.evaluation.cluster import on_ray
-    from ani.evaluation.run import evaluate as run
-    from ani.evaluation.run import evaluated_tasks, with_options
+    from ani.evaluation.engines import VllmSettings
+    from ani.evaluation.evaluate import evaluate as run
+    from ani.evaluation.evaluate import evaluated_tasks, with_options
+    from ani.evaluation.model_spec import ModelSpec, model_for
     from ani.evaluation.shares import answer_share, evaluate_on
-    from ani.evaluation.spec import ModelSpec, model_for
     from ani.settings import override, validated
 
     asked = with_options(
@@ -485,7 +485,7 @@ def push(
     licence: Annotated[str | None, Option("--license", help="The card's, such as apache-2.0.")] = None,
 ) -> None:
     """Put an adapter on the Hugging Face hub, with a model card; --adapter and load_adapter then take its name."""
-    from ani.evaluation.run import results_markdown
+    from ani.evaluation.evaluate import results_markdown
     from ani.injection.adapter import push_adapter
 
     need_one_process("push")

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.chat import around_message, rendered
 from ani.errors import InputError
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.injection.attach import ani_module, injects_pending
 from ani.injection.inspection import forced_gates, forced_numbers, inspect, inspect_pending, without_adapter
 from ani.results.decisions import NumberDecision, gate_view, pending_html
@@ -123,7 +123,7 @@ def answered_turn(
         raise InputError("there is no text to answer; type one")
     prompt = rendered(tokenizer, messages)
     _check_length(model, len(tokenizer(prompt, add_special_tokens=False)["input_ids"]))
-    (written,) = TransformersBackend(model, tokenizer).texts([messages], max_new_tokens)
+    (written,) = TransformersEngine(model, tokenizer).texts([messages], max_new_tokens)
     messages = [*messages, {"role": "assistant", "content": written}]
     found = inspect_pending(model, tokenizer, prompt + written, special=True)
     return messages, pending_html([each for each in found if each.start >= len(prompt) - 1])
@@ -199,7 +199,7 @@ def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str
     if not text.strip():
         raise InputError("there is no text to answer; type one")
     _token_ids(model, tokenizer, text)
-    (written,) = TransformersBackend(model, tokenizer).texts([[{"role": "user", "content": text}]], max_new_tokens)
+    (written,) = TransformersEngine(model, tokenizer).texts([[{"role": "user", "content": text}]], max_new_tokens)
     return written
 
 

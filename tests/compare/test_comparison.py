@@ -27,9 +27,9 @@ from ani.compare import plan as plan_module
 from ani.compare import runs as run_module
 from ani.compare.plan import ComparedRun, Comparison, evaluation_tasks, variant_recipes
 from ani.errors import InputError, TrainingFailed
-from ani.evaluation.run import LoadedTask
+from ani.evaluation.evaluate import LoadedTask
 from ani.evaluation.tasks.gates import Gates
-from ani.results.files import SELECTION, TRAINING_LOG, read_run
+from ani.results.records import SELECTION, TRAINING_LOG, read_run
 from ani.settings import load_settings
 from ani.training.checkpoints import ADAPTER
 from ani.training.examples import load_examples
@@ -504,7 +504,7 @@ def test_benchmarks_are_answered_as_they_would_be_served(
     found = [read_run(place(folder, name)) for name in ("ours", "xval")]
     assert [run and run.backend for run in found] == ["vllm", "transformers"]
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "gsm8k by vLLM on merged weights in" in page and "Backend" not in page
+    assert "gsm8k by vLLM on merged weights in" in page and "Engine" not in page
 
 
 def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
@@ -513,7 +513,7 @@ def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
     vllm: Any = ModuleType("vllm")
     vllm.__spec__, vllm.__version__ = ModuleSpec("vllm", None), "0.31.1"
     monkeypatch.setitem(sys.modules, "vllm", vllm)
-    monkeypatch.setattr("ani.evaluation.backend.vllm_serves_on_gpu", lambda: True)
+    monkeypatch.setattr("ani.evaluation.engines.vllm_serves_on_gpu", lambda: True)
     refused(compare, "ANI works with vLLM", "and 0.31.1 is installed", "or set backend: transformers")
     assert not (tmp_path / "results").exists()
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ani.evaluation.backend import TransformersBackend
-from ani.evaluation.run import evaluate, read_results, task_class
+from ani.evaluation.engines import TransformersEngine
+from ani.evaluation.evaluate import evaluate, read_results, task_class
 from ani.evaluation.tasks import TASKS
 from ani.models import load_model, load_tokenizer
 from ani.report import build_report
@@ -73,7 +73,7 @@ def test_its_judgement(output: str, prediction: str | None, correct: bool, large
 
 
 def test_it_is_asked_and_shown(larger: Any, tiny_model: Path, tmp_path: Path) -> None:
-    answerer = TransformersBackend(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)))
+    answerer = TransformersEngine(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)))
     console = Console(file=io.StringIO(), record=True)
     results = evaluate([larger(count=4)], answerer, tmp_path / "out", seed=0, console=console)
     assert results["larger"]["total"] == 4

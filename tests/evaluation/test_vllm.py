@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM
 import ani
 from ani.cli import main
 from ani.errors import InputError
-from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend, VllmSettings, longest_text
-from ani.evaluation.run import evaluate
-from ani.evaluation.spec import ModelSpec
+from ani.evaluation.engines import Engine, TransformersEngine, VllmEngine, VllmSettings, longest_text
+from ani.evaluation.evaluate import evaluate
+from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS, routing
 from ani.evaluation.tasks.arithmetic import Arithmetic
@@ -29,7 +29,7 @@ from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.routing import Routing
 from ani.injection.adapter import adapter_settings
 from ani.models import load_config
-from ani.results.files import Run, read_run, write_json
+from ani.results.records import Run, read_run, write_json
 from ani.serving.checkpoint import merged_settings
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_benchmarks import Loaded
@@ -75,18 +75,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(folder: Path) -> Backend:
-    return TransformersBackend(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), qwen())
+def theirs(folder: Path) -> Engine:
+    return TransformersEngine(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), qwen())
 
 
 @pytest.fixture(scope="module")
-def ours(folder: Path) -> Iterator[Backend]:
+def ours(folder: Path) -> Iterator[Engine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         patch.setattr(vllm, "LLM", partial(vllm.LLM, enforce_eager=True))
         patch.setattr("ani.devices.default_dtype", lambda *_: torch.float32)
-        yield VllmBackend(str(folder))
+        yield VllmEngine(str(folder))
 
 
 def load(name: str, folder: Path) -> Loaded:
@@ -104,14 +104,14 @@ def alike(records: Sequence[BenchmarkAnswer], others: Sequence[BenchmarkAnswer])
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math"])
-def test_written_answers_are_those_of_transformers(name: str, ours: Backend, theirs: Backend, tmp_path: Path) -> None:
+def test_written_answers_are_those_of_transformers(name: str, ours: Engine, theirs: Engine, tmp_path: Path) -> None:
     benchmark = load(name, tmp_path)
     records = benchmark.answers(ours)
     assert records == benchmark.answers(theirs)
     assert len({str(record.output) for record in records}) == len(records) == len(ROWS[name])
 
 
-def test_answers_end_where_transformers_ends_them(ours: Backend, theirs: Backend, tmp_path: Path) -> None:
+def test_answers_end_where_transformers_ends_them(ours: Engine, theirs: Engine, tmp_path: Path) -> None:
     """At a text of the task's, which is cut off with what follows it."""
     benchmark = load("gsm8k", tmp_path)
     longest = max((str(record.output) for record in benchmark.answers(ours)), key=len)
@@ -123,14 +123,14 @@ def test_answers_end_where_transformers_ends_them(ours: Backend, theirs: Backend
     assert records == benchmark.answers(theirs)
 
 
-def test_letters_have_transformers_log_probabilities(ours: Backend, theirs: Backend, tmp_path: Path) -> None:
+def test_letters_have_transformers_log_probabilities(ours: Engine, theirs: Engine, tmp_path: Path) -> None:
     benchmark = load("mmlu", tmp_path)
     records = benchmark.answers(ours)
     alike(records, benchmark.answers(theirs))
     assert len(records) == 3
 
 
-def test_arithmetic_and_routing(ours: Backend, theirs: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arithmetic_and_routing(ours: Engine, theirs: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
     arithmetic, queries = Arithmetic.model_validate({"count": 3, "digits": [2, 4]}), Routing(limit=3)
     for task in (arithmetic, queries):
@@ -140,7 +140,7 @@ def test_arithmetic_and_routing(ours: Backend, theirs: Backend, monkeypatch: pyt
 
 @pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
 def test_a_run_that_was_stopped_asks_nothing_twice(
-    name: str, ours: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, ours: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benchmark, asked = load(name, tmp_path), list[Any]()
     inner: Any = ours._generate if name == "gsm8k" else ours._score
@@ -175,9 +175,9 @@ def test_another_checkpoint_in_the_directory_is_told(folder: Path) -> None:
 
 
 def test_the_command(
-    ours: Backend, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ours: Engine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(VllmBackend, "__init__", lambda self, *_: vars(self).update(vars(ours)))
+    monkeypatch.setattr(VllmEngine, "__init__", lambda self, *_: vars(self).update(vars(ours)))
     load("gsm8k", tmp_path)
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -210,14 +210,14 @@ def test_the_engine_has_the_settings_asked_for(folder: Path, monkeypatch: pytest
     backend = ModelSpec(str(folder), backend="vllm", vllm=wanted).load([])
     assert wanted.model_dump().items() <= given.items()
     model = AutoModelForCausalLM.from_pretrained(folder)
-    assert longest_text(backend.config) == longest_text(TransformersBackend(model, qwen(), longest=64).config) == 64
+    assert longest_text(backend.config) == longest_text(TransformersEngine(model, qwen(), longest=64).config) == 64
     ModelSpec(str(folder), backend="vllm").load([])
     assert given["max_model_len"] == 2048  # the model's own
     assert ModelSpec(str(folder), vllm=wanted).facts != ModelSpec(str(folder)).facts  # longer prompts are cut otherwise
 
 
 def test_what_vllm_refuses_is_bad_input(folder: Path) -> None:
-    refused(lambda: VllmBackend(str(folder), settings=VllmSettings(tensor_parallel_size=3)), "be divisible by")
+    refused(lambda: VllmEngine(str(folder), settings=VllmSettings(tensor_parallel_size=3)), "be divisible by")
 
 
 def save(folder: Path, adapter: Path, **settings: Any) -> Path:
@@ -232,13 +232,13 @@ def adapter(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_an_adapter_is_merged_first(
-    adapter: Path, ours: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapter: Path, ours: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load_merged(self: VllmBackend, name: str, *_: object) -> None:
+    def load_merged(self: VllmEngine, name: str, *_: object) -> None:
         assert merged_settings(load_config(name)) == adapter_settings(adapter)
         vars(self).update(vars(ours))
 
-    monkeypatch.setattr(VllmBackend, "__init__", load_merged)
+    monkeypatch.setattr(VllmEngine, "__init__", load_merged)
     load("gsm8k", tmp_path)
     out = tmp_path / "out"
     (out / ".merged-of-another").mkdir(parents=True)
@@ -249,10 +249,10 @@ def test_an_adapter_is_merged_first(
         main()
     assert {path.name for path in out.iterdir() if path.name != ".lock"} == {"gsm8k.jsonl", "run.json"}
 
-    def too_large(self: VllmBackend, *_: object) -> None:
+    def too_large(self: VllmEngine, *_: object) -> None:
         raise InputError("vLLM finds no room")
 
-    monkeypatch.setattr(VllmBackend, "__init__", too_large)
+    monkeypatch.setattr(VllmEngine, "__init__", too_large)
     with pytest.raises(SystemExit, match="2"):
         main()
     assert not list(out.glob(".merged*"))
@@ -300,4 +300,4 @@ def test_what_vllm_cannot_do(
 
 def test_without_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    refused(lambda: VllmBackend(str(folder)), "vLLM is missing; install it")
+    refused(lambda: VllmEngine(str(folder)), "vLLM is missing; install it")

@@ -24,7 +24,7 @@ from ani.data.sources import Example, read_jsonl
 from ani.evaluation.benchmarks.data import math_questions, mmlu_questions
 from ani.evaluation.benchmarks.judging import boxed_answer
 from ani.evaluation.diff import compare_folders
-from ani.evaluation.spec import ModelSpec
+from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.tasks.gate_texts import GateText
 from ani.evaluation.tasks.gates import Gates
 from ani.injection.adapter import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
@@ -33,7 +33,7 @@ from ani.models import check_weights, load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.rewritten import remove_digit_counts
 from ani.report import build_report
-from ani.results.files import Record, read_records
+from ani.results.records import Record, read_records
 from ani.settings import load_settings
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import train

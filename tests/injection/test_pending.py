@@ -12,11 +12,11 @@ import ani
 from ani.chat import rendered
 from ani.data.collator import ENDED, IGNORED, NumberCollator, tokenize
 from ani.data.sources import Example
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
 from ani.models import load_model, load_tokenizer
-from ani.results.files import TRAINING_LOG
+from ani.results.records import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from ani.training.run import train
@@ -124,7 +124,7 @@ def test_values_that_cannot_be(settings: dict[str, Any]) -> None:
 
 def test_a_gate_of_pending_values_decides_about_no_number() -> None:
     with pytest.raises(ani.InputError, match="injects pending values alone"):
-        TransformersBackend(*attached("llama", **CONFIG)).decide_roles("Room 505")
+        TransformersEngine(*attached("llama", **CONFIG)).decide_roles("Room 505")
 
 
 @pytest.mark.parametrize("values", VALUES)

@@ -19,7 +19,7 @@ from ani.data.labelled import LABELLED_FILE, write_labelled
 from ani.injection.attach import is_attached
 from ani.probing.curve import LayerPoint
 from ani.probing.run import HELD_OUT, RANDOM_SPLIT, probe
-from ani.results.files import LAYERS, SELECTION
+from ani.results.records import LAYERS, SELECTION
 from tests.json_lines import read_lines as read
 from tests.refusals import refused
 from tests.tokenizers import gemma_like

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ani.report.training import TrainingStep, training_section
-from ani.results.files import TRAINING_LOG, read_records
+from ani.results.records import TRAINING_LOG, read_records
 from ani.results.sections import Lines
 from ani.training.recipe import load_recipe
 from ani.training.run import train

@@ -415,7 +415,7 @@ def test_a_merged_checkpoint_knows_its_method(run: Run, tmp_path: Path, monkeypa
     assert run("merge", tmp_path / "adapter", tmp_path / "out").code == 0
     methods = []
     monkeypatch.setattr(
-        "ani.evaluation.run.evaluate", lambda tasks, backend, *_, **options: methods.append(backend.method)
+        "ani.evaluation.evaluate.evaluate", lambda tasks, backend, *_, **options: methods.append(backend.method)
     )
     done = run("eval", "--model", tmp_path / "out", "--out", "results")
     assert done.code == 0, done

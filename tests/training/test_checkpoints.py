@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ani.errors import TrainingFailed
-from ani.results.files import TRAINING_LOG
+from ani.results.records import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from ani.training.recipe import load_recipe
 from ani.training.run import RECIPE_FILE, resume_recipe, train

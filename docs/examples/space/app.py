@@ -2,7 +2,7 @@
 
 import os
 
-from ani.evaluation.spec import adapted_model, model_and_adapter
+from ani.evaluation.model_spec import adapted_model, model_and_adapter
 from ani.playground import build
 
 MODEL = os.environ.get("MODEL", "HuggingFaceTB/SmolLM2-135M-Instruct")

@@ -12,8 +12,8 @@ from rich.console import Console
 from ani.compare.plan import ComparedRun, Plan, Probe, asks_merged
 from ani.devices import where
 from ani.errors import InputError, TrainingFailed
-from ani.evaluation.run import LoadedTask, answer
-from ani.evaluation.spec import ModelSpec
+from ani.evaluation.evaluate import LoadedTask, answer
+from ani.evaluation.model_spec import ModelSpec
 from ani.files import only_process_in, replacing_directory
 from ani.injection.adapter import CONFIG_FILE
 from ani.launch import ENDING

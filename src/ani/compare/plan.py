@@ -11,15 +11,15 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
-from ani.evaluation.backend import Machine, VllmSettings, this_machine
-from ani.evaluation.run import LoadedTask, load_tasks, task_class, task_settings
+from ani.evaluation.engines import Machine, VllmSettings, this_machine
+from ani.evaluation.evaluate import LoadedTask, load_tasks, task_class, task_settings
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.attach import check_layer
 from ani.injection.methods import METHODS, Method
 from ani.models import load_config, load_tokenizer
 from ani.provenance import code_version, data_names, digests
-from ani.results.files import SELECTION, Run, read_run, task_file
+from ani.results.records import SELECTION, Run, read_run, task_file
 from ani.serving.vllm_plugin import need_vllm
 from ani.settings import Section, load_settings, validated
 from ani.training.checkpoints import ADAPTER

@@ -8,12 +8,12 @@ from rich.console import Console
 
 from ani.compare.one_run import injection, not_served
 from ani.compare.plan import Plan, asks_merged
-from ani.evaluation.run import presented
+from ani.evaluation.evaluate import presented
 from ani.evaluation.task import Task
 from ani.files import replacing_file
 from ani.provenance import provenance
 from ani.report import build_report
-from ani.results.files import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records
+from ani.results.records import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records
 from ani.results.tables import Fitted, Table, markdown
 from ani.training.checkpoints import ADAPTER
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from ani.devices import DEVICE
 from ani.errors import InputError
-from ani.evaluation.backend import Machine
+from ani.evaluation.engines import Machine
 from ani.launch import ENDING, PARENT
 from ani.untrusted.text import one_line
 
@@ -117,7 +117,7 @@ def on_ray(address: str | None, gpus: int | None) -> Iterator[Cluster | None]:
         gpus, env["CUDA_VISIBLE_DEVICES"] = 0, ""
 
     def look() -> list[Any]:
-        code = "import json; from ani.evaluation.backend import this_machine; print(json.dumps(this_machine()))"
+        code = "import json; from ani.evaluation.engines import this_machine; print(json.dumps(this_machine()))"
         found: list[Any] = json.loads(subprocess.check_output([sys.executable, "-c", code]))
         return found
 

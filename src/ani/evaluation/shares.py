@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ani.errors import InputError
 from ani.evaluation.cluster import Cluster
-from ani.evaluation.run import (
+from ani.evaluation.evaluate import (
     SHARE,
     answer,
     answers_file,
@@ -29,18 +29,18 @@ from ani.evaluation.run import (
     shown,
     task_settings,
 )
-from ani.evaluation.spec import ModelSpec
+from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.task import Task
 from ani.files import only_process_in
 from ani.launch import ENDING, this_program
 from ani.models import DTypeName, load_config, load_tokenizer
-from ani.results.files import task_file
+from ani.results.records import task_file
 
 
 def evaluate_on(
     cluster: Cluster, tasks: Sequence[Task], spec: ModelSpec, out: Path, *, seed: int, console: Console
 ) -> dict[str, Any]:
-    """Evaluate as `ani.evaluation.run.evaluate` does. Each slot of the cluster runs this command for a share of the
+    """Evaluate on a cluster. Each slot of the cluster runs this command for a share of the
     questions (`answer_share`) and writes the records to a folder of its own.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ani.data.diagnostic import Role
-from ani.results.files import Integer, Probability, Record
+from ani.results.records import Integer, Probability, Record
 from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Table, inline, percent, points
 

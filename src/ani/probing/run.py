@@ -20,7 +20,7 @@ from ani.probing.probes import ProbeResults, probe_layers
 from ani.probing.selection import choose_layer, preset_for
 from ani.probing.states import number_states
 from ani.provenance import provenance
-from ani.results.files import LAYERS, RUN, SELECTION, write_json, write_records
+from ani.results.records import LAYERS, RUN, SELECTION, write_json, write_records
 from ani.terminal import SILENT, counting
 
 

@@ -10,7 +10,7 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import Math
 from ani.probing.curve import LayerPoint, LayerSelection, layers_table
-from ani.results.files import LAYERS, SELECTION, Run, read_object, read_records
+from ani.results.records import LAYERS, SELECTION, Run, read_object, read_records
 from ani.results.scores import grouped, scores
 from ani.results.sections import NEUTRAL, Figure, Headline, Line, Lines, Section
 from ani.results.statistics import Correlation, Estimate, correlation, mean_share
@@ -77,7 +77,7 @@ def layers_section(curve: Sequence[LayerPoint], selection: LayerSelection | None
     headlines = []
     if selection is not None:
         held_out = next(point.estimate("held_out") for point in curve if point.layer == selection.layer)
-        value, (interval,), _ = percent(held_out, counted=False)
+        value, (interval,), *_ = percent(held_out, counted=False)
         detail = f"roles read held out: {value}, {interval}"
         headlines.append(Headline("Injection layer", str(selection.layer), detail))
     return Section(

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from ani.errors import InputError
-from ani.evaluation.run import presented, read_results
+from ani.evaluation.evaluate import presented, read_results
 from ani.evaluation.tasks import TASKS
 from ani.files import replacing_file
 from ani.report.figures import draw
@@ -17,7 +17,7 @@ from ani.report.layers import effects_section, layers_section, read_curve, read_
 from ani.report.published import published_section
 from ani.report.training import TrainingStep, training_section
 from ani.results.decisions import marked_html
-from ani.results.files import LAYERS, REPORT, RUN, TRAINING_LOG, Run, read_records, read_run
+from ani.results.records import LAYERS, REPORT, RUN, TRAINING_LOG, Run, read_records, read_run
 from ani.results.sections import Section
 
 
@@ -34,7 +34,7 @@ def _provenance(run: Run) -> dict[str, dict[str, str]]:
         "Layer": run.layer,
         "Policy": run.policy,
         "Adapter": run.adapter,
-        "Backend": None if run.model is None or run.runs else run.backend,  # a comparison's notes say it
+        "Engine": None if run.model is None or run.runs else run.backend,  # a comparison's notes say it
         "Decoding": "writes exact results after written calculations" if run.forced else None,
         "Commit": run.commit,
         "Command": run.command,

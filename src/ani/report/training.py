@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from ani.results.files import Integer, Record
+from ani.results.records import Integer, Record
 from ani.results.sections import NEUTRAL, Figure, Line, Lines, Section
 
 LEFT_OUT = frozenset({"epoch"})

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ani.numbers.grammar import BOUNDARY
-from ani.results.files import Integer, Probability, Record
+from ani.results.records import Integer, Probability, Record
 from ani.results.scores import TaskRecord
 
 _BASE_STYLE = "padding:0 .3em; border-radius:.3em; white-space:nowrap; print-color-adjust:exact;"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from ani.errors import InputError
-from ani.results.files import Integer, Record
+from ani.results.records import Integer, Record
 from ani.results.statistics import Estimate, mean_share, paired_difference
 
 ONE_MODEL = "model"

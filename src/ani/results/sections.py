@@ -18,7 +18,7 @@ class Headline(NamedTuple):
 
 def headline(name: str, found: Estimate, *, counted: bool = False) -> Headline:
     """Of a share; `counted`: with the number of cases."""
-    value, details, _ = percent(found, counted=counted)
+    value, details, *_ = percent(found, counted=counted)
     return Headline(name, value, ", ".join(details))
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from math import ceil
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
@@ -18,11 +18,19 @@ WIDEST, NARROW = 10_000, 24
 
 
 class Cell(NamedTuple):
-    """A table's cell: what it says, and lines of small print (an interval, a count) beneath; `bold`: the best."""
+    """A table's cell: its text, lines of small print (an interval, a count) under it, and whether it is bold (the
+    column's best)."""
 
     text: str
     details: tuple[str, ...] = ()
     bold: bool = False
+    estimate: Estimate | None = None
+    """The share or difference that the text says, for charts."""
+
+
+Chart = Literal["lines", "bars", "histogram"]
+"""A chart of a table's estimates. `lines`: a line per row, over the whole numbers that begin the names of the other
+columns. `bars`: a bar per row and column. `histogram`: shares per row, over the numbers that name the other columns."""
 
 
 class Table(NamedTuple):
@@ -32,6 +40,8 @@ class Table(NamedTuple):
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     label_columns: int
+    chart: Chart | None = None
+    """The chart by which the report shows the table; None: the table alone."""
 
 
 def percent(found: Estimate | None, *, counted: bool = True, leader: float | None = None) -> Cell:
@@ -41,7 +51,7 @@ def percent(found: Estimate | None, *, counted: bool = True, leader: float | Non
     details = [f"{100 * found.low:.1f}–{100 * found.high:.1f}"]
     if counted:
         details.append(count(found))
-    return Cell(f"{found.value:.1%}", tuple(details), found.value == leader)
+    return Cell(f"{found.value:.1%}", tuple(details), found.value == leader, found)
 
 
 def count(found: Estimate) -> str:
@@ -54,7 +64,7 @@ def points(found: Estimate | None) -> Cell:
     if found is None:
         return Cell(MISSING)
     value, low, high = (f"{100 * number:+.1f}" for number in found[:3])
-    return Cell(value, (f"{low}…{high}", *([] if found.p is None else [f"p = {found.p:.3f}"])))
+    return Cell(value, (f"{low}…{high}", *([] if found.p is None else [f"p = {found.p:.3f}"])), estimate=found)
 
 
 def inline(cell: Cell) -> Cell:
@@ -100,7 +110,10 @@ def _block(table: Table, columns: range, narrow: bool) -> RichTable:
         cells = (row[index] for index in (*labels, *columns))
         # Text, not str: a run's name may look like rich's markup.
         rich.add_row(
-            *(Text.assemble((text, "bold" * bold), *(f"\n{line}" for line in details)) for text, details, bold in cells)
+            *(
+                Text.assemble((text, "bold" * bold), *(f"\n{line}" for line in details))
+                for text, details, bold, _ in cells
+            )
         )
     return rich
 

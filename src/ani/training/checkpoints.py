@@ -34,7 +34,7 @@ from ani.injection.attach import ani_module, is_attached
 from ani.injection.base import full_tensor
 from ani.injection.methods import MethodName
 from ani.launch import launched, shared_store
-from ani.results.files import TRAINING_LOG
+from ani.results.records import TRAINING_LOG
 
 ADAPTER = "adapter"
 COMPLETE = "complete"

@@ -14,7 +14,7 @@ from ani.data.collator import TokenizedExample, tokenize
 from ani.data.diagnostic import Role
 from ani.data.sources import Example
 from ani.errors import InputError
-from ani.evaluation.backend import Backend
+from ani.evaluation.engines import Engine
 from ani.files import replacing_file
 from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
 from ani.injection.methods import METHODS
@@ -49,7 +49,7 @@ def _check_roles(examples: list[Example], gate: str) -> None:
         )
 
 
-def answered(examples: list[Example], backend: Backend, file: Path, console: Console) -> list[Example]:
+def answered(examples: list[Example], engine: Engine, file: Path, console: Console) -> list[Example]:
     """The examples, those without a completion with the model's own greedy answer, of at most `ANSWER` tokens.
 
     All of their numbers are nominal: the answer shall stay as it is, and so no value is meant in it, be it right or
@@ -64,8 +64,8 @@ def answered(examples: list[Example], backend: Backend, file: Path, console: Con
         prompts, texts = [examples[place].prompt for place in open_ones], [""] * len(open_ones)
         # Prompts of similar length make a batch, so that little is padded.
         order = sorted(range(len(prompts)), key=lambda index: len(str(prompts[index])))
-        with backend.base(), counting(console, "answers of the base model", len(prompts)) as count:
-            for position, text in backend.generate([prompts[index] for index in order], ANSWER, batch_size=64):
+        with engine.base(), counting(console, "answers of the base model", len(prompts)) as count:
+            for position, text in engine.generate([prompts[index] for index in order], ANSWER, batch_size=64):
                 texts[order[position]] = text
                 count(1)
         with replacing_file(file) as written:

@@ -21,14 +21,14 @@ from ani.data.collator import NumberCollator
 from ani.data.sources import Example
 from ani.devices import default_dtype
 from ani.errors import InputError
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.files import only_process_in
 from ani.injection.attach import ani_module, attach, base_model, is_attached, number_locator
 from ani.models import DTypeName, load_config, load_model, load_tokenizer
 from ani.probing.curve import LayerSelection
 from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
-from ani.results.files import SELECTION, read_object
+from ani.results.records import SELECTION, read_object
 from ani.settings import save_settings
 from ani.terminal import SILENT
 from ani.training.checkpoints import ADAPTER, last_step, sharded
@@ -121,7 +121,7 @@ def train(
         model, tokenizer = prepare(cast(Recipe, broadcast_object_list(found)[0]))
         locator = number_locator(model) if is_attached(model) else None
         collator = NumberCollator(tokenizer, locator, values_only=recipe.training.keep > 0)
-        backend = TransformersBackend(cast(Any, model), tokenizer)
+        backend = TransformersEngine(cast(Any, model), tokenizer)
         answers = [answered(examples, backend, output / ANSWERS, console) if processes.is_main_process else None]
         examples = cast(list[Example], broadcast_object_list(answers)[0])
         rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)

@@ -7,9 +7,9 @@ import torch
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerBase
 
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.arithmetic import PAPER_DIGITS, Arithmetic, ArithmeticAnswer, ArithmeticInChat
-from ani.results.files import Run
+from ani.results.records import Run
 from ani.results.sections import Lines
 from tests.answers import answers_of
 from tests.tokenizers import ALL, qwen
@@ -55,7 +55,7 @@ def right(prompt: str) -> str:
 
 
 def answers(model: Any, problems: Sequence[ArithmeticProblem]) -> list[ArithmeticAnswer]:
-    return answers_of(Arithmetic(), TransformersBackend(model, model.tokenizer), problems)
+    return answers_of(Arithmetic(), TransformersEngine(model, model.tokenizer), problems)
 
 
 @pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
@@ -171,7 +171,7 @@ def test_worked_problems_of_the_same_kind_stand_before_the_question() -> None:
     task = ArithmeticInChat.asked(limit=3, operations=operations)
     problems = task.questions(seed=0)
     model: Any = Scripted(qwen(), steps)
-    records = answers_of(task, TransformersBackend(model, model.tokenizer), problems)
+    records = answers_of(task, TransformersEngine(model, model.tokenizer), problems)
     assert all(record.correct for record in records) and len(records) == len(problems) == len(prompts)
     assert [record.prompt for record in records] == [problem.prompt for problem in problems]
     for prompt, problem in zip(prompts, problems, strict=True):
@@ -191,5 +191,5 @@ def test_the_last_number_is_judged_and_there_is_room_for_it(text: str, right: bo
     task = ArithmeticInChat.asked(limit=1)
     (problem,) = [each for each in task.questions(seed=0) if each.digits == 2]
     model: Any = Scripted(qwen(), lambda _: text.format(problem.answer))
-    (record,) = answers_of(task, TransformersBackend(model, model.tokenizer), [problem])
+    (record,) = answers_of(task, TransformersEngine(model, model.tokenizer), [problem])
     assert record.correct == right and (record.prediction is None) == ("can't" in text)

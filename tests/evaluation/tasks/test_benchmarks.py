@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.evaluation import backend
-from ani.evaluation.backend import Backend, TransformersBackend
+from ani.evaluation import engines
+from ani.evaluation.engines import Engine, TransformersEngine
 from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer, BenchmarkQuestion
 from ani.injection.methods import METHODS
@@ -36,12 +36,12 @@ ROWS = {"gsm8k": GSM8K, "math": MATH, "mmlu": MMLU}
 
 def with_template(
     pair: tuple[PreTrainedModel, PreTrainedTokenizerBase], template: str | None = TEMPLATE, **settings: Any
-) -> TransformersBackend:
+) -> TransformersEngine:
     model, tokenizer = pair
     model.config.max_position_embeddings = 4096  # rotary: nothing else knows the length
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = template
-    return TransformersBackend(model, tokenizer, **settings)
+    return TransformersEngine(model, tokenizer, **settings)
 
 
 class Loaded(NamedTuple):
@@ -50,8 +50,8 @@ class Loaded(NamedTuple):
     task: Benchmark
     questions: list[BenchmarkQuestion]
 
-    def answers(self, backend: Backend) -> list[BenchmarkAnswer]:
-        return answers_of(self.task, backend, self.questions)
+    def answers(self, engine: Engine) -> list[BenchmarkAnswer]:
+        return answers_of(self.task, engine, self.questions)
 
     def messages(self, record: BenchmarkAnswer) -> tuple[str, str]:
         """What the system and the user are told about a question."""
@@ -120,8 +120,8 @@ def test_a_shared_prefix_changes_nothing(
 ) -> None:
     answerer = with_template(attached(family, policy=policy), batch_size=4)
     benchmark = load("gsm8k", tmp_path, limit=4)
-    monkeypatch.setattr(backend, "SHORTEST_PREFIX", 10**6)
-    alone = benchmark.answers(TransformersBackend(answerer.model, answerer.tokenizer, batch_size=1))
+    monkeypatch.setattr(engines, "SHORTEST_PREFIX", 10**6)
+    alone = benchmark.answers(TransformersEngine(answerer.model, answerer.tokenizer, batch_size=1))
     monkeypatch.undo()
     lengths: list[int] = []
     model: Any = type(answerer.model)
@@ -140,7 +140,7 @@ def test_a_shared_prefix_changes_nothing(
 def test_a_prefix_is_not_shared_with_sliding_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answerer, benchmark = with_template(attached("gemma")), load("math", tmp_path)
     records = benchmark.answers(answerer)
-    monkeypatch.setattr(backend, "SHORTEST_PREFIX", 10**6)
+    monkeypatch.setattr(engines, "SHORTEST_PREFIX", 10**6)
     assert benchmark.answers(answerer) == records
 
 
@@ -167,7 +167,7 @@ def test_methods_that_rewrite_texts(tmp_path: Path) -> None:
     seen: list[str] = []
     method = METHODS["numerologic"]._replace(read=lambda text: seen.append(text) or "The answer is 3.")  # type: ignore[func-returns-value]
     records, plain = (
-        benchmark.answers(TransformersBackend(answerer.model, answerer.tokenizer, method)),
+        benchmark.answers(TransformersEngine(answerer.model, answerer.tokenizer, method)),
         benchmark.answers(answerer),
     )
     assert len(seen) == 5 and set(outputs(records)) == {"The answer is 3."}
@@ -189,7 +189,7 @@ def test_methods_that_decode_otherwise(tmp_path: Path) -> None:
 
     answerer, benchmark = with_template(attached("qwen3"), batch_size=3), load("gsm8k", tmp_path)
     method = METHODS["ani"]._replace(decoding=Sevens)
-    sevens = TransformersBackend(answerer.model, answerer.tokenizer, method, batch_size=3)
+    sevens = TransformersEngine(answerer.model, answerer.tokenizer, method, batch_size=3)
     assert outputs(benchmark.answers(sevens)) == ["777777"] * 5
 
 

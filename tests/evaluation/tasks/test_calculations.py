@@ -3,17 +3,17 @@ from typing import Any, ClassVar
 import pytest
 
 from ani.calculator.reader.calculations import number_behind
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.calculations import CalculationAnswer, Calculations
 from ani.injection.methods import METHODS
-from ani.results.files import Run
+from ani.results.records import Run
 from tests.answers import answers_of
 from tests.tiny import pair
 
 TASK = Calculations(count=12, digits=[2, 3], operands=[2])
 
 
-class Scripted(TransformersBackend):
+class Scripted(TransformersEngine):
     """Writes what it is told to."""
 
     outputs: ClassVar[dict[str, str]] = {}
@@ -34,7 +34,7 @@ def test_problems_are_asked_the_shortest_results_first() -> None:
 def test_forced_values_are_right_where_a_number_is_written() -> None:
     """What is measured of the method that decodes so, whatever the model."""
     model, tokenizer = pair("mistral")
-    records = answers_of(TASK, TransformersBackend(model, tokenizer, METHODS["forced"]), TASK.questions(seed=0))
+    records = answers_of(TASK, TransformersEngine(model, tokenizer, METHODS["forced"]), TASK.questions(seed=0))
     for record in records:
         assert number_behind(record.output) is None or record.correct  # None: it wrote blanks only
     assert any(record.correct for record in records)

@@ -11,7 +11,7 @@ from tokenizers import normalizers
 
 import ani
 from ani.chat import rendered
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.gate_texts import NOMINAL_TAGS, GateText, Label, read_texts
 from ani.evaluation.tasks.gates import Gates, gate_shares
 from ani.models import load_model, load_tokenizer
@@ -32,9 +32,9 @@ def read(*texts: object, seed: int = 0, **settings: Any) -> list[GateText]:
 
 
 @pytest.fixture(scope="module")
-def attached(tiny_model: Path, tiny_adapter: Path) -> TransformersBackend:
+def attached(tiny_model: Path, tiny_adapter: Path) -> TransformersEngine:
     tokenizer = load_tokenizer(str(tiny_model))
-    return TransformersBackend(
+    return TransformersEngine(
         ani.load_adapter(load_model(str(tiny_model), dtype="float32"), tokenizer, tiny_adapter), tokenizer
     )
 
@@ -44,7 +44,7 @@ def attached(tiny_model: Path, tiny_adapter: Path) -> TransformersBackend:
 
 @pytest.mark.parametrize("policy", ["terminal", "after"])
 def test_the_decision_is_the_one_where_the_policy_injects(policy: str) -> None:
-    answerer = TransformersBackend(*tiny.attached("qwen3", policy=policy))
+    answerer = TransformersEngine(*tiny.attached("qwen3", policy=policy))
 
     def alpha(text: str) -> float | None:
         return answerer.decide_roles(text)[0].alpha
@@ -55,7 +55,7 @@ def test_the_decision_is_the_one_where_the_policy_injects(policy: str) -> None:
     assert same == [policy == "terminal"] * 2
 
 
-def test_texts_may_be_a_users_messages(attached: TransformersBackend) -> None:
+def test_texts_may_be_a_users_messages(attached: TransformersEngine) -> None:
     before = [{"role": "user", "content": "Room 7?"}, {"role": "assistant", "content": "8"}]
     for messages in ([], before):
         chat = rendered(attached.tokenizer, [*messages, {"role": "user", "content": TEXT}])
@@ -73,9 +73,9 @@ def test_texts_may_be_a_users_messages(attached: TransformersBackend) -> None:
 
 
 @pytest.mark.parametrize("policy", ["terminal", "after"])
-def test_a_record_for_every_text_with_the_roles_that_are_known(attached: TransformersBackend, policy: str) -> None:
+def test_a_record_for_every_text_with_the_roles_that_are_known(attached: TransformersEngine, policy: str) -> None:
     if policy == "after":
-        attached = TransformersBackend(*tiny.attached("llama", policy=policy))
+        attached = TransformersEngine(*tiny.attached("llama", policy=policy))
     task = Gates(limit=25, sentences=[TEXT, "No number"])
     texts = task.questions(seed=0)
     records = answers_of(task, attached, texts)
@@ -93,8 +93,8 @@ def test_a_record_for_every_text_with_the_roles_that_are_known(attached: Transfo
     assert empty.numbers == () and {record.source for record in records[:-2]} == {"diagnostic"}
 
 
-def test_a_text_whose_numbers_the_tokenizer_changes_is_left_out_and_counted(attached: TransformersBackend) -> None:
-    changing = TransformersBackend(attached.model, copy.deepcopy(attached.tokenizer))
+def test_a_text_whose_numbers_the_tokenizer_changes_is_left_out_and_counted(attached: TransformersEngine) -> None:
+    changing = TransformersEngine(attached.model, copy.deepcopy(attached.tokenizer))
     assert [decision.value for decision in changing.decide_roles("It is 10² m, or 5")] == [10, 5]
     changing.tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
     turned = "turns the numbers ['10', '5'] … into ['102', '5']"
@@ -116,10 +116,10 @@ def test_a_number_that_is_left_alone_has_no_alpha_and_a_model_without_ani_is_ref
     tokenizer = load_tokenizer(str(tiny_model))
     model = load_model(str(tiny_model), dtype="float32")
     ani.attach(model, tokenizer, ani.AniConfig(layer=1, policy="terminal", integer_digits=3, overflow="skip"))
-    small, large = TransformersBackend(model, tokenizer).decide(TEXT)
+    small, large = TransformersEngine(model, tokenizer).decide(TEXT)
     assert small.alpha == 0.5
     assert (large.alpha, large.injected) == (None, False)
-    answerer = TransformersBackend(ani.detach(model), tokenizer)
+    answerer = TransformersEngine(ani.detach(model), tokenizer)
     for text in (LABELLED, GateText(TEXT, "notes")):
         refused(lambda text=text: answers_of(Gates(), answerer, [text]), "no ANI module")
 
@@ -214,7 +214,7 @@ def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
 def test_tags_stand_beside_the_decisions(tmp_path: Path, family: str, policy: str) -> None:
     model, tokenizer = tiny.attached(family, policy=policy)
     sentences = finer(write_lines(tmp_path / "f.jsonl", NOTES))
-    (record,) = answers_of(Gates(), TransformersBackend(model, tokenizer), sentences)
+    (record,) = answers_of(Gates(), TransformersEngine(model, tokenizer), sentences)
     assert [(n.text, n.role, n.tag) for n in record.numbers[1:]] == [
         ("1,250", "quantitative", "DebtInstrumentFaceAmount"),
         ("15", "nominal", MATURITY),

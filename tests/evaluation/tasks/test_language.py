@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.data.diagnostic import diagnostic_sentences
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks import language
 from ani.evaluation.tasks.language import Language, LanguageText, TextLoss
 from ani.injection.methods import METHODS, Method
@@ -41,7 +41,7 @@ def scored(
     texts: Sequence[LanguageText],
     method: Method = METHODS["ani"],
 ) -> list[TextLoss]:
-    return answers_of(Language(texts="", count=1), TransformersBackend(model, tokenizer, method), texts)
+    return answers_of(Language(texts="", count=1), TransformersEngine(model, tokenizer, method), texts)
 
 
 def language_texts(source: str, field: str, count: int, seed: int) -> list[LanguageText]:

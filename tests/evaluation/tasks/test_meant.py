@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig
 
 import ani
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.meant import Meant, MeantAnswer, _is_mended
 from ani.injection.inspection import without_adapter
 from tests.answers import answers_of
@@ -50,7 +50,7 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
 
     monkeypatch.setattr("ani.injection.inspection.without_adapter", nullcontext)
     model: Any = Scripted(qwen(), answer)
-    records = answers_of(task, TransformersBackend(model, model.tokenizer), questions)
+    records = answers_of(task, TransformersEngine(model, model.tokenizer), questions)
     for record in records:
         assert record.right == (record.kind in ("asked", "asked otherwise", "sentence", "other sentence"))
     summary = task.summary(records)
@@ -84,7 +84,7 @@ def test_what_stands_behind_a_sentence_is_judged(
     questions = [question for question in task.questions(seed=0) if question.result.isdigit()]
     result = {str(question.prompt): question.result for question in questions}
     model: Any = Scripted(qwen(), lambda prompt: written.format(result[prompt]))
-    records = answers_of(task, TransformersBackend(model, model.tokenizer), questions)
+    records = answers_of(task, TransformersEngine(model, model.tokenizer), questions)
     assert {record.kind for record in records} == {"sentence", "other sentence"}
     for record in records:
         assert record.right == (answered if record.kind == "sentence" else left_alone), record

@@ -3,12 +3,12 @@ from typing import Any, cast
 import pytest
 
 from ani.data.arithmetic import COMPUTE, ArithmeticProblem
-from ani.evaluation.backend import Backend, TransformersBackend, VllmBackend
+from ani.evaluation.engines import Engine, TransformersEngine, VllmEngine
 from ani.evaluation.tasks.reading import Reading, ReadingAnswer, ReadingProblem
 from ani.injection.attach import ani_module, number_locator
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
-from ani.results.files import Run
+from ani.results.records import Run
 from ani.results.sections import Bars
 from tests.answers import answers_of
 from tests.tiny import attached, pair
@@ -17,7 +17,7 @@ TASK = Reading(count=12, digits=[2, 5])
 OPENED = {"layer": 2, "gate": "open", "encoders": ["fourier"], "fraction_digits": 6}
 
 
-class Reader(TransformersBackend):
+class Reader(TransformersEngine):
     """Answers by the literals that are injected, or by the result, and says 0 where nothing is; the signs it reads in
     the text."""
 
@@ -43,7 +43,7 @@ class Reader(TransformersBackend):
         return answers
 
 
-class Ignorant(TransformersBackend):
+class Ignorant(TransformersEngine):
     """Answers by the text alone."""
 
     def texts(self, prompts: Any, max_new_tokens: int, read_as: Any = None) -> list[str]:
@@ -51,7 +51,7 @@ class Ignorant(TransformersBackend):
         return [f" {answers[prompt]:,} in all" for prompt in prompts]
 
 
-def shares(answerer: Backend) -> dict[str, float]:
+def shares(answerer: Engine) -> dict[str, float]:
     questions = TASK.questions(seed=0)
     records = answers_of(TASK, answerer, questions)
     assert [record.prompt for record in records] == [question.prompt for question in questions]
@@ -84,7 +84,7 @@ def test_results_are_followed_where_there_is_a_calculation() -> None:
 def test_other_values_reach_generation(policy: str) -> None:
     """A random module's answers are others with other values, and with none; llama has tokens of three digits."""
     for family in ("qwen3", "llama"):
-        answerer = TransformersBackend(*attached(family, **OPENED, policy=policy))
+        answerer = TransformersEngine(*attached(family, **OPENED, policy=policy))
         records = answers_of(TASK, answerer, TASK.questions(seed=0))
         assert sum(record.output != record.others_output for record in records if record.by_others) > 6
         assert sum(record.output != record.shut_output for record in records) > 6
@@ -96,7 +96,7 @@ def test_models_without_values_to_replace_are_asked_once(left_out: str) -> None:
     model, tokenizer = pair("qwen3")
     answerer: Any = Ignorant(model, tokenizer)
     if left_out == "vllm":
-        answerer = object.__new__(VllmBackend)
+        answerer = object.__new__(VllmEngine)
         answerer.texts = Ignorant(model, tokenizer).texts
         answerer.tokenizer, answerer.method = tokenizer, METHODS["ani"]
     assert shares(answerer) == {"sums, right values": 1, "word problems, right values": 1}
@@ -149,7 +149,7 @@ def test_questions_are_those_of_the_seed() -> None:
 
 def test_numbers_whose_answer_carries_nothing() -> None:
     """What follows the others is what follows the text: such a problem says nothing about reading."""
-    answerer = TransformersBackend(*attached("qwen3", **OPENED))
+    answerer = TransformersEngine(*attached("qwen3", **OPENED))
     problem = ArithmeticProblem(1, "+", 0, 0)
     question = ReadingProblem(
         "sums",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ani.calculator.reader.pending import PendingReader
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.rivals import RivalQuestion, Rivals
 from ani.numbers.grammar import BOUNDARY
 from tests.answers import answers_of
@@ -49,7 +49,7 @@ def answered(*outputs: str, test: Any, result: str) -> list[Any]:
     facts: Any = {"test": test, "operation": "sqrt", "result": result, "digits": None}
     questions = [RivalQuestion(prompt=f"{i}:", **facts) for i in range(len(outputs))]
     model: Any = Scripted(qwen(), lambda prompt: outputs[int(re.findall(r"\d+(?=:)", prompt)[0])])
-    return answers_of(Rivals(), TransformersBackend(model, model.tokenizer), questions)
+    return answers_of(Rivals(), TransformersEngine(model, model.tokenizer), questions)
 
 
 def test_right_is_what_is_right_to_the_decimals_that_are_written() -> None:

@@ -9,7 +9,7 @@ import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks import routing
 from ani.evaluation.tasks.routing import (
     RoutedQuery,
@@ -37,7 +37,7 @@ SEATS = query("rooms", "Room 12 seats 12 and the hall seats 45. How many can sit
 def routed(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *queries: RoutingQuery, method: str = "ani"
 ) -> list[RoutedQuery]:
-    return answers_of(Routing(), TransformersBackend(model, tokenizer, METHODS[method]), queries)
+    return answers_of(Routing(), TransformersEngine(model, tokenizer, METHODS[method]), queries)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_gate_and_calls_of_a_tiny_model(together: int, policy: str, monkeypatch:
     monkeypatch.setattr(Routing, "together", together)
     model, tokenizer = attached("qwen3", policy=policy)
     queries = routing_queries()[:4]
-    records = answers_of(Routing(), TransformersBackend(model, tokenizer), queries)
+    records = answers_of(Routing(), TransformersEngine(model, tokenizer), queries)
     prompts = [
         tokenizer.apply_chat_template(
             conversation(query), add_generation_prompt=True, return_tensors="pt", return_dict=True

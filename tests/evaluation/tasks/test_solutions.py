@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ani.evaluation.backend import TransformersBackend
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.solutions import Solutions, token_kinds
 from ani.injection.attach import last_decision, number_locator
 from tests.answers import answers_of
@@ -26,7 +26,7 @@ def test_losses_are_the_models_and_the_base_models_by_kind(tmp_path: Path) -> No
         "Q: How many?\nA: There are 12 + 30 = 42 of them. 5 * 5 = 24 is wrong.",
         "Q: What is $x$?\nA: It is $3 \\times 4 = 12$.",
     ]
-    backend = TransformersBackend(model, tokenizer)
+    backend = TransformersEngine(model, tokenizer)
     records = answers_of(task, backend, questions)
     base, _ = pair("llama")
     for question in questions:
@@ -72,7 +72,7 @@ def test_gates_are_read_before_the_tokens(tmp_path: Path) -> None:
     model, tokenizer = attached("llama", values="pending", policy="after")
     answer = "There are 12 + 30 = 42 of them. 5 * 5 = 24 is wrong."
     data = write_lines(tmp_path / "solved.jsonl", *({"question": f"Q{i}", "answer": answer} for i in range(3)))
-    backend, task = TransformersBackend(model, tokenizer), Solutions(data=str(data))
+    backend, task = TransformersEngine(model, tokenizer), Solutions(data=str(data))
     questions = task.questions(seed=0)
     records = answers_of(task, backend, questions)
     assert all(bool(each.gates) == (each.kind != "other") for each in records)

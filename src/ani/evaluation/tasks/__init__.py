@@ -1,8 +1,14 @@
-"""The registry of evaluation tasks. A new one is a subclass of `Task` and a line of `TASKS`.
+"""The registry of evaluation tasks.
 
-`ani eval`, `ani compare`, `ani diff` and `ani report` know a task by its line here; `ani eval` offers
-those whose settings all have defaults.
+`ani eval`, `ani compare`, `ani diff` and `ani report` know every task of `TASKS`. `ani eval` offers the tasks whose
+settings all have defaults. A new task is a subclass of `Task`: register it in `TASKS`, or list it in an entry point of
+the group `ani.tasks`, whose value is a list of task classes.
 """
+
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from itertools import accumulate
 
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticInChat
@@ -15,6 +21,17 @@ from ani.evaluation.tasks.reading import Reading
 from ani.evaluation.tasks.rivals import Rivals
 from ani.evaluation.tasks.routing import Routing
 from ani.evaluation.tasks.solutions import Solutions
+
+GROUP = "ani.tasks"
+"""The entry point group of task lists. A module that lists tasks must not import this package while it is loading."""
+
+
+def installed_tasks() -> Iterator[type[Task]]:
+    """Yield the tasks that installed packages list under `GROUP`; an entry point whose module is missing is skipped."""
+    for entry in entry_points(group=GROUP):
+        if all(find_spec(package) for package in accumulate(entry.module.split("."), "{}.{}".format)):
+            yield from entry.load()
+
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
@@ -32,6 +49,7 @@ TASKS: dict[str, type[Task]] = {
         Routing,
         Language,
         Solutions,
+        *installed_tasks(),
     )
 }
 """Every task by its name, in the order of tables and of the report."""

@@ -9,11 +9,10 @@ from pydantic import Field, model_validator
 
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
 from ani.errors import InputError
-from ani.evaluation.backend import Backend
-from ani.evaluation.scored import Scored, accuracies, answers_to, few_shot, judged
-from ani.evaluation.task import Answers, Pairs
+from ani.evaluation.engines import Engine
+from ani.evaluation.task import Answers, Pairs, Scored, accuracies, answers_to, few_shot, judged
 from ani.numbers import find_numbers
-from ani.results.files import Integer, Run
+from ani.results.records import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, grouped, scores
 from ani.results.sections import Figure, Section, headline, shares_over
 from ani.results.tables import Cell, Table
@@ -114,18 +113,18 @@ class Arithmetic(Scored):
         problems = [problem for each in self.problems for problem in each.drawn(seed)]
         return sorted(problems, key=lambda problem: problem.digits)
 
-    def answer(self, backend: Backend, questions: Sequence[ArithmeticProblem]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[ArithmeticProblem]) -> Answers:
         """Answer greedily; the number that is judged must equal the right answer exactly."""
-        for place, (problem, output) in enumerate(zip(questions, self.written(backend, questions), strict=True)):
+        for place, (problem, output) in enumerate(zip(questions, self.written(engine, questions), strict=True)):
             facts: dict[str, Any] = {key: getattr(problem, key) for key in ("operation", "digits", "prompt", "chain")}
             numbers = [number.value for number in find_numbers(output)]
             number = numbers[self.judged_number] if numbers else None
             facts |= {"answer": str(problem.answer), **judged(output, number, problem.answer)}
             yield place, [ArithmeticAnswer(run=ONE_MODEL, **facts)]
 
-    def written(self, backend: Backend, problems: Sequence[ArithmeticProblem]) -> list[str]:
+    def written(self, engine: Engine, problems: Sequence[ArithmeticProblem]) -> list[str]:
         """What the model writes behind each problem."""
-        return answers_to(backend, [each.prompt for each in problems], [f"{each.answer:,}" for each in problems])
+        return answers_to(engine, [each.prompt for each in problems], [f"{each.answer:,}" for each in problems])
 
     def facts(self, questions: Sequence[ArithmeticProblem]) -> Mapping[str, Any]:
         return (self.problems[0] if len(self.problems) == 1 else self).model_dump(exclude_none=True)
@@ -203,7 +202,7 @@ class ArithmeticInChat(Arithmetic):
     what = "Exact answers in chat"
     judged_number = -1
 
-    def written(self, backend: Backend, problems: Sequence[ArithmeticProblem]) -> list[str]:
+    def written(self, engine: Engine, problems: Sequence[ArithmeticProblem]) -> list[str]:
         """What the model writes in answer to each problem."""
         prompts = []
         for problem in problems:
@@ -211,7 +210,7 @@ class ArithmeticInChat(Arithmetic):
             worked = arithmetic_problems(SHOTS, digits=[problem.digits], operations=[operation], split="train")
             examples = [(f"Calculate {each.expression}.", f"{each.expression} = {each.answer}") for each in worked]
             prompts.append(few_shot(examples, f"Calculate {problem.expression}."))
-        return backend.texts(prompts, ROOM)
+        return engine.texts(prompts, ROOM)
 
 
 def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:

@@ -15,12 +15,11 @@ from pydantic import Field
 
 from ani.calculator.reader.calculations import equations
 from ani.errors import InputError
-from ani.evaluation.backend import Backend, longest_text
 from ani.evaluation.benchmarks.data import BenchmarkName
 from ani.evaluation.benchmarks.judging import judge_gsm8k, judge_math, judge_mmlu
-from ani.evaluation.scored import changed, changes
-from ani.evaluation.task import Answers, Pairs, Task
-from ani.results.files import Integer, Run
+from ani.evaluation.engines import Engine, longest_text
+from ani.evaluation.task import Answers, Pairs, Task, changed, changes
+from ani.results.records import Integer, Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
 from ani.results.sections import Bars, Figure, Section
 from ani.results.statistics import (
@@ -154,36 +153,36 @@ class Benchmark(Task):
     def facts(self, questions: Sequence[Any]) -> Mapping[str, Any]:
         return cast(dict[str, Any], questions[0].facts)
 
-    def answer(self, backend: Backend, questions: Sequence[BenchmarkQuestion]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[BenchmarkQuestion]) -> Answers:
         """Ask and judge.
 
         Prompts are chat messages in the model's template, answers greedy. A template's thinking mode is off, as the
         paper's scores of its reference model suggest. A template without a system role has that text before the user's.
         """
-        lengths, order, size = self._longest_first(backend, questions)
+        lengths, order, size = self._longest_first(engine, questions)
         prompts = [questions[place].messages for place in order]
         results: Iterator[tuple[int, Any]]
         if (generation := questions[0].generation) is None:
-            results = backend.score(prompts, "ABCD", batch_size=size)
+            results = engine.score(prompts, "ABCD", batch_size=size)
         else:
-            results = backend.generate(prompts, questions[0].new_tokens, stop=generation["until"], batch_size=size)
+            results = engine.generate(prompts, questions[0].new_tokens, stop=generation["until"], batch_size=size)
         for position, result in results:
             doc, messages, _, _ = questions[place := order[position]]
             facts = {**doc, "task": self.name, "output": result, **_JUDGES[self.name](doc["answer"], result)}
             facts["prompt_hash"] = hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest()
-            facts["truncated"] = lengths[place] > longest_text(backend.config) - questions[place].new_tokens
+            facts["truncated"] = lengths[place] > longest_text(engine.config) - questions[place].new_tokens
             yield place, [BenchmarkAnswer(run=ONE_MODEL, **facts)]
 
-    def batches(self, backend: Backend, questions: Sequence[Any]) -> list[list[int]]:
-        _, order, size = self._longest_first(backend, questions)
+    def batches(self, engine: Engine, questions: Sequence[Any]) -> list[list[int]]:
+        _, order, size = self._longest_first(engine, questions)
         return [order[first : first + size] for first in range(0, len(order), size)]
 
     @staticmethod
-    def _longest_first(backend: Backend, questions: Sequence[BenchmarkQuestion]) -> tuple[list[int], list[int], int]:
+    def _longest_first(engine: Engine, questions: Sequence[BenchmarkQuestion]) -> tuple[list[int], list[int], int]:
         """Tokens of each prompt, the places of the questions in order, and how many make a batch."""
-        lengths = [len(backend.ids(question.messages)) for question in questions]
+        lengths = [len(engine.ids(question.messages)) for question in questions]
         order = sorted(range(len(questions)), key=lambda place: -lengths[place])
-        return lengths, order, backend.batch_size or (64 if backend.on_gpu else 8)
+        return lengths, order, engine.batch_size or (64 if engine.on_gpu else 8)
 
     @classmethod
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from pydantic import Field
 
 from ani.calculator.reader.calculations import number_behind
 from ani.data.calculations import CalculationProblem, calculation_problems
-from ani.evaluation.backend import Backend
-from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number
-from ani.evaluation.task import Answers
-from ani.results.files import Integer, Run
+from ani.evaluation.engines import Engine
+from ani.evaluation.task import Answers, PromptAnswer, Scored, answers_to, first_number
+from ani.results.records import Integer, Run
 from ani.results.sections import Figure, Section, headline, shares_over
 
 
@@ -52,10 +51,10 @@ class Calculations(Scored):
         problems = calculation_problems(self.count, digits=self.digits, operands=self.operands, split="test", seed=seed)
         return sorted(problems, key=lambda problem: len(problem.answer))
 
-    def answer(self, backend: Backend, questions: Sequence[CalculationProblem]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[CalculationProblem]) -> Answers:
         """Answer greedily, with room for a currency sign."""
         outputs = answers_to(
-            backend,
+            engine,
             [problem.prompt for problem in questions],
             [f"${Decimal(problem.answer):,}." for problem in questions],
         )

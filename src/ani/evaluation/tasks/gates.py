@@ -12,11 +12,11 @@ from pydantic import Field
 
 from ani.data.diagnostic import Role
 from ani.errors import InputError
-from ani.evaluation.backend import Backend, RewrittenNumbers
+from ani.evaluation.engines import Engine, RewrittenNumbers
 from ani.evaluation.task import Answers, Task
 from ani.evaluation.tasks.gate_texts import LABELLED, GateText, read_texts
 from ani.results.decisions import LEGEND, DecidedText
-from ani.results.files import Run
+from ani.results.records import Run
 from ani.results.scores import ONE_MODEL, by_seed, grouped
 from ani.results.sections import Bars, Figure, Histogram, Section, headline
 from ani.results.statistics import Estimate, area_under_roc, grouped_share, mean_of_two, share_facts
@@ -117,13 +117,13 @@ class Gates(Task):
                     f"{longest:,}; split it into shorter ones"
                 )
 
-    def answer(self, backend: Backend, questions: Sequence[GateText]) -> Answers:
-        """A record for each text, also for those without a number. Raises InputError as `Backend.decide_roles`."""
+    def answer(self, engine: Engine, questions: Sequence[GateText]) -> Answers:
+        """A record for each text, also for those without a number. Raises InputError as `Engine.decide_roles`."""
         before: list[dict[str, str]] | None = [] if self.chat else None
         for place, (text, source, group, labels) in enumerate(questions):
             record = DecidedText(run=ONE_MODEL, source=source, group=group, text=text, numbers=())
             try:
-                decided = backend.decide(text, before) if labels is None else backend.decide_roles(text, before)
+                decided = engine.decide(text, before) if labels is None else engine.decide_roles(text, before)
                 known = zip(decided, labels or [None] * len(decided), strict=True)
                 numbers = tuple(number.model_copy(update=label._asdict() if label else {}) for number, label in known)
                 yield place, [record.model_copy(update={"numbers": numbers})]

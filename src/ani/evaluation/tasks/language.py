@@ -13,10 +13,10 @@ from pydantic import Field, FiniteFloat
 from ani.data.diagnostic import diagnostic_sentences, sentence_limit
 from ani.data.sources import data_records
 from ani.errors import InputError
-from ani.evaluation.backend import Backend
+from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Task
 from ani.numbers import find_numbers
-from ani.results.files import Integer
+from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
 from ani.results.statistics import Estimate, resampled
 from ani.results.tables import MISSING, Cell, Table, count
@@ -114,18 +114,18 @@ class Language(Task):
             *(LanguageText("nominal", text) for text in _nominal(self.count, seed)),
         ]
 
-    def answer(self, backend: Backend, questions: Sequence[LanguageText]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[LanguageText]) -> Answers:
         """Score the word tokens of every text; one without a word has no record. Raises InputError if a loss isn't
         finite."""
         import torch
         from torch.nn.functional import cross_entropy
 
-        model, tokenizer = cast(Any, backend).model, backend.tokenizer
+        model, tokenizer = cast(Any, engine).model, engine.tokenizer
         special = frozenset(tokenizer.all_special_ids)  # padding is among them
         order = sorted(range(len(questions)), key=lambda index: len(questions[index].text))
         for first in range(0, len(order), BATCH_SIZE):
             batch = order[first : first + BATCH_SIZE]
-            rows = [backend.method.pieces(questions[index].text) for index in batch]
+            rows = [engine.method.pieces(questions[index].text) for index in batch]
             encoded = tokenizer(
                 ["".join(piece for piece, _ in row) for row in rows],
                 return_tensors="pt",

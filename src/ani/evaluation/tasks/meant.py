@@ -17,7 +17,7 @@ from ani.data.arithmetic import SYMBOLS
 from ani.data.calculation_sentences import calculation_sentences
 from ani.data.chats import asked_chats, asked_messages, unasked_chats
 from ani.data.sources import Message
-from ani.evaluation.backend import Backend
+from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import find_numbers
 from ani.numbers.grammar import BOUNDARY
@@ -124,12 +124,12 @@ class Meant(Measured):
             found.append(MeantQuestion(kind, meant, each.prompt, each.result, "", each.completion, each.template))
         return [question for question in found if question.kind in self.kinds]
 
-    def answer(self, backend: Backend, questions: Sequence[MeantQuestion]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[MeantQuestion]) -> Answers:
         """Answer greedily; where nobody asks, once more without adapter."""
         unasked = [question.prompt for question in questions if question.kind == "unasked"]
-        with backend.base():
-            base = iter(backend.texts(unasked, ROOM) if unasked else [])
-        outputs = backend.texts([question.prompt for question in questions], ROOM)
+        with engine.base():
+            base = iter(engine.texts(unasked, ROOM) if unasked else [])
+        outputs = engine.texts([question.prompt for question in questions], ROOM)
         for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
             prompt = question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]
             facts = {**question._asdict(), "prompt": prompt, "output": output}

@@ -11,10 +11,9 @@ import yaml
 from pydantic import Field
 
 from ani.data.arithmetic import COMPUTE, SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
-from ani.evaluation.backend import Backend, TransformersBackend
-from ani.evaluation.scored import PromptAnswer, Scored, answers_to, first_number, judged
-from ani.evaluation.task import Answers
-from ani.results.files import Integer, Run
+from ani.evaluation.engines import Engine, TransformersEngine
+from ani.evaluation.task import Answers, PromptAnswer, Scored, answers_to, first_number, judged
+from ani.results.records import Integer, Run
 from ani.results.scores import ONE_MODEL, Score, scores
 from ani.results.sections import Bars, Figure, Section, headline
 from ani.results.tables import Table
@@ -104,18 +103,18 @@ class Reading(Scored):
             *(asked("word problems", problem, next(texts[problem.operation])) for problem in drawn(list(templates))),
         ]
 
-    def answer(self, backend: Backend, questions: Sequence[ReadingProblem]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[ReadingProblem]) -> Answers:
         """Answer greedily, with the right values, others and none."""
         expected = [f"{number:,}" for each in questions for number in (each.problem.answer, each.other.answer)]
-        outputs = answers_to(backend, [question.prompt for question in questions], expected)
+        outputs = answers_to(engine, [question.prompt for question in questions], expected)
         again: dict[ReadingProblem, tuple[str, str]] = {}
-        if askable := _askable(backend, questions):
+        if askable := _askable(engine, questions):
             from ani.injection.inspection import forced_gates
 
             prompts = [question.prompt for question in askable]
-            followed = answers_to(backend, prompts, expected, [question.other_prompt for question in askable])
-            with forced_gates(cast(Any, backend).model, False):
-                shut = answers_to(backend, prompts, expected)
+            followed = answers_to(engine, prompts, expected, [question.other_prompt for question in askable])
+            with forced_gates(cast(Any, engine).model, False):
+                shut = answers_to(engine, prompts, expected)
             again = dict(zip(askable, zip(followed, shut, strict=True), strict=True))
         for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
             right, facts = question.problem.answer, dict[str, Any]()
@@ -181,18 +180,18 @@ def _other(problem: ArithmeticProblem, random: Random) -> ArithmeticProblem:
     return other
 
 
-def _askable(backend: Backend, questions: Sequence[ReadingProblem]) -> list[ReadingProblem]:
+def _askable(engine: Engine, questions: Sequence[ReadingProblem]) -> list[ReadingProblem]:
     """Those for which other values can be injected: other ones than the prompt's, at the same tokens."""
     import torch
 
     from ani.injection.attach import is_attached, number_locator
 
-    if not isinstance(backend, TransformersBackend) or not is_attached(backend.model):
+    if not isinstance(engine, TransformersEngine) or not is_attached(engine.model):
         return []
-    locator = number_locator(backend.model)
+    locator = number_locator(engine.model)
 
     def differ(prompt: str, other: str) -> bool:
-        rows = [backend.ids(text) for text in (prompt, other)]
+        rows = [engine.ids(text) for text in (prompt, other)]
         own, others = (locator.batch([locator.whole_text(row)]).features for row in rows)
         return len(rows[0]) == len(rows[1]) and not torch.equal(own, others)
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from ani.data.arithmetic import SYMBOLS, Operation
-from ani.evaluation.backend import Backend
+from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import NumberText, find_numbers
 from ani.results.scores import TaskRecord
@@ -92,13 +92,13 @@ class Rivals(Measured):
                     found.setdefault((test, prompt), RivalQuestion(**facts))
         return [*found.values()]
 
-    def answer(self, backend: Backend, questions: Sequence[RivalQuestion]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[RivalQuestion]) -> Answers:
         """Answer greedily."""
         prompts = [
             each.prompt if each.test in ("bigbench", "mathllm") else [{"role": "user", "content": each.prompt}]
             for each in questions
         ]
-        for place, (question, output) in enumerate(zip(questions, backend.texts(prompts, ROOM), strict=True)):
+        for place, (question, output) in enumerate(zip(questions, engine.texts(prompts, ROOM), strict=True)):
             numbers, result = find_numbers(output), Decimal(question.result)
             facts: dict[str, Any] = {"digits_right": None, "length_right": None}
             if question.test == "nupa":

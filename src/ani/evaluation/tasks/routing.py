@@ -23,11 +23,10 @@ import yaml
 from pydantic import Field
 
 from ani.data.diagnostic import Role
-from ani.evaluation.backend import Backend
-from ani.evaluation.scored import few_shot
-from ani.evaluation.task import Answers, Measured
+from ani.evaluation.engines import Engine
+from ani.evaluation.task import Answers, Measured, few_shot
 from ani.numbers import find_numbers
-from ani.results.files import Integer, Probability, Record
+from ani.results.records import Integer, Probability, Record
 from ani.results.scores import ONE_MODEL, TaskRecord
 from ani.results.statistics import Estimate, grouped_share
 
@@ -126,18 +125,18 @@ class Routing(Measured):
         random.Random(f"tool routing {seed}").shuffle(queries)
         return queries[: self.limit]
 
-    def answer(self, backend: Backend, questions: Sequence[RoutingQuery]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[RoutingQuery]) -> Answers:
         """Ask for the tool call of every query, greedily, and the gate about the query's numbers. Raises InputError if
-        the tokenizer changes numbers (`Backend.decide_roles`).
+        the tokenizer changes numbers (`Engine.decide_roles`).
 
         A call is written with the tools prompt and two examples before the query.
         """
         chats = [conversation(query) for query in questions]
-        for place, output in backend.generate(chats, MAX_NEW_TOKENS):
+        for place, output in engine.generate(chats, MAX_NEW_TOKENS):
             query, chat = questions[place], chats[place]
             record = judged(query, output)
-            if backend.gated == "numbers":
-                decided = zip(record.numbers, backend.decide_roles(query.text, chat[:-1]), strict=True)
+            if engine.gated == "numbers":
+                decided = zip(record.numbers, engine.decide_roles(query.text, chat[:-1]), strict=True)
                 numbers = [n.model_copy(update={"alpha": d.alpha, "injected": d.injected}) for n, d in decided]
                 record = record.model_copy(update={"numbers": numbers})
             yield place, [record]

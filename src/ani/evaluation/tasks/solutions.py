@@ -11,9 +11,9 @@ from pydantic import Field, FiniteFloat
 
 from ani.data.sources import ANNOTATION, text_of
 from ani.errors import InputError
-from ani.evaluation.backend import Backend
+from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Task
-from ani.results.files import Integer
+from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
 from ani.results.statistics import Estimate, area_under_roc, grouped_share, resampled, share_facts
 from ani.results.tables import Cell, Table, percent
@@ -105,7 +105,7 @@ class Solutions(Task):
         random.Random(f"solutions {seed}").shuffle(found)
         return found[: self.count]
 
-    def answer(self, backend: Backend, questions: Sequence[Solution]) -> Answers:
+    def answer(self, engine: Engine, questions: Sequence[Solution]) -> Answers:
         """Score every token, with the adapter and without."""
         import torch
 
@@ -113,20 +113,20 @@ class Solutions(Task):
         from ani.injection.config import AniConfig
         from ani.injection.locate import NumberLocator
 
-        model = cast(Any, backend).model
-        locator = NumberLocator(backend.tokenizer, AniConfig(layer=0, values="pending"))
+        model = cast(Any, engine).model
+        locator = NumberLocator(engine.tokenizer, AniConfig(layer=0, values="pending"))
         for index, question in enumerate(questions):
-            row = backend.ids(question.text)[:LONGEST]
+            row = engine.ids(question.text)[:LONGEST]
             kinds = token_kinds(locator, row)
             ids = torch.tensor([row], device=model.device)
             with torch.inference_mode():
                 losses, ends, gates = [], [], dict[int, float]()
                 for without in (False, True):
-                    with backend.base() if without else torch.inference_mode():
+                    with engine.base() if without else torch.inference_mode():
                         logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
                     losses.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist())
-                    ends.append(logits.softmax(-1)[:, backend.tokenizer.eos_token_id].tolist())
-                    if not without and backend.gated == "pending" and (decision := last_decision(model)):
+                    ends.append(logits.softmax(-1)[:, engine.tokenizer.eos_token_id].tolist())
+                    if not without and engine.gated == "pending" and (decision := last_decision(model)):
                         numbers, injection = decision
                         gates = dict(zip(numbers.positions.tolist(), injection.logits.tolist(), strict=True))
             rows = []

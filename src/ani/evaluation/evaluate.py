@@ -12,12 +12,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 from rich.console import Console
 
 from ani.errors import InputError
-from ani.evaluation.backend import Backend
+from ani.evaluation.engines import Engine
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS
 from ani.files import naming_full_disk, replacing_file
 from ani.provenance import data_names, digests, provenance
-from ani.results.files import (
+from ani.results.records import (
     RUN,
     Run,
     read_records,
@@ -89,7 +89,7 @@ def load_tasks(
 
 def evaluate(
     tasks: Sequence[Task],
-    backend: Backend,
+    engine: Engine,
     out: Path,
     *,
     seed: int = 0,
@@ -102,7 +102,7 @@ def evaluate(
 
     Args:
         tasks: With their settings.
-        backend: The model; with a gate for tasks that need one, with a chat template for those that chat.
+        engine: The model; with a gate for tasks that need one, with a chat template for those that chat.
         out: Directory; earlier results of the same tasks are replaced, those of others, of the same model, are kept.
         seed: Of problems, sentences and the choice of queries and questions; problems and sentences never stand in
             training data, whatever the seed.
@@ -111,9 +111,9 @@ def evaluate(
             answered is not asked again.
     """
     # All bad input is met before the first file is touched.
-    loaded = load_tasks(tasks, backend.tokenizer, backend.config, seed)
+    loaded = load_tasks(tasks, engine.tokenizer, engine.config, seed)
     refuse_another_model(out, facts or {})
-    return shown(answer(loaded, lambda: backend, out, seed=seed, console=console, facts=facts), console)
+    return shown(answer(loaded, lambda: engine, out, seed=seed, console=console, facts=facts), console)
 
 
 def shown(answered: Iterable[tuple[Task, list[Any]]], console: Console) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def shown(answered: Iterable[tuple[Task, list[Any]]], console: Console) -> dict[
 
 def answer(
     loaded: Sequence[LoadedTask],
-    load: Callable[[], Backend],
+    load: Callable[[], Engine],
     folder: Path,
     *,
     seed: int | None,
@@ -206,7 +206,7 @@ def collected(loaded: LoadedTask, folder: Path) -> tuple[Path, Answered]:
 
 def ask(
     loaded: LoadedTask,
-    load: Callable[[], Backend],
+    load: Callable[[], Engine],
     part: Path,
     found: Answered,
     places: Sequence[int],

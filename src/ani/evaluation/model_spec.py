@@ -11,11 +11,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.devices import default_dtype
 from ani.errors import InputError
-from ani.evaluation.backend import (
-    Backend,
+from ani.evaluation.engines import (
+    Engine,
     Machine,
-    TransformersBackend,
-    VllmBackend,
+    TransformersEngine,
+    VllmEngine,
     VllmSettings,
     this_machine,
 )
@@ -33,7 +33,7 @@ from ani.models import (
     load_tokenizer,
     model_source,
 )
-from ani.results.files import read_run
+from ani.results.records import read_run
 from ani.serving.checkpoint import merged_method
 from ani.serving.merge import merge
 from ani.serving.vllm_plugin import check_merged
@@ -91,18 +91,18 @@ class ModelSpec(NamedTuple):
         if self._method() is None and gated:
             raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
 
-    def load(self, tasks: Sequence[Task], out: Path = Path()) -> Backend:
+    def load(self, tasks: Sequence[Task], out: Path = Path()) -> Engine:
         """Load the model. For vLLM an adapter is merged first, in `out`; `clear` removes that. Raises InputError if it
         can't be loaded, or lacks a gate that a task needs."""
         method = self._method() or METHODS["ani"]
         if self.forced:
             method = method._replace(decoding=METHODS[self.forced].decoding)
         if self.backend == "vllm":
-            return VllmBackend(self.served(out), method, self.vllm)
+            return VllmEngine(self.served(out), method, self.vllm)
         model, tokenizer = adapted_model(self.model, self.adapter, self.dtype, self.quantization)
         if (gated := _gated(tasks)) and not has_gate(model):
             raise InputError(f"{gated} needs an adapter with a gate, and that of {self.adapter or self.model} has none")
-        return TransformersBackend(model, tokenizer, method, self.batch_size, self.vllm.max_model_len)
+        return TransformersEngine(model, tokenizer, method, self.batch_size, self.vllm.max_model_len)
 
     def served(self, out: Path) -> str:
         """The checkpoint that vLLM serves: the model, or model and adapter merged in `out`, now if they weren't yet."""

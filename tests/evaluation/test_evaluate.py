@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ani.evaluation.run import (
+from ani.evaluation.evaluate import (
     LoadedTask,
     answer,
     evaluate,
@@ -22,7 +22,7 @@ from ani.evaluation.tasks.routing import Routing
 from ani.evaluation.tasks.solutions import Solutions
 from ani.injection.methods import METHODS
 from ani.results.decisions import DecidedText
-from ani.results.files import write_records
+from ani.results.records import write_records
 from tests.refusals import refused
 
 

@@ -107,7 +107,7 @@ def _shortened(config: PreTrainedConfig, longest: int) -> PreTrainedConfig:
     return config
 
 
-class Backend(ABC):
+class Engine(ABC):
     """A model that answers, and how texts are written for it."""
 
     tokenizer: PreTrainedTokenizerBase
@@ -152,7 +152,7 @@ class Backend(ABC):
             stop: Texts before which an answer ends.
             batch_size: Prompts a forward pass, unless the backend has been told another; None: all. vLLM makes its own.
             read_as: Of each prompt, the text whose numbers are injected (`AttachedModel.generate`), for a
-                `TransformersBackend` with an attached model; None: the prompts.
+                `TransformersEngine` with an attached model; None: the prompts.
         """
         room = max(1, longest_text(self.config) - max_new_tokens)
         rows = [self.ids(prompt)[-room:] for prompt in prompts]
@@ -228,7 +228,7 @@ class Backend(ABC):
         return found
 
 
-class TransformersBackend(Backend):
+class TransformersEngine(Engine):
     """A loaded model in evaluation mode; a PeftModel will do, with ANI attached or without. `longest` is the tokens of
     prompt and answer together, at most."""
 
@@ -344,7 +344,7 @@ class TransformersBackend(Backend):
         return tuple(inspect(self.model, self.tokenizer, text, around=around))
 
 
-class VllmBackend(Backend):
+class VllmEngine(Engine):
     """A checkpoint in vLLM, which makes its own batches: a directory, a hub name, or `smollm2`; a merged checkpoint for
     a model with an adapter.
 

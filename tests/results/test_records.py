@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani.results.files import Record, read_records, write_json, write_records
+from ani.results.records import Record, read_records, write_json, write_records
 from tests.refusals import refused
 
 
