@@ -33,23 +33,20 @@ def installed_tasks() -> Iterator[type[Task]]:
             yield from entry.load()
 
 
-TASKS: dict[str, type[Task]] = {
-    task.name: task
-    for task in (
-        Arithmetic,
-        ArithmeticInChat,
-        Reading,
-        Calculations,
-        Meant,
-        Rivals,
-        Gsm8k,
-        Math,
-        Mmlu,
-        Gates,
-        Routing,
-        Language,
-        Solutions,
-        *installed_tasks(),
-    )
-}
+OWN_TASKS: list[type[Task]] = [
+    Arithmetic,
+    ArithmeticInChat,
+    Reading,
+    Calculations,
+    Meant,
+    Rivals,
+    Gsm8k,
+    Math,
+    Mmlu,
+    Gates,
+    Routing,
+    Language,
+    Solutions,
+]
+TASKS = {task.name: task for task in [*OWN_TASKS, *installed_tasks()]}
 """Every task by its name, in the order of tables and of the report."""
