@@ -20,8 +20,8 @@ from ani.data.calculation_sentences import calculation_sentences
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.injection.attach import ani_module, number_locator
-from ani.injection.locate import QUANTITATIVE
 from ani.results.statistics import area_under_roc
+from ani.roles import Role
 from ani.training import fitted_gate, fitting
 from ani.training.examples import LengthGroupedSampler
 from ani.training.recipe import load_recipe
@@ -108,7 +108,7 @@ def fitted(
             for z, sentence, role in zip(zs.tolist(), of.of[part].tolist(), of.roles[part].tolist(), strict=True):
                 if of.all[sentence].role == "nominal":
                     found[sentence] = max(z, found.get(sentence, z))
-                elif role == QUANTITATIVE:
+                elif role == Role.QUANTITATIVE:
                     found[sentence] = min(z, found.get(sentence, z))
     return len(learnt), len({of.all[int(i)].template for i in learnt}), found
 

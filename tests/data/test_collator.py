@@ -9,9 +9,10 @@ from transformers import PreTrainedTokenizerBase
 
 from ani import AniConfig
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
-from ani.data.sources import Example, Message, Role
+from ani.data.sources import Example, Message
 from ani.encoders import FourierNumberEncoder
-from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from ani.injection.locate import NumberLocator
+from ani.roles import Role, RoleName
 from tests.properties import examples
 from tests.tokenizers import ALL, gemma_like, qwen
 
@@ -38,7 +39,7 @@ def roles_by_number(name: str, example: Example, tokenizer: PreTrainedTokenizerB
         (role,) = {tokenized.roles[token] for token in tokens}
         found.append((number.text, role))
     outside = [role for token, role in enumerate(tokenized.roles) if token not in covered]
-    assert set(outside) <= {UNKNOWN_ROLE}
+    assert set(outside) <= {Role.UNKNOWN}
     return found
 
 
@@ -50,7 +51,7 @@ def test_prompt_then_completion_then_eos(name: str) -> None:
     completion = tokenizer(" 10 people.", add_special_tokens=False)["input_ids"]
     assert tokenized.input_ids == [*prompt, *completion, tokenizer.eos_token_id]
     assert tokenized.prompt_length == len(prompt)
-    assert tokenized.roles == [UNKNOWN_ROLE] * len(tokenized.input_ids)
+    assert tokenized.roles == [Role.UNKNOWN] * len(tokenized.input_ids)
 
 
 def test_an_eos_that_the_tokenizer_adds_stands_at_the_end_only() -> None:
@@ -114,8 +115,8 @@ def test_roles_stand_on_the_last_message_whatever_the_template_says(name: str, s
     messages = [*CHAT[:-1], {"role": "user", "content": "  Room 505 holds 10\n"}] if strip else CHAT
     example = Example(messages, "Yes.", ("nominal", "quantitative"))
     found = roles_by_number(name, example, chat_tokenizer(name, template))
-    known = [i for i, (_, role) in enumerate(found) if role != UNKNOWN_ROLE]
-    assert [found[i] for i in known] == [("505", NOMINAL), ("10", QUANTITATIVE)]
+    known = [i for i, (_, role) in enumerate(found) if role != Role.UNKNOWN]
+    assert [found[i] for i in known] == [("505", Role.NOMINAL), ("10", Role.QUANTITATIVE)]
     # Behind them: the template's (505), [99] and its own sentence.
     assert [text for text, _ in found[known[-1] + 1 :]] == ["505", "99", "505", "10"]
     assert known[1] == known[0] + 1
@@ -124,7 +125,7 @@ def test_roles_stand_on_the_last_message_whatever_the_template_says(name: str, s
 def test_roles_stay_unknown_where_the_template_rewrites_the_message() -> None:
     tokenizer = chat_tokenizer("qwen", "{{ messages[-1]['content'] | replace('5', '6') }}")
     example = Example(CHAT, "Yes.", ("nominal", "quantitative"))
-    assert roles_by_number("qwen", example, tokenizer) == [("606", UNKNOWN_ROLE), ("10", UNKNOWN_ROLE)]
+    assert roles_by_number("qwen", example, tokenizer) == [("606", Role.UNKNOWN), ("10", Role.UNKNOWN)]
 
 
 # --- roles ---
@@ -133,9 +134,9 @@ def test_roles_stay_unknown_where_the_template_rewrites_the_message() -> None:
 @pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
 def test_every_token_of_a_number_has_its_role(name: str) -> None:
     text = "Employee 2048 earns $5,000.50 and -3 points on 7th; 123456789"
-    roles: tuple[Role, ...] = ("nominal", "quantitative", "quantitative", "nominal", "quantitative")
+    roles: tuple[RoleName, ...] = ("nominal", "quantitative", "quantitative", "nominal", "quantitative")
     found = roles_by_number(name, Example(text, " ok.", roles))
-    expected = [NOMINAL if role == "nominal" else QUANTITATIVE for role in roles]
+    expected = [Role.NOMINAL if role == "nominal" else Role.QUANTITATIVE for role in roles]
     assert found == list(zip(["2048", "5,000.50", "-3", "7", "123456789"], expected, strict=True))
 
 
@@ -217,5 +218,5 @@ def test_a_number_that_ends_a_prompt_keeps_its_role_where_it_is_known_to_be_over
     row = tokenize(Example("Room 505 and 10", " of them", ("nominal", "quantitative")), tokenizer, find, LONG)
     numbers = NumberCollator(tokenizer, find)([row])["numbers"]
     assert numbers.positions.tolist()[-1] == row.prompt_length
-    assert numbers.roles.tolist() == [NOMINAL, QUANTITATIVE]
+    assert numbers.roles.tolist() == [Role.NOMINAL, Role.QUANTITATIVE]
     assert torch.equal(numbers.features, FourierNumberEncoder(10, 6).encode([505, 10]))

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences
+from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.data.labelled import LABELLED_FILE, read_labelled, write_labelled
+from ani.roles import RoleName
 from tests.json_lines import write_lines
 from tests.refusals import refused
 
@@ -22,7 +23,7 @@ MIXED = ["nominal", "quantitative"]
     ],
 )
 def test_every_form_of_a_record(
-    tmp_path: Path, record: dict[str, Any], roles: tuple[Role, ...], domain: str, template: str
+    tmp_path: Path, record: dict[str, Any], roles: tuple[RoleName, ...], domain: str, template: str
 ) -> None:
     path = write_lines(tmp_path / "rooms.jsonl", {"text": TEXT, **record})
     assert read_labelled(path) == [DiagnosticSentence(TEXT, roles, domain, template)]

@@ -12,8 +12,8 @@ from ani.data.diagnostic import read_split
 from ani.data.kinds import DataSource, LabelledData
 from ani.data.sources import Example, record_examples
 from ani.injection.attach import number_locator
-from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE
 from ani.numbers import find_numbers
+from ani.roles import Role
 from tests.refusals import refused
 from tests.tiny import attached
 
@@ -68,6 +68,6 @@ def test_a_number_without_a_role_is_unknown() -> None:
         Example("12 of 345 in 7", " rooms", (None, "quantitative", "nominal")), tokenizer, number_locator(model), 99
     )
     numbers = number_locator(model).scanner.scan(row.input_ids)
-    assert [row.roles[number.last_token] for number in numbers] == [UNKNOWN_ROLE, QUANTITATIVE, NOMINAL]
+    assert [row.roles[number.last_token] for number in numbers] == [Role.UNKNOWN, Role.QUANTITATIVE, Role.NOMINAL]
     wrong = {"prompt": "1 and 2", "completion": " x", "roles": [None, "name"]}
     refused(lambda: list(record_examples(wrong, "here")), "here: 'roles' must be 'nominal' or 'quantitative'")

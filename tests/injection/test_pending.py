@@ -14,9 +14,10 @@ from ani.data.collator import ENDED, IGNORED, NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.evaluation.engines import TransformersEngine
 from ani.injection.attach import ani_module, last_decision, number_locator
-from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from ani.injection.locate import NumberLocator
 from ani.models import load_model, load_tokenizer
 from ani.results.records import TRAINING_LOG
+from ani.roles import Role
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from ani.training.run import train
@@ -177,18 +178,18 @@ def test_roles_say_where_the_next_token_writes_the_value() -> None:
     roles = dict(zip(numbers.positions.tolist(), numbers.roles.tolist(), strict=True))
     answer = {pieces[token]: role for token, role in roles.items() if token >= row.prompt_length}
     four = max(token for token, piece in enumerate(pieces) if piece == "4")
-    assert roles[four - 1] == roles[four] == QUANTITATIVE
-    assert roles[row.prompt_length - 1] == NOMINAL  # "So"
+    assert roles[four - 1] == roles[four] == Role.QUANTITATIVE
+    assert roles[row.prompt_length - 1] == Role.NOMINAL  # "So"
     end = max(token for token, piece in enumerate(pieces) if piece == "2")
-    assert roles[end] == QUANTITATIVE  # "." ends it
-    assert UNKNOWN_ROLE not in roles.values() and "So" in answer
+    assert roles[end] == Role.QUANTITATIVE  # "." ends it
+    assert Role.UNKNOWN not in roles.values() and "So" in answer
 
 
 def test_behind_a_nominal_number_no_value_is_meant() -> None:
     tokenizer = with_chats(qwen())
     for values in VALUES:
         locator = locator_of(tokenizer, values)
-        for role, expected in (("nominal", NOMINAL), ("quantitative", QUANTITATIVE)):
+        for role, expected in (("nominal", Role.NOMINAL), ("quantitative", Role.QUANTITATIVE)):
             row = tokenize(Example("Calculate 48 / 2 =", "24", (role, role)), tokenizer, locator, 64)
             numbers = NumberCollator(tokenizer, locator)([row])["numbers"]
             sign = row.prompt_length - 1

@@ -8,22 +8,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ani.data.diagnostic import DiagnosticSentence, Role
+from ani.data.diagnostic import DiagnosticSentence
 from ani.numbers import find_numbers
 from ani.probing.curve import ProbedNumber
 from ani.probing.probes import ProbeResults
 from ani.probing.states import NumberStates
+from ani.roles import RoleName
 
 WIDTH = 128
 DOMAINS = 40
 VALUES = 60
-ROLES: tuple[Role, Role] = ("nominal", "quantitative")
+ROLES: tuple[RoleName, RoleName] = ("nominal", "quantitative")
 
 Floats = NDArray[np.float32]
 Layer = Callable[[list[ProbedNumber], np.random.Generator], Floats]
 
 
-def sentence(text: str, *roles: Role, domain: str = "rooms", template: str = "") -> DiagnosticSentence:
+def sentence(text: str, *roles: RoleName, domain: str = "rooms", template: str = "") -> DiagnosticSentence:
     """A labelled sentence, the roles of its numbers in order."""
     assert len(find_numbers(text)) == len(roles)
     return DiagnosticSentence(text, roles, domain, template or text)

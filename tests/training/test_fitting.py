@@ -11,8 +11,8 @@ from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import diagnostic_examples
 from ani.injection.attach import ani_module, number_locator
 from ani.injection.gate import Gate
-from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import load_model, load_tokenizer
+from ani.roles import Role
 from ani.training import fitted_gate, fitting
 from ani.training.checkpoints import ADAPTER
 from ani.training.fitted_gate import fit_gate
@@ -64,7 +64,7 @@ def test_the_gate_tells_roles_on_the_base_models_states(layers: tuple[int, ...])
     gate = ani_module(model).gate
     assert isinstance(gate, Gate)
     logits = gate.eval()(first, first, others)
-    shares = [float((logits[roles == role] > 0).float().mean()) for role in (NOMINAL, QUANTITATIVE)]
+    shares = [float((logits[roles == role] > 0).float().mean()) for role in (Role.NOMINAL, Role.QUANTITATIVE)]
     assert len(roles) > 400 and shares[0] < 0.2 and shares[1] > 0.8
     # Shuffled roles can't be learnt: what is above comes from the states.
     shuffled = roles[torch.randperm(len(roles), generator=torch.Generator().manual_seed(0))]
@@ -117,7 +117,7 @@ def test_a_states_common_part_is_no_hindrance() -> None:
     fit_gate(model, NumberCollator(tokenizer, locator), rows)
     (states,), roles = _states(rows, (2,))
     gate: Any = ani_module(model).gate.eval()
-    assert float(((gate(states + common, states) > 0) == (roles == QUANTITATIVE)).float().mean()) > 0.8
+    assert float(((gate(states + common, states) > 0) == (roles == Role.QUANTITATIVE)).float().mean()) > 0.8
 
 
 def test_it_is_left_as_it_is_in_training_and_saved(tiny_recipe: Write, tiny_model: Path, tmp_path: Path) -> None:

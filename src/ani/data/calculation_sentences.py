@@ -23,9 +23,10 @@ import numpy as np
 
 from ani.data.arithmetic import split_of
 from ani.data.calculations import TIGHT, Expression, combined, drawn_expression, exact_result, leaf, plain
-from ani.data.diagnostic import ENDLESS, Role, read_split, rounds
+from ani.data.diagnostic import ENDLESS, read_split, rounds
 from ani.data.split import Split, check_split
 from ani.numbers import find_numbers
+from ani.roles import RoleName
 
 _ATTEMPTS = 300
 """Drawings in vain after which a pair of templates is taken not to go together."""
@@ -36,13 +37,13 @@ class CalculationSentence(NamedTuple):
 
     prompt: str
     completion: str
-    role: Role
+    role: RoleName
     """Of its last calculation: quantitative where the exact result is meant."""
     kind: str
     """What it looks like, such as `money` or `rounding`; the kinds of the two roles differ."""
     template: str
     """Of `calculation_templates.yaml`."""
-    roles: tuple[Role, ...]
+    roles: tuple[RoleName, ...]
     """Of each of the prompt's numbers, that of the calculation that they belong to."""
     result: str
     """The last calculation's exact result, whether it is meant or not."""
@@ -112,7 +113,7 @@ def _filled(
     """A template with this expression; None if it doesn't fit."""
     head, _, tail = (_EQUATION.sub(r"\1=", template) if way < TIGHT else template).rpartition("=")
     other: Expression | None = None
-    ends: list[tuple[int, Role]] = []
+    ends: list[tuple[int, RoleName]] = []
     text = result = prompt = ""
     for part in (head + "=", tail):
         for index, piece in enumerate(_SLOT.split(part)):
@@ -140,7 +141,7 @@ def _filled(
             if found is None:
                 return None
             result = found
-    role: Role = "quantitative" if _MEANT.search(template) else "nominal"
+    role: RoleName = "quantitative" if _MEANT.search(template) else "nominal"
     # A result that is written in the prompt belongs to its equation.
     roles = tuple(
         next((of for end, of in ends if number.start <= end and end < len(prompt)), role)

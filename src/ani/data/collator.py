@@ -10,8 +10,9 @@ from transformers import PreTrainedTokenizerBase
 from ani.calculator.reader.digits import END
 from ani.chat import rendered
 from ani.data.sources import Example
-from ani.injection.locate import NOMINAL, QUANTITATIVE, UNKNOWN_ROLE, NumberLocator
+from ani.injection.locate import NumberLocator
 from ani.numbers import Number, find_numbers
+from ani.roles import Role
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
@@ -19,7 +20,6 @@ ENDED = -101
 """Label of the token behind a pending value that was written: this, minus the token's id. The trainer learns there
 that the number doesn't go on."""
 
-_ROLES = {"nominal": NOMINAL, "quantitative": QUANTITATIVE, None: UNKNOWN_ROLE}
 _PLACEHOLDER = "\ue000"
 """Private-use character that stands for a message while its place in a chat template is looked for."""
 
@@ -30,7 +30,7 @@ class TokenizedExample(NamedTuple):
     input_ids: list[int]
     prompt_length: int
     roles: list[int]
-    """Role of the number that each token belongs to, `UNKNOWN_ROLE` elsewhere."""
+    """Role of the number that each token belongs to, `Role.UNKNOWN` elsewhere."""
 
 
 def tokenize(
@@ -49,11 +49,11 @@ def tokenize(
     if tokenizer.eos_token_id is not None:
         completion_ids = [*completion_ids, tokenizer.eos_token_id]
     input_ids = [*prompt_ids, *completion_ids]
-    roles = [UNKNOWN_ROLE] * len(input_ids)
+    roles: list[int] = [Role.UNKNOWN] * len(input_ids)
     if locator is not None and example.roles:
         for index, number in _own_numbers(example, prompt, prompt_ids, tokenizer, locator):
             for token in range(number.first_token, number.last_token + 1):
-                roles[token] = _ROLES[example.roles[index]]
+                roles[token] = Role.named(example.roles[index])
     return TokenizedExample(input_ids[:max_length], min(len(prompt_ids), max_length), roles[:max_length])
 
 
@@ -105,7 +105,7 @@ class NumberCollator:
             roles = [example.roles for example in examples]
             batch["numbers"] = numbers = self.locator.batch(rows, response=response, roles=roles)
             if self.values_only:
-                written = numbers.roles == QUANTITATIVE
+                written = numbers.roles == Role.QUANTITATIVE
                 learnt = torch.zeros_like(batch["labels"], dtype=torch.bool)
                 learnt[numbers.rows[written], numbers.positions[written] + 1] = True
                 batch["labels"] = batch["labels"].masked_fill(~learnt, IGNORED)

@@ -16,15 +16,16 @@ from functools import cache
 from itertools import islice
 from typing import NamedTuple, get_args
 
-from ani.data.diagnostic import SLOT, DiagnosticSentence, Role, Slot, count_values, draw, read_slot, read_split, rounds
+from ani.data.diagnostic import SLOT, DiagnosticSentence, Slot, count_values, draw, read_slot, read_split, rounds
 from ani.data.split import Split, check_split
 from ani.errors import InputError
+from ani.roles import RoleName
 
 PAIRS_PER_FRAME = 150
 """No frame gives more pairs than this, so that none dominates a large set."""
 
 _CHOICE = re.compile(r"\[(.+)\|(.+)\]")
-_WORDINGS: dict[Role, str] = {"nominal": r"\1", "quantitative": r"\2"}
+_WORDINGS: dict[RoleName, str] = {"nominal": r"\1", "quantitative": r"\2"}
 
 
 class _Source(NamedTuple):

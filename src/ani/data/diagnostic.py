@@ -29,13 +29,13 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import islice
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ani.data.split import Split, check_split, read_templates
 from ani.errors import InputError
 from ani.numbers import find_numbers
+from ani.roles import RoleName
 
-Role = Literal["nominal", "quantitative"]
 T = TypeVar("T")
 
 ENDLESS = sys.maxsize
@@ -46,7 +46,7 @@ SENTENCES_PER_TEMPLATE = 200
 SLOT = re.compile(r"\{(?:([NQ]):)?([0-9.]+)-([0-9.]+)(,?)\}")
 """A slot as the header of `diagnostic_templates.yaml` states it; those of `contrastive_pairs.yaml` have no role."""
 
-_ROLES: dict[str, Role] = {"N": "nominal", "Q": "quantitative"}
+_ROLES: dict[str, RoleName] = {"N": "nominal", "Q": "quantitative"}
 _TEST_ONE_IN = 3  # this share of all values stands in test sentences, the rest in training sentences
 
 
@@ -54,7 +54,7 @@ class DiagnosticSentence(NamedTuple):
     """A sentence and the role of each of its numbers."""
 
     text: str
-    roles: tuple[Role, ...]
+    roles: tuple[RoleName, ...]
     """One for each number of `ani.numbers.find_numbers(text)`, in order."""
     domain: str
     """What the sentence is about, such as "rooms" or "finance"."""

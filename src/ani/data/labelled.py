@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from ani.data.diagnostic import DiagnosticSentence, Role
+from ani.data.diagnostic import DiagnosticSentence
 from ani.data.sources import checked_roles, text_of
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.numbers import find_numbers
+from ani.roles import RoleName
 from ani.untrusted.text import json_lines
 
 LABELLED_FILE = "diagnostic.jsonl"
@@ -53,5 +54,5 @@ def _sentence(record: Any, where: str, domain: str) -> DiagnosticSentence:
     text, domain, template = (text_of(record, key, where) for key in ("text", "domain", "template"))
     if not find_numbers(text):
         raise InputError(f"{where}: the text holds no number, so there is nothing to label; remove the line")
-    roles = cast(tuple[Role, ...], checked_roles(record["roles"], text, where))
+    roles = cast(tuple[RoleName, ...], checked_roles(record["roles"], text, where))
     return DiagnosticSentence(text, roles, domain, template)

@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ani.data import MAGPIE, OPENMATH
-from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
+from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, sentence_limit
 from ani.data.labelled import LABELLED_FILE, write_labelled
 from ani.data.sources import hub_errors, record_examples, text_of
 from ani.data.split import read_templates
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.numbers import find_numbers
+from ani.roles import RoleName
 from ani.untrusted.text import json_lines, one_line
 
 DIAGNOSTIC = "diagnostic"
@@ -118,7 +119,7 @@ class _Side:
     """The texts of one role, and what became of the others."""
 
     source: str
-    role: Role
+    role: RoleName
     kept: list[tuple[DiagnosticSentence, dict[str, Any] | None]] = field(default_factory=list)
     """Each with its training record; None: it has no answer."""
     dropped: Counter[str] = field(default_factory=Counter)

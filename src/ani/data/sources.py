@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, get_args
 
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.calculations import CalculationProblem
-from ani.data.diagnostic import DiagnosticSentence, Role, diagnostic_sentences, sentence_limit
+from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, sentence_limit
 from ani.errors import InputError
 from ani.numbers import find_numbers
+from ani.roles import RoleName
 from ani.untrusted.text import json_lines, one_line
 
 Message = dict[str, str]
@@ -28,7 +29,7 @@ class Example(NamedTuple):
 
     prompt: str | list[Message]
     completion: str
-    roles: tuple[Role | None, ...] | None = None
+    roles: tuple[RoleName | None, ...] | None = None
     """Role of every number of the prompt (of its last message, in a chat), in order; None: unknown, one or all."""
 
     def written(self, write: Callable[[str], str]) -> "Example":
@@ -45,7 +46,7 @@ class Example(NamedTuple):
 
 def problem_example(problem: ArithmeticProblem | CalculationProblem) -> Example:
     """`Calculate 12 + 34 =` → ` 46`; every number is a quantity."""
-    role: Role = "quantitative"
+    role: RoleName = "quantitative"
     return Example(problem.prompt, f" {problem.answer}", (role,) * len(find_numbers(problem.prompt)))
 
 
@@ -168,12 +169,12 @@ def text_of(record: dict[str, Any], key: str, where: str) -> str:
 
 def checked_roles(
     roles: Any, text: str, where: str, of: str = "the text", partial: bool = False
-) -> tuple[Role | None, ...]:
+) -> tuple[RoleName | None, ...]:
     """One role for each number of `text`, from a single role or a list of them; where `partial`, a list may hold null.
     Raises InputError if there is no such role, or the list is longer or shorter than the numbers are many."""
     count = len(find_numbers(text))
     named = roles if isinstance(roles, list) else [roles]
-    if any(role not in get_args(Role) and not (partial and role is None) for role in named):
+    if any(role not in get_args(RoleName) and not (partial and role is None) for role in named):
         or_null = " (null: unknown)" if partial else ""
         raise InputError(f"{where}: 'roles' must be 'nominal' or 'quantitative', or a list of them{or_null}")
     if isinstance(roles, list) and len(roles) != count:

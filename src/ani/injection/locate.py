@@ -23,10 +23,9 @@ from ani.encoders import build_encoder
 from ani.encoders.pending import Carried
 from ani.injection.config import AniConfig
 from ani.numbers import Number, NumberScanner
+from ani.roles import Role
 
-UNKNOWN_ROLE, NOMINAL, QUANTITATIVE = -1, 0, 1
-"""Values of `NumberBatch.roles`."""
-_ROLE_OF_FORCED = {None: UNKNOWN_ROLE, False: NOMINAL, True: QUANTITATIVE}
+_ROLE_OF_FORCED = {None: Role.UNKNOWN, False: Role.NOMINAL, True: Role.QUANTITATIVE}
 
 PADDING = -1
 """Token id of a position that holds no text: no number stands there and none runs across it."""
@@ -43,7 +42,7 @@ class NumberBatch:
     features: torch.Tensor
     """φ of its value, float32 (N, the encoder's width)."""
     roles: torch.Tensor
-    """Known role, int64 (N,): `NOMINAL`, `QUANTITATIVE` or `UNKNOWN_ROLE`. For statistics and gate supervision."""
+    """Known roles (`ani.roles.Role`), int64 (N,). For statistics and supervision of the gate."""
     masked: torch.Tensor
     """How many tokens right before it are its own and hidden, as `combine="substitute"` has it, int64 (N,); else 0."""
 
@@ -91,7 +90,7 @@ def text_ids(input_ids: torch.Tensor, attention_mask: Any) -> list[list[int]]:
 
 
 def _latest_role(before: int, role: int) -> int:
-    return before if role == UNKNOWN_ROLE else role
+    return before if role == Role.UNKNOWN else role
 
 
 class NumberLocator:
@@ -194,9 +193,9 @@ class NumberLocator:
                 one per row. Positions count from it.
             response: True for tokens of the response, per row. They are left alone if `hides_response`: during
                 generation nobody knows that a number has ended.
-            roles: Role of the number that each token belongs to, per row and token; `UNKNOWN_ROLE` elsewhere. The
+            roles: Role of the number that each token belongs to, per row and token; `Role.UNKNOWN` elsewhere. The
                 next token tells the role of a pending value; behind a nominal number it is nominal. None:
-                `QUANTITATIVE` and `NOMINAL` are those that are forced open and shut.
+                `Role.QUANTITATIVE` and `Role.NOMINAL` are those that are forced open and shut.
         """
         found: list[tuple[int, int, int, int]] = []
         carriers: list[Carrier] = []
@@ -212,15 +211,15 @@ class NumberLocator:
             forced = self.forced_of(token_ids) if self.forced_of is not None and roles is None else {}
             for carrier in self.carriers(token_ids, start=first):
                 token, number, pending = carrier
-                role, masked = UNKNOWN_ROLE, 0
+                role, masked = int(Role.UNKNOWN), 0
                 if number is not None:
                     opened = forced.get(number.last_token)
                     role = known[number.last_token] if roles is not None else _ROLE_OF_FORCED[opened]
                     masked = number.last_token - number.first_token if self.substitutes and opened is not False else 0
                 elif pending is not None and known:
                     role = self._role(pending, token_ids, token)
-                    if role == QUANTITATIVE and latest[token] == NOMINAL:
-                        role = NOMINAL
+                    if role == Role.QUANTITATIVE and latest[token] == Role.NOMINAL:
+                        role = Role.NOMINAL
                 carriers.append(carrier)
                 found.append((row, token - first, role, masked))
         columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
@@ -280,7 +279,7 @@ class NumberLocator:
         its end; nominal where it writes something else; unknown at the row's end."""
         following = [each for each in token_ids[token + 1 : token + 3] if each != PADDING]
         if not following:
-            return UNKNOWN_ROLE
+            return Role.UNKNOWN
         pieces, _ = self.scanner.pieces(following)
         piece = pieces[0]
         if not pending.written:
@@ -288,12 +287,12 @@ class NumberLocator:
             piece = piece.lstrip(before) or "".join(pieces[1:]).lstrip(before)
         digits = pending.next(max(1, len(piece)))
         if digits and digits[0].character == END:
-            return NOMINAL if piece[:1].isdigit() else QUANTITATIVE
+            return Role.NOMINAL if piece[:1].isdigit() else Role.QUANTITATIVE
         if not piece or not digits:
-            return NOMINAL
+            return Role.NOMINAL
         *first, last = zip(piece, digits, strict=False)
         goes_on = len(piece) <= len(digits) and all(written == digit.character for written, digit in first)
-        return QUANTITATIVE if goes_on and last[0] in (last[1].character, last[1].last) else NOMINAL
+        return Role.QUANTITATIVE if goes_on and last[0] in (last[1].character, last[1].last) else Role.NOMINAL
 
 
 class Carrier(NamedTuple):

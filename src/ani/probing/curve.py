@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ani.data.diagnostic import Role
 from ani.results.records import Integer, Probability, Record
 from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Table, inline, percent, points
+from ani.roles import RoleName
 
 Gain = Annotated[float, Field(ge=-1, le=1)]
 
@@ -53,7 +53,7 @@ class ProbedNumber(Record):
     """The token that is read: the last one that the policy injects it at."""
     value: Decimal
     """Without its sign."""
-    role: Role
+    role: RoleName
     domain: str
     template: str
     seen: bool | None = None

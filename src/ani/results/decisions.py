@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterator, Sequence
 from decimal import Decimal
 from html import escape
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 from rich.table import Table
@@ -12,6 +12,7 @@ from rich.text import Text
 from ani.numbers.grammar import BOUNDARY
 from ani.results.records import Integer, Probability, Record
 from ani.results.scores import TaskRecord
+from ani.roles import RoleName
 
 _BASE_STYLE = "padding:0 .3em; border-radius:.3em; white-space:nowrap; print-color-adjust:exact;"
 _OPEN_STYLE = f"{_BASE_STYLE} background:#0b6b3a; color:#fff; border:2px solid #0b6b3a; font-weight:bold;"
@@ -34,7 +35,7 @@ class NumberDecision(Record):
     alpha: Probability | None = None
     """σ(z), before the threshold; None where the number got nothing: the config's overflow rule leaves it alone, or
     under `after` one token shows it and a later number to be over."""
-    role: Literal["nominal", "quantitative"] | None = None
+    role: RoleName | None = None
     """What the data says it is."""
     tag: str | None = None
     """Of FiNER-139."""

@@ -11,14 +11,14 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.collator import TokenizedExample, tokenize
-from ani.data.diagnostic import Role
 from ani.data.sources import Example
 from ani.errors import InputError
 from ani.evaluation.engines import Engine
 from ani.files import replacing_file
-from ani.injection.locate import UNKNOWN_ROLE, NumberLocator
+from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
+from ani.roles import Role, RoleName
 from ani.terminal import counting
 from ani.training.recipe import Recipe
 from ani.untrusted.text import json_lines
@@ -70,7 +70,7 @@ def answered(examples: list[Example], engine: Engine, file: Path, console: Conso
                 count(1)
         with replacing_file(file) as written:
             written.writelines(json.dumps({"answer": text}) + "\n" for text in texts)
-    nominal: Role = "nominal"
+    nominal: RoleName = "nominal"
     for place, text in zip(open_ones, texts, strict=True):
         example = examples[place]
         last = example.prompt if isinstance(example.prompt, str) else example.prompt[-1]["content"]
@@ -105,7 +105,7 @@ class Examples(Dataset[TokenizedExample]):
 
     def __init__(self, examples: list[TokenizedExample], pad_id: int) -> None:
         self.examples = examples
-        self.nothing = TokenizedExample([pad_id], 1, [UNKNOWN_ROLE])
+        self.nothing = TokenizedExample([pad_id], 1, [Role.UNKNOWN])
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -28,9 +28,10 @@ from ani.data.kinds import DataSource
 from ani.devices import default_dtype
 from ani.errors import InputError
 from ani.injection.attach import ani_module, base_model, is_attached, number_locator
-from ani.injection.locate import UNKNOWN_ROLE, NumberBatch
+from ani.injection.locate import NumberBatch
 from ani.models import EMBEDDED, load_config, load_tokenizer, nf4, training_autocast
 from ani.probing.selection import PUBLISHED
+from ani.roles import Role
 from ani.training.fake_device import Fault, Watch, fake, register
 from ani.training.recipe import Recipe
 from ani.training.run import check, paper_layer, with_adapter
@@ -107,7 +108,7 @@ def full_row(tokenizer: PreTrainedTokenizerBase, length: int, seed: int = 0) -> 
     """Sums until `length` tokens are full; the prompt is the first eighth of them, and 32 where there are so many."""
     problems = arithmetic_problems(length // 4 + 1, digits=(3, 6), split="train", seed=seed)
     ids = tokenizer(" ".join(f"{problem.prompt} {problem.answer}." for problem in problems))["input_ids"][:length]
-    return TokenizedExample(ids, max(length // 8, min(32, length // 2)), [UNKNOWN_ROLE] * length)
+    return TokenizedExample(ids, max(length // 8, min(32, length // 2)), [Role.UNKNOWN] * length)
 
 
 def rehearse_here(recipe: Recipe) -> Rehearsal:

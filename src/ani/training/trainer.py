@@ -20,8 +20,8 @@ from ani.data.collator import ENDED, IGNORED
 from ani.errors import TrainingFailed
 from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision, number_locator
 from ani.injection.inspection import without_adapter
-from ani.injection.locate import NOMINAL, QUANTITATIVE
 from ani.models import training_autocast
+from ani.roles import Role
 from ani.training.checkpoints import ResumableTrainer
 from ani.training.examples import Examples, LengthGroupedSampler
 from ani.training.recipe import TrainingSettings
@@ -239,7 +239,7 @@ class AniTrainer(ResumableTrainer):
         if has_gate(self.model):
             logits, alpha = injection.logits, injection.logits.sigmoid()
             self._add(gate_open=logits > 0, gate_undecided=alpha * (1 - alpha), gate_saturated=logits.abs() > SATURATED)
-            for name, role in (("quantitative", QUANTITATIVE), ("nominal", NOMINAL)):
+            for name, role in (("quantitative", Role.QUANTITATIVE), ("nominal", Role.NOMINAL)):
                 of_role = numbers.roles.to(logits.device) == role
                 self._add(of_role, **{f"gate_open_{name}": logits > 0, f"gate_logit_{name}": logits.abs()})
 

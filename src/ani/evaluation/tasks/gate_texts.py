@@ -12,11 +12,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from ani.data.diagnostic import Role, diagnostic_sentences
+from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import checked_roles, hub_errors
 from ani.errors import InputError
 from ani.evaluation.benchmarks.data import READERS
 from ani.numbers import find_numbers
+from ani.roles import RoleName
 from ani.untrusted.text import bounded_lines, json_lines, one_line, zipped_json_lines
 
 FINER_NAME = "nlpaueb/finer-139"
@@ -42,7 +43,7 @@ record keeps its tags, so that another list can be tried on the same file.
 class Label(NamedTuple):
     """What the data says about a number."""
 
-    role: Role
+    role: RoleName
     tag: str | None = None
     """FiNER's, without `B-` or `I-`."""
 

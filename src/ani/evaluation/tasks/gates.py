@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic import Field
 
-from ani.data.diagnostic import Role
 from ani.errors import InputError
 from ani.evaluation.engines import Engine, RewrittenNumbers
 from ani.evaluation.task import Answers, Task
@@ -21,11 +20,12 @@ from ani.results.scores import ONE_MODEL, by_seed, grouped
 from ani.results.sections import Bars, Figure, Histogram, Section, headline
 from ani.results.statistics import Estimate, area_under_roc, grouped_share, mean_of_two, share_facts
 from ani.results.tables import MISSING, Cell, Table, percent
+from ani.roles import RoleName
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-ROLES: tuple[Role, ...] = ("quantitative", "nominal")
+ROLES: tuple[RoleName, ...] = ("quantitative", "nominal")
 SENTENCES = "sentences"
 """The source of the texts that are shown on the page."""
 MEASURES = {

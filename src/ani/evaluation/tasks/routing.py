@@ -22,15 +22,15 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import Field
 
-from ani.data.diagnostic import Role
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured, few_shot
 from ani.numbers import find_numbers
 from ani.results.records import Integer, Probability, Record
 from ani.results.scores import ONE_MODEL, TaskRecord
 from ani.results.statistics import Estimate, grouped_share
+from ani.roles import RoleName
 
-_ROLES: dict[str, Role] = {"N": "nominal", "Q": "quantitative"}
+_ROLES: dict[str, RoleName] = {"N": "nominal", "Q": "quantitative"}
 _PERCENTAGE = re.compile(r"\s*(?:%|percent\b)")
 TOOLS_PROMPT = """\
 You have one tool, a calculator. Call it with the numbers that the calculation needs, as a list of texts. Write a \
@@ -62,7 +62,7 @@ class RoutedNumber(Record):
     """First character in the query."""
     end: Integer
     """One after the last character."""
-    role: Role
+    role: RoleName
     """Traps are nominal, operands quantitative."""
     alpha: Probability | None = None
     """σ(z); None where the number got nothing (`NumberDecision.alpha`), and without a gate."""
@@ -145,7 +145,7 @@ class Routing(Measured):
     def measures(cls, records: Sequence[RoutedQuery]) -> dict[str, tuple[str, Estimate | None]]:
         """Measure: what it is called, and its share, queries resampled as wholes."""
 
-        def share(role: Role, key: str, wanted: bool, known: bool = True) -> Estimate | None:
+        def share(role: RoleName, key: str, wanted: bool, known: bool = True) -> Estimate | None:
             """Of the numbers of a role, or of those of which the answer is `known`."""
             found = ((query.query, getattr(n, key)) for query in records for n in query.numbers if n.role == role)
             return grouped_share((query, is_so is wanted) for query, is_so in found if is_so is not None or not known)

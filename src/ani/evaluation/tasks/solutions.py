@@ -17,6 +17,7 @@ from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
 from ani.results.statistics import Estimate, area_under_roc, grouped_share, resampled, share_facts
 from ani.results.tables import Cell, Table, percent
+from ani.roles import Role
 
 if TYPE_CHECKING:
     from ani.injection.locate import NumberLocator
@@ -219,16 +220,15 @@ class Solutions(Task):
 def token_kinds(locator: NumberLocator, row: list[int]) -> list[TokenKind]:
     """What each token of a text writes; `locator` is one of pending values. The token behind a value ends it, and so
     does the next one behind a full stop or comma, as the number might go on there."""
-    from ani.injection.locate import QUANTITATIVE, UNKNOWN_ROLE
 
     kinds: list[TokenKind] = ["other"] * len(row)
-    numbers = locator.batch([row], roles=[[UNKNOWN_ROLE] * len(row)])
+    numbers = locator.batch([row], roles=[[Role.UNKNOWN] * len(row)])
     for pending, token, role in zip(
         locator.pending(row).values(), numbers.positions.tolist(), numbers.roles.tolist(), strict=True
     ):
         if token + 1 < len(row):
             written: TokenKind = "result" if pending.next(1)[0].character else "behind"
-            kinds[token + 1] = written if role == QUANTITATIVE else "instead"
+            kinds[token + 1] = written if role == Role.QUANTITATIVE else "instead"
             full_stop = kinds[token + 1] == "behind" and locator.scanner.text(row[token + 1 : token + 2]) == "."
             if full_stop and token + 2 < len(row):
                 kinds[token + 2] = "behind"
