@@ -2,7 +2,7 @@
 
 `default` draws the same examples in every run, so that a commit has one verdict; `deep` (HYPOTHESIS_PROFILE=deep, or
 --hypothesis-profile deep; `make stress`) draws ten times as many, new ones in every run, and prints what reproduces a
-failure. `hasty` (`stress/mutants.py`) doesn't look for a simpler failure than the first.
+failure.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 
 DEFAULT = 100
 
@@ -21,7 +21,6 @@ def register_profiles() -> None:
     settings.register_profile("default", deadline=None, print_blob=True, max_examples=DEFAULT, derandomize=True)
     default = settings.get_profile("default")
     settings.register_profile("deep", default, max_examples=10 * DEFAULT, derandomize=False)
-    settings.register_profile("hasty", default, phases=[Phase.explicit, Phase.generate])
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

@@ -1,0 +1,225 @@
+"""The project's side of the comparison: one short function for each place in the code that has a fact of the paper."""
+
+import inspect
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+import ani
+from ani.data.arithmetic import arithmetic_problems
+from ani.data.diagnostic import diagnostic_sentences
+from ani.data.kinds import DataSource
+from ani.data.openmath_magpie import build_openmath_magpie
+from ani.data.sources import MATH
+from ani.evaluation.backend import MAX_LENGTH, TransformersBackend
+from ani.evaluation.benchmarks.data import GSM8K, MMLU, MMLU_GROUPS, mmlu_questions
+from ani.evaluation.benchmarks.judging import judge_mmlu
+from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks.gate_texts import FINER_NAME, NOMINAL_TAGS, read_texts
+from ani.evaluation.tasks.routing import routing_queries
+from ani.injection.attach import ani_module, last_decision
+from ani.injection.methods import METHODS
+from ani.results.statistics import bootstrap_means, paired_difference
+from ani.settings import load_settings
+from ani.sweep.plan import Comparison, variant_recipes
+from ani.training.recipe import Recipe, load_recipe
+from ani.training.run import paper_layer
+from ani.training.trainer import adamw
+from tests.answers import answers_of
+from tests.tokenizers import qwen
+
+RECIPES = Path(ani.__file__).parent / "recipes" / "paper"
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def role_name(role: Any) -> str | None:
+    """`nominal` or `quantitative`, however the code writes it; None: unknown."""
+    name = role if isinstance(role, str) or role is None else role.name.lower()
+    return None if name == "unknown" else name
+
+
+@cache
+def comparison(name: str) -> Comparison:
+    """A comparison of recipes/paper, as it is written."""
+    return load_settings(RECIPES / f"{name}.yaml", Comparison)
+
+
+@cache
+def rows(name: str) -> dict[str, Recipe]:
+    """The recipe that each variant of a comparison trains."""
+    return variant_recipes(RECIPES / f"{name}.yaml")
+
+
+def training_recipe() -> Recipe:
+    return load_recipe(RECIPES / "train.yaml")
+
+
+def method_settings(name: str) -> dict[str, Any] | None:
+    """What a method fixes of its module; None: it has none."""
+    settings = METHODS[name].settings
+    return None if settings is None else dict(settings)
+
+
+def written_by(name: str, text: str) -> str:
+    """A text as a method's model reads it."""
+    return METHODS[name].write(text)
+
+
+def layer_of(model: str, family: str, shape: dict[str, int]) -> int:
+    """The layer of `ani.layer: paper`."""
+    return paper_layer(model, AutoConfig.for_model(family, **shape))
+
+
+def optimizer(recipe: Recipe, model: PreTrainedModel) -> torch.optim.Optimizer:
+    return adamw(model, recipe.training)
+
+
+def question(task: str, data: Path) -> Any:
+    """The first question of a benchmark from a file or folder: `.messages`, and `.generation` with its limits."""
+    return TASKS[task](data=str(data)).questions(0)[0]  # type: ignore[attr-defined]
+
+
+def level_is_hard(level: int) -> bool:
+    """Whether an answer to MATH is reported with the hard levels."""
+    answer = TASKS["math"].record(run="", task="math", id=0, prompt_hash="", level=level, correct=True)
+    return {"levels 1–3": False, "levels 4–5": True}[answer.part]  # type: ignore[attr-defined]
+
+
+def mmlu_choice(log_probabilities: Sequence[float]) -> str:
+    return str(judge_mmlu(0, log_probabilities)["prediction"])
+
+
+def additions() -> list[Any]:
+    """The problems of the task `arithmetic` as it is by default."""
+    return TASKS["arithmetic"]().questions(0)
+
+
+def arithmetic_verdict(digits: int, off_by: int) -> bool:
+    """Whether the task `arithmetic` counts an answer that is off by so much as right."""
+    task: Any = TASKS["arithmetic"]()
+    problem = next(each for each in task.questions(0) if each.digits == digits)
+
+    class Engine(TransformersBackend):
+        def __init__(self) -> None:
+            self.tokenizer, self.method = qwen(), METHODS["ani"]
+
+        def generate(self, prompts: Sequence[Any], *_: Any, **__: Any) -> Any:
+            return ((place, f" {problem.answer + off_by}") for place in range(len(prompts)))
+
+    (record,) = answers_of(task, Engine(), [problem])
+    return bool(record.correct)
+
+
+def diagnostic_set() -> dict[str, Any]:
+    """The defaults of the paper's set: sources and the number of texts of each role."""
+    defaults = inspect.signature(build_openmath_magpie).parameters
+    return {key: defaults[key].default for key in ("quantitative", "nominal", "count")}
+
+
+def built_set(out: Path, quantitative: Path, nominal: Path, count: int) -> str:
+    """The training file of a set that is made of local files."""
+    build_openmath_magpie(out, quantitative=str(quantitative), nominal=str(nominal), count=count)
+    return (out / "train.jsonl").read_text(encoding="utf-8")
+
+
+def hub_sets() -> dict[str, str]:
+    return {"gsm8k": GSM8K[0][0], "math": MATH[0][0], "mmlu": MMLU[0][0]}
+
+
+def math_subjects() -> int:
+    return len(MATH)
+
+
+def mmlu_subjects() -> list[str]:
+    return [subject for subjects in MMLU_GROUPS.values() for subject in subjects.split()]
+
+
+def mmlu_rows(data: Path) -> Any:
+    return mmlu_questions(str(data), 0)["test"]
+
+
+def finer_labels(data: Path) -> list[list[str | None]]:
+    """The role of every number of FiNER's sentences in a file; None: unknown."""
+    texts = read_texts(f"finer={data}", [], None, None, 0)
+    return [[label and role_name(label.role) for label in text.labels or ()] for text in texts]
+
+
+def finer() -> tuple[str, set[str]]:
+    """FiNER's name, and its tags that are nominal."""
+    return FINER_NAME, set(NOMINAL_TAGS)
+
+
+def routing() -> list[tuple[str, list[str]]]:
+    """Each query with the roles of its numbers."""
+    return [(query.text, [str(role_name(number.role)) for number in query.numbers]) for query in routing_queries()]
+
+
+def longest_text() -> int:
+    """Most tokens of prompt and answer."""
+    return MAX_LENGTH
+
+
+def bootstrap_samples() -> int:
+    return len(bootstrap_means(np.zeros((3, 1))))
+
+
+def paired_gain(ours: list[bool], theirs: list[bool]) -> Any:
+    """`.value`, `.low`, `.high` and the one-sided `.p` of a gain."""
+    return paired_difference(np.array(ours, float), np.array(theirs, float))
+
+
+def module_of(model: PreTrainedModel) -> Any:
+    """The attached module: `.projection` is W_P, `.gate` the gate or None."""
+    return ani_module(model)
+
+
+def alphas(model: PreTrainedModel) -> torch.Tensor:
+    """α of the numbers of the last forward pass, (N,)."""
+    decision = last_decision(model)
+    assert decision is not None
+    return decision.injection.alpha
+
+
+def gate_logits(model: PreTrainedModel) -> torch.Tensor:
+    decision = last_decision(model)
+    assert decision is not None
+    return decision.injection.logits
+
+
+def embeddings(model: PreTrainedModel) -> torch.Tensor:
+    """e of the numbers of the last forward pass, (N, d_model)."""
+    decision = last_decision(model)
+    assert decision is not None
+    return decision.injection.scaled
+
+
+def examples(source: dict[str, Any], seed: int) -> list[Any]:
+    """The examples of a recipe's data source."""
+    return TypeAdapter[Any](DataSource).validate_python(source).examples(seed)
+
+
+def test_sums(count: int) -> list[str]:
+    """Arithmetic problems of the test split."""
+    operations: Any = ["addition", "subtraction", "multiplication", "division"]
+    return [
+        problem.prompt for problem in arithmetic_problems(count, digits=[2, 5, 9], operations=operations, split="test")
+    ]
+
+
+def labelled_sentences(count: int, split: Any) -> list[Any]:
+    """Our own diagnostic sentences."""
+    return [(each.text, each.roles) for each in diagnostic_sentences(count, split=split)]
+
+
+def records(
+    task: str, settings: dict[str, Any], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> list[Any]:
+    """What a task records of a model's answers."""
+    asked = TASKS[task](**settings)
+    return answers_of(asked, TransformersBackend(model, tokenizer), asked.questions(0))

@@ -1,0 +1,116 @@
+"""The evaluation against the paper: prompts letter by letter, how answers are judged, sizes of the sets, statistics."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.paper import facts, project
+
+PROMPTS = Path(__file__).parent / "prompts"
+
+
+def lines(path: Path, *records: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def chat_text(question: Any) -> str:
+    """A question's messages in the form of the files in `prompts`."""
+    return "".join(f"[{message['role'].title()}]\n{message['content']}\n\n" for message in question.messages).strip()
+
+
+def test_the_prompt_of_gsm8k_is_the_papers(tmp_path: Path) -> None:
+    data = lines(tmp_path / "gsm8k.jsonl", {"question": "How many are 2 and 3?", "answer": "2 + 3 = 5.\n#### 5"})
+    question = project.question("gsm8k", data)
+    expected = (PROMPTS / "gsm8k.txt").read_text().strip().replace("{Target Question}", "How many are 2 and 3?")
+    assert chat_text(question) == expected
+    assert question.generation["max_gen_toks"] == facts.ANSWER_TOKENS["gsm8k"]
+    assert not question.generation["do_sample"]
+
+
+def test_the_prompt_of_math_is_the_papers(tmp_path: Path) -> None:
+    record = {"problem": "What is $2+3$?", "solution": r"It is \boxed{5}.", "type": "Algebra", "level": "Level 1"}
+    question = project.question("math", lines(tmp_path / "math.jsonl", record))
+    expected = (PROMPTS / "math.txt").read_text().strip().replace("{Target Problem}", "What is $2+3$?")
+    assert chat_text(question) == expected
+    assert question.generation["max_gen_toks"] == facts.ANSWER_TOKENS["math"]
+    assert not question.generation["do_sample"]
+
+
+def test_the_prompt_of_mmlu_is_the_papers(tmp_path: Path) -> None:
+    def row(number: int) -> dict[str, Any]:
+        choices = [f"{letter}{number}" for letter in "wxyz"]
+        return {"question": f"Q{number}?", "choices": choices, "answer": number % 4, "subject": "college_physics"}
+
+    (tmp_path / "mmlu").mkdir()
+    lines(tmp_path / "mmlu" / "test.jsonl", row(9))
+    lines(tmp_path / "mmlu" / "dev.jsonl", *map(row, range(6)))
+    template = (PROMPTS / "mmlu.txt").read_text().strip()
+    system, shot, target = re.split(r"\n\[User\]\n|\n\n", template)
+
+    def filled(text: str, number: int) -> str:
+        text = text.replace("{Few-shot Example}", f"Q{number}?").replace("{Target Question}", f"Q{number}?")
+        text = text.replace("{Letter}", "ABCD"[number % 4])
+        return re.sub(r"\{Option (\d)\}", lambda match: "wxyz"[int(match[1]) - 1] + str(number), text)
+
+    shots = [filled(shot, number) for number in range(facts.MMLU_SHOTS)]
+    system = system.removeprefix("[System]\n").replace("{subject}", "college physics")
+    question = project.question("mmlu", tmp_path / "mmlu")
+    assert [message["role"] for message in question.messages] == ["system", "user"]
+    assert question.messages[0]["content"] == system
+    assert question.messages[1]["content"] == "\n\n".join([*shots, filled(target, 9)])
+    assert question.generation is None  # the letters' log-probabilities are compared
+    assert project.mmlu_choice([-3.0, -2.0, -0.5, -1.0]) == "C"
+
+
+def test_the_sets_are_those_of_the_paper() -> None:
+    assert project.hub_sets() == facts.HUB
+    assert project.math_subjects() == facts.MATH_SUBJECTS
+    assert len(set(project.mmlu_subjects())) == len(project.mmlu_subjects()) == facts.MMLU_SUBJECTS
+    assert {level: project.level_is_hard(level) for level in facts.HARD_LEVELS} == facts.HARD_LEVELS
+    assert project.longest_text() == facts.LONGEST_TEXT
+
+
+def test_additions_are_a_hundred_of_each_length() -> None:
+    problems = project.additions()
+    assert Counter(problem.digits for problem in problems) == dict.fromkeys(facts.DIGITS, facts.PROBLEMS)
+    for problem in problems:
+        left, right = map(int, re.findall(r"\d+", problem.prompt))
+        assert "+" in problem.prompt and problem.answer == left + right
+        assert len(str(left)) == len(str(right)) == problem.digits
+
+
+@pytest.mark.parametrize(("off_by", "right"), [(0, True), (1, False), (10**11, False)])
+def test_an_addition_is_right_if_it_matches_exactly(off_by: int, right: bool) -> None:
+    assert project.arithmetic_verdict(12, off_by) is right
+
+
+def test_finer_has_its_nominal_tag(tmp_path: Path) -> None:
+    name, nominal = project.finer()
+    assert name.endswith(facts.FINER)
+    assert nominal == facts.NOMINAL_TAGS
+    tokens = ["It", "owes", "100", "dollars", "until", "2025", "at", "7"]
+    tags = ["O", "O", "B-DebtInstrumentFaceAmount", "O", "O", "B-DebtInstrumentMaturityDate", "O", "O"]
+    data = lines(tmp_path / "test.jsonl", {"tokens": tokens, "ner_tags": tags})
+    assert project.finer_labels(data) == [["quantitative", "nominal", None]]
+
+
+def test_routing_mixes_traps_with_operands() -> None:
+    queries = project.routing()
+    assert len(queries) == facts.ROUTING_QUERIES_OF_OURS >= facts.ROUTING_QUERIES
+    for query, roles in queries:
+        assert roles.count("nominal") >= 1 and roles.count("quantitative") >= 2, query
+
+
+def test_gains_are_bootstrapped_in_pairs() -> None:
+    assert project.bootstrap_samples() == facts.BOOTSTRAP_SAMPLES
+    ours, theirs = [True] * 60 + [False] * 40, [True] * 45 + [False] * 55
+    gain, loss = project.paired_gain(ours, theirs), project.paired_gain(theirs, ours)
+    assert gain.value == pytest.approx(0.15) == pytest.approx(-loss.value)
+    # Only the pairs' differences vary: 15 of 100 are 1, whose share has a standard error of 0.0357.
+    assert (gain.low, gain.high) == pytest.approx((0.15 - 1.96 * 0.0357, 0.15 + 1.96 * 0.0357), abs=0.015)
+    assert gain.p < 0.01 and loss.p > 0.99  # one-sided
