@@ -1,6 +1,8 @@
 """The project's side of the comparison: one short function for each place in the code that has a fact of the paper."""
 
+import hashlib
 import inspect
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,14 +14,15 @@ from pydantic import TypeAdapter
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
+from ani.compare.plan import Comparison, variant_recipes
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.kinds import DataSource
 from ani.data.openmath_magpie import build_openmath_magpie
 from ani.data.sources import MATH
-from ani.evaluation.backend import MAX_LENGTH, TransformersBackend
 from ani.evaluation.benchmarks.data import GSM8K, MMLU, MMLU_GROUPS, mmlu_questions
 from ani.evaluation.benchmarks.judging import judge_mmlu
+from ani.evaluation.engines import MAX_LENGTH, TransformersEngine
 from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.gate_texts import FINER_NAME, NOMINAL_TAGS, read_texts
 from ani.evaluation.tasks.routing import routing_queries
@@ -27,7 +30,6 @@ from ani.injection.attach import ani_module, last_decision
 from ani.injection.methods import METHODS
 from ani.results.statistics import bootstrap_means, paired_difference
 from ani.settings import load_settings
-from ani.sweep.plan import Comparison, variant_recipes
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import paper_layer
 from ani.training.trainer import adamw
@@ -42,6 +44,11 @@ def role_name(role: Any) -> str | None:
     """`nominal` or `quantitative`, however the code writes it; None: unknown."""
     name = role if isinstance(role, str) or role is None else role.name.lower()
     return None if name == "unknown" else name
+
+
+def digest(texts: Any) -> str:
+    """A short hash of texts in their order."""
+    return hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode()).hexdigest()[:12]
 
 
 @cache
@@ -105,14 +112,14 @@ def arithmetic_verdict(digits: int, off_by: int) -> bool:
     task: Any = TASKS["arithmetic"]()
     problem = next(each for each in task.questions(0) if each.digits == digits)
 
-    class Engine(TransformersBackend):
+    class Wrote(TransformersEngine):
         def __init__(self) -> None:
             self.tokenizer, self.method = qwen(), METHODS["ani"]
 
         def generate(self, prompts: Sequence[Any], *_: Any, **__: Any) -> Any:
             return ((place, f" {problem.answer + off_by}") for place in range(len(prompts)))
 
-    (record,) = answers_of(task, Engine(), [problem])
+    (record,) = answers_of(task, Wrote(), [problem])
     return bool(record.correct)
 
 
@@ -204,7 +211,14 @@ def examples(source: dict[str, Any], seed: int) -> list[Any]:
     return TypeAdapter[Any](DataSource).validate_python(source).examples(seed)
 
 
-def test_sums(count: int) -> list[str]:
+def drawn(source: dict[str, Any], seed: int) -> str:
+    """A hash of a data source's examples."""
+    return digest(
+        [[each.prompt, each.completion, list(map(role_name, each.roles or ()))] for each in examples(source, seed)]
+    )
+
+
+def held_out_sums(count: int) -> list[str]:
     """Arithmetic problems of the test split."""
     operations: Any = ["addition", "subtraction", "multiplication", "division"]
     return [
@@ -222,4 +236,4 @@ def records(
 ) -> list[Any]:
     """What a task records of a model's answers."""
     asked = TASKS[task](**settings)
-    return answers_of(asked, TransformersBackend(model, tokenizer), asked.questions(0))
+    return answers_of(asked, TransformersEngine(model, tokenizer), asked.questions(0))

@@ -2,7 +2,6 @@
 
 Data is compared by a hash of its texts in order; numbers of a model only roughly, as processors round differently."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,6 @@ import torch
 import ani
 from tests.paper import project
 from tests.tiny import encode, pair
-
-
-def digest(texts: Any) -> str:
-    return hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode()).hexdigest()[:12]
-
-
-def drawn(source: dict[str, Any], seed: int) -> str:
-    examples = project.examples(source, seed)
-    return digest([[each.prompt, each.completion, list(map(project.role_name, each.roles or ()))] for each in examples])
-
 
 FOUR = ["addition", "subtraction", "multiplication", "division"]
 
@@ -40,7 +29,7 @@ FOUR = ["addition", "subtraction", "multiplication", "division"]
     ],
 )
 def test_generated_examples_stay_the_same(source: dict[str, Any], hashes: list[str]) -> None:
-    assert [drawn(source, seed) for seed in (0, 1)] == hashes
+    assert [project.drawn(source, seed) for seed in (0, 1)] == hashes
 
 
 @pytest.mark.parametrize(
@@ -56,16 +45,16 @@ def test_published_examples_are_drawn_in_the_same_order(
     rows = [[f"What is {n} + 1?", f"It is {n} + 1 = <<{n}+1={n + 1}>>{n + 1}."] for n in range(50)]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows))
-    assert [drawn({"kind": kind, "path": str(data), "limit": 20}, seed) for seed in (0, 1)] == hashes
+    assert [project.drawn({"kind": kind, "path": str(data), "limit": 20}, seed) for seed in (0, 1)] == hashes
 
 
 def test_questions_stay_the_same() -> None:
     found = {
-        "test sums": digest(project.test_sums(300)),
-        "task arithmetic": digest([problem.prompt for problem in project.additions()]),
-        "routing": digest(project.routing()),
+        "test sums": project.digest(project.held_out_sums(300)),
+        "task arithmetic": project.digest([problem.prompt for problem in project.additions()]),
+        "routing": project.digest(project.routing()),
         **{
-            f"diagnostic, {split}": digest(
+            f"diagnostic, {split}": project.digest(
                 [[text, list(map(project.role_name, roles))] for text, roles in project.labelled_sentences(500, split)]
             )
             for split in ("train", "test")
