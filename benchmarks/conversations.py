@@ -26,7 +26,7 @@ from served_prompts import TIE, Answer, compared
 from transformers import AutoModelForCausalLM
 
 import ani
-from ani.data.chats import asked_chats, unasked_chats
+from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.models import model_source
 from ani.serving.serve import serve_command
 

@@ -7,6 +7,7 @@ seconds for all of GSM8K's and MATH's test sets.
 """
 
 import argparse
+import json
 import random
 import re
 from collections import Counter
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from ani.calculator.reader.calculations import Calculation, Equation, calculation_before, number_behind
 from ani.calculator.reader.expressions import read, tokens_of
-from ani.evaluation.tasks.solutions import Solutions
+from ani.data.sources import ANNOTATION
 from ani.results.statistics import wilson_interval
 
 _DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
@@ -69,8 +70,14 @@ def main() -> None:
         counts: Counter[str] = Counter()
         valued: Counter[str] = Counter()
         written: Counter[str] = Counter()
-        for solution in Solutions(data=str(file), count=arguments.solutions).questions(0):
-            text = solution.text
+        lines = file.read_text(encoding="utf-8").splitlines()
+        for line in random.Random(0).sample(lines, min(len(lines), arguments.solutions)):
+            record = json.loads(line)
+            problem, solution = (
+                record.get("question") or record["problem"],
+                record.get("answer") or record["solution"],
+            )
+            text = f"Q: {problem}\nA: {ANNOTATION.sub('', solution)}"
             for sign in re.compile("=").finditer(text, text.index("\nA: ")):
                 left = left_side(text, sign.start())
                 counts.update((left, "all"))

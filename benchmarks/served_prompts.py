@@ -22,9 +22,9 @@ from serving import engine
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import ani
+from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.chat import rendered
 from ani.data.arithmetic import arithmetic_problems
-from ani.data.chats import asked_chats, unasked_chats
 from ani.injection.attach import ani_module
 from ani.models import load_tokenizer
 

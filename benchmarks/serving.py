@@ -21,9 +21,9 @@ import torch
 from generation import attached
 
 import ani
+from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.chat import rendered
 from ani.data.arithmetic import arithmetic_problems
-from ani.data.chats import asked_chats, unasked_chats
 from ani.injection.attach import number_locator
 from ani.injection.locate import NumberLocator
 from ani.models import load_model, load_tokenizer, model_source

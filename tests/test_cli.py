@@ -374,7 +374,7 @@ def test_an_adapter_knows_its_model(
         (["diff", "one"], ["'baseline'"]),
         (
             ["diff", "[one]", "two"],
-            ["[one] holds none of arithmetic.jsonl, arithmetic-chat.jsonl, reading.jsonl, calculations.jsonl"],
+            ["[one] holds none of arithmetic.jsonl, arithmetic-chat.jsonl, reading.jsonl, gsm8k.jsonl"],
         ),
         (["eval", "--out", "out", "--operations", "power"], ["unknown operation 'power'"]),
         (["eval", "--out", "out", "--tasks", "gates"], ["the task gates needs --adapter"]),

@@ -20,7 +20,7 @@ from tests.training.runs import interrupt_at, interrupted
 
 run = test_cli.run
 DEMO = yaml.safe_load(plan.DEMO.read_text())
-RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "calculations", "meant", "reading", "gates")}
+RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "reading", "gates")}
 RESULTS |= {"training_log.jsonl", "run.json", "runs"}
 RESULTS |= {"comparison.md", "comparison.yaml", "report.html"}
 SETTINGS = ["ani.gate_hidden_size=8", "lora.r=2", "dtype=float32", "data.0.count=8", "data.1.count=8"]
@@ -38,8 +38,7 @@ def small_demo(tmp_path: Path) -> Path:
         "arithmetic": {"count": 2},
         "gates": {**DEMO["evaluation"]["gates"], "limit": 12},
     }
-    evaluation |= {"calculations": {"count": 8}, "reading": {"count": 6}}
-    evaluation["meant"] = {**DEMO["evaluation"]["meant"], "count": 2}
+    evaluation |= {"reading": {"count": 6}}
     small = tmp_path / "demo-comparison.yaml"
     small.write_text(yaml.safe_dump({**DEMO, "recipe": str(recipe), "evaluation": evaluation}))
     return small

@@ -6,9 +6,9 @@ import pytest
 
 import ani
 from ani import inspect, load_adapter
+from ani.calculator.tasks.calculations import Calculations
 from ani.chat import rendered
 from ani.evaluation.engines import TransformersEngine
-from ani.evaluation.tasks.calculations import Calculations
 from ani.evaluation.tasks.gates import Gates
 from ani.injection.adapter import _read_config
 from ani.injection.attach import number_locator
@@ -18,12 +18,9 @@ from tests.tiny import pair
 
 PACKAGE = Path(ani.__file__).parent
 ADAPTER = PACKAGE / "assets" / "smollm2-adapter"
-CALCULATOR = PACKAGE / "assets" / "smollm2-calculator"
 
 
-@pytest.mark.parametrize(
-    ("adapter", "recipe_file"), [(ADAPTER, "smollm2-adapter.yaml"), (CALCULATOR, "small/calculator.yaml")]
-)
+@pytest.mark.parametrize(("adapter", "recipe_file"), [(ADAPTER, "smollm2-adapter.yaml")])
 def test_it_is_small_and_made_by_the_recipe(adapter: Path, recipe_file: str) -> None:
     assert sum(file.stat().st_size for file in adapter.iterdir()) <= 2 * 1024 * 1024
     recipe = load_recipe(PACKAGE / "recipes" / recipe_file)

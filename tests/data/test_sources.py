@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ani import InputError
 from ani.data.arithmetic import ArithmeticProblem
-from ani.data.calculations import calculation_problems
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.kinds import Gsm8kData, HubData, MathData
 from ani.data.sources import (
@@ -144,9 +143,6 @@ def test_examples_of_generated_problems_and_sentences() -> None:
     """Numbers of problems are quantities; sentences are cut after their last number."""
     example = problem_example(ArithmeticProblem(2, "-", 12, 34))
     assert example == Example("Calculate 12 - 34 =", " -22", ("quantitative", "quantitative"))
-    (problem,) = calculation_problems(1, operands=(3,), split="train")
-    example = problem_example(problem)
-    assert example == Example(f"Calculate {problem.expression} =", f" {problem.answer}", ("quantitative",) * 3)
     sentences = diagnostic_sentences(300, split="train", seed=1)
     by_text = {sentence.text: sentence for sentence in sentences}
     examples = list(sentence_examples(sentences))

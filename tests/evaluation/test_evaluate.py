@@ -19,7 +19,6 @@ from ani.evaluation.evaluate import (
 from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.routing import Routing
-from ani.evaluation.tasks.solutions import Solutions
 from ani.injection.methods import METHODS
 from ani.results.decisions import DecidedText
 from ani.results.records import write_records
@@ -133,9 +132,8 @@ def test_another_content_of_a_data_file_is_asked_anew(tmp_path: Path) -> None:
     settings = []
     for text in ("one", "two", "one"):
         file.write_text(text)
-        tasks = Solutions(data=str(file)), Gates(texts=[f"mmlu={file}"])
-        settings += [task_settings(LoadedTask(task, []), 0, None) for task in tasks]
-    assert settings[:2] == settings[4:] and settings[0] != settings[2] and settings[1] != settings[3]
+        settings.append(task_settings(LoadedTask(Gates(texts=[f"mmlu={file}"]), []), 0, None))
+    assert settings[0] == settings[2] != settings[1]
 
 
 def test_a_file_that_holds_no_answers_is_named(ask: Callable[..., list[int]], tmp_path: Path) -> None:

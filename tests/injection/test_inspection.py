@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 from tokenizers import normalizers
 
+import ani
 from ani import inspect
 from ani.injection.attach import ani_module, last_decision, number_locator
-from ani.injection.inspection import forced_gates, forced_numbers
+from ani.injection.inspection import forced_gates, forced_numbers, without_adapter
 from ani.injection.locate import PADDING, text_ids
 from tests.refusals import refused
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
@@ -237,3 +239,17 @@ def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it(policy: 
     tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
     (number,) = inspect(model, tokenizer, "10² m")
     assert (number.text, number.value, number.start) == ("10²", 102, 0)
+
+
+def test_without_its_adapter_a_model_is_the_base_model() -> None:
+    model, tokenizer = attached("llama", policy="after")
+    ids = encode(tokenizer)
+    base = logits_of(pair("llama")[0], ids)
+    model.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    learnt = logits_of(model, ids)
+    with without_adapter(model):
+        assert torch.equal(logits_of(model, ids), base)
+    assert torch.equal(logits_of(model, ids), learnt) and not torch.equal(learnt, base)
+    ani.detach(model)
+    with without_adapter(model):
+        assert torch.equal(logits_of(model, ids), base)

@@ -13,15 +13,9 @@ from ani.chat import rendered
 from ani.data.collator import ENDED, IGNORED, NumberCollator, tokenize
 from ani.data.sources import Example
 from ani.evaluation.engines import TransformersEngine
-from ani.injection.attach import ani_module, last_decision, number_locator
+from ani.injection.attach import last_decision
 from ani.injection.locate import NumberLocator
-from ani.models import load_model, load_tokenizer
-from ani.results.records import TRAINING_LOG
 from ani.roles import Role
-from ani.training.checkpoints import ADAPTER
-from ani.training.recipe import load_recipe
-from ani.training.run import train
-from tests.json_lines import read_lines
 from tests.properties import examples
 from tests.tiny import FAMILIES, attached
 from tests.tokenizers import CHATML, llama3, qwen
@@ -207,15 +201,3 @@ def test_of_values_alone_the_tokens_that_write_them_are_learnt() -> None:
     assert [tokenizer.decode(row.input_ids[token]) for token in learnt] == [" ", "4", "2", " or"]
     *digits, behind = (row.input_ids[token] for token in learnt)
     assert batch["labels"][0, learnt].tolist() == [*digits, ENDED - behind]
-
-
-def test_a_module_is_trained_on_them_and_loaded_again(tiny_recipe: Any, tiny_model: Any, tmp_path: Any) -> None:
-    data = "data=[{kind: calculations, count: 16, digits: [2], operands: [2]}]"
-    changes = ["ani.values=pending", "ani.role_weight=1", "ani.policy=after", data, "lora=null", "training.steps=2"]
-    train(load_recipe(tiny_recipe(), changes))
-    line = read_lines(tmp_path / "run" / TRAINING_LOG)[-1]
-    assert line["gate_open_quantitative"] >= 0  # tokens that write the result have that role
-    model, tokenizer = load_model(str(tiny_model), dtype="float32"), load_tokenizer(str(tiny_model))
-    ani.load_adapter(model, tokenizer, tmp_path / "run" / ADAPTER)
-    assert number_locator(model).reads_pending and not number_locator(model).reads_literals
-    assert bool(ani_module(model).projection.weight.any())

@@ -8,9 +8,6 @@ import pytest
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
-from ani.data.calculation_sentences import calculation_sentences
-from ani.data.calculations import calculation_problems
-from ani.data.chats import asked_chats, unasked_chats
 from ani.data.sources import Example
 from ani.terminal import SILENT
 from ani.training.examples import NOTHING, LengthGroupedSampler, answered, load_examples
@@ -31,28 +28,6 @@ def test_examples_without_a_completion_within_the_limit_are_left_out(tiny_recipe
     write_lines(path, long)
     refused(lambda: train(load_recipe(tiny_recipe(output=str(tmp_path / "other")), settings)), "max_length=64")
     assert not (tmp_path / "other").exists()
-
-
-def test_calculations_come_from_the_training_split(tiny_recipe: Write) -> None:
-    settings = {"operands": [2, 3], "digits": [3], "operations": ["division", "addition"], "parentheses": False}
-    data = [
-        {"kind": "calculations", "count": 6, "decimals": False, **settings},
-        {"kind": "calculation-sentences", "count": 8},
-    ]
-    examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
-    problems = calculation_problems(6, decimals=False, **settings, split="train", seed=4)
-    sentences = calculation_sentences(8, split="train", seed=4)
-    assert [each.prompt for each in examples] == [each.prompt for each in (*problems, *sentences)]
-    assert [each.completion for each in examples[:6]] == [f" {problem.answer}" for problem in problems]
-    assert [(each.completion, each.roles) for each in examples[6:]] == [(s.completion, s.roles) for s in sentences]
-
-
-def test_chats_come_from_the_training_split_and_unasked_ones_have_no_answer(tiny_recipe: Write) -> None:
-    data = [{"kind": "asked-chats", "count": 6}, {"kind": "unasked-chats", "count": 5}]
-    examples = load_examples(load_recipe(tiny_recipe(data=data), ["seed=4"]))
-    asked, unasked = asked_chats(6, split="train", seed=4), unasked_chats(5, split="train", seed=4, pending=True)
-    assert [(each.prompt, each.completion) for each in examples[:6]] == [(e.prompt, e.completion) for e in asked]
-    assert [(each.prompt, each.completion) for each in examples[6:]] == [(each.prompt, "") for each in unasked]
 
 
 def test_the_model_itself_answers_up_to_its_first_equals_sign(tmp_path: Path) -> None:
@@ -114,6 +89,6 @@ def test_processes_share_the_order_of_one(rows: int) -> None:
 
 def test_a_supervised_gate_needs_both_roles(tiny_recipe: Write) -> None:
     settings = ["ani.gate=supervised", "ani.role_weight=1"]
-    sums, sentences = {"kind": "arithmetic", "count": 4}, {"kind": "calculation-sentences", "count": 4}
+    sums, sentences = {"kind": "arithmetic", "count": 4}, {"kind": "diagnostic", "count": 4}
     refused(lambda: load_examples(load_recipe(tiny_recipe(data=[sums]), settings)), "no nominal number", "roles")
     assert len(load_examples(load_recipe(tiny_recipe(data=[sums, sentences]), settings))) == 8

@@ -81,18 +81,6 @@ def test_a_recipe_of_the_paper_at_full_width() -> None:
     assert found.flops / found.tokens == pytest.approx(operations, rel=0.01)
 
 
-@pytest.mark.parametrize("size", ["1.7b", "8b"])
-def test_calculators_read_layers_of_the_same_depth(size: str) -> None:
-    recipe = load_recipe(PAPER.parent / f"calculator-qwen3-{size}.yaml")
-    assert recipe.ani is not None and isinstance(recipe.ani.layer, int)
-    small = load_recipe(PAPER.parent / "small" / "calculator.yaml").ani
-    of_depth, expected = (
-        [layer / depth for layer in (each.layer, *each.gate_layers, *each.gate_context)]
-        for each, depth in ((recipe.ani, PUBLISHED[recipe.model]["num_hidden_layers"]), (small, 30))
-    )
-    assert of_depth == pytest.approx(expected, abs=0.02)
-
-
 def leaving_out_the_steps() -> None:
     rehearse_module._train = rehearse_module._answer = lambda *_: None
 
@@ -113,12 +101,6 @@ def test_the_papers_models_have_their_published_sizes(tiny_recipe: Write, name: 
     assert found.parameters["base"] == total
     assert found.layer == PAPER_LAYERS[name.split("/")[1].removesuffix("-Instruct")]
     assert found.published_shape and name.removesuffix("-Instruct") in PUBLISHED
-
-
-def test_a_calculator_trains_its_module_alone() -> None:
-    recipe = load_recipe(PAPER.parent / "calculator-qwen3-1.7b.yaml")
-    found = in_fresh_process(partial(planted, leaving_out_the_steps), recipe)
-    assert (found.parameters["base"], found.parameters["lora"]) == (1_720_574_976, 0)
 
 
 def of_another_shape_on_the_hub() -> None:
@@ -339,7 +321,7 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
         {"kind": "hub", "name": "someone/maths", "split": "test"},
         {"kind": "gsm8k", "limit": 5},
         {"kind": "gsm8k", "path": "gone.jsonl"},
-        {"kind": "calculation-sentences", "count": 7},
+        {"kind": "diagnostic", "count": 7},
     ]
     recipe = load_recipe(tiny_recipe(data=data, training={"steps": None}))
     record = asdict(in_fresh_process(partial(planted, leaving_out_the_steps), recipe))
@@ -349,7 +331,7 @@ def test_what_data_is_needed(tiny_recipe: Write, tmp_path: Path) -> None:
         "hub name=someone/maths split=test",
         "gsm8k limit=5",
         "gsm8k path=gone.jsonl: missing",
-        "calculation-sentences count=7: 7 examples",
+        "diagnostic count=7: 7 examples",
     ]
     assert (record["steps"], record["tokens"], record["flops"]) == (None, None, None)
     assert json.loads(json.dumps(record)) == record

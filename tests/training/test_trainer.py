@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ani.data.collator import ENDED, IGNORED
 from ani.errors import TrainingFailed
 from ani.injection.attach import ani_module, last_decision
-from ani.injection.inspection import forced_gates
 from ani.training import run as run_module
 from ani.training import trainer as trainer_module
 from ani.training.checkpoints import ADAPTER, COMPLETE
@@ -212,52 +210,6 @@ def test_the_statistics_are_means_over_numbers(
         logits = [z for z, *_, r in rows if r == role]
         assert line[f"gate_open_{name}"] == mean([z > 0 for z in logits])
         assert line[f"gate_logit_{name}"] == mean([abs(z) for z in logits])
-
-
-def test_tokens_that_write_no_value_keep_the_base_models_distribution(
-    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losses: list[tuple[float, float]] = []
-    original = AniTrainer.compute_loss
-
-    def compared(self: AniTrainer, model: Any, inputs: Any, *args: Any, num_items_in_batch: Any) -> torch.Tensor:
-        loss = original(self, model, inputs, num_items_in_batch=num_items_in_batch)
-        with torch.no_grad():
-            logits = model(**{key: inputs[key] for key in ("input_ids", "attention_mask", "numbers")}).logits
-            numbers, injection = last_decision(model)
-            with model.disable_adapter(), forced_gates(model, False):
-                base = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
-        labels = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
-        ce, kl, others, behind = 0.0, 0.0, 0, 0
-        begins = [self.processing_class.decode([i])[:1] for i in range(logits.shape[-1])]
-        for at in (inputs["attention_mask"] == 1).nonzero().tolist():
-            row, column = at
-            ours, theirs = (each[row, column].double().log_softmax(-1) for each in (logits, base))
-            if (label := int(labels[row, column])) <= ENDED:
-                follows = begins[inputs["input_ids"][row, column + 1]]
-                never = [each.isdigit() or (each in (".", ",") and follows not in (".", ",")) for each in begins]
-                theirs = base[row, column].double().masked_fill(torch.tensor(never), -torch.inf).log_softmax(-1)
-                ce += sum(float(p.exp() * (p - q)) for p, q in zip(theirs, ours, strict=True) if p > -torch.inf)
-                behind += 1
-            elif label != IGNORED:
-                ce -= float(ours[label])
-            else:
-                kl += float((theirs.exp() * (theirs - ours)).sum())
-                others += 1
-        auxiliary = float(ani_module(model).auxiliary_loss(injection, numbers.roles))
-        assert 0 < behind < int((labels != IGNORED).sum()) == int(num_items_in_batch)
-        losses.append((float(loss.detach()), ce / int(num_items_in_batch) + auxiliary + 3 * kl / others))
-        return loss
-
-    monkeypatch.setattr(AniTrainer, "compute_loss", compared)
-    monkeypatch.setattr(trainer_module, "KEPT", 1.0)
-    data = "data=[{kind: calculations, count: 16, digits: [2], operands: [2]}]"
-    changes = ["ani.values=pending", "ani.gate=supervised", "ani.role_weight=1", "ani.gate_dropout=0", "lora.dropout=0"]
-    changes += [data, "training.keep=3", "training.steps=4", "training.gradient_accumulation=1", "training.log_every=1"]
-    train(load_recipe(tiny_recipe(), changes))
-    assert len(losses) == 4
-    assert [ours for ours, _ in losses] == pytest.approx([reference for _, reference in losses], rel=1e-4)
-    assert [line["divergence"] > 0 for line in log_of(tmp_path / "run")] == [False, True, True, True]
 
 
 def test_keeping_is_for_pending_values(tiny_recipe: Write) -> None:

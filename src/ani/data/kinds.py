@@ -10,10 +10,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ani.data.arithmetic import MOST_DIGITS, Operation, arithmetic_problems
-from ani.data.calculation_sentences import calculation_sentences
-from ani.data.calculations import MOST_DIGITS as MOST_CALCULATED_DIGITS
-from ani.data.calculations import MOST_OPERANDS, calculation_problems
-from ani.data.chats import asked_chats, unasked_chats
 from ani.data.sources import (
     ANNOTATION,
     MATH,
@@ -67,56 +63,6 @@ class ArithmeticData(_GeneratedData):
     def examples(self, seed: int) -> list[Example]:
         settings = self.model_dump(exclude={"kind"})
         return list(map(problem_example, arithmetic_problems(**settings, split="train", seed=seed)))
-
-
-class CalculationData(_GeneratedData):
-    """Written calculations of several operands from our generator; operands, lengths and operations in equal parts."""
-
-    kind: Literal["calculations"]
-    digits: list[Annotated[int, Field(ge=1, le=MOST_CALCULATED_DIGITS)]] = Field(default=[2, 3, 4, 5])
-    """Lengths of the longest operand."""
-    operands: list[Annotated[int, Field(ge=2, le=MOST_OPERANDS)]] = Field(default=[2, 3, 4])
-    """How many."""
-    operations: list[Operation] = Field(default=["addition", "subtraction", "multiplication", "division"])
-    """One or several, also within a calculation."""
-    parentheses: bool = True
-    """Whether there may be any."""
-    decimals: bool = True
-    """Whether operands and results may have a fraction."""
-
-    def examples(self, seed: int) -> list[Example]:
-        settings = self.model_dump(exclude={"kind"})
-        return list(map(problem_example, calculation_problems(**settings, split="train", seed=seed)))
-
-
-class CalculationSentenceData(_GeneratedData):
-    """Texts up to a written calculation's equals sign, from our generator: half of them mean its result, half mean
-    something else (a binary sum, a misquoted one, a rounded one), with their roles."""
-
-    kind: Literal["calculation-sentences"]
-
-    def examples(self, seed: int) -> list[Example]:
-        found = calculation_sentences(self.count, split="train", seed=seed)
-        return [Example(each.prompt, each.completion, each.roles) for each in found]
-
-
-class AskedChatData(_GeneratedData):
-    """Chats and raw texts that ask for a calculation in many wordings, with answers, from our generator."""
-
-    kind: Literal["asked-chats"]
-
-    def examples(self, seed: int) -> list[Example]:
-        return [Example(each.prompt, each.completion) for each in asked_chats(self.count, split="train", seed=seed)]
-
-
-class UnaskedChatData(_GeneratedData):
-    """Chats that hold a calculation which nobody asks for, from our generator; the model itself answers them before
-    training."""
-
-    kind: Literal["unasked-chats"]
-
-    def examples(self, seed: int) -> list[Example]:
-        return [Example(each.prompt, "") for each in unasked_chats(self.count, split="train", seed=seed, pending=True)]
 
 
 class DiagnosticData(_GeneratedData):
@@ -200,16 +146,6 @@ class HubData(_StoredData):
 
 
 DataSource = Annotated[
-    ArithmeticData
-    | CalculationData
-    | CalculationSentenceData
-    | AskedChatData
-    | UnaskedChatData
-    | Gsm8kData
-    | MathData
-    | DiagnosticData
-    | LabelledData
-    | JsonlData
-    | HubData,
+    ArithmeticData | Gsm8kData | MathData | DiagnosticData | LabelledData | JsonlData | HubData,
     Field(discriminator="kind"),
 ]

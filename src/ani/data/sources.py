@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from ani.data.arithmetic import ArithmeticProblem
-from ani.data.calculations import CalculationProblem
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, sentence_limit
 from ani.errors import InputError
 from ani.numbers import find_numbers
@@ -44,7 +43,7 @@ class Example(NamedTuple):
         return Example(prompt, write(self.completion))
 
 
-def problem_example(problem: ArithmeticProblem | CalculationProblem) -> Example:
+def problem_example(problem: ArithmeticProblem) -> Example:
     """`Calculate 12 + 34 =` → ` 46`; every number is a quantity."""
     role: RoleName = "quantitative"
     return Example(problem.prompt, f" {problem.answer}", (role,) * len(find_numbers(problem.prompt)))

@@ -45,7 +45,7 @@ def _check_roles(examples: list[Example], gate: str) -> None:
     if missing := sorted({"nominal", "quantitative"} - known):
         raise InputError(
             f"ani.gate={gate} learns from numbers' roles, but the data has no {' and no '.join(missing)} number; "
-            "add data that tells them ('roles' in JSON Lines, or kind: diagnostic, labelled or calculation-sentences)"
+            "add data that tells them ('roles' in JSON Lines, or kind: diagnostic or labelled)"
         )
 
 

@@ -13,14 +13,10 @@ from itertools import accumulate
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticInChat
 from ani.evaluation.tasks.benchmarks import Gsm8k, Math, Mmlu
-from ani.evaluation.tasks.calculations import Calculations
 from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.language import Language
-from ani.evaluation.tasks.meant import Meant
 from ani.evaluation.tasks.reading import Reading
-from ani.evaluation.tasks.rivals import Rivals
 from ani.evaluation.tasks.routing import Routing
-from ani.evaluation.tasks.solutions import Solutions
 
 GROUP = "ani.tasks"
 """The entry point group of task lists. A module that lists tasks must not import this package while it is loading."""
@@ -37,16 +33,12 @@ OWN_TASKS: list[type[Task]] = [
     Arithmetic,
     ArithmeticInChat,
     Reading,
-    Calculations,
-    Meant,
-    Rivals,
     Gsm8k,
     Math,
     Mmlu,
     Gates,
     Routing,
     Language,
-    Solutions,
 ]
 TASKS = {task.name: task for task in [*OWN_TASKS, *installed_tasks()]}
 """Every task by its name, in the order of tables and of the report."""

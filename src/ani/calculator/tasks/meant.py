@@ -1,7 +1,4 @@
-"""Task `meant`: texts that hold a calculation whose result is meant, or something else (docs/meant.md).
-
-Chats and raw prompts that ask for it, chats that only hold it, and sentences of both roles that end at its equals sign.
-"""
+"""Task `meant`: prompts that contain a calculation; its result is meant, or something else is (docs/calculator.md)."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -9,13 +6,13 @@ from typing import Literal, NamedTuple, get_args
 
 from pydantic import Field
 
+from ani.calculator.data.chats import asked_chats, asked_messages, unasked_chats
+from ani.calculator.data.sentences import sentences
 from ani.calculator.reader.arithmetic import SIGNS
 from ani.calculator.reader.calculations import calculation_before, number_behind
 from ani.calculator.reader.digits import is_value
 from ani.calculator.reader.pending import PendingReader
 from ani.data.arithmetic import SYMBOLS
-from ani.data.calculation_sentences import calculation_sentences
-from ani.data.chats import asked_chats, asked_messages, unasked_chats
 from ani.data.sources import Message
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
@@ -25,35 +22,35 @@ from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, grouped_share, share
 
 ROOM = 32
-"""New tokens of an answer."""
+"""Maximum number of new tokens of an answer."""
 
 Kind = Literal["asked", "asked otherwise", "raw", "sentence", "unasked", "other sentence"]
 _OPERATIONS: list[str] = [*SYMBOLS]
 _LABELS: dict[Kind, str] = {
     "asked": "Asked in a chat",
-    "asked otherwise": "Asked in a chat, in words of another hand",
+    "asked otherwise": "Asked in a chat, phrased by an independent writer",
     "raw": "Asked in a raw prompt",
     "sentence": "Meant in a sentence",
     "unasked": "Not asked for: the base model's answer, word for word",
-    "other sentence": "Not meant in a sentence: the result isn't written",
+    "other sentence": "Not meant in a sentence: the result is not written",
 }
 
 
 class MeantQuestion(NamedTuple):
-    """A text that holds a calculation."""
+    """A prompt that contains a calculation."""
 
     kind: Kind
     meant: bool
     prompt: str | list[Message]
     """A user's message, or a raw text."""
     result: str
-    """The calculation's, exact."""
+    """The calculation's exact result."""
     operation: str = ""
-    """Such as `addition`, where it is asked for."""
+    """Such as `addition`; empty except in `asked` and `raw`."""
     completion: str | None = None
-    """What stands behind a sentence's equals sign."""
+    """The text after a sentence's equals sign."""
     template: str | None = None
-    """Of a sentence."""
+    """A sentence's template."""
 
 
 class MeantAnswer(TaskRecord):
@@ -64,47 +61,47 @@ class MeantAnswer(TaskRecord):
     kind: Kind
     meant: bool
     operation: str
-    """Such as `addition`; empty but in `asked` and `raw`."""
+    """Such as `addition`; empty except in `asked` and `raw`."""
     template: str | None
-    """Of a sentence."""
+    """A sentence's template."""
     prompt: str
     """The user's message, or the raw text."""
     result: str
-    """Of the calculation."""
+    """The calculation's exact result."""
     output: str
     base_output: str | None = None
-    """What the model answers without adapter, in `unasked`."""
+    """The base model's answer, in `unasked`."""
     right: bool
-    """Whether the result is among the answer's numbers; in `sentence` whether it is the first; in `unasked` whether the
-    answer is the base model's; in `other sentence` whether the result doesn't stand behind the sign."""
-    mended: bool | None = None
-    """Of an answer that isn't the base model's: whether the two first differ behind an equals sign that both write, and
-    this one has the right result there."""
+    """Whether the result is among the answer's numbers; in `sentence` whether it is the first number; in `unasked`
+    whether the answer is the base model's; in `other sentence` whether the result does not follow the sign."""
+    corrected: bool | None = None
+    """For an answer that is not the base model's: whether the two first differ in the number after an equals sign that
+    both write, and this one is right."""
 
 
 class Meant(Measured):
-    """Exact results where they are meant, and answers that stay where they aren't."""
+    """Exact results where they are meant, and unchanged answers where they are not."""
 
     name = "meant"
     title = "Calculations that are meant, or not"
     note = (
-        "Wordings that were never trained. An answer is exact if the result is among its numbers. Where nobody asks "
-        "for the calculation, the answer should be what the model says without adapter, word for word; or it differs "
-        "first in the result of an equation that the model itself began, which is right now. A sentence ends at an "
-        "equals sign: its result should be the first number, or should not stand behind the sign. Wilson 95% "
-        "intervals; of sentences, by resampling templates."
+        "Wordings that the gate was not fitted on. An answer is exact if the result is among its numbers. Where nobody "
+        "asks for the calculation, the answer should be the base model's, word for word; or it first differs in the "
+        "result of an equation that the model itself began, and is right there. A sentence ends at an equals sign: its "
+        "result should be the first number, or should not follow the sign. Wilson 95% intervals; for sentences, "
+        "templates resampled."
     )
     unit = "prompts"
     record = MeantAnswer
 
     count: int = Field(default=100, ge=1)
-    """Prompts of each kind and operation, and sentences of each role; twice as many messages of another hand, and three
-    times as many that ask for nothing."""
+    """Prompts per kind and operation, and sentences that mean the result or do not; twice as many in the words of an
+    independent writer, and three times as many that ask for nothing."""
     kinds: list[Kind] = Field(default=[*get_args(Kind)], min_length=1)
-    """Which kinds of prompts are asked."""
+    """The kinds of prompts that are asked."""
 
     def questions(self, seed: int) -> list[MeantQuestion]:
-        """Operations in equal parts; wordings and calculations of the test split."""
+        """Equally many questions per operation; wordings and calculations of the test split."""
         kinds: list[Kind] = [kind for kind in ("asked", "raw") if kind in self.kinds]
         wanted = {(kind, name): self.count for kind in kinds for name in _OPERATIONS}
         found: list[MeantQuestion] = []
@@ -118,14 +115,13 @@ class Meant(Measured):
         found += [MeantQuestion("asked otherwise", True, each.prompt, each.result) for each in messages]
         unasked = unasked_chats(3 * self.count, split="test", seed=seed)
         found += [MeantQuestion("unasked", False, each.prompt, each.result) for each in unasked]
-        for each in calculation_sentences(2 * self.count, split="test", seed=seed):
-            meant = each.role == "quantitative"
-            kind = "sentence" if meant else "other sentence"
-            found.append(MeantQuestion(kind, meant, each.prompt, each.result, "", each.completion, each.template))
+        for each in sentences(2 * self.count, split="test", seed=seed):
+            kind = "sentence" if each.meant else "other sentence"
+            found.append(MeantQuestion(kind, each.meant, each.prompt, each.result, "", each.completion, each.template))
         return [question for question in found if question.kind in self.kinds]
 
     def answer(self, engine: Engine, questions: Sequence[MeantQuestion]) -> Answers:
-        """Answer greedily; where nobody asks, once more without adapter."""
+        """Asks greedily; where nobody asks for a calculation, asks the base model too."""
         unasked = [question.prompt for question in questions if question.kind == "unasked"]
         with engine.base():
             base = iter(engine.texts(unasked, ROOM) if unasked else [])
@@ -146,7 +142,7 @@ class Meant(Measured):
                 case "unasked":
                     facts["base_output"] = before = next(base)
                     facts["right"] = output == before
-                    facts["mended"] = None if output == before else _is_mended(output, before)
+                    facts["corrected"] = None if output == before else _is_corrected(output, before)
             yield place, [MeantAnswer(**facts)]
 
     @classmethod
@@ -162,17 +158,17 @@ class Meant(Measured):
                     estimate = of_templates if asked[0].template else share(record.right for record in asked)
                     found[key] = (f"{label}, {operation}" if operation else label, estimate)
         if unasked := [record for record in records if record.kind == "unasked"]:
-            mended = [record.right or bool(record.mended) for record in unasked]
-            found["unasked_or_mended"] = ("Not asked for: the same, or with a wrong equation mended", share(mended))
+            right = [record.right or bool(record.corrected) for record in unasked]
+            found["unasked_or_corrected"] = ("Not asked for: the same, or a wrong equation corrected", share(right))
             pending = [record.right for record in unasked if PendingReader().feed([record.prompt + BOUNDARY])[0]]
             found["unasked_pending"] = ("Not asked for, but pending when the answer begins: the same", share(pending))
         return found
 
 
-def _is_mended(output: str, base: str) -> bool:
-    """Whether two answers differ first in a calculation's result, which `output` has right and `base` has not."""
-    shared = next((i for i, (ours, theirs) in enumerate(zip(output, base, strict=False)) if ours != theirs), 0)
-    signs = list(SIGNS.finditer(output[:shared]))
+def _is_corrected(output: str, base: str) -> bool:
+    """Whether two answers first differ in a calculation's result, which is right in `output` and wrong in `base`."""
+    common = next((i for i, (ours, theirs) in enumerate(zip(output, base, strict=False)) if ours != theirs), 0)
+    signs = list(SIGNS.finditer(output[:common]))
     if not signs:
         return False
     calculation = calculation_before(output, signs[-1].start())

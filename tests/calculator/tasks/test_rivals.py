@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ani.calculator.reader.pending import PendingReader
+from ani.calculator.tasks.rivals import RivalQuestion, Rivals
 from ani.evaluation.engines import TransformersEngine
-from ani.evaluation.tasks.rivals import RivalQuestion, Rivals
 from ani.numbers.grammar import BOUNDARY
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted

@@ -1,7 +1,7 @@
 """Task `rivals`: the arithmetic tests of other papers, with new numbers by the same rules.
 
 OccamLLM (arXiv 2406.06576), NUPA (arXiv 2411.03766), BIG-bench's `arithmetic` (arXiv 2206.04615), and raw equations of
-one to three digits, as MathLLM's.
+one to three digits, as in MathLLM's test.
 """
 
 import math
@@ -21,7 +21,7 @@ from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, resampled, share
 
 ROOM = 32
-"""New tokens of an answer."""
+"""Maximum number of new tokens of an answer."""
 _DIGITS = 3, 5, 7
 """OccamLLM's operands are below 10 to the power of one of these."""
 _EXACT = Context(prec=60)
@@ -29,7 +29,13 @@ _EXACT = Context(prec=60)
 Test = Literal["occam", "nupa", "bigbench", "mathllm"]
 Rng = random.Random
 Draw = Callable[[Rng, int], tuple[str, Decimal]]
-"""Draws a prompt and its result, by a number of digits where a test groups by it."""
+"""Draws a prompt and its result; the argument is the number of digits, 0 in tests without groups of digits."""
+_NAMES: dict[Test, str] = {
+    "occam": "OccamLLM",
+    "nupa": "NUPA",
+    "bigbench": "BIG-bench `Q: … A:`",
+    "mathllm": "MathLLM `a+b=`",
+}
 
 
 class RivalQuestion(TaskRecord):
@@ -41,11 +47,11 @@ class RivalQuestion(TaskRecord):
     operation: str
     """Such as `addition`."""
     digits: int | None
-    """The operands are below 10 to the power of it; null where a test doesn't group by it."""
+    """The operands are below 10 to the power of this; null in tests without groups of digits."""
     prompt: str
     """The user's message, or the raw text."""
     result: str
-    """To 12 decimals, where it has more."""
+    """The exact result, rounded to 12 decimal places."""
 
 
 class RivalAnswer(RivalQuestion):
@@ -53,10 +59,10 @@ class RivalAnswer(RivalQuestion):
 
     output: str
     right: bool
-    """Whether the result is among the answer's numbers. OccamLLM's rule: to as many decimals as the number has, two at
-    least and five at most."""
+    """Whether the result is among the answer's numbers. OccamLLM's rule: to as many decimal places as the number has,
+    but at least two and at most five."""
     digits_right: float | None
-    """NUPA: share of the result's digits that the answer's first number has, at the same distance from the point."""
+    """NUPA: share of the result's digits that the answer's first number has at the same place."""
     length_right: bool | None
     """NUPA: whether the answer's first number has as many digits as the result."""
 
@@ -67,18 +73,18 @@ class Rivals(Measured):
     name = "rivals"
     title = "The tests of other papers"
     note = (
-        "New numbers by the rules of each paper's test. An answer is right if the result is among its numbers; of "
-        "OccamLLM's test, which has results without end, to as many decimals as are written, two at least and five at "
-        "most. Wilson 95% intervals; of NUPA's digits, bootstrap."
+        "New numbers by the rules of each paper's test. An answer is right if the result is among its numbers; in "
+        "OccamLLM's test, where results may have infinitely many digits, to as many decimal places as are written, at "
+        "least two and at most five. Wilson 95% intervals; for NUPA's digits, bootstrap."
     )
     unit = "prompts"
     record = RivalAnswer
 
     count: int = Field(default=100, ge=1, le=1000)
-    """Prompts of each test and operation."""
+    """Prompts per test and operation."""
 
     def questions(self, seed: int) -> list[RivalQuestion]:
-        """Each operation's share, without repetition; OccamLLM's ranges take turns."""
+        """Distinct questions, equally many per operation; OccamLLM's ranges alternate."""
         rng = random.Random(f"rivals {seed}")
         found: dict[tuple[Test, str], RivalQuestion] = {}
         for test, operations in _TESTS.items():
@@ -93,7 +99,7 @@ class Rivals(Measured):
         return [*found.values()]
 
     def answer(self, engine: Engine, questions: Sequence[RivalQuestion]) -> Answers:
-        """Answer greedily."""
+        """Asks greedily."""
         prompts = [
             each.prompt if each.test in ("bigbench", "mathllm") else [{"role": "user", "content": each.prompt}]
             for each in questions
@@ -127,14 +133,6 @@ class Rivals(Measured):
         return {key: measure for key, measure in found.items() if measure[1] is not None}
 
 
-_NAMES: dict[Test, str] = {
-    "occam": "OccamLLM",
-    "nupa": "NUPA",
-    "bigbench": "BIG-bench `Q: … A:`",
-    "mathllm": "MathLLM `a+b=`",
-}
-
-
 def _title(test: Test, operation: str) -> str:
     return f"{_NAMES[test]}, {operation}" if operation else _NAMES[test]
 
@@ -164,12 +162,12 @@ _COMPUTE: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
     "/": _EXACT.divide,
     "%": _EXACT.remainder,
     "//": _EXACT.divide_int,
-    "and": max,  # NUPA writes the two numbers of a maximum so
+    "and": max,  # NUPA joins the two numbers of a maximum by "and"
 }
 
 
 def _of_one(text: str, operand: Callable[[Rng, int], Decimal], compute: Callable[[Decimal], Decimal]) -> Draw:
-    """A function's value."""
+    """Draws a function's argument; the text has one place for it."""
 
     def draw(rng: Rng, digits: int) -> tuple[str, Decimal]:
         drawn = operand(rng, digits)
@@ -179,7 +177,7 @@ def _of_one(text: str, operand: Callable[[Rng, int], Decimal], compute: Callable
 
 
 def _of_two(text: str, symbol: str, operands: Callable[[Rng, int], Sequence[Decimal]]) -> Draw:
-    """An operation's result; the text has places for the first operand, the symbol and the second one."""
+    """Draws two operands; the text has places for the first operand, the symbol and the second operand."""
 
     def draw(rng: Rng, digits: int) -> tuple[str, Decimal]:
         left, right = operands(rng, digits)
@@ -201,8 +199,8 @@ def _signed(rng: Rng, digits: int) -> list[Decimal]:
 
 
 def _nupa(verb: str, symbol: str, decimals: int = 0) -> Draw:
-    """Two natural numbers of 2 to 8 digits, or with up to `decimals` decimals; of a quotient the second is no longer
-    than the first."""
+    """Draws two natural numbers of 2 to 8 digits, or with up to `decimals` decimal places; a divisor is no longer than
+    its dividend."""
 
     def operands(rng: Rng, _: int) -> Sequence[Decimal]:
         digits = rng.randint(2, 8)
@@ -218,7 +216,7 @@ def _nupa(verb: str, symbol: str, decimals: int = 0) -> Draw:
 
 
 def _simple(text: str, symbol: str, digits: int) -> Draw:
-    """Natural numbers of up to `digits` digits; quotients are whole."""
+    """Draws two natural numbers of up to `digits` digits; quotients are whole."""
 
     def operands(rng: Rng, _: int) -> Sequence[Decimal]:
         length = rng.randint(1, digits)

@@ -1,14 +1,9 @@
-"""Pairs of sentences with the same calculation: in one its result is meant, in the other something else.
+"""Pairs of sentences with the same calculation: one means its result, the other means something else.
 
-Sentences
-    Texts that end at the equals sign of a written calculation (`calculations.py` finds it), with what stands
-    behind it. The role says whether its result is what should: in `The tickets cost 12 * 4 =` it is (quantitative),
-    in `In base 5, 12 * 4 =` or `The pupil wrote 12 * 4 =` something else is right, or was written (nominal). It tells
-    the same of all numbers of the equation.
-Matched roles
-    Every expression stands in one sentence of each role, in the same writing, so that neither numbers nor operations
-    tell roles apart. Meant calculations also stand behind the words that announce other ones (kind `contrast`: "In
-    base 10, not in base 5,"), so that no keyword does.
+A sentence is a text up to the equals sign of a calculation, and what follows the sign. In `The tickets cost 12 * 4 =`
+the result is meant; in `In base 5, 12 * 4 =` or `The pupil wrote 12 * 4 =` something else follows. Both sentences of a
+pair write the same expression in the same way, so that neither numbers nor operations show what is meant. Meant
+calculations also follow words that announce another meaning ("In base 10, not in base 5,"), so that no keyword does.
 """
 
 import math
@@ -21,61 +16,62 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ani.calculator.data.drawn_expressions import (
+    TIGHT,
+    Expression,
+    combined,
+    drawn_expression,
+    exact_result,
+    leaf,
+    plain,
+)
+from ani.calculator.data.templates import read_templates
 from ani.data.arithmetic import split_of
-from ani.data.calculations import TIGHT, Expression, combined, drawn_expression, exact_result, leaf, plain
-from ani.data.diagnostic import ENDLESS, read_split, rounds
+from ani.data.diagnostic import ENDLESS, rounds
 from ani.data.split import Split, check_split
-from ani.numbers import find_numbers
-from ani.roles import RoleName
 
 _ATTEMPTS = 300
-"""Drawings in vain after which a pair of templates is taken not to go together."""
+"""The number of draws after which two templates are considered not to fit together."""
 
 
-class CalculationSentence(NamedTuple):
-    """A text that ends at a written calculation's equals sign, and what should stand behind it."""
+class Sentence(NamedTuple):
+    """A text that ends at the equals sign of a calculation, and what follows the sign."""
 
     prompt: str
     completion: str
-    role: RoleName
-    """Of its last calculation: quantitative where the exact result is meant."""
-    kind: str
-    """What it looks like, such as `money` or `rounding`; the kinds of the two roles differ."""
-    template: str
-    """Of `calculation_templates.yaml`."""
-    roles: tuple[RoleName, ...]
-    """Of each of the prompt's numbers, that of the calculation that they belong to."""
+    meant: bool
+    """Whether the exact result follows."""
     result: str
-    """The last calculation's exact result, whether it is meant or not."""
+    """The calculation's exact result, whether it is meant or not."""
+    template: str
+    """The text of `sentence_templates.yaml`, with its slots."""
 
 
-def calculation_sentences(count: int, *, split: Split, seed: int = 0) -> list[CalculationSentence]:
-    """Draws distinct labelled sentences, the two roles in turn and with the same expressions in pairs.
+def sentences(count: int, *, split: Split, seed: int = 0) -> list[Sentence]:
+    """Draws distinct sentences, in turn one that does not mean the result and one that does.
 
-    The list depends on the arguments alone, and a larger count only appends. The splits share no template; which
-    expressions stand in which is decided as for problems. Every template of a role is tried once before any is tried
-    twice.
+    The list depends on the arguments alone, and a larger count only appends. The splits have neither template nor
+    expression in common. Every template is tried once before any is tried twice.
     """
     check_split(split, count)
     rng = random.Random(f"calculation sentences {split} {seed}")
-    found: dict[str, CalculationSentence] = {}
+    found: dict[str, Sentence] = {}
     streams = [rounds(dict.fromkeys(templates, ENDLESS), rng) for templates in _templates(split)]
     while len(found) < count:
         pair = [next(stream) for stream in streams]
-        for _ in range(_ATTEMPTS):  # some templates don't go together, such as money and powers
-            sentences = _sentences(pair, split, rng)
-            if sentences and not found.keys() & (texts := {each.prompt: each for each in sentences}).keys():
+        for _ in range(_ATTEMPTS):  # some templates don't fit together, such as money and powers
+            drawn = _sentences(pair, split, rng)
+            if drawn and not found.keys() & (texts := {each.prompt: each for each in drawn}).keys():
                 found |= texts
                 break
     return list(found.values())[:count]
 
 
 @cache
-def _templates(split: Split) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Kind and text of the templates whose last calculation is not meant, and of those where it is."""
-    templates = read_split("calculation_templates.yaml", split)
-    meant = [each for each in templates if _MEANT.search(each[1])]
-    return [each for each in templates if each not in meant], meant
+def _templates(split: Split) -> tuple[list[str], list[str]]:
+    """The templates whose last calculation is not meant, and those where it is."""
+    texts = [text for splits in read_templates("sentence_templates.yaml").values() for text in splits.get(split, [])]
+    return [text for text in texts if not _MEANT.search(text)], [text for text in texts if _MEANT.search(text)]
 
 
 _SLOT = re.compile(r"\{([^{}]+)\}")
@@ -84,9 +80,10 @@ _MEANT = re.compile(r"= ?[$€£]?\{r\}[^=]*\Z")
 _DRAWN = re.compile(r"\{(?:\$?e|(tight))(?: ([-+*/^]+))?\}")
 
 
-def _sentences(pair: Sequence[tuple[str, str]], split: Split, rng: random.Random) -> list[CalculationSentence] | None:
-    """One sentence of each template with the same expression, which the first one chooses; None if it doesn't fit."""
-    _, template = pair[0]
+def _sentences(pair: Sequence[str], split: Split, rng: random.Random) -> list[Sentence] | None:
+    """One sentence per template with the same expression, which the first template chooses; None if they do not
+    fit."""
+    template = pair[0]
     chosen = _DRAWN.search(template)
     assert chosen is not None, template
     reading = next((slot[1] for slot in _SLOT.finditer(template) if slot[1].split()[0] in _READINGS), None)
@@ -99,21 +96,18 @@ def _sentences(pair: Sequence[tuple[str, str]], split: Split, rng: random.Random
     if split_of(expression.key) != split:
         return None
     way = TIGHT / 2 if chosen[1] else rng.random()
-    sentences = []
-    for kind, template in pair:
-        if (sentence := _filled(kind, template, expression, way, split, rng)) is None:
+    found = []
+    for template in pair:
+        if (sentence := _filled(template, expression, way, split, rng)) is None:
             return None
-        sentences.append(sentence)
-    return sentences
+        found.append(sentence)
+    return found
 
 
-def _filled(
-    kind: str, template: str, expression: Expression, way: float, split: Split, rng: random.Random
-) -> CalculationSentence | None:
-    """A template with this expression; None if it doesn't fit."""
+def _filled(template: str, expression: Expression, way: float, split: Split, rng: random.Random) -> Sentence | None:
+    """A template with this expression; None if it does not fit."""
     head, _, tail = (_EQUATION.sub(r"\1=", template) if way < TIGHT else template).rpartition("=")
     other: Expression | None = None
-    ends: list[tuple[int, RoleName]] = []
     text = result = prompt = ""
     for part in (head + "=", tail):
         for index, piece in enumerate(_SLOT.split(part)):
@@ -129,10 +123,8 @@ def _filled(
                 written = other.written(1)
             elif name in ("r", "F"):
                 written = exact_result(text) or result or None
-                ends.append((len(text), "quantitative"))
             elif name:
                 written = _READINGS[name].write(expression, int(number or 0), rng)
-                ends.append((len(text), "nominal"))
             if written is None or (name in _READINGS and written == exact_result(text)):
                 return None
             text += written
@@ -141,13 +133,7 @@ def _filled(
             if found is None:
                 return None
             result = found
-    role: RoleName = "quantitative" if _MEANT.search(template) else "nominal"
-    # A result that is written in the prompt belongs to its equation.
-    roles = tuple(
-        next((of for end, of in ends if number.start <= end and end < len(prompt)), role)
-        for number in find_numbers(prompt)
-    )
-    return CalculationSentence(prompt, text[len(prompt) :], role, kind, template, roles, result)
+    return Sentence(prompt, text[len(prompt) :], _MEANT.search(template) is not None, result, template)
 
 
 def _any(rng: random.Random, symbols: str) -> Expression:
@@ -164,16 +150,16 @@ _Write = Callable[[Expression, int, random.Random], str | None]
 
 
 class _Reading(NamedTuple):
-    """Another way than the decimal one to take an expression; each function is given the number that the slot names."""
+    """A meaning of an expression other than its decimal result; each function gets the number that the slot names."""
 
     draw: _Draw
-    """An expression that may be taken so."""
+    """Draws an expression that may have this meaning."""
     write: _Write
-    """What then stands behind the equals sign; None if the expression doesn't fit."""
+    """Writes what then follows the equals sign; None if the expression does not fit."""
 
 
 def _numbers(low: int, high: int) -> _DrawNumber:
-    """Draws from a range, the length first, as a uniform value would be long nearly always."""
+    """Draws from a range; the length is drawn first, because a uniform value would nearly always be long."""
 
     def draw(rng: random.Random, _: int) -> int:
         length = rng.randint(len(str(low)), len(str(high)))
@@ -202,7 +188,7 @@ def _operands(expression: Expression) -> tuple[int, int]:
 
 
 def _whole(expression: Expression) -> int | None:
-    """The value, if it is a natural number."""
+    """The value if it is a natural number, else None."""
     return int(expression.value) if expression.value >= 0 and expression.value.denominator == 1 else None
 
 
@@ -247,7 +233,7 @@ def _roman(value: int) -> str:
 
 
 def _wrong(expression: Expression, _: int, rng: random.Random) -> str | None:
-    """A result as a slip of a digit makes it."""
+    """Writes a result with a mistake in one digit."""
     slip = rng.choice((-1, 1)) * rng.choice((1, 1, 2, 9, 10, 10, 20, 90, 100))
     value = expression.value + slip
     fits = (value * 10**6).denominator == 1 and value * expression.value >= 0
@@ -259,7 +245,7 @@ def _nearest(expression: Expression, unit: int, _: random.Random) -> str | None:
 
 
 def _natural(write: Callable[[int, int], str], low: int = 1, high: int = 999_999) -> _Write:
-    """Writes values that are natural numbers of a range."""
+    """Writes values that are natural numbers in a range."""
 
     def written(expression: Expression, number: int, _: random.Random) -> str | None:
         value = _whole(expression)

@@ -3,16 +3,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import torch
-from peft import LoraConfig
 
-import ani
+from ani.calculator.tasks.meant import Meant, MeantAnswer, _is_corrected
 from ani.evaluation.engines import TransformersEngine
-from ani.evaluation.tasks.meant import Meant, MeantAnswer, _is_mended
-from ani.injection.inspection import without_adapter
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
-from tests.tiny import attached, encode, logits_of, pair
 from tests.tokenizers import qwen
 
 
@@ -105,7 +100,7 @@ def test_sentences_of_one_template_are_no_more_than_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "base", "mended"),
+    ("output", "base", "corrected"),
     [
         ("Mugs: 67 + 3 = 70.", "Mugs: 67 + 3 = 10.", True),
         ("Mugs: 67 + 3 = 70.", "Mugs: 67 + 3 = 700", True),
@@ -116,19 +111,5 @@ def test_sentences_of_one_template_are_no_more_than_one() -> None:
         ("Mugs: 67 + 3 = 70.", "Mugs: 67 + 3 = ?", False),
     ],
 )
-def test_a_mended_equation_is_told_from_another_answer(output: str, base: str, mended: bool) -> None:
-    assert _is_mended(output, base) is mended
-
-
-def test_without_its_adapter_a_model_is_the_base_model() -> None:
-    model, tokenizer = attached("llama", policy="after")
-    ids = encode(tokenizer)
-    base = logits_of(pair("llama")[0], ids)
-    model.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    learnt = logits_of(model, ids)
-    with without_adapter(model):
-        assert torch.equal(logits_of(model, ids), base)
-    assert torch.equal(logits_of(model, ids), learnt) and not torch.equal(learnt, base)
-    ani.detach(model)
-    with without_adapter(model):
-        assert torch.equal(logits_of(model, ids), base)
+def test_a_corrected_equation_differs_from_another_answer(output: str, base: str, corrected: bool) -> None:
+    assert _is_corrected(output, base) is corrected

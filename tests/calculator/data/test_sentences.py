@@ -1,0 +1,115 @@
+import ast
+import operator
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from ani.calculator.data.drawn_expressions import exact_result
+from ani.calculator.data.sentences import Sentence, sentences
+from ani.calculator.data.templates import read_templates
+from ani.calculator.reader.calculations import Calculation, calculation_before
+from ani.data.split import Split
+from ani.errors import InputError
+from ani.numbers import find_numbers
+
+KINDS: dict[str, dict[str, list[str]]] = read_templates("sentence_templates.yaml")
+SPLITS: tuple[Split, ...] = ("train", "test")
+_COMPUTE = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
+def last_calculation(text: str) -> Calculation | None:
+    """The one that ends at the last equals sign."""
+    return calculation_before(text, text.rindex("="))
+
+
+def plain(expression: str) -> str:
+    """An expression in Python's symbols."""
+    for written, symbol in ("×*", "x*", "÷/", "−-"):
+        expression = expression.replace(written, symbol)
+    return expression.replace("$", "").replace("^", "**").replace(" ", "")
+
+
+def value(expression: str) -> Fraction:
+    """Independent of our grammar: as Python parses it."""
+    text = plain(expression)
+
+    def of(node: ast.expr) -> Fraction:
+        if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.Pow):
+                return of(node.left) ** int(of(node.right))
+            return Fraction(_COMPUTE[type(node.op)](of(node.left), of(node.right)))
+        source = ast.get_source_segment(text, node)
+        assert isinstance(node, ast.Constant) and source is not None
+        return Fraction(source)
+
+    return of(ast.parse(text, mode="eval").body)
+
+
+def both_orders(expression: str) -> object:
+    """The same for both orders of each sum and product."""
+
+    def of(node: ast.expr) -> object:
+        if isinstance(node, ast.BinOp):
+            sides = [of(node.left), of(node.right)]
+            return type(node.op).__name__, *(sorted(sides, key=repr) if type(node.op) in (ast.Add, ast.Mult) else sides)
+        return ast.unparse(node)
+
+    return of(ast.parse(plain(expression), mode="eval").body)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[Split, list[Sentence]]:
+    return {split: sentences(1000, split=split) for split in SPLITS}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_template_is_used_and_its_calculation_found(drawn: dict[Split, list[Sentence]], split: Split) -> None:
+    assert {each.template for each in drawn[split]} == {text for texts in KINDS.values() for text in texts[split]}
+    assert len({each.prompt for each in drawn[split]}) == len(drawn[split])
+    for each in drawn[split]:
+        found = last_calculation(each.prompt)
+        assert found is not None, each
+        assert exact_result(each.prompt) == each.result and Fraction(each.result) == value(found.text)
+        written = re.match(r"[ $]*([^ ]*?)[.,;!?)\]\"`]*(?=\s|\Z)", each.completion)
+        assert (written is not None and written[1] == each.result) == each.meant, each
+        assert "{" not in each.prompt + each.completion
+
+
+def test_templates_are_enough_and_none_is_repeated() -> None:
+    assert all(len(texts["train"]) >= 10 and len(texts["test"]) >= 4 for texts in KINDS.values())
+    texts = [text for kind in KINDS.values() for split in SPLITS for text in kind[split]]
+    assert len(texts) == len(set(texts))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_only_the_context_shows_what_is_meant(drawn: dict[Split, list[Sentence]], split: Split) -> None:
+    def expression(sentence: Sentence) -> tuple[list[Decimal], str]:
+        found = last_calculation(sentence.prompt)
+        assert found is not None
+        text = found.text.replace("$", "").strip()
+        return [abs(number.value) for number in find_numbers(text)], re.sub(r"[0-9.]", "", text)
+
+    others, meant = drawn[split][::2], drawn[split][1::2]
+    assert {each.meant for each in others} == {False} and {each.meant for each in meant} == {True}
+    assert list(map(expression, others)) == list(map(expression, meant))
+
+
+def test_the_splits_have_no_expression_in_common(drawn: dict[Split, list[Sentence]]) -> None:
+    train, test = (
+        {both_orders(found.text) for each in drawn[split] if (found := last_calculation(each.prompt))}
+        for split in SPLITS
+    )
+    assert len(train) > 200 and len(test) > 150 and not train & test
+
+
+def test_draws_follow_the_seed_and_grow_at_the_end(drawn: dict[Split, list[Sentence]]) -> None:
+    for split in SPLITS:
+        assert sentences(121, split=split) == drawn[split][:121] != sentences(121, split=split, seed=7)
+
+
+@pytest.mark.parametrize(("count", "split", "named"), [(-1, "test", "-1"), (3, "validation", "validation")])
+def test_bad_input_is_named(count: int, split: Split, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        sentences(count, split=split)
