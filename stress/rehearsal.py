@@ -60,7 +60,7 @@ from ani.evaluation.engines import Engine
 from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.tasks import arithmetic
 from ani.evaluation.tasks.gate_texts import FINER_FILE, FINER_NAME
-from ani.injection.adapter import CONFIG_FILE
+from ani.injection.adapter_files import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.records import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER

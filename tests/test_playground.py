@@ -19,7 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 import ani.cli
-from ani.injection.adapter import SHIPPED, load_adapter
+from ani.injection.adapter import load_adapter
+from ani.injection.adapter_files import SHIPPED
 from ani.injection.inspection import forced_gates, without_adapter
 from ani.playground import _hosts, _messages, answer, answered_turn, build, decisions, forced, launch
 from ani.results.decisions import gate_view

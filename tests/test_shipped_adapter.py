@@ -10,7 +10,7 @@ from ani.calculator.tasks.calculations import Calculations
 from ani.chat import rendered
 from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.gates import Gates
-from ani.injection.adapter import _read_config
+from ani.injection.adapter import Adapter
 from ani.injection.attach import number_locator
 from ani.training.recipe import load_recipe
 from tests.answers import answers_of
@@ -24,7 +24,7 @@ ADAPTER = PACKAGE / "assets" / "smollm2-adapter"
 def test_it_is_small_and_made_by_the_recipe(adapter: Path, recipe_file: str) -> None:
     assert sum(file.stat().st_size for file in adapter.iterdir()) <= 2 * 1024 * 1024
     recipe = load_recipe(PACKAGE / "recipes" / recipe_file)
-    saved = _read_config(adapter)
+    saved = Adapter.read(adapter)
     assert saved.config is not None and recipe.ani is not None
     assert saved.method == recipe.method == "ani"
     config = saved.config.model_dump()

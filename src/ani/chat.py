@@ -9,8 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ani.errors import InputError
-from ani.untrusted.text import one_line
+from ani.errors import InputError, one_line
 
 PLAIN_TEMPLATE = """\
 {{- bos_token }}

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from ani.errors import one_line
 from ani.files import is_main
-from ani.untrusted.text import one_line
 
 DEVICE = "ANI_DEVICE"
 """Environment variable: `cpu` asks for the CPU, as `--device cpu` does."""

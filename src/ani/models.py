@@ -7,15 +7,17 @@ once, because transformers can neither quantize nor save a model that came from 
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from filelock import FileLock
+from huggingface_hub import snapshot_download
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -26,12 +28,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from ani.devices import DEVICE, default_device, default_dtype
-from ani.errors import InputError, how_to_install
+from ani.errors import InputError, how_to_install, one_line
 from ani.files import DISK_FULL, replacing_directory
-from ani.untrusted.model import check_model, load_whole
-from ani.untrusted.text import one_line
 
 EMBEDDED = "smollm2"
 _CONVERTED = "smollm2-135m-instruct-"
@@ -57,7 +59,6 @@ def load_config(name: str) -> PreTrainedConfig:
     """Load a model's configuration, without its weights; raises InputError if there is none under this name."""
     source = model_source(name)
     with _loading("model", name):
-        check_model(name, source)
         return cast(PreTrainedConfig, AutoConfig.from_pretrained(source, trust_remote_code=False))
 
 
@@ -90,12 +91,12 @@ def load_model(
         attention = "eager" if device == "cpu" else None
     source = model_source(name)
     with _loading("model", name):
-        if quantization == "nf4" and asked is None and device == "cpu" and check_model(name, source) >= LARGE:
+        if quantization == "nf4" and asked is None and device == "cpu" and _parameters(source) >= LARGE:
             raise InputError(
                 f"{name} in NF4 takes minutes a step on a CPU, and torch can use no GPU here: take a smaller model, or "
                 f"say that you mean it, by --device cpu (in Python: {DEVICE}=cpu in the environment)"
             )
-        check_model(name, source, fetch=True)
+        _check_files(name, source)
         model, _ = load_whole(
             AutoModelForCausalLM.from_pretrained,
             source,
@@ -122,10 +123,52 @@ def check_weights(name: str) -> None:
     """Raises InputError as `load_model`, for a model that something else is to load; reads no weight."""
     source = model_source(name)
     with _loading("model", name):
-        check_model(name, source, fetch=True)
+        _check_files(name, source)
         if getattr(AutoConfig.from_pretrained(source, trust_remote_code=False), "quantization_config", None) is None:
             load = AutoModelForCausalLM.from_pretrained
             load_whole(load, source, device_map={"": "meta"}, use_safetensors=True, trust_remote_code=False)
+
+
+def load_whole(load: Callable[..., Any], source: Any, *args: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Call transformers' `from_pretrained`, with `output_loading_info`; raises InputError as `refuse_partial`.
+
+    transformers itself leaves out what is harmless: tied weights, rotary tables, a family's `_keys_to_ignore_on_load`.
+    """
+    model, info = load(source, *args, **{**options, "output_loading_info": True, "ignore_mismatched_sizes": True})
+    refuse_partial(source, info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"])
+    return model, info
+
+
+def refuse_partial(name: object, missing: set[str], unexpected: set[str], shapes: Collection[Any] = ()) -> None:
+    """Raise InputError if weights of a model are missing, unexpected, or of other shapes (name, found, wanted)."""
+    others = [f"{key} {[*found]} instead of {[*wanted]}" for key, found, wanted in shapes]
+    wrong = {"missing": missing, "of another shape": others, "unexpected": unexpected}
+    found = [f"{len(keys)} {how} ({one_line(', '.join(sorted(keys)))})" for how, keys in wrong.items() if keys]
+    if found:
+        raise InputError(f"{name}: its files don't contain its weights: {'; '.join(found)}; get the model anew")
+
+
+def _check_files(name: str, source: str) -> None:
+    """Raise InputError if config or index of a model name weights outside its folder, or an adapter is among its
+    files: transformers would load either."""
+    raw, _ = PreTrainedConfig.get_config_dict(source)
+    folder = Path(source)
+    if not folder.is_dir():
+        wanted = ["*.safetensors", SAFE_WEIGHTS_INDEX_NAME, ADAPTER_CONFIG_NAME]
+        folder = Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=["*/*", "consolidated*"]))
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    shards = json.loads(index.read_text())["weight_map"].values() if index.is_file() else ()
+    if "transformers_weights" in raw or any(Path(shard).name != shard for shard in shards):
+        raise InputError(f"{name} names weights outside its folder (config.json or {index.name}); get the model anew")
+    if (folder / ADAPTER_CONFIG_NAME).exists():
+        raise InputError(f"{name} has an adapter among its files ({ADAPTER_CONFIG_NAME}); move it to another folder")
+
+
+def _parameters(source: str) -> int:
+    """The number of a model's weights, by its config."""
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    with torch.device("meta"):
+        return int(AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters())
 
 
 @contextmanager

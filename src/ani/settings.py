@@ -11,9 +11,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.files import replacing_file
-from ani.untrusted.text import DEEPEST, one_line, parse_yaml, read_text
+from ani.text_files import read_text
 
 LARGEST_INTEGER = 2**32 - 1
 """What NumPy takes as a seed."""
@@ -95,8 +95,6 @@ def override(raw: dict[str, Any], changes: Sequence[str]) -> None:
         value = parse_yaml(text, f"override {shown!r}: the value")
         target: Any = raw
         *parents, last = key.split(".")
-        if len(parents) > DEEPEST:
-            raise InputError(f"override {shown!r} names a key in {len(parents)} sections; recipes have three at most")
         for name in parents:
             if isinstance(target, dict) and target.get(name) is None:
                 target[name] = {}
@@ -104,6 +102,14 @@ def override(raw: dict[str, Any], changes: Sequence[str]) -> None:
             if not isinstance(target, dict | list):
                 raise InputError(f"override {shown!r}: {name!r:.80} is a value, not a section")
         target[_place(target, last, shown)] = value
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """A YAML value; raises InputError, which names the text `where`, if there is none."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: a date or an integer that is none
+        raise InputError(f"{where} is not valid YAML: {one_line(error)}") from error
 
 
 def _place(items: dict[str, Any] | list[Any], name: str, override: str) -> str | int:

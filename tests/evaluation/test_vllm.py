@@ -27,7 +27,7 @@ from ani.evaluation.tasks.arithmetic import Arithmetic
 from ani.evaluation.tasks.benchmarks import BenchmarkAnswer
 from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.routing import Routing
-from ani.injection.adapter import adapter_settings
+from ani.injection.adapter import Adapter
 from ani.models import load_config
 from ani.results.records import Run, read_run, write_json
 from ani.serving.checkpoint import merged_settings
@@ -235,7 +235,7 @@ def test_an_adapter_is_merged_first(
     adapter: Path, ours: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load_merged(self: VllmEngine, name: str, *_: object) -> None:
-        assert merged_settings(load_config(name)) == adapter_settings(adapter)
+        assert merged_settings(load_config(name)) == Adapter.read(adapter).config
         vars(self).update(vars(ours))
 
     monkeypatch.setattr(VllmEngine, "__init__", load_merged)

@@ -26,7 +26,7 @@ from ani import AniConfig, attach, inspect, load_adapter, save_adapter
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
 from ani.data.sources import Example
 from ani.encoders import FourierNumberEncoder, MagnitudeNumberEncoder
-from ani.injection.adapter import adapter_method
+from ani.injection.adapter import Adapter
 from ani.injection.attach import ani_module, base_model, number_locator
 from ani.injection.inspection import forced_gates
 from ani.injection.locate import PADDING, NumberLocator
@@ -421,7 +421,7 @@ def test_adapters_without_a_module(name: MethodName, tmp_path: Path) -> None:
     save_adapter(model, tmp_path / "adapter", method=name)
     other = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
     torch.testing.assert_close(logits_of(other, ids), logits_of(model, ids))
-    assert adapter_method(tmp_path / "adapter") is METHODS[name]
+    assert Adapter.read(tmp_path / "adapter").method == name
     refused(lambda: inspect(other, tokenizer, PROMPT), "no ANI module")
 
 
@@ -437,7 +437,7 @@ def test_an_unknown_method_of_an_adapter_is_named(tmp_path: Path) -> None:
     model, tokenizer = method("llama", "static")
     save_adapter(model, tmp_path / "adapter", method="static")
     file = tmp_path / "adapter" / "ani_config.json"
-    assert adapter_method(tmp_path / "adapter") is METHODS["static"]
+    assert Adapter.read(tmp_path / "adapter").method == "static"
     file.write_text(file.read_text().replace('"static"', '"telepathy"'))
     load = partial(load_adapter, tiny("llama"), tokenizer, tmp_path / "adapter")
     refused(load, "no method 'telepathy'; known are ani, sft")

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import ani
 from ani import AniConfig, NumberScanner
-from ani.injection.adapter import CONFIG_FILE
+from ani.injection.adapter_files import CONFIG_FILE
 from ani.injection.attach import ani_module, last_decision
 from ani.injection.locate import NumberLocator
 from ani.serving.scheduling import Scheduled, StepLocator

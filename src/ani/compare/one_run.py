@@ -15,7 +15,7 @@ from ani.errors import InputError, TrainingFailed
 from ani.evaluation.evaluate import LoadedTask, answer
 from ani.evaluation.model_spec import ModelSpec
 from ani.files import only_process_in, replacing_directory
-from ani.injection.adapter import CONFIG_FILE
+from ani.injection.adapter import Adapter
 from ani.launch import ENDING
 from ani.models import load_config, load_model
 from ani.probing.run import probe
@@ -23,7 +23,6 @@ from ani.serving.vllm_plugin import check_merged
 from ani.terminal import training_lines
 from ani.training.checkpoints import ADAPTER
 from ani.training.run import PROBE, train
-from ani.untrusted.text import read_json_object
 
 
 def carry_out(job: ComparedRun | Probe, plan: Plan, console: Console) -> None:
@@ -120,5 +119,5 @@ def injection(run: ComparedRun) -> dict[str, Any]:
     """The layer and policy of a run's adapter, if it has one with a module."""
     if run.seed is None:
         return {}
-    config = read_json_object(run.training / ADAPTER / CONFIG_FILE)
-    return {key: config[key] for key in ("layer", "policy") if key in config}
+    config = Adapter.read(run.training / ADAPTER).config
+    return {} if config is None else {"layer": config.layer, "policy": config.policy}

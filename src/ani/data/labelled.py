@@ -16,7 +16,7 @@ from ani.errors import InputError
 from ani.files import replacing_file
 from ani.numbers import find_numbers
 from ani.roles import RoleName
-from ani.untrusted.text import json_lines
+from ani.text_files import json_lines
 
 LABELLED_FILE = "diagnostic.jsonl"
 """The file of labelled sentences in a directory that `ani diagnostic` wrote."""

@@ -30,11 +30,11 @@ from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, senten
 from ani.data.labelled import LABELLED_FILE, write_labelled
 from ani.data.sources import hub_errors, record_examples, text_of
 from ani.data.split import read_templates
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.files import replacing_directory
 from ani.numbers import find_numbers
 from ani.roles import RoleName
-from ani.untrusted.text import json_lines, one_line
+from ani.text_files import json_lines
 
 DIAGNOSTIC = "diagnostic"
 """The nominal source that stands for our own generator: training sentences that hold nominal numbers only."""

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, get_args
 
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, sentence_limit
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.numbers import find_numbers
 from ani.roles import RoleName
-from ani.untrusted.text import json_lines, one_line
+from ani.text_files import json_lines
 
 Message = dict[str, str]
 _MESSAGE = ("role", "content")

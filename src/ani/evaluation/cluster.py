@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from ani.devices import DEVICE
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.evaluation.engines import Machine
 from ani.launch import ENDING, PARENT
-from ani.untrusted.text import one_line
 
 RETRIES = 3
 """How often a command is started again, on any node, after its process or node was ended."""

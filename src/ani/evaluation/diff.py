@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.evaluation.evaluate import presented, read_results
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS
 from ani.results.records import Run, read_run, task_file
 from ani.results.scores import Answer
 from ani.results.tables import Table
-from ani.untrusted.text import one_line
 
 
 def compare_folders(run: Path, baseline: Path) -> tuple[list[Table], dict[str, Any]]:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from pydantic import Field
 
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
 from ani.results.decisions import NumberDecision
 from ani.settings import Section
-from ani.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import Field, TypeAdapter, ValidationError
 from rich.console import Console
 
-from ani.errors import InputError
+from ani.errors import InputError, first_problem, one_line
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS
@@ -30,7 +30,6 @@ from ani.results.records import (
 from ani.results.scores import TaskRecord
 from ani.results.tables import Fitted, markdown
 from ani.terminal import counting
-from ani.untrusted.text import first_problem, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase

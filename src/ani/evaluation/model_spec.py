@@ -21,7 +21,8 @@ from ani.evaluation.engines import (
 )
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
-from ani.injection.adapter import SHIPPED, adapter_base, adapter_digest, adapter_method, adapter_settings, load_adapter
+from ani.injection.adapter import Adapter, load_adapter
+from ani.injection.adapter_files import SHIPPED
 from ani.injection.attach import has_gate
 from ani.injection.methods import METHODS, Method, MethodName
 from ani.models import (
@@ -80,7 +81,7 @@ class ModelSpec(NamedTuple):
                 raise InputError(
                     f"{gated} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
                 )
-            if self.adapter is not None and (settings := adapter_settings(self.adapter)) is not None:
+            if self.adapter is not None and (settings := Adapter.read(self.adapter).config) is not None:
                 check_merged(load_config(self.model), settings.combine, self.adapter)
             if self.forced:
                 raise InputError("vLLM isn't made to write values: leave out --forced, or use --backend transformers")
@@ -108,7 +109,7 @@ class ModelSpec(NamedTuple):
         """The checkpoint that vLLM serves: the model, or model and adapter merged in `out`, now if they weren't yet."""
         if self.adapter is None:
             return self.model
-        merged = out / f"{MERGED}{adapter_digest(self.adapter)[:12]}"
+        merged = out / f"{MERGED}{Adapter.read(self.adapter).digest()[:12]}"
         if not merged.is_dir():
             merge(self.adapter, merged, model=self.model)
         return str(merged)
@@ -124,7 +125,7 @@ class ModelSpec(NamedTuple):
         """What `run.json` says of it. `fingerprint` differs for other files of the model, another commit of the hub's,
         another adapter, dtype or backend."""
         dtype = default_dtype() if self.dtype == "auto" else f"torch.{self.dtype}"
-        adapter = None if self.adapter is None else adapter_digest(self.adapter)
+        adapter = None if self.adapter is None else Adapter.read(self.adapter).digest()
         length = self.vllm.model_dump(include={"max_model_len"}, exclude_defaults=True)
         told = (adapter, self.backend, str(dtype), self.quantization, self.forced, *length.items())
         return {
@@ -136,7 +137,7 @@ class ModelSpec(NamedTuple):
         }
 
     def _method(self) -> Method | None:
-        return adapter_method(self.adapter) if self.adapter is not None else _merged_method(self.model)
+        return METHODS[Adapter.read(self.adapter).method] if self.adapter is not None else _merged_method(self.model)
 
 
 def _files(model: str) -> Any:
@@ -152,8 +153,8 @@ def _files(model: str) -> Any:
 
 def model_for(model: str | None, adapter: str | None) -> str:
     """The model to load: the one that is named, else the base that the adapter names, else the embedded one; raises as
-    `adapter_base`."""
-    return model or (EMBEDDED if adapter is None else adapter_base(adapter))
+    `Adapter.base_model`."""
+    return model or (EMBEDDED if adapter is None else Adapter.read(adapter).base_model())
 
 
 def adapted_model(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import torch
 from torch import nn
@@ -364,58 +364,19 @@ def check_layer(layer: int, depth: int, model_type: str) -> None:
         )
 
 
-class BeforeLora(NamedTuple):
-    """What a model was before `load_adapter` added LoRA to it."""
-
-    modules: dict[str, nn.Module]
-    attributes: dict[str, Any]
-    """Those of PEFT's and transformers' that it had, by name."""
-    trainable: list[nn.Parameter]
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> Self:
-        """Remember a model, which PEFT is about to change."""
-        attributes = {name: vars(model)[name] for name in _LORA_ATTRIBUTES if name in vars(model)}
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return cls(dict(list(model.named_modules())[1:]), attributes, trainable)
-
-    def restore(self, model: PreTrainedModel) -> None:
-        """Take off what PEFT has wrapped the model's modules in."""
-        for name, module in self.modules.items():
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, module)
-        for name in _LORA_ATTRIBUTES:
-            vars(model).pop(name, None)
-        vars(model).update(self.attributes)
-        for parameter in self.trainable:
-            parameter.requires_grad_()
-
-
-_LORA_ATTRIBUTES = ("peft_config", "_hf_peft_config_loaded", "_weight_conversions")
-
-
-def remember_lora(model: PreTrainedModel, before: BeforeLora) -> None:
-    """Let `detach` take off the LoRA that was added to a model."""
-    vars(model)["_ani_added_lora"] = (before, cast(Any, model).peft_config["default"])
-
-
 def detach(model: nn.Module) -> nn.Module:
     """Take the ANI module off again, in place, and the LoRA that `load_adapter` added: the base model, bit for bit.
-    Other LoRA (of `get_peft_model`, or `add_adapter`) is the user's own, and stays. Returns `model`.
+    LoRA of `get_peft_model` stays. Returns `model`.
 
     Raises:
         InputError: If there is nothing to take off.
     """
     base = base_model(model)
-    before, lora = base.__dict__.pop("_ani_added_lora", (None, None))
-    if before is None or is_attached(base):
+    lora = vars(base).pop("_ani_lora", None)
+    if lora is None or is_attached(base):
         _take_off_module(model)
-    configs = base.__dict__.get("peft_config", {})
-    if before is not None and configs.get("default") is lora:
-        if len(configs) > 1:
-            base.delete_adapter("default")
-        else:
-            before.restore(base)
+    if lora is not None:
+        lora.unload()
     return model
 
 

@@ -1,17 +1,11 @@
-"""The settings of an ANI module, and the check of an adapter's config file."""
+"""The settings of an ANI module."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from ani.encoders import EncoderSettings
-from ani.errors import InputError
-from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, Policy, unknown_method
-from ani.untrusted.text import first_problem
-
-FORMAT_VERSION = 1
-"""Version of the adapter format on disk; a file of another one is refused."""
+from ani.injection.methods import DEFAULT_POLICY, Policy
 
 MOST_LAYERS = 10_000
 """Of a model; no file makes anything build more."""
@@ -135,29 +129,3 @@ class AniConfig(InjectionSettings):
 
     layer: int = Field(ge=0, le=MOST_LAYERS)
     """Injection layer l: the edited hidden state is `hidden_states[l]` of transformers; 0 is the embedding output."""
-
-
-def read_settings(raw: Mapping[str, Any], file: str) -> tuple[MethodName, AniConfig | None]:
-    """The method and the module's config (None: it has no module) from what a `file` says about them. Raises InputError
-    if it is of another format version or an unknown method, or damaged."""
-    raw = dict(raw)
-    version = raw.pop("format_version", None)
-    method = raw.pop("method", None)
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise InputError(
-            f"{file} has format version {version!r:.80}, this ani reads {FORMAT_VERSION}; use the ani that wrote it"
-        )
-    if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"{file}: {unknown_method(method)}")
-    if METHODS[method].settings is None:
-        if raw:
-            raise InputError(f"{file} is damaged: method {method!r} has no module, but there are settings of one")
-        return method, None
-    try:
-        config = AniConfig.model_validate(raw)
-    except ValidationError as error:
-        raise InputError(f"{file}: {first_problem(error)}") from error
-    for key in AniConfig.model_fields:
-        if raw.get(key) is None:
-            raise InputError(f"{file} is damaged: {key} is missing")
-    return method, config

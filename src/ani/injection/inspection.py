@@ -16,7 +16,7 @@ from ani.injection.attach import ani_module, base_model, is_attached, is_peft_mo
 from ani.injection.locate import PADDING
 from ani.models import evaluating
 from ani.results.decisions import NumberDecision, PendingDecision, gate_view
-from ani.untrusted.text import parse_json
+from ani.text_files import parse_json
 
 
 class Decisions(list[NumberDecision]):
@@ -183,9 +183,8 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
             stack.enter_context(forced_gates(model, False))
         if is_peft_model(model):
             stack.enter_context(model.disable_adapter())
-        elif getattr(base, "_hf_peft_config_loaded", False):
-            base.disable_adapters()
-            stack.callback(base.enable_adapters)
+        elif (lora := vars(base).get("_ani_lora")) is not None:
+            stack.enter_context(lora.disable_adapter())
         yield
 
 

@@ -9,9 +9,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ani.errors import InputError
+from ani.errors import InputError, first_problem, one_line
 from ani.files import replacing_file
-from ani.untrusted.text import first_problem, one_line
 
 RUN = "run.json"
 """Where the results of a folder come from (`Run`)."""

@@ -28,11 +28,13 @@ from ani.injection.attach import (
     is_attached,
     set_locator,
 )
-from ani.injection.config import FORMAT_VERSION, AniConfig, read_settings
+from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, Method, MethodName
+from ani.injection.saved import SavedMethod
+from ani.models import load_whole
 from ani.serving.registration import FAMILY, MODEL_TYPE, SECTION
-from ani.untrusted.model import load_whole
+from ani.settings import validated
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
@@ -43,9 +45,10 @@ def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
     One without a module becomes an ordinary checkpoint of its family, whose config names the method.
     """
     config: Any = model.config
-    section: dict[str, Any] = {"format_version": FORMAT_VERSION, "method": method}
-    if is_attached(model):
-        section |= {FAMILY: config.model_type, **ani_module(model).config.model_dump(mode="json")}
+    module = ani_module(model).config if is_attached(model) else None
+    section = SavedMethod.describing(method, module).model_dump(mode="json")
+    if module is not None:
+        section[FAMILY] = config.model_type
         config.__class__ = config_class_of(cast(Any, type(config)))
         model.__class__ = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
     setattr(config, SECTION, section)
@@ -53,12 +56,12 @@ def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
 
 def merged_method(config: PreTrainedConfig) -> Method | None:
     """The method of a merged checkpoint; None if the config is not of one."""
-    return METHODS[_settings(config)[0]] if isinstance(getattr(config, SECTION, None), Mapping) else None
+    return METHODS[_saved(config).method] if isinstance(getattr(config, SECTION, None), Mapping) else None
 
 
 def merged_settings(config: PreTrainedConfig) -> AniConfig | None:
     """The module's settings of a merged checkpoint; None if it has no module."""
-    return None if merged_method(config) is None else _settings(config)[1]
+    return None if merged_method(config) is None else _saved(config).module
 
 
 class _FamilyConfig:
@@ -88,7 +91,7 @@ class MergedModel(AttachedModel):
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        settings = _settings(config)[1]
+        settings = _saved(config).module
         if settings is None:
             raise InputError(
                 f"{config.name_or_path}: its method has no module, so its model_type can't be {MODEL_TYPE!r}"
@@ -138,6 +141,6 @@ def config_class_of(family: type[Any]) -> type[PreTrainedConfig]:
     return config_class
 
 
-def _settings(config: PreTrainedConfig) -> tuple[MethodName, AniConfig | None]:
+def _saved(config: PreTrainedConfig) -> SavedMethod:
     section = {key: value for key, value in getattr(config, SECTION).items() if key != FAMILY}
-    return read_settings(section, f"the section {SECTION!r} of {config.name_or_path or 'the config'}")
+    return validated(SavedMethod, section, f"the section {SECTION!r} of {config.name_or_path or 'the config'}")

@@ -8,12 +8,12 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from ani.chat import PLAIN_TEMPLATE
 from ani.errors import InputError
 from ani.files import replacing_directory
-from ani.injection.adapter import adapter_base, adapter_method, fold_adapter
+from ani.injection.adapter import Adapter
 from ani.injection.attach import is_attached
 from ani.models import load_config, load_model, load_tokenizer
 from ani.serving.checkpoint import mark_merged
 from ani.serving.registration import SECTION
-from ani.untrusted.text import read_json_object
+from ani.text_files import parse_json, read_text
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[str, ...] = get_args(DType)
@@ -55,8 +55,8 @@ def merge(
     with replacing_directory(out) as work:
         if out.exists() and not _is_merged(out) and not (out.is_dir() and not any(out.iterdir())):
             raise InputError(f"{out} exists and is no merged checkpoint; choose another path or remove it")
-        adapter_method(adapter_path)  # a bad adapter is met before its base is loaded
-        base = model or adapter_base(adapter_path)
+        adapter = Adapter.read(adapter_path)
+        base = model or adapter.base_model()
         config = load_config(base)
         if getattr(config, "quantization_config", None) is not None:
             raise InputError(f"{base} is quantized, so nothing can be merged into it; name its full-precision original")
@@ -65,19 +65,19 @@ def merge(
             stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
             dtype = cast(DType, stored if stored in DTYPES else "float32")
         merged = load_model(base, dtype=dtype, device="cpu")
-        method = fold_adapter(merged, tokenizer, adapter_path)
-        mark_merged(merged, method)
+        adapter.load(merged, tokenizer, fold=True)
+        mark_merged(merged, adapter.method)
         merged.save_pretrained(work, max_shard_size=max_shard_size)
         tokenizer.chat_template = tokenizer.chat_template or PLAIN_TEMPLATE
         tokenizer.save_pretrained(work)
         load = "LoRA is part of the weights; load it as any model of its family."
         if is_attached(merged):
             load = "Load it with `AutoModelForCausalLM.from_pretrained(path)` after `import ani`."
-        (work / "README.md").write_text(f"{_CARD}Method `{method}`. {load}\n")
+        (work / "README.md").write_text(f"{_CARD}Method `{adapter.method}`. {load}\n")
 
 
 def _is_merged(path: Path) -> bool:
     try:
-        return isinstance(read_json_object(path / "config.json").get(SECTION), dict)
+        return SECTION in parse_json(read_text(path / "config.json"), str(path))
     except InputError:
         return False

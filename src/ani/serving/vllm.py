@@ -32,10 +32,10 @@ from ani.injection.classes import swap_class
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
+from ani.models import refuse_partial
 from ani.serving.checkpoint import merged_settings
 from ani.serving.scheduling import Features, Ids, Scheduled, StepLocator
 from ani.serving.vllm_plugin import after, before, decisions_file, gates_shut
-from ani.untrusted.model import refuse_partial
 
 
 class _GateLayer(nn.Module):

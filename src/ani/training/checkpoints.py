@@ -29,9 +29,9 @@ from transformers.trainer_callback import TrainerState
 
 from ani.errors import TrainingFailed
 from ani.files import naming_full_disk, replacing_file
-from ani.injection.adapter import PEFT_CONFIG_FILE, WEIGHTS_FILE, save_adapter
+from ani.injection.adapter import full_tensor, save_adapter
+from ani.injection.adapter_files import PEFT_CONFIG_FILE, WEIGHTS_FILE
 from ani.injection.attach import ani_module, is_attached
-from ani.injection.base import full_tensor
 from ani.injection.methods import MethodName
 from ani.launch import launched, shared_store
 from ani.results.records import TRAINING_LOG

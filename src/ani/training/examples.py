@@ -20,8 +20,8 @@ from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
 from ani.roles import Role, RoleName
 from ani.terminal import counting
+from ani.text_files import json_lines
 from ani.training.recipe import Recipe
-from ani.untrusted.text import json_lines
 
 ANSWER = 32
 """Tokens of an answer that the model itself gives to an example without a completion."""

@@ -12,7 +12,6 @@ from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
 from ani.models import Attention, DTypeName, Quantization
 from ani.settings import Section, override, read_settings, validated
-from ani.untrusted.peft import Targets
 
 
 class LoraSettings(Section):
@@ -24,7 +23,7 @@ class LoraSettings(Section):
     """The update counts alpha / r times."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """On the update's input."""
-    target_modules: Targets = "all-linear"
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
     """Modules by name, or `all-linear`: all but the output embedding."""
 
 

@@ -26,7 +26,7 @@ from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample
 from ani.data.kinds import DataSource
 from ani.devices import default_dtype
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.injection.attach import ani_module, base_model, is_attached, number_locator
 from ani.injection.locate import NumberBatch
 from ani.models import EMBEDDED, load_config, load_tokenizer, nf4, training_autocast
@@ -36,7 +36,6 @@ from ani.training.fake_device import Fault, Watch, fake, register
 from ani.training.recipe import Recipe
 from ani.training.run import check, paper_layer, with_adapter
 from ani.training.trainer import adamw, learnt_columns, learnt_logits
-from ani.untrusted.text import one_line
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArgu
 from ani.data.collator import NumberCollator
 from ani.data.sources import Example
 from ani.devices import default_dtype
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.evaluation.engines import TransformersEngine
 from ani.files import only_process_in
 from ani.injection.attach import ani_module, attach, base_model, is_attached, number_locator
@@ -36,7 +36,6 @@ from ani.training.examples import Examples, answered, load_examples, tokenized_e
 from ani.training.fitted_gate import fit_gate
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.trainer import AniTrainer
-from ani.untrusted.text import one_line
 
 PROBE = "probe"
 ANSWERS = ".answers.jsonl"

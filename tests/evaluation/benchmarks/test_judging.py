@@ -7,7 +7,7 @@ import pytest
 from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed
 
 from ani.evaluation.benchmarks.judging import boxed_answer, equivalent, judge_gsm8k, judge_math, marked_answer
-from ani.untrusted.text import json_lines
+from ani.text_files import json_lines
 
 ROWS = Path(__file__).parents[2] / "rows"
 """Rows of our own in the form of the data sets."""

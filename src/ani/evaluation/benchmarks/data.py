@@ -20,7 +20,7 @@ from ani.data.sources import MATH, hub_errors, hub_records, names_file
 from ani.errors import InputError
 from ani.evaluation.benchmarks.judging import MARKER, boxed_answer, marked_answer
 from ani.results.scores import grouped
-from ani.untrusted.text import json_lines
+from ani.text_files import json_lines
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, cast
 
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import checked_roles, hub_errors
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.evaluation.benchmarks.data import READERS
 from ani.numbers import find_numbers
 from ani.roles import RoleName
-from ani.untrusted.text import bounded_lines, json_lines, one_line, zipped_json_lines
+from ani.text_files import json_lines, zipped_json_lines
 
 FINER_NAME = "nlpaueb/finer-139"
 FINER_FILE = "finer139.zip"
@@ -99,7 +99,7 @@ def _file_texts(path: Path, fields: Sequence[str], group: str | None) -> Iterato
         return
     try:
         with path.open(encoding="utf-8-sig") as lines:
-            for line in bounded_lines(lines, str(path)):
+            for line in lines:
                 if line.strip():
                     yield GateText(line.rstrip("\n"), path.stem)
     except (OSError, UnicodeDecodeError) as error:
