@@ -1,8 +1,8 @@
 """The config and model classes by which transformers loads a merged checkpoint.
 
-On disk its `model_type` is `ani` (`ani.serving.registration`). What `AutoConfig` gives for it is a subclass of the
-family's own config, made on demand beside a subclass of the family's own model. In memory both say the family's
-`model_type`, by which transformers, PEFT and lm-eval choose what they do.
+On disk the `model_type` is `ani` (`ani.serving.registration`). `AutoConfig` loads a subclass of the family's config,
+which is made on demand together with a subclass of the family's model. In memory both have the family's `model_type`,
+because transformers, PEFT and lm-eval decide by it.
 """
 
 import functools
@@ -40,9 +40,9 @@ _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "r
 
 
 def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
-    """Make an attached model, in place, one that `save_pretrained` writes as a merged checkpoint.
+    """Change a model in place, so that `save_pretrained` writes a merged checkpoint.
 
-    One without a module becomes an ordinary checkpoint of its family, whose config names the method.
+    A model without a module becomes an ordinary checkpoint of its family, whose config names the method.
     """
     config: Any = model.config
     module = ani_module(model).config if is_attached(model) else None
@@ -55,12 +55,12 @@ def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
 
 
 def merged_method(config: PreTrainedConfig) -> Method | None:
-    """The method of a merged checkpoint; None if the config is not of one."""
+    """Return the method of a merged checkpoint; None for the config of another model."""
     return METHODS[_saved(config).method] if isinstance(getattr(config, SECTION, None), Mapping) else None
 
 
 def merged_settings(config: PreTrainedConfig) -> AniConfig | None:
-    """The module's settings of a merged checkpoint; None if it has no module."""
+    """Return the settings of a merged checkpoint's module; None if there is no module."""
     return None if merged_method(config) is None else _saved(config).module
 
 
@@ -87,18 +87,18 @@ def _empty_config(family: type[Any]) -> PreTrainedConfig:
 
 
 class MergedModel(AttachedModel):
-    """Mixed into a family's model class: built with its module, and loaded with its tokenizer."""
+    """Mixed into a family's model class: a model that is built with its module and loaded with its tokenizer."""
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         settings = _saved(config).module
         if settings is None:
             raise InputError(
-                f"{config.name_or_path}: its method has no module, so its model_type can't be {MODEL_TYPE!r}"
+                f"{config.name_or_path}: the method of {SECTION!r} has no module, so model_type can't be {MODEL_TYPE!r}"
             )
         check_layer(settings.layer, len(decoder_layers(self)), config.model_type)
         add_module(self, settings, build_encoder(settings).width)
-        # As `attach` has it: in float32 whatever the model's dtype, never quantized, on one device.
+        # As with `attach`: float32 whatever the model's dtype, never quantized, on one device.
         loading = cast(Any, self)
         loading._keep_in_fp32_modules = {*(self._keep_in_fp32_modules or ()), r"^ani\."}
         loading._keep_in_fp32_modules_strict = {*(self._keep_in_fp32_modules_strict or ()), r"^ani\."}
@@ -106,7 +106,7 @@ class MergedModel(AttachedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `from_pretrained`, which also reads the tokenizer; raises InputError if it or weights are
+        """Load the model as transformers does, and its tokenizer; raises InputError if the tokenizer or weights are
         missing."""
         name = pretrained_model_name_or_path
         with_info = kwargs.pop("output_loading_info", False)
@@ -117,8 +117,7 @@ class MergedModel(AttachedModel):
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(
-                f"{name} has no tokenizer, without which no numbers are found; save one beside it with "
-                "tokenizer.save_pretrained"
+                f"{name} has no tokenizer, so no numbers can be found; save it there with tokenizer.save_pretrained"
             ) from error
         set_locator(model, NumberLocator(tokenizer, ani_module(model).config))
         return (model, info) if with_info else model
@@ -131,7 +130,7 @@ class MergedModel(AttachedModel):
 
 @functools.cache
 def config_class_of(family: type[Any]) -> type[PreTrainedConfig]:
-    """The config class of a family's merged checkpoints; its model class is registered for it."""
+    """Return the config class of a family's merged checkpoints; registers its model class."""
     base = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[family])
     config_class = type(
         f"Ani{family.__name__}", (_FamilyConfig, family), {"__module__": __name__, "_ani_family": family}

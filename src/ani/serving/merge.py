@@ -30,23 +30,23 @@ def merge(
 ) -> None:
     """Write base model and adapter as one checkpoint directory, with the tokenizer.
 
-    LoRA's weights are added to the base model's own, in full precision also where it was trained on a 4-bit base; the
-    module's stand beside them. After `import ani`, `AutoModelForCausalLM.from_pretrained(out_path)` gives the attached
-    model. Of a method without a module it is an ordinary checkpoint of its family.
+    LoRA's weights are added to the base model's weights, in full precision even if LoRA was trained on a 4-bit base. The
+    module's weights are stored beside them. After `import ani`, `AutoModelForCausalLM.from_pretrained(out_path)` loads
+    the attached model. If the method has no module, the result is an ordinary checkpoint of its family.
 
     Args:
         adapter_path: Adapter directory, or a name on the Hugging Face hub.
-        out_path: Directory; a merged checkpoint that is there is replaced as a whole.
-        model: The base model: directory, hub name, or `smollm2`. None: the one that the adapter names.
-        dtype: Of the base model's weights; None: that of its config. The module's stay float32.
-        max_shard_size: Of a weights file, as transformers takes it.
+        out_path: Directory; an earlier merged checkpoint there is replaced as a whole.
+        model: Base model: directory, hub name, or `smollm2`. None: the one that the adapter names.
+        dtype: Dtype of the base model's weights; None: the dtype of its config. The module's weights stay float32.
+        max_shard_size: Maximum size of a weights file, as transformers takes it.
 
     Raises:
-        InputError: If the base model or the adapter can't be had or don't fit, the base model is quantized, `out_path`
-            is something else than a merged checkpoint, or another process writes it; nothing is then written.
+        InputError: If the base model or the adapter is missing or they don't fit, the base model is quantized,
+            `out_path` is not a merged checkpoint, or another process writes it; nothing is written then.
     """
     if dtype is not None and dtype not in DTYPES:
-        raise InputError(f"no dtype {dtype!r}; known are {', '.join(DTYPES)}")
+        raise InputError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
     try:
         split_torch_state_dict_into_shards({}, max_shard_size=max_shard_size)
     except ValueError as error:
@@ -54,12 +54,12 @@ def merge(
     out = Path(out_path)
     with replacing_directory(out) as work:
         if out.exists() and not _is_merged(out) and not (out.is_dir() and not any(out.iterdir())):
-            raise InputError(f"{out} exists and is no merged checkpoint; choose another path or remove it")
+            raise InputError(f"{out} exists and is not a merged checkpoint; choose another path or remove it")
         adapter = Adapter.read(adapter_path)
         base = model or adapter.base_model()
         config = load_config(base)
         if getattr(config, "quantization_config", None) is not None:
-            raise InputError(f"{base} is quantized, so nothing can be merged into it; name its full-precision original")
+            raise InputError(f"{base} is quantized, so it can't be merged; name the full-precision model")
         tokenizer = load_tokenizer(base)
         if dtype is None:
             stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
@@ -70,7 +70,7 @@ def merge(
         merged.save_pretrained(work, max_shard_size=max_shard_size)
         tokenizer.chat_template = tokenizer.chat_template or PLAIN_TEMPLATE
         tokenizer.save_pretrained(work)
-        load = "LoRA is part of the weights; load it as any model of its family."
+        load = "LoRA is part of the weights; load it like any model of its family."
         if is_attached(merged):
             load = "Load it with `AutoModelForCausalLM.from_pretrained(path)` after `import ani`."
         (work / "README.md").write_text(f"{_CARD}Method `{adapter.method}`. {load}\n")

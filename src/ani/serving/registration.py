@@ -1,7 +1,7 @@
-"""Registers model type `ani`, that of merged checkpoints, with transformers, as soon as that is imported too.
+"""Registers the model type `ani` of merged checkpoints with transformers, as soon as transformers is imported too.
 
-Its `model_type` is `ani`, so transformers without this package refuses it, where it would load a `llama` and only
-warn that it left the module out.
+Transformers without this package refuses the model type `ani`. It would load a `llama` without the module, and only
+warn.
 """
 
 from typing import Any, Self, cast
@@ -12,12 +12,12 @@ from ani.errors import InputError
 
 MODEL_TYPE = "ani"
 SECTION = "ani"
-"""Key of config.json: the method, and for one with a module the family and every setting of `AniConfig`."""
+"""Key of config.json: the method and, if it has a module, the family and every setting of `AniConfig`."""
 FAMILY = "base_model_type"
 
 
 class _AnyConfig(PreTrainedConfig):
-    """What `AutoConfig` finds under `MODEL_TYPE`; reads as the config of the family that the section names."""
+    """The config class that `AutoConfig` finds for `MODEL_TYPE`; it reads the config of the family in the section."""
 
     model_type = MODEL_TYPE
 
@@ -30,8 +30,8 @@ class _AnyConfig(PreTrainedConfig):
             config_class = config_class_of(cast(Any, CONFIG_MAPPING[family]))
         except (KeyError, TypeError) as error:
             raise InputError(
-                f"this config of model_type {MODEL_TYPE!r} is damaged, or of a family that this transformers doesn't "
-                f"have: no {SECTION}.{FAMILY} of a causal language model"
+                f"this config of model_type {MODEL_TYPE!r} is damaged: {SECTION}.{FAMILY} must name a causal language "
+                "model of the installed transformers; merge the adapter again"
             ) from error
         return cast(Self, config_class.from_dict({**config_dict, "model_type": family}, **kwargs))
 

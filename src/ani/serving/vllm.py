@@ -1,14 +1,12 @@
-"""vLLM's model classes for merged checkpoints, and what tells them before each step which tokens carry a number.
+"""vLLM's model classes for merged checkpoints: before each step they learn which tokens carry a number.
 
-Compiled graphs and CUDA graphs replay fixed tensors, so the layer reads which tokens carry a number, and their
-features, from buffers that are as long as a step can be. They are filled before every step, where vLLM still has the
-whole text of each request: in the V1 runner before its model arguments are made (there is no official place: one
-method is wrapped), in the V2 runner in the model state's `prepare_inputs`.
+Compiled graphs and CUDA graphs replay fixed tensors. Therefore layer l reads the numbers and their features from
+buffers that are as long as a step can be. The buffers are filled before every step, where vLLM still has the whole text
+of each request: the V2 runner calls the model state's `prepare_inputs`; the V1 runner has no official place, so one of
+its methods is wrapped.
 """
 
-import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm.config import VllmConfig
-from vllm.distributed import (
-    get_tensor_model_parallel_rank,
-    get_tensor_model_parallel_world_size,
-    tensor_model_parallel_all_gather,
-)
-from vllm.model_executor.models.llama import LlamaForCausalLM
-from vllm.model_executor.models.mistral import MistralForCausalLM
-from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
-from vllm.v1.executor.multiproc_executor import WorkerProc
+from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
+from vllm.model_executor.models import ModelRegistry
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -34,15 +25,49 @@ from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.models import refuse_partial
 from ani.serving.checkpoint import merged_settings
-from ani.serving.scheduling import Features, Ids, Scheduled, StepLocator
-from ani.serving.vllm_plugin import after, before, decisions_file, gates_shut
+from ani.serving.engine_step import EngineStep, Features, Ids, StepLocator
+from ani.serving.plugin import before, gates_closed
+
+# vLLM is left out of type checking (pyproject.toml), so its classes are Any: hence each `misc` in this file.
 
 
-class _GateLayer(nn.Module):
-    """Mixed into the class of an earlier decoder layer: keeps its hidden states for the gate."""
+class StepModel(nn.Module):
+    """Mixed into a family's vLLM class: a model that reads each step's requests before the forward pass."""
 
-    ani_read: torch.Tensor
-    """In the model's dtype (tokens of a step, d_model)."""
+    reads_answers: bool
+    """Whether it reads generated tokens too, so that it has to wait for them."""
+
+    def before_step(self, step: EngineStep | None) -> None:
+        """Read the coming step; None: a step of no request, for profiling or capturing graphs."""
+        raise NotImplementedError
+
+    @staticmethod
+    def get_model_state_cls() -> type["StepState"]:
+        """Return the class of the model's state for the V2 runner."""
+        return StepState
+
+
+def model_class(mixin: type[StepModel], name: str, prefix: str) -> type[StepModel]:
+    """Return the class `name`: `mixin` and the class of vLLM whose name follows `prefix`. Raises AttributeError if
+    vLLM has no such class."""
+    family = ModelRegistry.models.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
+    if family is None:
+        raise AttributeError(name)
+    return type(name, (mixin, family.load_model_cls()), {"__module__": mixin.__module__})
+
+
+def __getattr__(name: str) -> type[StepModel]:
+    return model_class(AniForCausalLM, name, "Ani")
+
+
+# --- the gate's inputs ------------------------------------------------------------------------------------------------
+
+
+class _KeepsStates(nn.Module):
+    """Mixed into the class of a decoder layer: keeps the hidden states that come in, for a gate."""
+
+    kept_states: torch.Tensor
+    """In the model's dtype, (tokens of a step, d_model)."""
 
     def forward(
         self,
@@ -52,40 +77,80 @@ class _GateLayer(nn.Module):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """vLLM's states come in two parts, not yet added."""
-        self.ani_read[: len(hidden_states)] = hidden_states if residual is None else hidden_states + residual
+        """vLLM's hidden states come in two parts that are not added yet."""
+        self.kept_states[: len(hidden_states)] = hidden_states if residual is None else hidden_states + residual
         return super().forward(positions, hidden_states, residual, *args, **kwargs)
 
 
-class _ContextAttention(nn.Module):
-    """Mixed into the class of a layer's attention: keeps the mean of each value head's values for the gate.
+class _KeepsMeanValues(nn.Module):
+    """Mixed into the class of a layer's attention: keeps the mean of the text's values for a gate.
 
-    Attention gives this mean for a query of zeros, so each value head has one query head more, whose query is zero.
+    Attention returns this mean for a query of zeros. Therefore each value head gets one more query head, whose query is
+    zero. The mean includes tokens of earlier steps and of cached prefixes, because attention reads their values.
     """
 
-    ani_read: torch.Tensor
-    """In the model's dtype (tokens of a step, value_size)."""
+    kept_values: torch.Tensor
+    """In the model's dtype, (tokens of a step, all value heads together)."""
     head_size: int
     num_kv_heads: int
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        queries = query.view(len(query), self.num_kv_heads, -1)  # of each value head side by side
+        queries = query.view(len(query), self.num_kv_heads, -1)  # the query heads of each value head side by side
         queries = nn.functional.pad(queries, (0, self.head_size)).flatten(1)
         given = super().forward(queries, key, value, *args, **kwargs).view(len(query), self.num_kv_heads, -1)
         given, mean = given[..., : -self.head_size].flatten(1), given[..., -self.head_size :].flatten(1)
         if get_tensor_model_parallel_world_size() > 1:
             mean = tensor_model_parallel_all_gather(mean.contiguous())
-            copies = mean.shape[1] // self.ani_read.shape[1]  # where there are more ranks than value heads
+            copies = mean.shape[1] // self.kept_values.shape[1]  # if there are more ranks than value heads
             mean = mean.view(len(mean), -1, copies, self.head_size)[:, :, 0].flatten(1)
-        self.ani_read[: len(mean)] = mean
+        self.kept_values[: len(mean)] = mean
         return given
+
+
+def keep_gate_inputs(
+    layers: Sequence[Any], reads: Iterable[tuple[int, str, int]], config: VllmConfig
+) -> list[torch.Tensor]:
+    """Make decoder layers keep what a gate reads of them in each step.
+
+    Args:
+        layers: The model's decoder layers.
+        reads: Layer, "states" or "values" (the mean of its attention's), and width of each input.
+        config: vLLM's settings.
+
+    Returns:
+        The buffers, in the same order, each in the model's dtype, (tokens of a step, width).
+    """
+    kept = []
+    for index, kind, width in reads:
+        layer = layers[index]
+        buffer = torch.zeros(
+            config.scheduler_config.max_num_batched_tokens,
+            width,
+            dtype=config.model_config.dtype,
+            device=layer.input_layernorm.weight.device,
+        )
+        if kind == "states":
+            swap_class(layer, _KeepsStates)
+            layer.register_buffer("kept_states", buffer, persistent=False)
+        else:
+            attention = layer.self_attn.attn
+            swap_class(attention, _KeepsMeanValues)
+            attention.num_heads = attention.impl.num_heads = attention.num_heads + attention.num_kv_heads
+            # vLLM groups layers by their number of query heads.
+            attention.impl.num_queries_per_kv = attention.num_heads // attention.num_kv_heads
+            attention.register_buffer("kept_values", buffer, persistent=False)
+        kept.append(buffer)
+    return kept
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
 
 
 class StepBuffers:
     """The buffers from which layer l reads which tokens of a step carry a number, and their features.
 
     Args:
-        numbers: Which do, bool (tokens of a step, 1).
+        numbers: True for tokens that carry a number, bool (tokens of a step, 1).
         features: φ, float32 (tokens of a step, d_fourier).
     """
 
@@ -94,11 +159,10 @@ class StepBuffers:
         # On the CPU numpy writes them, in a fraction of the time that torch's operations take.
         self._arrays = (numbers.numpy(), features.numpy()) if numbers.is_cpu else None
         self.used = False
-        """Whether any token does in the latest step."""
+        """Whether any token of the latest step carries a number."""
 
     def write(self, positions: Ids, features: Features) -> None:
-        """Write those of the coming step: indices of the tokens that carry a number, int64 (N,), and φ, float32
-        (N, d_fourier)."""
+        """Write the numbers of the coming step: indices of their tokens, int64 (N,), and φ, float32 (N, d_fourier)."""
         if self._arrays is not None:
             numbers, buffer = self._arrays
             numbers.fill(False)
@@ -107,7 +171,7 @@ class StepBuffers:
             self._numbers.zero_()
         self.used = len(positions) > 0
         if self.used and self._arrays is None:
-            # In one copy, from pinned memory: nobody waits for it.
+            # One copy from pinned memory, which nobody waits for.
             packed = torch.from_numpy(np.concatenate([positions.view(np.uint8), features.reshape(-1).view(np.uint8)]))
             packed = packed.pin_memory() if self._numbers.is_cuda else packed
             sent = packed.to(self._numbers.device, non_blocking=True)
@@ -117,17 +181,15 @@ class StepBuffers:
 
 
 class _InjectionLayer(nn.Module):
-    """Mixed into the class of decoder layer l: edits what comes in, as the attached model does."""
+    """Mixed into the class of decoder layer l: edits the hidden states that come in, as the attached model does."""
 
     ani: AniModule
     ani_features: torch.Tensor
     """φ, float32 (tokens of a step, d_fourier)."""
     ani_numbers: torch.Tensor
-    """Which tokens carry a number, bool (tokens of a step, 1)."""
-    ani_logits: torch.Tensor | None
-    """The gate's z, float32 (tokens of a step,), if decisions are to be written."""
+    """True for tokens that carry a number, bool (tokens of a step, 1)."""
     ani_earlier: list[torch.Tensor]
-    """What the earlier layers keep, in the gate's order."""
+    """The gate's inputs of earlier layers, in its order."""
     ani_buffers: StepBuffers
     ani_eager: bool
     """Whether this forward runs as written; a compiled one can't look at `ani_buffers.used`."""
@@ -140,15 +202,13 @@ class _InjectionLayer(nn.Module):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """vLLM's states come in two parts, not yet added; a token that isn't injected keeps both as they are."""
+        """vLLM's hidden states come in two parts that are not added yet; a token without injection keeps both."""
         if self.ani_eager and not self.ani_buffers.used:
             return super().forward(positions, hidden_states, residual, *args, **kwargs)
         count = hidden_states.shape[0]
         states = hidden_states if residual is None else hidden_states + residual
-        earlier = [states[:count] for states in self.ani_earlier]
+        earlier = [kept[:count] for kept in self.ani_earlier]
         injection = self.ani(states, self.ani_features[:count], earlier=earlier)
-        if self.ani_logits is not None:
-            self.ani_logits[:count] = injection.logits
         injected = (injection.alpha.unsqueeze(-1) > 0) & self.ani_numbers[:count]
         hidden_states = torch.where(injected, injection.hidden_states, hidden_states)
         if residual is not None:
@@ -156,8 +216,8 @@ class _InjectionLayer(nn.Module):
         return super().forward(positions, hidden_states, residual, *args, **kwargs)
 
 
-class AniForCausalLM(nn.Module):
-    """Mixed into a family's vLLM class."""
+class AniForCausalLM(StepModel):
+    """Mixed into a family's vLLM class: the family with ANI."""
 
     config: Any
     model: Any
@@ -173,49 +233,28 @@ class AniForCausalLM(nn.Module):
         )
         locator = NumberLocator(tokenizer, settings)
         self.ani_steps = StepLocator(locator)
+        self.reads_answers = self.ani_steps.reads_answers
         layer = self.model.layers[settings.layer]
         swap_class(layer, _InjectionLayer)
-        layer.ani = AniModule(settings, locator.encoder.width).float().fold_norms_()
+        layer.ani = AniModule(settings, locator.encoder.width).float()
         size = vllm_config.scheduler_config.max_num_batched_tokens
         device = layer.ani.projection.weight.device
         features = torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device)
         layer.register_buffer("ani_features", features, persistent=False)
         layer.register_buffer("ani_numbers", torch.zeros(size, 1, dtype=torch.bool, device=device), persistent=False)
-        file = decisions_file(vllm_config) if get_tensor_model_parallel_rank() == 0 else None
-        self.ani_decisions = None if file is None else Path(file)
-        if self.ani_decisions is not None:
-            self.ani_decisions.open("a").close()  # what can't be written is said at the start
-        self.ani_step: list[Scheduled] = []
-        layer.register_buffer(
-            "ani_logits", None if file is None else torch.zeros(size, device=device), persistent=False
-        )
-        layer.ani_earlier = []
-        for index, what, width in settings.gate_reads:
-            read = self.model.layers[index] if what == "states" else self.model.layers[index].self_attn.attn
-            swap_class(read, _GateLayer if what == "states" else _ContextAttention)
-            if what == "values":  # vLLM groups layers by their number of query heads
-                read.num_heads = read.impl.num_heads = read.num_heads + read.num_kv_heads
-                read.impl.num_queries_per_kv = read.num_heads // read.num_kv_heads
-            kept = torch.zeros(size, width, dtype=model_config.dtype, device=device)
-            read.register_buffer("ani_read", kept, persistent=False)
-            layer.ani_earlier.append(kept)
+        layer.ani_earlier = keep_gate_inputs(self.model.layers, settings.gate_reads, vllm_config)
         layer.ani_buffers = self.ani_buffers = StepBuffers(layer.ani_numbers, layer.ani_features)
         layer.ani_eager = model_config.enforce_eager
 
-    @staticmethod
-    def get_model_state_cls() -> type["AniModelState"]:
-        """What the V2 runner asks for."""
-        return AniModelState
-
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """The module's, which layer l has here, and the family's; raises InputError unless they are all there.
+        """Load the weights of the module and the family; raises InputError unless they are complete.
 
-        vLLM itself doesn't ask whether linear layers got theirs, and joins some of them.
+        vLLM itself does not check whether linear layers got their weights, and joins some of them.
         """
         module: dict[str, torch.Tensor] = {}
         names = set()
 
-        def of_the_family() -> Iterator[tuple[str, torch.Tensor]]:  # one by one, as vLLM reads them from a file
+        def family_weights() -> Iterator[tuple[str, torch.Tensor]]:  # one by one, as vLLM reads them from a file
             for name, weight in weights:
                 names.add(name)
                 if name.startswith("ani."):
@@ -223,148 +262,96 @@ class AniForCausalLM(nn.Module):
                 else:
                     yield name, weight
 
-        loaded: set[str] = super().load_weights(of_the_family())  # type: ignore[misc]
+        loaded: set[str] = super().load_weights(family_weights())  # type: ignore[misc]
         with torch.device("meta"):
             whole = AutoModelForCausalLM.from_config(self.config)
         wanted = {*whole.state_dict()}
         refuse_partial(whole.name_or_path, wanted - names - {*whole.all_tied_weights_keys}, names - wanted)
-        ani = self.model.layers[self.ani_config.layer].ani
-        whole = AniModule(self.ani_config, ani.projection.in_features)
-        whole.load_state_dict(module)
-        ani.load_state_dict(whole.fold_norms_().state_dict())
+        self.model.layers[self.ani_config.layer].ani.load_state_dict(module)
         return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
 
-    def ani_prepare(self, step: list[Scheduled]) -> None:
-        """Tell layer l which tokens of the coming step carry numbers; an empty list: none."""
+    def before_step(self, step: EngineStep | None) -> None:
+        """Give layer l the numbers of the coming step."""
         self.ani_buffers.write(*self.ani_steps.find(step))
-        self.ani_step = step if self.ani_buffers.used and self.ani_decisions is not None else []
-
-    def compute_logits(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's; it comes after each forward, outside of graphs, so that the gates' decisions can be read here."""
-        if self.ani_step:
-            self._write_decisions()
-        return super().compute_logits(*args, **kwargs)  # type: ignore[misc]
-
-    def _write_decisions(self) -> None:
-        assert self.ani_decisions is not None
-        step, self.ani_step = self.ani_step, []
-        logits = self.model.layers[self.ani_config.layer].ani_logits.cpu()
-        alphas, injected = logits.sigmoid().tolist(), (logits > 0).tolist()
-        lines = []
-        for request in step:
-            decisions = [
-                {"token": token, "text": text, "alpha": alphas[at], "injected": injected[at]}
-                for token, text in self.ani_steps.texts(request).items()
-                for at in [token - request.start + request.offset]
-            ]
-            if decisions:
-                lines.append(json.dumps({"request": request.request_id, "decisions": decisions}) + "\n")
-        with self.ani_decisions.open("a") as file:
-            file.write("".join(lines))
-
-
-# vLLM is left out of type checking (pyproject.toml), so that its classes are Any: hence each `misc` in this file.
-
-
-class AniLlamaForCausalLM(AniForCausalLM, LlamaForCausalLM):  # type: ignore[misc]
-    """Llama with ANI."""
-
-
-class AniMistralForCausalLM(AniForCausalLM, MistralForCausalLM):  # type: ignore[misc]
-    """Mistral with ANI."""
-
-
-class AniQwen3ForCausalLM(AniForCausalLM, Qwen3ForCausalLM):  # type: ignore[misc]
-    """Qwen3 with ANI."""
 
 
 # --- the V1 runner ----------------------------------------------------------------------------------------------------
 
 
-def _prepare_v1(runner: Any, num_reqs: int | None = None) -> None:
+def _before_step_v1(runner: Any, num_reqs: int | None = None) -> None:
     model = runner.get_model()
-    if not isinstance(model, AniForCausalLM):
+    if not isinstance(model, StepModel):
         return
     batch = runner.input_batch
-    count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a dummy run
-    prompts, starts = batch.num_prompt_tokens[:count], batch.num_computed_tokens_cpu[:count]
-    model.ani_prepare(_step_v1(runner, prompts, starts, runner.query_start_loc.np[: count + 1]))
+    count = batch.num_reqs if num_reqs is None else num_reqs  # 0: a step of no request
+    names = batch.req_ids[:count]
+    step = EngineStep(
+        names,
+        batch.token_ids_cpu,
+        np.arange(count),
+        batch.num_prompt_tokens[:count],
+        batch.num_computed_tokens_cpu[:count],
+        runner.query_start_loc.np[: count + 1],
+        lambda i: gates_closed(runner.requests[names[i]].sampling_params),
+    )
+    model.before_step(step if count else None)
 
 
-def _step_v1(runner: Any, prompts: Ids, starts: Ids, offsets: Ids) -> list[Scheduled]:
-    batch, steps = runner.input_batch, runner.get_model().ani_steps
-    rows = np.arange(len(starts))
-    step = steps.scheduled(batch.req_ids[: len(starts)], batch.token_ids_cpu, rows, prompts, starts, offsets)
-    return [each for each in step if not gates_shut(runner.requests[each.request_id].sampling_params)]
-
-
-def _read_ahead_v1(process: Any, request: Any) -> None:
-    """Called when a worker in a process of its own has sent the sampled tokens to the scheduler: while that plans the
-    next step, the worker reads what the tokens carry."""
-    runner = getattr(process.worker, "model_runner", None)
-    if request[0] != "sample_tokens" or not isinstance(runner, GPUModelRunner) or runner.speculative_config:
-        return
-    model, batch = runner.get_model(), runner.input_batch
-    if not isinstance(model, AniForCausalLM) or model.ani_steps.prefill_only:
-        return
-    count = batch.num_reqs
-    lengths, prompts = batch.num_tokens_no_spec[:count], batch.num_prompt_tokens[:count]
-    if (lengths > prompts).all():  # all have begun to generate
-        step = _step_v1(runner, prompts, lengths - 1, np.arange(count + 1))
-        model.ani_steps.read_ahead(batch.req_ids[:count], lengths - 1, step)
-
-
-# The CPU's runner inherits it.
-GPUModelRunner._init_model_kwargs = before(GPUModelRunner._init_model_kwargs, _prepare_v1)
-WorkerProc._execute_worker_rpc = after(WorkerProc._execute_worker_rpc, _read_ahead_v1)
+GPUModelRunner._init_model_kwargs = before(GPUModelRunner._init_model_kwargs, _before_step_v1)  # also the CPU runner's
 
 
 # --- the V2 runner ----------------------------------------------------------------------------------------------------
 
 
-class AniModelState(DefaultModelState):  # type: ignore[misc]
-    """Keeps each request's text, which the V2 runner holds on the device."""
+class StepState(DefaultModelState):  # type: ignore[misc]
+    """Keeps each request's text, which the V2 runner keeps on the device."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._keep_texts()
+        self._make_tables()
 
-    def _keep_texts(self) -> None:
+    def _make_tables(self) -> None:
+        """Make tables by the runner's index of a request."""
         self._token_ids = np.zeros((self.max_num_reqs, self.max_model_len), dtype=np.int32)
-        """By the runner's index of a request."""
         self._prompt_lengths = np.zeros(self.max_num_reqs, dtype=np.int64)
-        """0: its gates are shut."""
+        self._closed = np.zeros(self.max_num_reqs, dtype=bool)
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
-        """Take up a request, or one that goes on after a preemption."""
+        """Add a request, or one that goes on after a preemption."""
         super().add_request(req_index, new_req_data)
-        shut = gates_shut(new_req_data.sampling_params)
-        self._prompt_lengths[req_index] = 0 if shut else len(new_req_data.prompt_token_ids)
+        self._closed[req_index] = gates_closed(new_req_data.sampling_params)
+        self._prompt_lengths[req_index] = len(new_req_data.prompt_token_ids)
         self._token_ids[req_index, : len(new_req_data.prefill_token_ids)] = new_req_data.prefill_token_ids
 
     def prepare_inputs(self, input_batch: Any, req_states: Any) -> Any:
-        """Before every step. A causal policy waits for the tokens that the device has just sampled; others don't.
+        """Prepare a step. A model that reads answers waits for the tokens that the device has just sampled.
 
-        What it waits for is what the forward reads: drafted tokens too, and the places of all, of which the host, which
-        plans a step before the last one's drafts are judged, has upper bounds only.
+        The device also has drafted tokens and the exact places of all tokens. The host plans a step before the last
+        step's drafts are judged, so it only has upper bounds of the places.
         """
-        steps, count = self.model.ani_steps, len(input_batch.req_ids)
+        count = len(input_batch.req_ids)
         rows = input_batch.idx_mapping_np[:count]
-        prompts = self._prompt_lengths[rows]
         starts, offsets = input_batch.num_computed_tokens_np, input_batch.query_start_loc_np
-        if not steps.prefill_only and prompts.any():
+        if self.model.reads_answers and not self._closed[rows].all():
             parts = input_batch.query_start_loc, input_batch.positions, input_batch.input_ids
             together = torch.cat(parts).cpu().split([len(part) for part in parts])  # one copy, and one wait
             offsets, places, ids = (part.numpy() for part in together)
             starts, total = places[offsets[:count]], offsets[count]
             self._token_ids[np.repeat(rows, np.diff(offsets[: count + 1])), places[:total]] = ids[:total]
-        places = prompts, starts[:count], offsets[: count + 1]
-        step = steps.scheduled(input_batch.req_ids, self._token_ids, rows, *places)
-        self.model.ani_prepare(step)
+        step = EngineStep(
+            input_batch.req_ids,
+            self._token_ids,
+            rows,
+            self._prompt_lengths[rows],
+            starts[:count],
+            offsets[: count + 1],
+            lambda i: bool(self._closed[rows[i]]),
+        )
+        self.model.before_step(step)
         return super().prepare_inputs(input_batch, req_states)
 
     def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
-        """For profiling and capturing graphs."""
-        self.model.ani_prepare([])
+        """Prepare a step of no request."""
+        self.model.before_step(None)
         inputs: dict[str, Any] = super().prepare_dummy_inputs(num_reqs, num_tokens)
         return inputs

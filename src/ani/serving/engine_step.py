@@ -1,0 +1,103 @@
+"""Finds the numbers among the tokens that a serving engine schedules in one step.
+
+An engine's forward pass sees only the scheduled tokens: one per request in decode, a slice of the prompt in chunked
+prefill, nothing of a cached prefix. The tokens before them come from the engine's own table of token ids.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ani.injection.locate import PADDING, NumberBatch, NumberLocator
+
+Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
+Features = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class EngineStep(NamedTuple):
+    """The R requests of a step, whose scheduled tokens form one flat row."""
+
+    names: list[str]
+    """Request ids."""
+    token_ids: Ids
+    """The engine's table, (rows, longest text): each request's tokens, up to the last scheduled one at least."""
+    rows: Ids
+    """Row of each request in `token_ids`, (R,)."""
+    prompt_lengths: Ids
+    """Tokens of each prompt, (R,)."""
+    starts: Ids
+    """Index of each request's first scheduled token in its text, (R,)."""
+    offsets: Ids
+    """Index of the same token in the step's flat row, and at the end the row's length, (R + 1,)."""
+    closed: Callable[[int], bool] = lambda request: False
+    """Returns True if a request, by its index, asks for closed gates."""
+
+    @property
+    def stops(self) -> Ids:
+        """Index after each request's last scheduled token in its text, (R,)."""
+        stops: Ids = self.starts + np.diff(self.offsets)
+        return stops
+
+    def text(self, request: int) -> Ids:
+        """Token ids of a request, by its index, from its first token to the last scheduled one."""
+        text: Ids = self.token_ids[self.rows[request], : self.stops[request]]
+        return text
+
+
+class StepLocator:
+    """Finds the numbers of engine steps, as `NumberLocator` finds those of a batch of rows.
+
+    Under a policy that is not causal, a prompt is read once, however many steps it takes, and generated numbers get
+    nothing.
+    """
+
+    def __init__(self, locator: NumberLocator) -> None:
+        self._locator = locator
+        self._prompts: dict[str, NumberBatch] = {}
+        self._nothing = np.zeros(0, dtype=np.int64), np.zeros((0, locator.encoder.width), dtype=np.float32)
+        self.reads_answers = locator.causal
+        """Whether numbers are also found among generated tokens."""
+
+    def find(self, step: EngineStep | None) -> tuple[Ids, Features]:
+        """Return the tokens that carry a number, as indices into the step's flat row, int64 (N,), and φ of the
+        numbers, float32 (N, the encoder's width). None is a step without requests."""
+        if step is None:
+            return self._nothing
+        requests = [i for i in self._candidates(step).nonzero()[0].tolist() if not step.closed(i)]
+        if not requests:
+            return self._nothing
+        numbers = self._of_texts(step, requests) if self.reads_answers else self._of_prompts(step, requests)
+        firsts = step.offsets[requests][numbers.rows.numpy()]
+        return numbers.positions.numpy() + firsts, numbers.features.numpy()
+
+    def _candidates(self, step: EngineStep) -> Any:
+        """Requests that may have a number at a scheduled token, as far as cheap tables tell, bool (R,)."""
+        may = step.starts < step.prompt_lengths
+        if not self.reads_answers:
+            return may
+        if getattr(self._locator, "reads_pending", False):
+            return np.ones(len(may), dtype=bool)
+        places = step.starts[:, None] + np.arange(-2, 1)
+        tokens = np.where(places >= 0, step.token_ids[step.rows[:, None], places], PADDING)
+        return may | (np.diff(step.offsets) > 1) | self._locator.may_end(tokens)
+
+    def _of_texts(self, step: EngineStep, requests: list[int]) -> NumberBatch:
+        texts = cast(Any, [step.text(i) for i in requests])
+        return self._locator.batch(texts, start=step.starts[requests].tolist())
+
+    def _of_prompts(self, step: EngineStep, requests: list[int]) -> NumberBatch:
+        found, unfinished = [], {}
+        for row, i in enumerate(requests):
+            name, length, start, stop = step.names[i], step.prompt_lengths[i], step.starts[i], step.stops[i]
+            # A request that starts may be another one under the same id, or the same one after a preemption.
+            numbers = self._prompts.get(name) if start else None
+            if numbers is None:
+                numbers = self._locator.batch([step.token_ids[step.rows[i], :length].tolist()])
+            if stop < length:
+                unfinished[name] = numbers
+            part = numbers.between(int(start), int(stop))
+            found.append(replace(part, rows=part.rows + row))
+        self._prompts = unfinished
+        return NumberBatch.concatenated(found)

