@@ -78,7 +78,7 @@ for imports in {IMPORTS}:
         from transformers import AutoModelForCausalLM
         told = "ani.serving.checkpoint" in sys.modules
         model = AutoModelForCausalLM.from_pretrained({str(merged)!r})
-        import ani.serving.vllm_plugin  # vLLM itself is imported when it calls the plugin
+        import ani.serving.plugin  # vLLM itself is imported when it calls the plugin
         print(told, type(model).__name__, "vllm" in sys.modules, "peft" in sys.modules, flush=True)
         os._exit(0)
     os.wait()

@@ -504,7 +504,7 @@ def serve(
 
     Examples: ani serve merged, or ani serve merged --port 8000 --max-model-len 4096
     """
-    from ani.serving.serve import serve_command
+    from ani.serving.server import serve_command
 
     command = serve_command(checkpoint, context.args)
     console.print(escape(" ".join(command[1:])), soft_wrap=True, highlight=False)

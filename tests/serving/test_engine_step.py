@@ -1,9 +1,9 @@
-"""However an engine cuts requests into steps, the numbers are those of the whole rows."""
+"""However an engine cuts requests into steps, the numbers found are those of the whole rows."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,18 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import AniConfig
-from ani.calculator.reader import pending
 from ani.injection.locate import NumberLocator
-from ani.serving.scheduling import Scheduled, StepLocator
+from ani.serving.engine_step import EngineStep, StepLocator
 from tests import tokenizers
 from tests.properties import examples
 
 POLICIES = ["terminal", "digitwise", "running", "after"]
-CONFIGS: dict[str, dict[str, Any]] = {
-    **{policy: {"policy": policy} for policy in POLICIES},
-    "both": {"values": "both", "policy": "after"},
-    "pending": {"values": "pending"},
-}
 PROMPTS = [
     "Room 505 holds 10 of 1,234,567 people; -7.25e3",
     "3.14159 and 2.0.1",
@@ -35,166 +29,104 @@ PROMPTS = [
 ANSWERS = [" 12 34", "265 = 98765.4321", " 7 8 9", "34.5 of 6", " 1234, 2 * 3 = 6", " It is 84, then 5. So = 7?"]
 
 
+class Part(NamedTuple):
+    """The tokens of a request that a step schedules."""
+
+    name: str
+    ids: Sequence[int]
+    prompt_length: int
+    start: int
+    stop: int
+
+
 @cache
-def locators(config: str) -> tuple[NumberLocator, Any]:
-    tokenizer = tokenizers.llama3()  # up to three digits a token
-    return NumberLocator(tokenizer, AniConfig(layer=0, **CONFIGS[config])), tokenizer
+def locators(policy: Any) -> tuple[NumberLocator, Any]:
+    tokenizer = tokenizers.llama3()  # up to three digits per token
+    return NumberLocator(tokenizer, AniConfig(layer=0, policy=policy)), tokenizer
 
 
 def whole(locator: NumberLocator, ids: Sequence[int]) -> dict[int, list[float]]:
-    """The features at each token of a row, read at once."""
+    """The features at each token of a row that is read at once."""
     numbers = locator.batch([ids])
     return dict(zip(numbers.positions.tolist(), numbers.features.tolist(), strict=True))
 
 
-def found(steps: StepLocator, step: Sequence[Scheduled]) -> list[dict[int, list[float]]]:
+def engine_step(parts: Sequence[Part], closed: Callable[[int], bool] = lambda i: False) -> EngineStep:
+    """A step whose table has a row for each request, in reverse order; tokens that are not known yet are -9."""
+    token_ids = np.full((len(parts), 100), -9, dtype=np.int32)
+    rows = np.arange(len(parts))[::-1]
+    for row, part in zip(rows, parts, strict=True):
+        known = max(part.stop, part.prompt_length)
+        token_ids[row, :known] = part.ids[:known]
+    sizes = [part.stop - part.start for part in parts]
+    columns = np.array([(part.prompt_length, part.start) for part in parts], dtype=int).reshape(-1, 2).T
+    return EngineStep([part.name for part in parts], token_ids, rows, *columns, np.cumsum([0, *sizes]), closed)
+
+
+def found(steps: StepLocator, parts: Sequence[Part]) -> list[dict[int, list[float]]]:
     """The features at each token of a step's requests."""
-    places, features = steps.find(step)
+    places, features = steps.find(engine_step(parts))
     assert len(places) == len({*places.tolist()}) == len(features)
-    at = dict(zip(places.tolist(), features.tolist(), strict=True))
-    return [
-        {token: at.pop(place) for place, token in enumerate(range(each.start, each.stop), each.offset) if place in at}
-        for each in step
-    ]
+    at, offset, per_request = dict(zip(places.tolist(), features.tolist(), strict=True)), 0, []
+    for part in parts:
+        tokens = range(part.start, part.stop)
+        per_request.append({t: at.pop(offset + i) for i, t in enumerate(tokens) if offset + i in at})
+        offset += len(tokens)
+    assert not at
+    return per_request
 
 
-def scheduled(steps: StepLocator, step: Sequence[Scheduled]) -> set[str]:
-    token_ids = np.zeros((len(step), 100), dtype=np.int32)
-    for row, request in enumerate(step):
-        token_ids[row, : request.stop] = request.token_ids[: request.stop]
-    names = [each.request_id for each in step]
-    prompts, starts = np.array([(each.prompt_length, each.start) for each in step], dtype=int).reshape(-1, 2).T
-    offsets = np.cumsum([0, *(each.stop - each.start for each in step)])
-    told = steps.scheduled(names, token_ids, np.arange(len(step)), prompts, starts, offsets)
-    assert all(each.stop == step[names.index(each.request_id)].stop for each in told)
-    return {each.request_id for each in told}
-
-
-def read_ahead(steps: StepLocator, step: Sequence[Scheduled]) -> None:
-    told = scheduled(steps, step)
-    starts = np.array([each.start for each in step], dtype=int)
-    steps.read_ahead([each.request_id for each in step], starts, [each for each in step if each.request_id in told])
-
-
-def test_prose_is_not_read() -> None:
-    locator, tokenizer = locators("after")
-    ids = tokenizer("No, said E. Fox, it isn't... 1, 2", add_special_tokens=False)["input_ids"]
-    step = [Scheduled(str(i), ids, 1, i, i + 1, i) for i in range(len(ids))]
-    expected = {str(i) for i in range(len(ids)) if "1" in tokenizer.decode(ids[: i + 1])}
-    assert scheduled(StepLocator(locator), step) - expected <= {"0", "1"}
-
-
-def test_prose_behind_which_nothing_is_pending_is_not_read() -> None:
-    locator, tokenizer = locators("pending")
-    steps = StepLocator(locator)
-    ids = tokenizer("Tell me a tale. Once upon a time 7 dwarfs had 3 + 4 =", add_special_tokens=False)["input_ids"]
-    steps.find([Scheduled("a", ids, 5, 0, 5, 0)])
-    read = [i for i in range(5, len(ids)) if scheduled(steps, [Scheduled("a", ids, 5, i, i + 1, 0)])]
-    assert read == [len(ids) - 1]
-    assert found(steps, [Scheduled("a", ids, 5, read[0], len(ids), 0)]) == [whole(locator, ids)] != [{}]
-
-
-def test_prose_that_changes_nothing_of_what_is_pending_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "MEMORY", 16)
-    locator, tokenizer = locators("pending")
-    steps, read = StepLocator(locator), []
-    carriers = NumberLocator.carriers
-    prompt = tokenizer("What is 12 * 7?", add_special_tokens=False)["input_ids"]
-    answer = " Well, I think that it is, if I may say so, of all the numbers there are, 8"
-    ids = prompt + tokenizer(answer, add_special_tokens=False)["input_ids"]
-    expected = whole(locator, ids)
-
-    def counted(self: NumberLocator, token_ids: Sequence[int], **given: Any) -> Any:
-        read.append(len(token_ids))
-        return carriers(self, token_ids, **given)
-
-    monkeypatch.setattr(NumberLocator, "carriers", counted)
-    steps.find([Scheduled("a", ids, len(prompt), 0, len(prompt), 0)])
-    for i in range(len(prompt), len(ids)):
-        (at,) = found(steps, [Scheduled("a", ids, len(prompt), i, i + 1, 7)])
-        assert at == {token: features for token, features in expected.items() if token == i}
-    forgotten = max(expected) + 1
-    assert len(prompt) < forgotten < len(ids)
-    assert read == [len(prompt), *range(forgotten + 1, len(ids) + 1)]
-
-
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("policy", POLICIES)
 @examples(25)
 @given(seed=st.integers(0, 10**6))
-def test_steps_find_what_whole_rows_hold(config: str, seed: int) -> None:
+def test_steps_find_the_numbers_of_whole_rows(policy: str, seed: int) -> None:
     draw = random.Random(seed)
-    locator, tokenizer = locators(config)
+    locator, tokenizer = locators(policy)
     steps = StepLocator(locator)
-    prompts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in PROMPTS]
-    rows = [
-        prompt + tokenizer(text, add_special_tokens=False)["input_ids"]
-        for prompt, text in zip(prompts, ANSWERS, strict=True)
-    ]
-    read = rows if locator.causal else prompts
-    expected = [whole(locator, row) for row in read]
+    prompts, answers = (tokenizer(texts, add_special_tokens=False)["input_ids"] for texts in (PROMPTS, ANSWERS))
+    rows = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+    expected = [whole(locator, row) for row in (rows if locator.causal else prompts)]
     seen: list[dict[int, list[float]]] = [{} for _ in rows]
     done = [0] * len(rows)
     while any(at < len(row) for at, row in zip(done, rows, strict=True)):
-        order = draw.sample(range(len(rows)), draw.randint(1, len(rows)))
-        step, offset = [], 0
+        order, step = draw.sample(range(len(rows)), draw.randint(1, len(rows))), []
         for i in order:
-            if draw.random() < 0.05:  # preempted: it starts again; or drafted tokens were refused
+            if draw.random() < 0.05:  # preempted: it starts again; or drafted tokens were rejected
                 done[i] = draw.choice([0, max(0, done[i] - 3)])
                 seen[i] = {token: features for token, features in seen[i].items() if token < done[i]}
             in_prompt = done[i] < len(prompts[i])
             room = len(prompts[i]) - done[i] if in_prompt else min(1, len(rows[i]) - done[i])
             size = draw.randint(1, room) if room else 0
-            known = rows[i][: max(done[i] + size, len(prompts[i]))]
-            step.append(Scheduled(f"request {i}", known, len(prompts[i]), done[i], done[i] + size, offset))
+            step.append(Part(f"request {i}", rows[i], len(prompts[i]), done[i], done[i] + size))
             done[i] += size
-            offset += size
-        may = scheduled(steps, [request for request in step if request.stop > request.start])
-        asked = [row for row, request in enumerate(step) if request.request_id in may]
-        for row, at in zip(asked, found(steps, [step[row] for row in asked]), strict=True):
-            seen[order[row]] |= at
-            named = set(steps.texts(step[row]))
-            assert named <= set(at) if config == "digitwise" else named == set(at)
-        if locator.causal and draw.random() < 0.5:  # of some requests, be they in the next step or not
-            generating = [i for i, row in enumerate(rows) if len(prompts[i]) <= done[i] < len(row)]
-            read_ahead(
-                steps,
-                [
-                    Scheduled(f"request {i}", rows[i][: done[i] + 1], len(prompts[i]), done[i], done[i] + 1, at)
-                    for at, i in enumerate(draw.sample(generating, draw.randint(0, len(generating))))
-                ],
-            )
+        step = [part for part in step if part.stop > part.start]
+        for part, at in zip(step, found(steps, step), strict=True):
+            seen[int(part.name.removeprefix("request "))] |= at
     assert seen == expected
 
 
-def test_what_is_read_ahead_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    locator, tokenizer = locators("pending")
-    steps = StepLocator(locator)
-    prompt = tokenizer("What is 12 * 7?", add_special_tokens=False)["input_ids"]
-    tale = tokenizer("Tell me a tale.", add_special_tokens=False)["input_ids"]
-    ids, told = prompt + tokenizer("84", add_special_tokens=False)["input_ids"], [*tale, *tale]
-    steps.find([Scheduled("a", ids, len(prompt), 0, len(prompt), 0)])
-    steps.find([Scheduled("b", told, len(tale), 0, len(tale), 0)])
-    asked = Scheduled("a", ids, len(prompt), len(prompt), len(prompt) + 1, 0)
-    step = [asked, Scheduled("b", told, len(tale), len(tale), len(tale) + 1, 1)]
-    expected = {len(prompt): whole(locator, ids)[len(prompt)]}
-    read_ahead(steps, step)
-    monkeypatch.delattr(NumberLocator, "carriers")
-    assert scheduled(steps, step[::-1]) == {"a"}
-    assert found(steps, [asked]) == [expected]
+def test_prose_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    locator, tokenizer = locators("after")
+    ids = tokenizer("No, said E. Fox, it isn't... 1, 2", add_special_tokens=False)["input_ids"]
+    read: list[int] = []
+    batch = NumberLocator.batch
+
+    def counted(self: NumberLocator, rows: Any, **given: Any) -> Any:
+        read.extend(map(len, rows))
+        return batch(self, rows, **given)
+
+    monkeypatch.setattr(NumberLocator, "batch", counted)
+    found(StepLocator(locator), [Part(str(i), ids, 1, i, i + 1) for i in range(len(ids))])
+    assert {length for length in read if "1" not in tokenizer.decode(ids[:length])} <= {1, 2}
 
 
-def test_what_tokens_carry_is_named() -> None:
-    for config, expected in [
-        ("terminal", ["505", "1,200", "34"]),
-        ("after", ["505", "1,200", "34"]),
-        ("pending", ["1,200 + 34"]),
-    ]:
-        locator, tokenizer = locators(config)
-        ids = tokenizer("Room 505: 1,200 + 34 =", add_special_tokens=False)["input_ids"]
-        request = Scheduled("a", ids, len(ids), 1, len(ids), 0)
-        steps = StepLocator(locator)
-        steps.find([request])
-        assert list(steps.texts(request).values()) == expected
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_closed_requests_get_nothing(policy: str) -> None:
+    locator, tokenizer = locators(policy)
+    ids = tokenizer("Room 505 holds 10 people", add_special_tokens=False)["input_ids"]
+    parts = [Part(name, ids, len(ids), 0, len(ids)) for name in ("closed", "open")]
+    places, _ = StepLocator(locator).find(engine_step(parts, closed=lambda i: i == 0))
+    assert places.tolist() == [len(ids) + token for token in whole(locator, ids)]
 
 
 def test_another_request_under_the_same_id_has_its_own_numbers() -> None:
@@ -202,14 +134,14 @@ def test_another_request_under_the_same_id_has_its_own_numbers() -> None:
     steps = StepLocator(locator)
     for text in ("Room 505 and 17 of it", "Bus 12 and 3 of it"):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        (at,) = found(steps, [Scheduled("the same", ids, len(ids), 0, 4, 0)])  # and then it is aborted
+        (at,) = found(steps, [Part("the same", ids, len(ids), 0, 4)])  # and then it is aborted
         assert at == {k: v for k, v in whole(locator, ids).items() if k < 4}
 
 
 def test_a_step_without_requests_has_no_numbers() -> None:
-    for config in CONFIGS:
-        locator = locators(config)[0]
+    for policy in POLICIES:
         with torch.device("meta"):  # vLLM makes models on their device
-            steps = StepLocator(locator)
-        places, features = steps.find([])
-        assert len(places) == len(features) == 0 and places.dtype == np.int64 and features.dtype == np.float32
+            steps = StepLocator(locators(policy)[0])
+        for step in (None, engine_step([])):
+            places, features = steps.find(step)
+            assert len(places) == len(features) == 0 and places.dtype == np.int64 and features.dtype == np.float32

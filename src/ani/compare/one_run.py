@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ani.compare.plan import ComparedRun, Plan, Probe, asks_merged
 from ani.devices import where
-from ani.errors import InputError, TrainingFailed
+from ani.errors import TrainingFailed
 from ani.evaluation.evaluate import LoadedTask, answer
 from ani.evaluation.model_spec import ModelSpec
 from ani.files import only_process_in, replacing_directory
@@ -19,7 +19,7 @@ from ani.injection.adapter import Adapter
 from ani.launch import ENDING
 from ani.models import load_config, load_model
 from ani.probing.run import probe
-from ani.serving.vllm_plugin import check_merged
+from ani.serving.plugin import why_not_vllm
 from ani.terminal import training_lines
 from ani.training.checkpoints import ADAPTER
 from ani.training.run import PROBE, train
@@ -108,11 +108,7 @@ def not_served(run: ComparedRun) -> str | None:
         return "it isn't made to write results"
     if run.seed is None or recipe.ani is None:
         return None
-    try:
-        check_merged(load_config(recipe.model), recipe.ani.combine, run.variant)
-    except InputError as error:
-        return str(error)
-    return None
+    return why_not_vllm(load_config(recipe.model), recipe.ani)
 
 
 def injection(run: ComparedRun) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ani.injection.methods import METHODS, Method
 from ani.models import load_config, load_tokenizer
 from ani.provenance import code_version, data_names, digests
 from ani.results.records import SELECTION, Run, read_run, task_file
-from ani.serving.vllm_plugin import need_vllm
+from ani.serving.plugin import why_not_vllm
 from ani.settings import Section, load_settings, validated
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import ProbeSettings, Recipe, load_recipe
@@ -289,11 +289,8 @@ def _backend(comparison: Comparison, machine: Machine) -> BackendName:
     backend = comparison.backend
     if backend == "auto":
         backend = "vllm" if machine.serves_by_vllm else "transformers"
-    if backend == "vllm":
-        try:
-            need_vllm()
-        except InputError as error:
-            raise InputError(f"{error}; or set backend: transformers") from error
+    if backend == "vllm" and (reason := why_not_vllm()):
+        raise InputError(f"{reason}; or set backend: transformers")
     return backend
 
 

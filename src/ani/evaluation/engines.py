@@ -356,15 +356,16 @@ class VllmEngine(Engine):
     def __init__(self, name: str, method: Method = METHODS["ani"], settings: VllmSettings | None = None) -> None:
         from ani.devices import default_dtype
         from ani.models import check_weights, load_config, load_tokenizer, model_source
-        from ani.serving.checkpoint import merged_method
-        from ani.serving.vllm_plugin import caches_prefixes, need_vllm, servable
+        from ani.serving.checkpoint import merged_method, merged_settings
+        from ani.serving.plugin import why_not_vllm
 
         _before_vllm()
-        need_vllm()
         settings = settings or VllmSettings()
         self.tokenizer, self.method = load_tokenizer(name), method
         self.config = _shortened(load_config(name), settings.max_model_len)
-        module = servable(self.config, name)
+        if reason := why_not_vllm(self.config):
+            raise InputError(f"{name}: {reason}")
+        module = merged_settings(self.config)
         self._merged = merged_method(self.config) is not None
         check_weights(name)  # vLLM asks of the fewest whether it found them
         from vllm import LLM
@@ -378,7 +379,7 @@ class VllmEngine(Engine):
                 config_format="hf",  # where a repository has Mistral's own files too, the same as transformers reads
                 tokenizer_mode="hf",
                 trust_remote_code=False,
-                enable_prefix_caching=caches_prefixes(module),
+                enable_prefix_caching=module is None or module.causal,
                 # In bfloat16 logits have three digits: letters would tie.
                 hf_overrides={"head_dtype": "float32"},
                 use_tqdm_on_load=False,

@@ -37,7 +37,7 @@ from ani.models import (
 from ani.results.records import read_run
 from ani.serving.checkpoint import merged_method
 from ani.serving.merge import merge
-from ani.serving.vllm_plugin import check_merged
+from ani.serving.plugin import why_not_vllm
 
 MERGED = ".merged-"
 """Prefix of the temporary merged checkpoint in a result folder, from which vLLM answers."""
@@ -82,7 +82,9 @@ class ModelSpec(NamedTuple):
                     f"{gated} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
                 )
             if self.adapter is not None and (settings := Adapter.read(self.adapter).config) is not None:
-                check_merged(load_config(self.model), settings.combine, self.adapter)
+                reason = why_not_vllm(load_config(self.model), settings)
+                if reason is not None:
+                    raise InputError(f"{self.adapter}: {reason}")
             if self.forced:
                 raise InputError("vLLM isn't made to write values: leave out --forced, or use --backend transformers")
             if self.batch_size is not None:

@@ -1,7 +1,6 @@
 """The gate: an MLP that gives one logit for each number. `ani.injection.module` applies the threshold."""
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import nn
@@ -40,17 +39,6 @@ class Gate(nn.Module):
         self.outer = nn.Linear(gate_hidden_size, 1)
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
-
-    def fold_norms_(self) -> Self:
-        """Multiplies the norms' weights into the inner layer, in place: the gate gives the same logits with fewer
-        parameters. For serving."""
-        norms = [self.norm, *self.earlier_norms]
-        weights = torch.cat([norm.weight for norm in norms])
-        with torch.no_grad():
-            self.inner.weight[:, : len(weights)] *= weights
-        for norm in norms:
-            norm.weight = None
-        return self
 
     def forward(
         self, hidden_states: torch.Tensor, embeddings: torch.Tensor, earlier: Sequence[torch.Tensor] = ()

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -88,12 +88,6 @@ class AniModule(nn.Module):
             self.gate = Gate(
                 config.hidden_size, config.gate_hidden_size, config.gate_dropout, reads_value, earlier
             ).requires_grad_(config.gate != "fitted")
-
-    def fold_norms_(self) -> Self:
-        """As `Gate.fold_norms_`."""
-        if self.gate is not None:
-            self.gate.fold_norms_()
-        return self
 
     def forward(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from ani.injection.config import InjectionSettings
+from ani.models import check_weights
 from ani.serving.checkpoint import merged_settings
 
 SUPPORTED = "0.32"
@@ -166,3 +167,4 @@ class _Check:
             vllm_config.scheduler_config.async_scheduling = False  # vLLM would decide later, after this check
         if reason := why_not_vllm(vllm_config.model_config.hf_config, engine=vllm_config):
             raise ValueError(f"this ANI checkpoint can't be served with these settings: {reason}")
+        check_weights(vllm_config.model_config.model)  # vLLM accepts some incomplete checkpoints

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
 from vllm.model_executor.models import ModelRegistry
@@ -20,7 +20,6 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ani.injection.classes import swap_class
-from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
 from ani.models import refuse_partial
@@ -146,40 +145,6 @@ def keep_gate_inputs(
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
-class StepBuffers:
-    """The buffers from which layer l reads which tokens of a step carry a number, and their features.
-
-    Args:
-        numbers: True for tokens that carry a number, bool (tokens of a step, 1).
-        features: φ, float32 (tokens of a step, d_fourier).
-    """
-
-    def __init__(self, numbers: torch.Tensor, features: torch.Tensor) -> None:
-        self._numbers, self._features = numbers, features
-        # On the CPU numpy writes them, in a fraction of the time that torch's operations take.
-        self._arrays = (numbers.numpy(), features.numpy()) if numbers.is_cpu else None
-        self.used = False
-        """Whether any token of the latest step carries a number."""
-
-    def write(self, positions: Ids, features: Features) -> None:
-        """Write the numbers of the coming step: indices of their tokens, int64 (N,), and φ, float32 (N, d_fourier)."""
-        if self._arrays is not None:
-            numbers, buffer = self._arrays
-            numbers.fill(False)
-            numbers[positions], buffer[positions] = True, features
-        elif self.used:
-            self._numbers.zero_()
-        self.used = len(positions) > 0
-        if self.used and self._arrays is None:
-            # One copy from pinned memory, which nobody waits for.
-            packed = torch.from_numpy(np.concatenate([positions.view(np.uint8), features.reshape(-1).view(np.uint8)]))
-            packed = packed.pin_memory() if self._numbers.is_cuda else packed
-            sent = packed.to(self._numbers.device, non_blocking=True)
-            at = sent[: positions.nbytes].view(torch.int64)
-            self._numbers.index_fill_(0, at, True)
-            self._features.index_copy_(0, at, sent[positions.nbytes :].view(torch.float32).view(features.shape))
-
-
 class _InjectionLayer(nn.Module):
     """Mixed into the class of decoder layer l: edits the hidden states that come in, as the attached model does."""
 
@@ -190,9 +155,21 @@ class _InjectionLayer(nn.Module):
     """True for tokens that carry a number, bool (tokens of a step, 1)."""
     ani_earlier: list[torch.Tensor]
     """The gate's inputs of earlier layers, in its order."""
-    ani_buffers: StepBuffers
     ani_eager: bool
-    """Whether this forward runs as written; a compiled one can't look at `ani_buffers.used`."""
+    """Whether this forward runs as written. A compiled one can't look at `ani_used`."""
+    ani_used = False
+    """Whether any token of the coming step carries a number."""
+
+    def write(self, positions: Ids, features: Features) -> None:
+        """Write the numbers of the coming step: indices of their tokens, int64 (N,), and φ, float32 (N, d_fourier)."""
+        if self.ani_used:
+            self.ani_numbers.zero_()
+        self.ani_used = len(positions) > 0
+        if self.ani_used:
+            device = self.ani_numbers.device
+            at = _on_device(positions, device)
+            self.ani_numbers.index_fill_(0, at, True)
+            self.ani_features.index_copy_(0, at, _on_device(features, device))
 
     def forward(
         self,
@@ -203,7 +180,7 @@ class _InjectionLayer(nn.Module):
         **kwargs: Any,
     ) -> Any:
         """vLLM's hidden states come in two parts that are not added yet; a token without injection keeps both."""
-        if self.ani_eager and not self.ani_buffers.used:
+        if self.ani_eager and not self.ani_used:
             return super().forward(positions, hidden_states, residual, *args, **kwargs)
         count = hidden_states.shape[0]
         states = hidden_states if residual is None else hidden_states + residual
@@ -214,6 +191,11 @@ class _InjectionLayer(nn.Module):
         if residual is not None:
             residual = torch.where(injected, torch.zeros_like(residual), residual)
         return super().forward(positions, hidden_states, residual, *args, **kwargs)
+
+
+def _on_device(array: Ids | Features, device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class AniForCausalLM(StepModel):
@@ -227,7 +209,7 @@ class AniForCausalLM(StepModel):
         model_config = vllm_config.model_config
         settings = merged_settings(model_config.hf_config)
         assert settings is not None
-        self.ani_config: AniConfig = settings
+        self.ani_config = settings
         tokenizer = AutoTokenizer.from_pretrained(
             model_config.tokenizer, revision=model_config.tokenizer_revision, trust_remote_code=False
         )
@@ -243,36 +225,26 @@ class AniForCausalLM(StepModel):
         layer.register_buffer("ani_features", features, persistent=False)
         layer.register_buffer("ani_numbers", torch.zeros(size, 1, dtype=torch.bool, device=device), persistent=False)
         layer.ani_earlier = keep_gate_inputs(self.model.layers, settings.gate_reads, vllm_config)
-        layer.ani_buffers = self.ani_buffers = StepBuffers(layer.ani_numbers, layer.ani_features)
         layer.ani_eager = model_config.enforce_eager
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load the weights of the module and the family; raises InputError unless they are complete.
-
-        vLLM itself does not check whether linear layers got their weights, and joins some of them.
-        """
+        """Load the weights of the family, and the module's into layer l."""
         module: dict[str, torch.Tensor] = {}
-        names = set()
 
         def family_weights() -> Iterator[tuple[str, torch.Tensor]]:  # one by one, as vLLM reads them from a file
             for name, weight in weights:
-                names.add(name)
                 if name.startswith("ani."):
                     module[name.removeprefix("ani.")] = weight
                 else:
                     yield name, weight
 
         loaded: set[str] = super().load_weights(family_weights())  # type: ignore[misc]
-        with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(self.config)
-        wanted = {*whole.state_dict()}
-        refuse_partial(whole.name_or_path, wanted - names - {*whole.all_tied_weights_keys}, names - wanted)
         self.model.layers[self.ani_config.layer].ani.load_state_dict(module)
         return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
 
     def before_step(self, step: EngineStep | None) -> None:
         """Give layer l the numbers of the coming step."""
-        self.ani_buffers.write(*self.ani_steps.find(step))
+        self.model.layers[self.ani_config.layer].write(*self.ani_steps.find(step))
 
 
 # --- the V1 runner ----------------------------------------------------------------------------------------------------
