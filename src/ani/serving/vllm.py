@@ -22,7 +22,6 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from ani.injection.classes import swap_class
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
-from ani.models import refuse_partial
 from ani.serving.checkpoint import merged_settings
 from ani.serving.engine_step import EngineStep, Features, Ids, StepLocator
 from ani.serving.plugin import before, gates_closed
