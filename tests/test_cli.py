@@ -214,7 +214,7 @@ def test_evaluate_benchmarks_and_report(
 
     assert run("report", results).code == 0
     page = (results / "report.html").read_text()
-    assert all(f'<section id="{anchor}"' in page for anchor in ("benchmarks", "routing", "provenance"))
+    assert all(f'<section id="{anchor}"' in page for anchor in ("benchmarks", "tool-routing", "provenance"))
 
     base = tmp_path / "base"
     options = ["--data", f"mmlu={data['mmlu']}", "--limit", "2"]

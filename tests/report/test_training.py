@@ -1,57 +1,55 @@
-"""The section about training, from logs as training writes them: nothing that was logged is passed over in silence."""
+"""The tables of a training log: no logged number is left out."""
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from ani.report.training import TrainingStep, training_section
-from ani.results.records import TRAINING_LOG, read_records
-from ani.results.sections import Lines
+import pytest
+
+from ani.results.records import TRAINING_LOG
 from ani.training.recipe import load_recipe
 from ani.training.run import train
 from tests.json_lines import read_lines
 from tests.report.test_page import Page, build, write
 
 
-def fresh(recipe: Path) -> Path:
-    """Of a run with all that can be logged: roles, numbers in answers, LoRA."""
-    settings = load_recipe(recipe, ["ani.role_weight=0.1"])
+def columns(page: Page) -> list[list[str]]:
+    """The columns of the page's tables, each without its name."""
+    starts = [place for place, row in enumerate(page.rows) if row[0] == "Step"]
+    tables = [page.rows[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    return [list(column) for table in tables for column in list(zip(*table[1:], strict=True))[1:]]
+
+
+def test_every_logged_number_is_in_a_table(tiny_recipe: Callable[..., Path], tmp_path: Path) -> None:
+    settings = load_recipe(tiny_recipe(), ["ani.role_weight=0.1"])
     train(settings)
-    return Path(settings.output) / TRAINING_LOG
+    log = Path(settings.output) / TRAINING_LOG
+    shutil.copy(log, tmp_path)
+    steps, shown = read_lines(log), columns(build(tmp_path))
+    for key in {key for step in steps for key in step} - {"step", "epoch"}:
+        assert ["–" if step.get(key) is None else f"{step[key]:.4g}" for step in steps] in shown, key
 
 
-def need_every_key(log: Path, page: Page) -> None:
-    """Each logged key is a line whose course the page tells in words, or is named as not drawn."""
-    steps = read_lines(log)
-    section = training_section(read_records(log, TrainingStep))
-    left_out = set(section.notes[-1].removeprefix("Logged, but not drawn: ").removesuffix(".").split(", "))
-    panels = [lines for figure in section.figures for lines in cast(Lines, figure.chart).panels.values()]
-    drawn = [line.points for lines in panels for line in lines]
-    told = " ".join(page.labels)
-    for key in {key for step in steps for key in step} - {"step"} - left_out:
-        points = [(step["step"], step[key]) for step in steps if key in step]
-        assert points in drawn, key
-        for step, value in (points[0], points[-1]):
-            assert f" {value:{'.1%' if key.startswith('gate_open') else '.3g'}} at step {step}" in told, key
-    assert left_out == {"epoch"}
-    assert section.notes[-1] in page.text
-
-
-def test_every_logged_key_is_drawn_or_named(tiny_recipe: Callable[..., Path], tmp_path: Path) -> None:
-    log = fresh(tiny_recipe())
-    folder = tmp_path / "results"
-    folder.mkdir()
-    shutil.copy(log, folder)
-    need_every_key(log, build(folder))
-
-
-def test_keys_that_nobody_knows(tmp_path: Path) -> None:
+def test_unknown_names_and_values(tmp_path: Path) -> None:
     log: list[dict[str, Any]] = [
-        {"step": step, "loss": 1.0, "$own$ <b>": step / 2, "huge": 10**400, "phase": "late", "done": True, "epoch": 1.0}
+        {"step": step, "loss": 1.0, "$own$ <b>": step / 2, "huge": 10**400, "phase": "late", "epoch": 1.0}
         for step in (1, 2)
     ]
     write(tmp_path, TRAINING_LOG, log)
     page = build(tmp_path)
-    assert "Logged, but not drawn: done, epoch, huge, phase." in page.text
-    assert "Further quantities over steps. $own$ <b>: 0.5 at step 1, 1 at step 2." in page.labels
+    assert sorted(page.charts) == ["Chart: $own$ <b>", "Chart: loss"]
+    assert columns(page) == [["1", "1"], ["0.5", "1"]]
+
+
+def test_a_resumed_run_counts_its_later_records(tmp_path: Path) -> None:
+    steps = [{"step": step, "loss": loss} for step, loss in ((10, 3.0), (20, 9.0), (20, 2.0), (30, 1.0))]
+    write(tmp_path, TRAINING_LOG, steps)
+    assert columns(build(tmp_path)) == [["3", "2", "1"]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_diverged_run_can_be_shown(tmp_path: Path) -> None:
+    lines = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n{"step": 3, "loss": Infinity}\n'
+    (tmp_path / TRAINING_LOG).write_text(lines)
+    assert columns(build(tmp_path)) == [["2", "nan", "inf"]]

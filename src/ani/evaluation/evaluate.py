@@ -283,10 +283,13 @@ def presented(results: Mapping[type[Task], Sequence[TaskRecord]]) -> list[tuple[
 def results_markdown(folder: Path) -> str:
     """The tables of a folder's results, as a model card has them; raises InputError where there are none."""
     run = read_run(folder) or Run()
-    sections = [task.section(records, run) for task, records in presented(read_results(folder))]
-    if not sections:
+    results = presented(read_results(folder))
+    if not results:
         raise InputError(f"{folder} holds no results; give the folder that ani eval --out or ani compare wrote to")
     facts = (f"`{run.command}`" if run.command else None, f"commit {run.commit}" if run.commit else None, run.date)
     told = ", ".join(fact for fact in facts if fact)
-    parts = [f"### {section.title}\n\n{markdown((*section.tables, *section.folded))}" for section in sections]
+    parts = [
+        f"### {task.title}\n\n{markdown([*task.tables(found, run.baseline), *task.details(found, run.baseline)])}"
+        for task, found in results
+    ]
     return "\n".join([f"Measured by {told}.\n"] * bool(told) + parts)

@@ -1,4 +1,4 @@
-"""`Task`, the base class of evaluation tasks: questions, records, summary, tables, a section of the report.
+"""`Task`, the base class of evaluation tasks: questions, records, summary, tables.
 
 A task's settings are its fields: what `evaluation` says of it in a comparison, or the options of `ani eval`.
 """
@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from ani.evaluation.engines import Engine
 from ani.numbers import find_numbers
-from ani.results.records import Run
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, TaskRecord, differences, grouped, scores
-from ani.results.sections import Section
 from ani.results.statistics import Estimate, difference_facts, share_facts, sign_test
 from ani.results.tables import Cell, Table, leader, percent, points
-from ani.settings import Section as Settings
-from ani.settings import validated
+from ani.settings import Section, validated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -36,7 +33,7 @@ class Pairs(NamedTuple):
     """For scripts."""
 
 
-class Task(Settings, ABC):
+class Task(Section, ABC):
     """Base of all tasks; `ani.evaluation.tasks.TASKS` lists them."""
 
     name: ClassVar[str]
@@ -100,10 +97,14 @@ class Task(Settings, ABC):
         of a comparison were asked different questions."""
 
     @classmethod
-    def section(cls, records: Sequence[Any], run: Run) -> Section:
-        """Of the report's page."""
-        notes = (cls.note,) if cls.note else ()
-        return Section(cls.name, cls.title, notes, tables=tuple(cls.tables(records, run.baseline)))
+    def details(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
+        """Further, longer tables, which only the report shows."""
+        return []
+
+    @classmethod
+    def notes(cls, records: Sequence[Any]) -> list[str]:
+        """Sentences above the tables in the report."""
+        return [cls.note] if cls.note else []
 
     @classmethod
     def pairs(cls, records: Sequence[Any], baseline: str) -> Pairs | None:
@@ -222,7 +223,7 @@ def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit"
             percent(one, leader=leader(column)) for one, column in zip(own, zip(*rivals, strict=True), strict=True)
         )
         lines.append((Cell(row.task), Cell(row.run), _with_seeds(overall, row), *cells))
-    return Table(f"{what}, with Wilson 95% intervals", (kinds, "Run", *names), tuple(lines), label_columns=2)
+    return Table(f"{what}, with Wilson 95% intervals", (kinds, "Run", *names), tuple(lines), 2, "lines")
 
 
 def changed(row: Difference) -> dict[str, Any]:

@@ -2,14 +2,26 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from ani.results.records import Integer, Probability, Record
+from ani.errors import InputError
+from ani.results.records import LAYERS, SELECTION, Integer, Probability, Record, read_object, read_records
 from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Table, inline, percent, points
 from ani.roles import RoleName
+
+NOTE = (
+    "A linear probe reads a number's role (quantitative or nominal) from the hidden state after a layer (0: the "
+    "embedding output). Random split: the paper's measure, on sentences like those that it learnt from. Held out: "
+    "domains, templates and number values that it has not seen. Control task: roles shuffled among number values; a "
+    "probe can only memorize them. Selectivity: the random split's accuracy minus the control task's on the same "
+    "numbers, in percentage points. Intervals: 95%, bootstrapped over templates."
+)
+"""What the columns of `layers_table` mean."""
 
 Gain = Annotated[float, Field(ge=-1, le=1)]
 
@@ -89,6 +101,29 @@ class LayerSelection(Record):
     curve: tuple[LayerPoint, ...] = Field(default=(), exclude=True)
 
 
+def read_curve(folder: Path) -> list[LayerPoint]:
+    """The curve of a folder by ascending layer; empty if there is none. Raises InputError if a layer occurs twice."""
+    path = folder / LAYERS
+    curve = sorted(read_records(path, LayerPoint) if path.exists() else [], key=lambda point: point.layer)
+    for before, after in pairwise(curve):
+        if before.layer == after.layer:
+            raise InputError(f"{path}: layer {after.layer} occurs twice; delete one of its records")
+    return curve
+
+
+def read_selection(folder: Path, curve: Sequence[LayerPoint]) -> LayerSelection | None:
+    """The choice of a folder, or None; raises InputError if it names a layer that the curve lacks."""
+    path = folder / SELECTION
+    if not path.exists():
+        return None
+    selection = read_object(path, LayerSelection)
+    known = {point.layer for point in curve}
+    for layer in (selection.layer, selection.best, selection.argmax, selection.early_peak):
+        if layer is not None and layer not in known:
+            raise InputError(f"{path}: layer {layer} is not in {LAYERS}; `ani probe` writes both")
+    return selection
+
+
 def layers_table(curve: Sequence[LayerPoint], selection: LayerSelection | None) -> Table:
     """One row a layer; with a selection, a last column that marks its layers."""
     caption = "Accuracy of linear probes for numbers' roles by layer, with 95% intervals"
@@ -98,8 +133,8 @@ def layers_table(curve: Sequence[LayerPoint], selection: LayerSelection | None) 
             Cell(str(point.layer)),
             inline(percent(point.estimate("random_split"), counted=False)),
             inline(percent(point.estimate("held_out"), counted=False)),
-            Cell(f"{point.control:.1%}"),
-            inline(points(point.estimate("selectivity"))),
+            Cell(f"{point.control:.1%}", estimate=point.control),
+            inline(points(point.estimate("selectivity")))._replace(estimate=None),
         )
         for point in curve
     ]
@@ -114,4 +149,4 @@ def layers_table(curve: Sequence[LayerPoint], selection: LayerSelection | None) 
         }
         for index, point in enumerate(curve):
             rows[index] += (Cell(", ".join(mark for mark, layer in marks.items() if layer == point.layer)),)
-    return Table(caption, header, tuple(rows), label_columns=1)
+    return Table(caption, header, tuple(rows), 1, "lines")

@@ -1,4 +1,4 @@
-"""Turns the result files of a folder into one self-contained HTML page."""
+"""The report: one self-contained HTML page from the result files of a folder."""
 
 from ani.report.page import build_report
 

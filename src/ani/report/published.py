@@ -1,4 +1,4 @@
-"""The page's section that lays published values beside measured ones."""
+"""The report's table of measured values next to published ones."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -8,21 +8,19 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.benchmarks import BenchmarkAnswer, Gsm8k, Math, Mmlu
 from ani.results.scores import differences, scores
-from ani.results.sections import Section
 from ani.results.tables import MISSING, Cell, Table, percent, points
 
-NOTE = "The published value stands beneath each measured one. Intervals are of the measured ones."
 GAIN = " gain"
-"""Ends a column of differences to the baseline, of the questions that it begins with: `levels 4–5 gain`, of MATH."""
+"""Ends the name of a column of differences to the baseline on part of MATH, such as `levels 4–5 gain`."""
 
 
-def published_section(
+def published_table(
     results: Mapping[type[Task], Sequence[Any]],
     published: Mapping[str, Mapping[str, float]],
     baseline: str | None = None,
-) -> Section | None:
-    """One row a run, one column a published value; None where none of them was measured. `published` has, by run, a
-    column (a benchmark, digits of additions such as "12 digits", or a `GAIN` over the baseline): percent, or points."""
+) -> Table | None:
+    """One row per run, one column per published value; None where none of them was measured. `published` is by run and
+    column: a benchmark, a length of additions such as "12 digits" (percent), or a `GAIN` (percentage points)."""
     answers = [answer for task in (Math, Gsm8k, Mmlu, Arithmetic) for answer in results.get(task, ())]
     found = {
         (row.run, row.task): percent(row.overall, counted=False) for row in scores(answers, _column, lambda _: None)
@@ -32,20 +30,16 @@ def published_section(
         found |= {(row.run, f"{part}{GAIN}"): points(gain) for row in gains for part, gain in row.parts.items()}
     measured = {column for _, column in found}
     columns = [column for column in dict.fromkeys(chain.from_iterable(published.values())) if column in measured]
-    if not columns:
-        return None
-    rows = []
-    for run in dict.fromkeys(run for run, _ in found):
-        cells = [found.get((run, column), Cell(MISSING)) for column in columns]
-        told = [published.get(run, {}).get(column) for column in columns]
-        rows.append((Cell(run), *map(_with_published, cells, columns, told)))
-    table = Table(
-        "Right answers, measured (with 95% intervals) and published",
-        ("Run", *(column.upper() if " " not in column else column for column in columns)),
-        tuple(rows),
-        label_columns=1,
+    rows = tuple(
+        (
+            Cell(run),
+            *(_with_published(found.get((run, name), Cell(MISSING)), name, published.get(run, {})) for name in columns),
+        )
+        for run in dict.fromkeys(run for run, _ in found)
     )
-    return Section("published", "Beside the published values", (NOTE,), tables=(table,))
+    header = ("Run", *(column.upper() if " " not in column else column for column in columns))
+    caption = "Right answers, measured (with 95% intervals) and published"
+    return Table(caption, header, rows, label_columns=1) if columns else None
 
 
 def _column(answer: BenchmarkAnswer | ArithmeticAnswer) -> str | None:
@@ -54,8 +48,9 @@ def _column(answer: BenchmarkAnswer | ArithmeticAnswer) -> str | None:
     return f"{answer.digits} digits" if answer.operation == "+" else None
 
 
-def _with_published(cell: Cell, column: str, value: float | None) -> Cell:
-    if value is None:
+def _with_published(cell: Cell, column: str, published: Mapping[str, float]) -> Cell:
+    if column not in published:
         return cell
+    value = published[column]
     shown = f"{value:+.1f}" if column.endswith(GAIN) else f"{value:.1f}%"
     return cell._replace(details=(*cell.details, f"published {shown}"))

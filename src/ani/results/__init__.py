@@ -1,1 +1,1 @@
-"""Result files, and what is made of records: statistics, scores, tables, sections of the page."""
+"""Result files, and what is made of records: statistics, scores and tables."""

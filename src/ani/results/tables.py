@@ -24,13 +24,14 @@ class Cell(NamedTuple):
     text: str
     details: tuple[str, ...] = ()
     bold: bool = False
-    estimate: Estimate | None = None
-    """The share or difference that the text says, for charts."""
+    estimate: Estimate | float | None = None
+    """The number that the text says, for charts; a float has no interval."""
 
 
 Chart = Literal["lines", "bars", "histogram"]
 """A chart of a table's estimates. `lines`: a line per row, over the whole numbers that begin the names of the other
-columns. `bars`: a bar per row and column. `histogram`: shares per row, over the numbers that name the other columns."""
+columns; or, where whole numbers name the rows, a line per column over these. `bars`: a panel per column with a bar per
+row. `histogram`: a group of bars per column with a bar per row."""
 
 
 class Table(NamedTuple):
@@ -69,7 +70,7 @@ def points(found: Estimate | None) -> Cell:
 
 def inline(cell: Cell) -> Cell:
     """Details in brackets: a table of many rows stays short."""
-    return Cell(f"{cell.text} ({', '.join(cell.details)})")
+    return cell._replace(text=f"{cell.text} ({', '.join(cell.details)})", details=())
 
 
 def leader(shares: Iterable[Estimate | None]) -> float | None:

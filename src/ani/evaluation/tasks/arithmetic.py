@@ -12,9 +12,8 @@ from ani.errors import InputError
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Pairs, Scored, accuracies, answers_to, few_shot, judged
 from ani.numbers import find_numbers
-from ani.results.records import Integer, Run
+from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, grouped, scores
-from ani.results.sections import Figure, Section, headline, shares_over
 from ani.results.tables import Cell, Table
 from ani.settings import Section as Settings
 from ani.settings import validated
@@ -154,31 +153,16 @@ class Arithmetic(Scored):
         return tables
 
     @classmethod
-    def section(cls, records: Sequence[ArithmeticAnswer], run: Run) -> Section:
-        rows = cls.scores(records)
-        notes = [cls.note]
+    def notes(cls, records: Sequence[ArithmeticAnswer]) -> list[str]:
+        rows, notes = cls.scores(records), [cls.note]
         if any(len(row.by_seed) > 1 for row in rows):
             notes.append("Shares are means over training seeds; intervals are for other problems, not for other seeds.")
-        notes += [
-            f"{row.run}, {row.task}: {row.unreadable} of {row.overall.cases * row.overall.seeds} answers held no "
+        return notes + [
+            f"{row.run}, {row.task}: {row.unreadable} of {row.overall.cases * row.overall.seeds} answers contain no "
             "number."
             for row in rows
             if row.unreadable
         ]
-        figures = []
-        for operation in dict.fromkeys(row.task for row in rows):
-            runs = {row.run: row.parts for row in rows if row.task == operation}
-            curves = shares_over("digits", "Share of exact answers by number of digits", runs, run.baseline)
-            figures.append(Figure(f"{cls.what}, {operation}", curves))
-        if chained := {row.run: row.parts for row in cls.chains(records)}:
-            curves = shares_over("places", "Share of exact additions by carry chain", chained, run.baseline)
-            figures.append(Figure("Exact additions by the places through which a carry travels", curves))
-        headlines = []
-        for row in rows if len(rows) <= HEADLINES else ():
-            name = f"{cls.what}, {row.task}, {row.run}"
-            headlines.append(headline(name, row.overall._replace(seeds=1), counted=True))
-        shown = super().section(records, run)
-        return shown._replace(notes=tuple(notes), figures=tuple(figures), headlines=tuple(headlines))
 
     @classmethod
     def pairs(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> Pairs | None:

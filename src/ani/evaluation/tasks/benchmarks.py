@@ -19,9 +19,8 @@ from ani.evaluation.benchmarks.data import BenchmarkName
 from ani.evaluation.benchmarks.judging import judge_gsm8k, judge_math, judge_mmlu
 from ani.evaluation.engines import Engine, longest_text
 from ani.evaluation.task import Answers, Pairs, Task, changed, changes
-from ani.results.records import Integer, Run
+from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
-from ani.results.sections import Bars, Figure, Section
 from ani.results.statistics import (
     Estimate,
     difference_facts,
@@ -201,28 +200,24 @@ class Benchmark(Task):
         return _with_rows([*tables, _equations(records, baseline)])
 
     @classmethod
-    def section(cls, records: Sequence[BenchmarkAnswer], run: Run) -> Section:
-        rows = _scores(records, part=_part)
+    def details(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
+        found = [_parts(_scores(records, part=_subject), "subject", "Subject")]
+        if baseline is not None:
+            found.append(_differences(_compared(records, baseline, part=_subject), baseline, subjects=True))
+        return _with_rows(found)
+
+    @classmethod
+    def notes(cls, records: Sequence[BenchmarkAnswer]) -> list[str]:
         cut = grouped((answer for answer in records if answer.truncated), lambda answer: (answer.task, answer.run))
-        notes = [
+        return [cls.note] + [
             f"{row.task.upper()}, {row.run}: {number} of {row.overall.cases * row.overall.seeds} {what}."
-            for row in rows
+            for row in _scores(records, part=_part)
             for number, what in (
-                (row.unreadable, "answers held no answer that could be read"),
+                (row.unreadable, "answers contain no answer that can be read"),
                 (len(cut.get((row.task, row.run), ())), "prompts were too long and lost their beginning"),
             )
             if number
         ]
-        figures = []
-        for task in dict.fromkeys(row.task for row in rows):
-            runs = {row.run: row.overall for row in rows if row.task == task}
-            if len(runs) > 1:
-                figures.append(Figure(f"Right answers, {task.upper()}", Bars("Right answers", runs)))
-        folded = [_parts(_scores(records, part=_subject), "subject", "Subject")]
-        if run.baseline is not None:
-            folded.append(_differences(_compared(records, run.baseline, part=_subject), run.baseline, subjects=True))
-        shown = super().section(records, run)._replace(anchor="benchmarks", notes=(cls.note, *notes))
-        return shown._replace(figures=tuple(figures), folded=tuple(_with_rows(folded)))
 
     @classmethod
     def pairs(cls, records: Sequence[BenchmarkAnswer], baseline: str) -> Pairs | None:
@@ -281,6 +276,7 @@ def _main_results(rows: Sequence[Score]) -> Table:
             for run in dict.fromkeys(row.run for row in rows)
         ),
         label_columns=1,
+        chart="bars",
     )
 
 

@@ -5,6 +5,7 @@ The paper's "Gating Behavior Analysis" counts open gates, its "Gating Accuracy" 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -14,10 +15,8 @@ from ani.errors import InputError
 from ani.evaluation.engines import Engine, RewrittenNumbers
 from ani.evaluation.task import Answers, Task
 from ani.evaluation.tasks.gate_texts import LABELLED, GateText, read_texts
-from ani.results.decisions import LEGEND, DecidedText
-from ani.results.records import Run
+from ani.results.decisions import DecidedText
 from ani.results.scores import ONE_MODEL, by_seed, grouped
-from ani.results.sections import Bars, Figure, Histogram, Section, headline
 from ani.results.statistics import Estimate, area_under_roc, grouped_share, mean_of_two, share_facts
 from ani.results.tables import MISSING, Cell, Table, percent
 from ani.roles import RoleName
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
 
 ROLES: tuple[RoleName, ...] = ("quantitative", "nominal")
 SENTENCES = "sentences"
-"""The source of the texts that are shown on the page."""
+"""The source of the texts whose numbers the report lists."""
+BINS = 10
+"""Bins of the histogram of α."""
 MEASURES = {
     "numbers": "Numbers injected",
     "texts_open": "Texts with an open gate, of those with a number",
@@ -142,36 +143,13 @@ class Gates(Task):
         return [_table([row for row in gate_shares(records) if row.group is None])]
 
     @classmethod
-    def section(cls, records: Sequence[DecidedText], run: Run) -> Section:
-        rows = gate_shares(records)
-        figures, headlines, folded = [], [], []
-        for source, of_source in grouped(records, lambda record: record.source).items():
-            runs = {record.run for record in of_source}
-            whole, *groups = [row for row in rows if row.source == source]
-            if groups := [row for row in groups if row.group is not None]:
-                folded.append(_table(groups))
-            labelled = whole.measures["nominal"] or whole.measures["quantitative"]
-            if not labelled and groups:
-                bars = {_name(row.group, row.run): row.measures["numbers"] for row in groups}
-                figures += _bars(f"Numbers injected, {source}", bars)
-            if labelled and len(runs) == 1:
-                numbers = [number for record in of_source for number in record.numbers]
-                alphas: dict[str, list[float]] = {}
-                alphas |= {role: [n.alpha for n in numbers if n.role == role and n.alpha is not None] for role in ROLES}
-                if any(alphas.values()):
-                    figures.append(Figure(f"α by role, {source}", Histogram(alphas)))
-                if balanced := whole.measures["balanced_accuracy"]:
-                    headlines.append(headline(f"Roles told apart, {source}, balanced accuracy", balanced))
-        sources = {_name(row.source, row.run): row.measures["numbers"] for row in rows if row.group is None}
+    def details(cls, records: Sequence[DecidedText], baseline: str | None = None) -> list[Table]:
+        rows, found = gate_shares(records), []
+        for source in dict.fromkeys(row.source for row in rows):
+            if groups := [row for row in rows if row.source == source and row.group is not None]:
+                found.append(_table(groups))
         shown = [record for record in records if record.source == SENTENCES]
-        section = super().section(records, run)
-        return section._replace(
-            notes=(*section.notes, LEGEND) if shown else section.notes,
-            figures=(*_bars("Numbers injected", sources), *figures),
-            folded=tuple(folded),
-            sentences=tuple(shown),
-            headlines=tuple(headlines),
-        )
+        return [*_histogram(records), *found, *([_texts(shown)] if shown else [])]
 
 
 def gate_shares(records: Iterable[DecidedText]) -> list[GateShare]:
@@ -219,9 +197,32 @@ def _name(what: str | None, run: str) -> str:
     return f"{what}" if run == ONE_MODEL else f"{what}, {run}"
 
 
-def _bars(title: str, bars: dict[str, Estimate | None]) -> list[Figure]:
-    found = {name: share for name, share in bars.items() if share is not None}
-    return [Figure(title, Bars("Share of numbers injected", found))] if found else []
+def _histogram(records: Sequence[DecidedText]) -> list[Table]:
+    """The distribution of α by role; no table where no role or no α is known."""
+    rows = []
+    for (source, run), texts in grouped(records, lambda record: (record.source, record.run)).items():
+        for role in ROLES:
+            alphas = [n.alpha for text in texts for n in text.numbers if n.role == role and n.alpha is not None]
+            counts = Counter(min(int(alpha * BINS), BINS - 1) for alpha in alphas)
+            shares = [counts[place] / len(alphas) for place in range(BINS)] if alphas else []
+            if alphas:
+                name = Cell(f"{role}, {_name(source, run)}")
+                rows.append((name, *(Cell(f"{share:.1%}", estimate=share) for share in shares)))
+    bins = (f"{place / BINS:g}–{(place + 1) / BINS:g}" for place in range(BINS))
+    caption = "α by role: shares of the role's numbers"
+    return [Table(caption, ("Role", *bins), tuple(rows), 1, "histogram")] if rows else []
+
+
+def _texts(records: Sequence[DecidedText]) -> Table:
+    """One row a text and run, with its numbers by decision."""
+
+    def listed(record: DecidedText, injected: bool) -> Cell:
+        numbers = [number for number in record.numbers if number.injected == injected]
+        named = (n.text if n.alpha is None else f"{n.text} (α {n.alpha:.3f})" for n in numbers)
+        return Cell("; ".join(named) or MISSING)
+
+    rows = tuple((Cell(_name(each.text, each.run)), listed(each, True), listed(each, False)) for each in records)
+    return Table("Numbers of texts", ("Text", "Injected", "Left alone"), rows, label_columns=1)
 
 
 def _table(rows: Sequence[GateShare]) -> Table:
@@ -237,6 +238,8 @@ def _table(rows: Sequence[GateShare]) -> Table:
     caption = "How often gates are open, with 95% intervals (texts resampled as wholes)"
     if all(row.group is None for row in rows):
         names = (_name(row.source, row.run) for row in rows)
-        return Table(caption, ("Measure", *names), tuple((Cell(title), *of) for title, of in shown.items()), 1)
+        return Table(caption, ("Measure", *names), tuple((Cell(title), *of) for title, of in shown.items()), 1, "bars")
     groups = [Cell(_name(row.group, row.run)) for row in rows]
-    return Table(f"{caption}: {rows[0].source}", ("Group", *shown), tuple(zip(groups, *shown.values(), strict=True)), 1)
+    return Table(
+        f"{caption}: {rows[0].source}", ("Group", *shown), tuple(zip(groups, *shown.values(), strict=True)), 1, "bars"
+    )

@@ -13,9 +13,8 @@ from pydantic import Field
 from ani.data.arithmetic import COMPUTE, SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
 from ani.evaluation.engines import Engine, TransformersEngine
 from ani.evaluation.task import Answers, PromptAnswer, Scored, answers_to, first_number, judged
-from ani.results.records import Integer, Run
+from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, Score, scores
-from ani.results.sections import Bars, Figure, Section, headline
 from ani.results.tables import Table
 
 Kind = Literal["sums", "word problems"]
@@ -152,15 +151,6 @@ class Reading(Scored):
             why = "without a module, or in vLLM, nothing else can be injected"
             exact = exact._replace(caption=f"{exact.caption} ({', '.join(left_out)} asked once: {why})")
         return [exact, *others]
-
-    @classmethod
-    def section(cls, records: Sequence[ReadingAnswer], run: Run) -> Section:
-        followed = [row for row in cls.scores(records) if row.task.endswith(FOLLOWED)]
-        bars = Bars("Answers that follow other values", {f"{row.task}, {row.run}": row.overall for row in followed})
-        shown_first = followed if len({row.run for row in followed}) == 1 else ()
-        headlines = tuple(headline(f"Reading, {row.task}", row.overall) for row in shown_first)
-        figures = (Figure("Does it read?", bars),) if followed else ()
-        return super().section(records, run)._replace(figures=figures, headlines=headlines)
 
 
 def _other(problem: ArithmeticProblem, random: Random) -> ArithmeticProblem:
