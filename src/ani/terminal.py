@@ -22,8 +22,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ani.errors import InputError, TrainingFailed, how_to_install
-from ani.files import DISK_FULL, is_main
-from ani.launch import fail
+from ani.files import is_main
 
 console = Console() if sys.stdout.isatty() else Console(width=120)
 console.quiet = not is_main()  # of several processes one speaks
@@ -98,18 +97,13 @@ def only_ours() -> None:
 
 @contextmanager
 def resumable(how: str | Callable[[], str]) -> Iterator[None]:
-    """Say `how` to go on after Ctrl-C, SIGTERM or a full disk."""
+    """Say `how` to continue after Ctrl-C or SIGTERM."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as end:
         if not console.quiet:
             _say("[yellow]interrupted:[/yellow]", how if isinstance(how, str) else how())
         raise SystemExit(130 if isinstance(end, KeyboardInterrupt) else end.code) from end
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        next_step = how if isinstance(how, str) else how()
-        _fail(f"{error.filename} can't be written: {error.strerror}; make room, then {next_step}", 1)
 
 
 def _note(
@@ -131,7 +125,8 @@ def _unexpected(error: Exception) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    fail(code, lambda: _say("[bold red]error:[/bold red]", message))
+    _say("[bold red]error:[/bold red]", message)
+    sys.exit(code)
 
 
 def _say(mark: str, message: str) -> None:

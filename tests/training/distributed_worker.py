@@ -2,9 +2,9 @@
 
     torchrun … distributed_worker.py jobs.json
 
-A job: `recipe` and `overrides`, or `resume`; with `fsdp`; with `stop`, after which step it is interrupted in every
-process; with `tell`, after which step the second process alone gets a SIGTERM, within the next step; or `cli`,
-arguments of `ani`. What happened is written beside the jobs, a file a process.
+A job: `recipe` and `overrides`, or `resume`; with `fsdp`; with `stop`, the step after which it is interrupted in every
+process; with `signal`, the step within which the second process alone gets a SIGTERM; or `cli`, arguments of `ani`.
+The results of each process are written beside the jobs.
 """
 
 import json
@@ -15,12 +15,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from ani.cli import app
 from ani.errors import TrainingFailed
+from ani.training.checkpoints import sharded
 from ani.training.recipe import load_recipe
 from ani.training.run import resume_recipe, train
 from ani.training.trainer import AniTrainer
@@ -31,7 +33,7 @@ os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "true"
 
 job: dict[str, Any] = {}
 numbers: list[int] = []
-logged, counted = AniTrainer.log, AniTrainer._count
+logged, counted, original = AniTrainer.log, AniTrainer._count, AniTrainer.create_accelerator_and_postprocess
 
 
 def log(self: AniTrainer, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -43,10 +45,18 @@ def log(self: AniTrainer, logs: dict[str, float], start_time: float | None = Non
 def count(self: AniTrainer, inputs: dict[str, Any]) -> None:
     counted(self, inputs)
     numbers.append(len(inputs["numbers"]))
-    if self.state.global_step == job.get("tell"):
-        if os.environ["RANK"] == "1":
-            signal.raise_signal(signal.SIGTERM)
-        torch.distributed.barrier()  # the other may be batches ahead, and would end the step
+    if self.state.global_step == job.get("signal") and os.environ["RANK"] == "1":
+        signal.raise_signal(signal.SIGTERM)
+
+
+def with_fsdp_on_cpus(self: AniTrainer) -> None:
+    """accelerate uses FSDP's settings on accelerators alone; torch can shard on CPUs too."""
+    original(self)
+    state = self.accelerator.state
+    if sharded() and state.distributed_type == DistributedType.MULTI_CPU:
+        state.fsdp_plugin = FullyShardedDataParallelPlugin()
+        state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+        self.is_fsdp_enabled = True
 
 
 def carry_out() -> dict[str, Any]:
@@ -76,6 +86,7 @@ def carry_out() -> dict[str, Any]:
 
 warnings.simplefilter("ignore")
 AniTrainer.log, AniTrainer._count = log, count
+AniTrainer.create_accelerator_and_postprocess = with_fsdp_on_cpus  # type: ignore[method-assign]
 jobs = Path(sys.argv[1])
 results = []
 for job in json.loads(jobs.read_text()):  # noqa: B007 - the functions above read it

@@ -1,16 +1,11 @@
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
-from ani.data.sources import Example
-from ani.terminal import SILENT
-from ani.training.examples import NOTHING, LengthGroupedSampler, answered, load_examples
+from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
 from ani.training.recipe import load_recipe
 from ani.training.run import train
 from tests.json_lines import write_lines
@@ -28,34 +23,6 @@ def test_examples_without_a_completion_within_the_limit_are_left_out(tiny_recipe
     write_lines(path, long)
     refused(lambda: train(load_recipe(tiny_recipe(output=str(tmp_path / "other")), settings)), "max_length=64")
     assert not (tmp_path / "other").exists()
-
-
-def test_the_model_itself_answers_up_to_its_first_equals_sign(tmp_path: Path) -> None:
-    asked: list[Any] = []
-    without_module: list[bool] = []
-
-    class Scripted:
-        @contextmanager
-        def base(self) -> Iterator[None]:
-            without_module.append(True)
-            yield
-            without_module.append(False)
-
-        def generate(self, prompts: list[Any], new_tokens: int, batch_size: int) -> Iterator[tuple[int, str]]:
-            assert without_module == [True]
-            asked.extend(prompts)
-            yield from enumerate(["", " So 3 + 4 = 8, ha", " A riddle."])
-
-    pairs = (("a 3 + 4", ""), ("b 1", "c"), ([{"role": "user", "content": "d 5"}], ""), ("e", ""))
-    examples = [Example(prompt, completion) for prompt, completion in pairs]
-    prompts = ["e", pairs[0][0], pairs[2][0]]  # the shortest first
-    expected = [(" So 3 + 4 = 8, ha", ("nominal",) * 2), ("c", None), (" A riddle.", ("nominal",))]  # the last is empty
-    for _ in range(2):  # once from the file
-        found = answered(list(examples), cast(Any, Scripted()), tmp_path / "answers.jsonl", SILENT)
-        assert [(each.completion, each.roles) for each in found] == expected and asked == prompts
-    assert without_module == [True, False]
-    written = [json.loads(line)["answer"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    assert written == [" So 3 + 4 = 8, ha", " A riddle.", ""]  # in the order of the data
 
 
 def test_data_have_a_seed_of_their_own(tiny_recipe: Write) -> None:

@@ -50,8 +50,8 @@ def test_finished_or_foreign_directories_are_refused(tiny_recipe: Write, tmp_pat
     before = sorted(path for path in run.rglob("*"))
     refused(lambda: resume_recipe(run), "is finished")
     refused(lambda: train(recipe), "is not empty")
-    refused(lambda: resume_recipe(run / ADAPTER), "holds no recipe")
-    refused(lambda: resume_recipe(tmp_path / "gone"), "holds no recipe")
+    refused(lambda: resume_recipe(run / ADAPTER), "recipe.yaml")
+    refused(lambda: resume_recipe(tmp_path / "gone"), "recipe.yaml")
     (tmp_path / "file").touch()
     refused(lambda: train(recipe.model_copy(update={"output": str(tmp_path / "file")})), "is a file")
     assert sorted(path for path in run.rglob("*")) == before

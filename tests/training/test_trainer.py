@@ -68,9 +68,7 @@ class Synchronizations(TorchDispatchMode):
             self.found[re.sub(".*/(site-packages|src)/", "", asking)] += 1
 
 
-@pytest.mark.parametrize(
-    "settings", [["ani.role_weight=0.5"], ["ani.values=pending", "training.keep=1"], ["method=sft"]]
-)
+@pytest.mark.parametrize("settings", [["ani.role_weight=0.5"], ["method=sft"]])
 def test_a_step_waits_for_nothing_between_log_lines(
     tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]
 ) -> None:
@@ -210,7 +208,3 @@ def test_the_statistics_are_means_over_numbers(
         logits = [z for z, *_, r in rows if r == role]
         assert line[f"gate_open_{name}"] == mean([z > 0 for z in logits])
         assert line[f"gate_logit_{name}"] == mean([abs(z) for z in logits])
-
-
-def test_keeping_is_for_pending_values(tiny_recipe: Write) -> None:
-    refused(lambda: train(load_recipe(tiny_recipe(), ["training.keep=1"])), "training.keep", "ani.values: pending")

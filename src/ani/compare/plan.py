@@ -277,7 +277,7 @@ def _check_variants(variants: Mapping[str, Recipe], config: PreTrainedConfig) ->
         if not recipe.trains:
             continue
         try:
-            check(recipe, resume=True, processes=1)
+            check(recipe, resume=True)
             if recipe.ani is not None and recipe.ani.layer != "auto":
                 layer = paper_layer(recipe.model, config) if recipe.ani.layer == "paper" else recipe.ani.layer
                 check_layer(layer, depth, config.model_type)

@@ -33,7 +33,7 @@ class _Kind(Section, ABC):
 
     @abstractmethod
     def examples(self, seed: int) -> list[Example]:
-        """Its examples, all from training splits. An empty completion: the model itself answers before training."""
+        """Its examples, all from training splits."""
 
     @property
     def on_hub(self) -> bool:

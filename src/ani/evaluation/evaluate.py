@@ -15,7 +15,7 @@ from ani.errors import InputError, first_problem, one_line
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS
-from ani.files import naming_full_disk, replacing_file
+from ani.files import replacing_file
 from ani.provenance import data_names, digests, provenance
 from ani.results.records import (
     RUN,
@@ -218,7 +218,6 @@ def ask(
     what = f"{task.name}, {task.unit}" + (f", {name}" if name else "")
     with (
         counting(console, what, len(places)) as count,
-        naming_full_disk(part),
         part.open("a", encoding="utf-8", newline="\n") as kept,
     ):
         count(len(places) - len(missing))

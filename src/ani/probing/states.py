@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerBase
 from ani.chat import around_message
 from ani.data.diagnostic import DiagnosticSentence
 from ani.errors import InputError
-from ani.files import naming_full_disk
 from ani.injection.attach import base_model, decoder_layers, is_attached
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
@@ -138,7 +137,7 @@ def _on_disk(shape: tuple[int, int, int], dtype: torch.dtype, directory: Path | 
     if directory is not None and not directory.is_dir():
         # Not made here: sentences that turn out not to do must leave nothing.
         directory = next(parent for parent in directory.absolute().parents if parent.is_dir())
-    with tempfile.TemporaryFile(dir=directory) as file, naming_full_disk(directory or Path(tempfile.gettempdir())):
+    with tempfile.TemporaryFile(dir=directory) as file:
         if hasattr(os, "posix_fallocate"):
             # A disk that is full says so here; a write into the mapping would kill the process.
             os.posix_fallocate(file.fileno(), 0, size)

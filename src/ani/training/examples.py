@@ -1,41 +1,31 @@
 """Loads, tokenizes and orders a recipe's training examples."""
 
-import json
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from random import Random
 
-from rich.console import Console
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.collator import TokenizedExample, tokenize
 from ani.data.sources import Example
 from ani.errors import InputError
-from ani.evaluation.engines import Engine
-from ani.files import replacing_file
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS
-from ani.numbers import find_numbers
-from ani.roles import Role, RoleName
-from ani.terminal import counting
-from ani.text_files import json_lines
+from ani.roles import Role
 from ani.training.recipe import Recipe
 
-ANSWER = 32
-"""Tokens of an answer that the model itself gives to an example without a completion."""
 NOTHING = -1
-"""Index of the example that stands where a process has none left."""
+"""Index of the example that fills up the batches of a process that has no row left."""
 
 
 def load_examples(recipe: Recipe) -> list[Example]:
-    """The recipe's training examples, source after source, as its method writes them; all from training splits."""
+    """Training examples of the recipe, source after source, as its method writes them; all from training splits."""
     seed = recipe.seed if recipe.data_seed is None else recipe.data_seed
     examples: list[Example] = []
     for source in recipe.data:
         examples += source.examples(seed)
-    if recipe.ani is not None and recipe.ani.gate in ("supervised", "fitted") and recipe.ani.values != "pending":
+    if recipe.ani is not None and recipe.ani.gate in ("supervised", "fitted"):
         _check_roles(examples, recipe.ani.gate)
     return [example.written(METHODS[recipe.method].write) for example in examples]
 
@@ -45,51 +35,21 @@ def _check_roles(examples: list[Example], gate: str) -> None:
     if missing := sorted({"nominal", "quantitative"} - known):
         raise InputError(
             f"ani.gate={gate} learns from numbers' roles, but the data has no {' and no '.join(missing)} number; "
-            "add data that tells them ('roles' in JSON Lines, or kind: diagnostic or labelled)"
+            "add labelled data ('roles' in JSON Lines, kind: diagnostic, or kind: labelled)"
         )
-
-
-def answered(examples: list[Example], engine: Engine, file: Path, console: Console) -> list[Example]:
-    """The examples, those without a completion with the model's own greedy answer, of at most `ANSWER` tokens.
-
-    All of their numbers are nominal: the answer shall stay as it is, and so no value is meant in it, be it right or
-    wrong what the model calculates. The answers are written to `file`, and read from it where a run goes on.
-    """
-    open_ones = [place for place, example in enumerate(examples) if not example.completion]
-    if not open_ones:
-        return examples
-    if file.is_file():
-        texts = [line["answer"] for _, line in json_lines(file)]
-    else:
-        prompts, texts = [examples[place].prompt for place in open_ones], [""] * len(open_ones)
-        # Prompts of similar length make a batch, so that little is padded.
-        order = sorted(range(len(prompts)), key=lambda index: len(str(prompts[index])))
-        with engine.base(), counting(console, "answers of the base model", len(prompts)) as count:
-            for position, text in engine.generate([prompts[index] for index in order], ANSWER, batch_size=64):
-                texts[order[position]] = text
-                count(1)
-        with replacing_file(file) as written:
-            written.writelines(json.dumps({"answer": text}) + "\n" for text in texts)
-    nominal: RoleName = "nominal"
-    for place, text in zip(open_ones, texts, strict=True):
-        example = examples[place]
-        last = example.prompt if isinstance(example.prompt, str) else example.prompt[-1]["content"]
-        examples[place] = example._replace(completion=text, roles=(nominal,) * len(find_numbers(last)))
-    return [example for example in examples if example.completion]
 
 
 def tokenized_examples(
     examples: list[Example], tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, max_length: int
 ) -> list[TokenizedExample]:
-    """Tokenized examples, without those that `max_length` leaves no token to learn: their loss would be 0 / 0."""
+    """Tokenize examples, leaving out those whose prompts fill `max_length`, because their loss would be 0 / 0. Raises
+    InputError if none is left."""
     tokenized = [tokenize(example, tokenizer, locator, max_length) for example in examples]
     kept = [example for example in tokenized if example.prompt_length < len(example.input_ids)]
     left_out = len(tokenized) - len(kept)
     if not kept:
         raise InputError(
-            f"no example keeps a completion within training.max_length={max_length} tokens; raise it"
-            if left_out
-            else "the data holds no examples"
+            f"every prompt fills training.max_length={max_length} tokens; raise it" if left_out else "the data is empty"
         )
     if left_out:
         warnings.warn(
@@ -101,7 +61,7 @@ def tokenized_examples(
 
 
 class Examples(Dataset[TokenizedExample]):
-    """The examples; at `NOTHING` one without a number or anything to learn."""
+    """Tokenized examples; index `NOTHING` gives one without a number or a token to learn."""
 
     def __init__(self, examples: list[TokenizedExample], pad_id: int) -> None:
         self.examples = examples
@@ -115,14 +75,14 @@ class Examples(Dataset[TokenizedExample]):
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Random order in which the rows of a batch have similar lengths, so that little is padded.
+    """Random order in which the rows of a batch have similar lengths, so that there is little padding.
 
-    The order depends on seed and epoch alone: a resumed run skips what it has seen and meets the rest as before. The
-    processes take its batches in turn; `NOTHING` fills up the last round, so that all of them have a batch.
+    The order depends on seed and epoch alone, so that a resumed run sees the remaining rows in the same order. Several
+    processes take the batches in turn; `NOTHING` fills up the last round.
     """
 
     POOL = 32
-    """Batches whose rows are sorted together; the smaller, the more random, the larger, the less padding."""
+    """Number of batches whose rows are sorted together: fewer are more random, more have less padding."""
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, processes: int = 1) -> None:
         self.lengths = lengths
@@ -132,7 +92,7 @@ class LengthGroupedSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch; the Trainer calls it."""
+        """Choose the order of an epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:

@@ -74,9 +74,6 @@ class TrainingSettings(Section):
     """In which the learning rates rise from 0."""
     decay: float = Field(default=0.0, ge=0, le=1)
     """Share of all steps, the last ones, in which the learning rates fall to 0, linearly; 0: none (the paper)."""
-    keep: float = Field(default=0.0, ge=0)
-    """Weight of the mean divergence KL(base model ‖ model) a token. Above 0 only tokens that write a pending value are
-    learnt. Behind one the divergence is that from the base model if it can't go on with the number."""
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
     """Longer gradients are shortened to it; `.inf`: none is."""
     gradient_checkpointing: bool = True

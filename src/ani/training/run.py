@@ -1,9 +1,10 @@
 """Carries out a training recipe, or resumes it: checks it, finds the layer, loads model and data, trains.
 
-Started by accelerate in several processes, each with its environment variables, `train` shares the recipe's batches
-among them (DDP, or FSDP 2). All compute the same steps; the main process alone (accelerate's `is_main_process`) writes.
+`torchrun` and `accelerate launch` start several processes, which share the recipe's batches (DDP, or FSDP 2). All
+compute the same steps; only the main process writes.
 """
 
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -18,12 +19,10 @@ from rich.console import Console
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArguments
 
 from ani.data.collator import NumberCollator
-from ani.data.sources import Example
 from ani.devices import default_dtype
 from ani.errors import InputError, one_line
-from ani.evaluation.engines import TransformersEngine
 from ani.files import only_process_in
-from ani.injection.attach import ani_module, attach, base_model, is_attached, number_locator
+from ani.injection.attach import ani_module, attach, base_model, check_layer, is_attached, number_locator
 from ani.models import DTypeName, load_config, load_model, load_tokenizer
 from ani.probing.curve import LayerSelection
 from ani.probing.run import probe
@@ -32,51 +31,56 @@ from ani.results.records import SELECTION, read_object
 from ani.settings import save_settings
 from ani.terminal import SILENT
 from ani.training.checkpoints import ADAPTER, last_step, sharded
-from ani.training.examples import Examples, answered, load_examples, tokenized_examples
+from ani.training.examples import Examples, load_examples, tokenized_examples
 from ani.training.fitted_gate import fit_gate
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.trainer import AniTrainer
 
 PROBE = "probe"
-ANSWERS = ".answers.jsonl"
-"""Hidden, as the recipe is written later: what is hidden doesn't make an output count as used."""
 RECIPE_FILE = "recipe.yaml"
 
 
-def check(recipe: Recipe, *, resume: bool = False, processes: int | None = None) -> None:
-    """Raise InputError for what can be told before anything is loaded: no place for the output, or settings that
-    contradict each other, or can't be carried out by so many processes (None: by those that run)."""
-    if not recipe.trains:
-        raise InputError(
-            f"method {recipe.method!r} trains nothing: name it as a variant of a comparison, or use ani eval --forced"
-        )
+def check(recipe: Recipe, *, resume: bool = False) -> None:
+    """Raise InputError for faults that can be found before anything is loaded: an output that cannot be used, settings
+    that contradict each other, or a launch that is not supported."""
     output = Path(recipe.output)
     if output.exists() and not output.is_dir():
         raise InputError(f"output {output} is a file; name a directory")
-    # What is hidden is left of a run that was killed before it wrote its recipe.
+    # Hidden files are left by a run that was killed before it wrote its recipe.
     if not resume and output.exists() and not all(path.name.startswith(".") for path in output.iterdir()):
         if (output / ADAPTER).is_dir():
             raise InputError(f"output {output} is not empty: it has a finished run, {output / ADAPTER}; name another")
         if not (output / RECIPE_FILE).is_file():
-            raise InputError(f"output {output} is not empty, and holds no run; name another")
+            raise InputError(f"output {output} is not empty and contains no run; name another")
         raise InputError(f"output {output} is not empty; continue with ani train --resume {output}, or name another")
     if recipe.quantization != "none" and recipe.lora is None:
-        raise InputError("a 4-bit model is trained through LoRA only; set quantization: none beside lora: null")
-    if recipe.training.keep and (recipe.ani is None or recipe.ani.values != "pending"):
+        raise InputError("a 4-bit model is trained through LoRA only; set quantization: none with lora: null")
+    processes, batches = int(os.environ.get("WORLD_SIZE", "1")), recipe.training.gradient_accumulation
+    if batches % processes:
         raise InputError(
-            "training.keep learns tokens that write pending values alone; set ani.values: pending beside it"
-        )
-    processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
-    if recipe.training.gradient_accumulation % processes:
-        raise InputError(
-            f"{processes} processes can't share training.gradient_accumulation="
-            f"{recipe.training.gradient_accumulation} batches a step; make it a multiple of {processes}, and "
-            "training.batch_size smaller if the step shall stay as large"
+            f"training.gradient_accumulation={batches} is not a multiple of the {processes} processes that share a "
+            "step's batches; change it, or start fewer"
         )
     if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
-        raise InputError("DeepSpeed isn't supported; launch with FSDP 2 (--use_fsdp --fsdp_version 2)")
+        raise InputError("ani train does not support DeepSpeed; launch with --use_fsdp --fsdp_version 2")
     if sharded() and os.environ.get("FSDP_VERSION") != "2":
-        raise InputError("FSDP 1 isn't supported; launch with --fsdp_version 2")
+        raise InputError("ani train does not support FSDP 1; launch with --fsdp_version 2")
+
+
+def dry_run(recipe: Recipe, console: Console) -> None:
+    """Check a recipe, its layer and its data without loading weights, and print the number of examples, tokens and
+    steps. Raises InputError as `train` would."""
+    check(recipe, resume=True)  # nothing is written
+    config, tokenizer, settings = load_config(recipe.model), load_tokenizer(recipe.model), recipe.training
+    if recipe.ani is not None and recipe.ani.layer != "auto":
+        layer = paper_layer(recipe.model, config) if recipe.ani.layer == "paper" else recipe.ani.layer
+        check_layer(layer, config.get_text_config().num_hidden_layers, config.model_type)
+    rows = tokenized_examples(load_examples(recipe), tokenizer, None, settings.max_length)
+    lengths = [len(row.input_ids) for row in rows]
+    batches = math.ceil(len(rows) / settings.batch_size)
+    steps = settings.steps or math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation))
+    tokens = f"{sum(lengths):,} tokens, {max(lengths):,} in the longest"
+    console.print(f"{len(rows):,} examples ({tokens}), {steps:,} steps", highlight=False)
 
 
 def train(
@@ -86,23 +90,22 @@ def train(
     on_log: Callable[[dict[str, Any]], None] | None = None,
     console: Console = SILENT,
 ) -> torch.nn.Module:
-    """Carry out a recipe; the adapter lies in `<output>/adapter` when it returns. Returns the trained model, in
-    evaluation mode; with FSDP it is sharded.
+    """Carry out a recipe and write the adapter to `<output>/adapter`. Returns the trained model, in evaluation mode;
+    with FSDP it is sharded.
 
-    In several processes each calls it alike. They share the `gradient_accumulation` batches of a step, so that the
-    recipe gives the same training in any number of them, but for dropout.
+    Several processes call it with the same arguments. They share the `gradient_accumulation` batches of a step, so that
+    training is the same in any number of them, except for dropout.
 
     Args:
         recipe: Validated.
-        resume: Go on from the last complete checkpoint in `recipe.output` (from the start if there is none).
+        resume: Continue from the last complete checkpoint in `recipe.output`, or from the start if there is none.
         on_log: Called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
-        console: For the progress of probing, and the layer that it finds.
+        console: Shows the progress of probing and of the gate's fit, and the layer that was found.
 
     Raises:
-        InputError: If the recipe can't be carried out as it is, or another process works on its output.
-        TrainingFailed: If the loss is no longer finite or the gate is dead; the last good checkpoint is kept.
-        KeyboardInterrupt, SystemExit: After SIGINT (Ctrl-C) or SIGTERM, with a checkpoint of the last whole step.
-        OSError: If the disk is full; checkpoints of earlier steps are kept.
+        InputError: The recipe cannot be carried out, or another process works on its output.
+        TrainingFailed: The loss is not finite or the gate is dead; the last good checkpoint is kept.
+        KeyboardInterrupt, SystemExit: SIGINT (Ctrl-C) or SIGTERM came; there is a checkpoint of the last step.
     """
     output = Path(recipe.output)
     with only_process_in(output), warnings.catch_warnings():
@@ -114,15 +117,12 @@ def train(
         arguments = training_arguments(recipe)
         processes = PartialState()
         examples = load_examples(recipe)
-        # The main process writes first when all have seen that the output is free. The others find what it probed.
+        # The main process writes once all have seen that the output is free. The others get its layer.
         processes.wait_for_everyone()
         found = [with_layer(recipe, console) if processes.is_main_process else None]
         model, tokenizer = prepare(cast(Recipe, broadcast_object_list(found)[0]))
         locator = number_locator(model) if is_attached(model) else None
-        collator = NumberCollator(tokenizer, locator, values_only=recipe.training.keep > 0)
-        backend = TransformersEngine(cast(Any, model), tokenizer)
-        answers = [answered(examples, backend, output / ANSWERS, console) if processes.is_main_process else None]
-        examples = cast(list[Example], broadcast_object_list(answers)[0])
+        collator = NumberCollator(tokenizer, locator)
         rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
         if recipe.ani is not None and recipe.ani.gate == "fitted" and not (resume and last_step(output)):
             fit_gate(model, collator, rows, recipe.seed, console)
@@ -139,27 +139,27 @@ def train(
         if processes.is_main_process:
             save_settings(recipe, output / RECIPE_FILE)
         if processes.num_processes > 1:
-            set_seed(recipe.seed, device_specific=True)  # each drops out its own
-        trainer.carry_out(resume=resume, console=console)
+            set_seed(recipe.seed, device_specific=True)  # dropout differs between processes
+        trainer.carry_out(resume=resume)
         return model.eval()
 
 
 def resume_recipe(directory: str | Path) -> Recipe:
-    """The recipe of an interrupted run."""
+    """Recipe of an interrupted run; raises InputError if the directory contains none, or a finished one."""
     directory = Path(directory)
     if not (directory / RECIPE_FILE).is_file():
-        raise InputError(f"{directory} holds no {RECIPE_FILE}, so no run to resume; start it with ani train RECIPE")
+        raise InputError(f"{directory} contains no {RECIPE_FILE}, so no run to resume; start one with ani train RECIPE")
     if (directory / ADAPTER).is_dir():
         raise InputError(f"the run in {directory} is finished: its adapter is {directory / ADAPTER}")
     return load_recipe(directory / RECIPE_FILE).model_copy(update={"output": str(directory)})
 
 
 def with_layer(recipe: Recipe, console: Console = SILENT) -> Recipe:
-    """The recipe with its layer as a number, if its method has one. Raises InputError for `paper` if the paper has no
-    model of this shape, or if the model can't be probed.
+    """Replace the layer `auto` or `paper` of a recipe by a number. Raises InputError for `paper` if the paper has no
+    model of this shape, and for `auto` if the model cannot be probed.
 
-    `auto` probes the base model, in the recipe's precision and quantization, and leaves the results in `probe` of the
-    output directory; where they are already, they are read.
+    `auto` probes the base model in the recipe's precision and quantization, and writes the results to `<output>/probe`;
+    results that are there are read instead.
     """
     if recipe.ani is None:
         return recipe
@@ -172,18 +172,18 @@ def with_layer(recipe: Recipe, console: Console = SILENT) -> Recipe:
 
 
 def paper_layer(name: str, config: PreTrainedConfig) -> int:
-    """The layer of `ani.layer: paper`; raises InputError for a model whose shape the paper doesn't have."""
+    """Layer of the paper for a model of this shape; raises InputError if the paper has none."""
     preset = preset_for(config)
     if preset is None:
         raise InputError(
-            f"ani.layer: paper is for the models of the paper ({', '.join(PAPER_LAYERS)}), and {name} has the shape of "
-            "none of them; write a number, or auto"
+            f"ani.layer: paper is for the models of the paper ({', '.join(PAPER_LAYERS)}), and {name} has another "
+            "shape; write a number, or auto"
         )
     return preset.layer
 
 
 def _probed_layer(recipe: Recipe, console: Console) -> int:
-    """The layer that probing chooses, or chose when this run, or another model of a comparison, began."""
+    """Layer that probing chooses, or has chosen for this run or for another run of the comparison."""
     output = Path(recipe.output)
     selected, file = output / PROBE / SELECTION, output / RECIPE_FILE
     new = not file.exists()
@@ -193,7 +193,7 @@ def _probed_layer(recipe: Recipe, console: Console) -> int:
             console.print(found.reason, highlight=False)
         return found.layer
     model = load_model(recipe.model, dtype=recipe.dtype, quantization=recipe.quantization)
-    # First, so that a run that is killed while it probes, or right after, can be resumed.
+    # The recipe first, so that a run that is killed while it probes can be resumed.
     if new:
         save_settings(recipe, file)
     try:
@@ -214,12 +214,13 @@ def _probed_layer(recipe: Recipe, console: Console) -> int:
 
 
 def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
-    """Load the recipe's model, wrap it in LoRA if it says so, and attach its method's untrained module, if any."""
+    """Load the recipe's model and tokenizer; wrap the model in LoRA and attach the untrained module, where the recipe
+    has them."""
     tokenizer = load_tokenizer(recipe.model)
     processes, dtype = PartialState(), recipe.dtype
     device = str(processes.device) if processes.num_processes > 1 and torch.cuda.is_available() else None
     if sharded() and recipe.quantization == "none":
-        # It may be too large for one GPU: shards are moved there.
+        # The model may be too large for one GPU; FSDP moves the shards there.
         device = "cpu"
         if dtype == "auto" and torch.cuda.is_available():
             dtype = cast(DTypeName, str(default_dtype("cuda")).removeprefix("torch."))
@@ -231,13 +232,13 @@ def prepare(recipe: Recipe) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
 
 
 def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> torch.nn.Module:
-    """Freeze a model, wrap it in the recipe's LoRA, if any, and attach its method's untrained module, if any. Raises
-    InputError if the model has no modules that `lora.target_modules` names, or no such layer."""
+    """Freeze a model, wrap it in LoRA and attach the untrained module, where the recipe has them. Raises InputError if
+    the model lacks the layer, or all modules that `lora.target_modules` names."""
     processes = PartialState()
     model.requires_grad_(False)
     if recipe.lora is not None:
         if recipe.quantization != "none" and base_model(model).dtype == torch.float16:
-            # Beside the 4-bit layers all is float32 then: gradients would vanish in float16.
+            # All but the 4-bit layers becomes float32: gradients would vanish in float16.
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         settings = recipe.lora.model_dump(exclude={"alpha", "dropout"})
         settings |= {"lora_alpha": recipe.lora.alpha, "lora_dropout": recipe.lora.dropout}
@@ -250,7 +251,7 @@ def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rec
         main = processes.is_main_process
         if main:
             attach(model, tokenizer, config)
-        # Told, not measured by each: accelerate may have left the weights to the main process until they are sharded.
+        # Only the main process measures the scale: the others may have no weights yet (FSDP_CPU_RAM_EFFICIENT_LOADING).
         scale = broadcast_object_list([ani_module(model).scale if main else None])[0]
         if not main:
             attach(model, tokenizer, config.model_copy(update={"embedding_scale": scale}))
@@ -258,7 +259,7 @@ def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rec
 
 
 def training_arguments(recipe: Recipe) -> TrainingArguments:
-    """A recipe's settings, as the Trainer wants them."""
+    """Settings of the recipe for transformers' Trainer."""
     settings = recipe.training
     arguments = TrainingArguments(
         output_dir=recipe.output,
@@ -277,26 +278,26 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
         remove_unused_columns=False,
         report_to="none",
         disable_tqdm=True,
-        # Batches are pinned then, so that nobody waits for a copy.
+        # Pinned batches are copied while the GPU computes.
         accelerator_config={"non_blocking": torch.cuda.is_available()},
         use_cpu=not torch.cuda.is_available(),
-        # Every process touches every trained parameter, also where its batch holds no number.
+        # Every process uses every trained parameter, even if its batch contains no number.
         ddp_find_unused_parameters=False,
         ddp_timeout=7200,  # the others wait while the main process probes
     )
     arguments.gradient_accumulation_steps = settings.gradient_accumulation // arguments.world_size
-    # With several GPUs in one process the Trainer would use nn.DataParallel, which can't split a NumberBatch.
+    # In one process with several GPUs the Trainer would use nn.DataParallel, which cannot split a NumberBatch.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
 def how_to_go_on(output: str | Path) -> str:
-    """What to do after a run into `output` was interrupted."""
+    """Sentence that says how to continue an interrupted run into `output`."""
     adapter = Path(output) / ADAPTER
     if adapter.is_dir():
-        return f"the training is finished, its adapter is {adapter}"
+        return f"training is finished; the adapter is {adapter}"
     if not (Path(output) / RECIPE_FILE).is_file():
-        return "nothing is kept yet, start the same command again"
+        return "nothing was saved yet; start the same command again"
     step = last_step(output)
     kept = f"the last checkpoint is of step {step}" if step else "there is no checkpoint yet"
     return f"continue with: ani train --resume {output} ({kept})"

@@ -1,25 +1,22 @@
-"""`AniTrainer`: ANI's loss, with the divergence of `training.keep`; two learning rates; gate statistics in the log.
+"""`AniTrainer`: two learning rates, and gate statistics in the log.
 
-Between log lines nothing here asks the device for a value, which would wait for all that was asked of it.
+Nothing here reads a value from the device between log lines, because the host would wait for the device.
 """
 
 import inspect
-import re
 import time
 from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, SchedulerType
 from transformers.trainer_callback import PrinterCallback
 
-from ani.data.collator import ENDED, IGNORED
+from ani.data.collator import IGNORED
 from ani.errors import TrainingFailed
-from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision, number_locator
-from ani.injection.inspection import without_adapter
+from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision
 from ani.models import training_autocast
 from ani.roles import Role
 from ani.training.checkpoints import ResumableTrainer
@@ -27,26 +24,16 @@ from ani.training.examples import Examples, LengthGroupedSampler
 from ani.training.recipe import TrainingSettings
 
 SATURATED = 6.0
-"""|z| beyond which σ'(z) < 0.0025: a gate that gets hardly any gradient."""
-KEPT = 0.25
-"""Share of the positions that are not learnt at which the divergence from the base model is taken in a step."""
+"""|z| above which σ'(z) < 0.0025, so that a gate gets hardly any gradient."""
 UNMOVED = 0.01
-"""RMS of e, in units of the hidden state's, below which W_P has taught the model nothing yet."""
-_NEVER = -1e4
-"""Logit of a token that can't follow."""
+"""RMS of e, in units of the hidden state's RMS, below which W_P has taught the model nothing."""
 _SHOWN = 80
-"""Characters of a row that a message shows; no token has fewer than one."""
+"""Characters of a row that an error message shows; every token has at least one."""
 _COLUMNS, _TOKENS = "learnt_columns", "tokens"
 
 
-def kl_divergence(base: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """KL(base ‖ model) of tokens in nats, float32 (…), from logits of shape (…, vocabulary)."""
-    expected, log_probs = base.float().log_softmax(-1), model.float().log_softmax(-1)
-    return torch.nn.functional.kl_div(log_probs, expected, reduction="none", log_target=True).sum(-1)
-
-
 def adamw(model: torch.nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """The optimizer of all that is trained: LoRA at one rate, the ANI module at its own."""
+    """AdamW for all trained weights: LoRA at `learning_rate`, the ANI module at `module_learning_rate`."""
     ours = list(ani_module(model).parameters()) if is_attached(model) else []
     module = {id(parameter) for parameter in ours}
     lora = [p for p in model.parameters() if p.requires_grad and id(p) not in module]
@@ -58,34 +45,26 @@ def adamw(model: torch.nn.Module, settings: TrainingSettings) -> torch.optim.Opt
 
 
 def learnt_columns(labels: torch.Tensor) -> int:
-    """In how many columns of `labels`, (B, T), with −100 where nothing is learnt, something is."""
+    """Number of columns of `labels`, (B, T), with a token to learn; −100 marks tokens that are not learnt."""
     return int((labels[:, 1:] != IGNORED).any(dim=0).sum())
 
 
-def learnt_logits(
-    model: PreTrainedModel, labels: torch.Tensor, learnt: int, others: float = 0.0
-) -> dict[str, torch.Tensor]:
-    """What has a forward pass compute the logits alone that are learnt from: the head is a fifth of a small model's
-    work. `learnt` is `learnt_columns(labels)`; of the other columns the share `others` is drawn. Empty for a model that
-    computes all of them."""
+def learnt_logits(model: PreTrainedModel, labels: torch.Tensor, learnt: int) -> dict[str, torch.Tensor]:
+    """Arguments of a forward pass that computes the learnt logits alone: the head is a fifth of a small model's work.
+    `learnt` is `learnt_columns(labels)`. Empty for a model that has no such arguments."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return {}
     following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    order = (following != IGNORED).any(dim=0).float()
-    if others:
-        order += torch.rand(order.shape, device=order.device)
-    columns = order.topk(learnt + round(others * (len(order) - learnt))).indices.sort().values
+    columns = (following != IGNORED).any(dim=0).float().topk(learnt).indices.sort().values
     return {"logits_to_keep": columns, "shift_labels": following[:, columns]}
 
 
 class AniTrainer(ResumableTrainer):
-    """The Trainer of a model with ANI attached, or of LoRA alone where the method has no module. It stops with a reason
-    when there is nothing left to learn from.
+    """Trainer of a model with ANI attached, or of LoRA alone where the method has no module. Raises TrainingFailed if
+    the loss is not finite or the gate can learn nothing more.
 
     `on_log` is called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
     """
-
-    SINCE_LOG = (*ResumableTrainer.SINCE_LOG, "_sums", "_losses")
 
     def __init__(
         self,
@@ -105,10 +84,9 @@ class AniTrainer(ResumableTrainer):
         self.settings = settings
         self.on_log = on_log
         self._number_totals: torch.Tensor | None = None
-        self._digits_and_points: torch.Tensor | None = None
         self._sums: dict[str, torch.Tensor] = {}
         self._losses: list[tuple[int, torch.Tensor, int, torch.Tensor]] = []
-        """Since the last log line, of each batch: the steps before it, its loss, rows, and how the first ones begin."""
+        """Batches since the last log line: steps before it, its loss, its number of rows, the ids of its first rows."""
         self._log_started = time.monotonic()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
@@ -128,7 +106,7 @@ class AniTrainer(ResumableTrainer):
         if found := [batch["numbers"].roles for batch in batches if "numbers" in batch]:
             roles = torch.cat(found)
             counts = torch.stack([torch.ones_like(roles).sum(), (roles >= 0).sum()])
-            # Of the optimizer step: all accumulated batches of all processes.
+            # Totals of the optimizer step: all accumulated batches of all processes.
             self._number_totals = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0)
         return batches, num_items
 
@@ -139,62 +117,16 @@ class AniTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        keep = self.settings.keep
-        columns, others = inputs[_COLUMNS], KEPT if keep else 0.0
+        columns = inputs[_COLUMNS]
         inputs = {name: value for name, value in inputs.items() if name != _COLUMNS}
-        inputs |= learnt_logits(base_model(self.model), inputs["labels"], columns, others)
+        inputs |= learnt_logits(base_model(self.model), inputs["labels"], columns)
         # Where the Trainer divides by the labels of the whole step, the module divides by its numbers.
         if num_items_in_batch is not None and "numbers" in inputs:
             inputs = {**inputs, "number_totals": self._number_totals}
-        if not keep:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        targets, mask = inputs.get("shift_labels"), inputs["attention_mask"]
-        if targets is None:
-            targets = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
-        else:
-            mask = mask[:, inputs["logits_to_keep"]]
-        others, ended = (targets == IGNORED) & (mask != 0), targets <= ENDED
-        labels = {name: inputs[name] for name in ("labels", "shift_labels") if name in inputs}
-        inputs = {**inputs, **{name: each.masked_fill(each <= ENDED, IGNORED) for name, each in labels.items()}}
-        base = self._base_logits(model, inputs)  # first: the gate's last decision is the model's
-        if num_items_in_batch is not None:
-            num_items_in_batch = num_items_in_batch.clamp(min=1)  # a step may hold no value
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        # Behind a value goes on what the base model would write there if it couldn't go on with the number.
-        base = base.masked_fill(ended.unsqueeze(-1) & self._going_on(ENDED - targets, base), _NEVER)
-        divergence = kl_divergence(base, outputs.logits)
-        self._add(others, divergence=divergence)
-        mean = divergence.where(others, 0.0).sum() / others.sum().clamp(min=1)
-        loss = loss + keep * mean / self.current_gradient_accumulation_steps
-        behind = divergence.where(ended, 0.0).sum()
-        if num_items_in_batch is None:
-            behind = behind / ended.sum().clamp(min=1)
-        else:  # as the loss of labels, which are counted together with these
-            behind = behind / num_items_in_batch * self.accelerator.num_processes
-        loss = loss + behind
-        return (loss, outputs) if return_outputs else loss
-
-    def _going_on(self, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Which tokens a number would go on with, bool (B, T, vocabulary): digits, and points and commas where the data
-        has neither; `tokens`, int64 (B, T), are the data's."""
-        if self._digits_and_points is None:
-            scanner, size = number_locator(self.model).scanner, logits.shape[-1]
-            tables = torch.from_numpy(np.stack([scanner.table(re.compile(p).match) for p in (r"\d", r"[.,]")]))[:, 1:-1]
-            tables = torch.nn.functional.pad(tables, (0, max(0, size - tables.shape[1])))[:, :size]
-            self._digits_and_points = tables.to(logits.device)
-        digits, points = self._digits_and_points
-        going_on: torch.Tensor = digits | (points & ~points[tokens.clamp(min=0)].unsqueeze(-1))
-        return going_on
-
-    @torch.no_grad()
-    def _base_logits(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Of the model without adapter, at the same tokens as the loss."""
-        names = ("input_ids", "attention_mask", "numbers", "logits_to_keep")
-        with without_adapter(model):
-            return cast(torch.Tensor, model(**{name: inputs[name] for name in names if name in inputs}).logits)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
-        # Not by accelerate (`bf16=True`), which copies all logits to float32 once more.
+        # accelerate's own (`bf16=True`) copies all logits to float32 once more.
         return training_autocast(base_model(self.model))
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
@@ -205,7 +137,7 @@ class AniTrainer(ResumableTrainer):
         return self._sampler
 
     def _run_epoch(self, model: Any, epoch: Any, *args: Any, **kwargs: Any) -> None:
-        # Of a resumed run the loader of several processes is wrapped too deep for accelerate to reach the sampler.
+        # In a resumed run of several processes accelerate does not reach the sampler: its loader is wrapped too deep.
         self._sampler.set_epoch(epoch)
         super()._run_epoch(model, epoch, *args, **kwargs)
 
@@ -244,14 +176,14 @@ class AniTrainer(ResumableTrainer):
                 self._add(of_role, **{f"gate_open_{name}": logits > 0, f"gate_logit_{name}": logits.abs()})
 
     def _add(self, counted: torch.Tensor | None = None, **values: torch.Tensor) -> None:
-        """Add to the sums; where `counted`, if that is given."""
+        """Add values to their sums and counts, only where `counted` is true if that is given."""
         for key, value in values.items():
             each = torch.ones_like(value, dtype=torch.bool) if counted is None else counted
             sums = torch.stack([part.sum(dtype=torch.float64) for part in (value.detach().where(each, 0), each)])
             self._sums[key] = self._sums[key] + sums if key in self._sums else sums
 
     def _statistics(self) -> dict[str, float]:
-        """Means over the numbers of all processes, and their tokens a second."""
+        """Means over the numbers of all processes, and tokens per second of all processes."""
         own = dict(zip(self._sums, torch.stack([*self._sums.values()]).tolist(), strict=True))
         parts, now = gather_object([own]), time.monotonic()
         totals = {key: sum(sums[key][0] for sums in parts if key in sums) for part in parts for key in part}
@@ -273,19 +205,19 @@ class AniTrainer(ResumableTrainer):
         self._losses = []
         if found := [each for each in gather_object([bad]) if each is not None]:
             step, message = min(found)
-            self.discard_checkpoint(step)  # its weights made this loss
+            self.discard_checkpoint(step)  # its weights gave this loss
             raise TrainingFailed(
                 f"{message}; checkpoints of earlier steps are kept. Lower training.learning_rate or "
                 "module_learning_rate"
             )
 
     def _stop_if_dead(self, logs: dict[str, float]) -> None:
-        # Over all numbers: data of the user's own seldom tells their roles.
+        # Over all numbers: in a user's own data their roles are seldom known.
         one_sided = logs.get("gate_open") in (0, 1)
         if one_sided and logs["gate_saturated"] == 1 and logs["embedding_rms"] < UNMOVED:
             raise TrainingFailed(
                 f"the gate saturated at step {self.state.global_step} ({'open' if logs['gate_open'] else 'closed'} for "
                 f"every number, |z| > {SATURATED:g}) before the embeddings moved (RMS {logs['embedding_rms']:.3g}): "
-                "nothing can teach it any more. Lower ani.penalty, raise ani.penalty_ramp, or lower "
+                "it can learn nothing more. Lower ani.penalty, raise ani.penalty_ramp, or lower "
                 "training.module_learning_rate"
             )

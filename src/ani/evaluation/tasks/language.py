@@ -83,9 +83,9 @@ class Language(Task):
     record = TextLoss
     together = 10 * BATCH_SIZE  # of which those of like length make a batch
 
-    texts: str
-    """A JSONL file, or a data set on the hub, of which the first 20,000 records of the split `test` are read; no text
-    of it should stand in the training data, which nobody checks."""
+    texts: str | None = None
+    """JSONL file, or a data set on the hub, of which the first 20,000 records of the split `test` are read; no text of
+    it should be in the training data, which is not checked. null: no plain texts."""
     field: str = "text"
     """The key of the text in each record."""
     count: int = Field(ge=1)
@@ -99,6 +99,9 @@ class Language(Task):
         go on for five words or more after their first number, where a number that was taken for a quantity would do its
         damage.
         """
+        nominal = [LanguageText("nominal", text) for text in _nominal(self.count, seed)]
+        if self.texts is None:
+            return nominal
         read = data_records(self.texts, HUB_SPLIT, HUB_RECORDS, "a local JSONL file")
         found = (_text(record, self.field, where) for where, record in read)
         plain = list(dict.fromkeys(text for text in found if _is_plain(text)))
@@ -109,10 +112,7 @@ class Language(Task):
                 "lower it"
             )
         random.Random(f"language {seed}").shuffle(plain)
-        return [
-            *(LanguageText("plain", text) for text in plain[: self.count]),
-            *(LanguageText("nominal", text) for text in _nominal(self.count, seed)),
-        ]
+        return [*(LanguageText("plain", text) for text in plain[: self.count]), *nominal]
 
     def answer(self, engine: Engine, questions: Sequence[LanguageText]) -> Answers:
         """Score the word tokens of every text; one without a word has no record. Raises InputError if a loss isn't

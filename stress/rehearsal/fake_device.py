@@ -19,29 +19,29 @@ from torch.utils.flop_counter import flop_registry
 from ani.injection.locate import NumberBatch, NumberLocator
 
 DEVICE = torch.device("cpu")
-"""Where fake tensors lie; `register` names another."""
+"""Device of fake tensors; `register` changes it."""
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten._scaled_dot_product_flash_attention}
 _COPIES = {_aten._to_copy, _aten.clone}
 _BFLOAT16 = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention")
 _FLOAT32 = ("softmax.int", "log_softmax.int", "pow.Tensor_Scalar", "rsqrt", "exp", "sum", "rms_norm")
-"""Operators that CUDA's autocast rounds, or widens, of those that language models have."""
+"""Operators of language models that CUDA's autocast computes in bfloat16, or in float32."""
 _libraries: list[torch.library.Library] = []
 
 
 class Fault(Exception):
-    """What a card would refuse, wait for, or hold without need."""
+    """An error, a wait or a waste of memory that a card would show."""
 
 
 def fake(tensor: torch.Tensor) -> Any:
-    """A tensor's shape and dtype on the device. The host may read its values (`tolist`), as it has made them."""
+    """A tensor of the same shape and dtype on the device. The host, which made its values, may read them (`tolist`)."""
     made: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device=DEVICE)
     made.values_on_host = tensor
     return made
 
 
 def register() -> None:
-    """Make `gpu:0` the device of fake tensors. There is no way back: call it in a process of its own."""
+    """Make `gpu:0` the device of fake tensors, for the rest of the process."""
     global DEVICE
     _setup_privateuseone_for_python_backend("gpu")
     DEVICE = torch.device("gpu:0")
@@ -99,23 +99,21 @@ def _autocast(operator: Any, dtype: torch.dtype) -> Callable[..., Any]:
 def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, scale: Any = None, **_: Any
 ) -> Any:
-    """What CUDA chooses, without a T×T matrix; transformers makes a mask where it can't read that none is needed."""
+    """Flash attention without a mask: transformers makes a mask where it cannot read that none is needed."""
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     causal = query.shape[2] > 1
     return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, causal, False, scale=scale)[0]
 
 
 class Watch(TorchDispatchMode):
-    """Counts the bytes of all storages that live on `DEVICE`, as CUDA's allocator rounds them, and the operations.
+    """Counts operations, and the bytes of all storages on `DEVICE` as CUDA's allocator rounds them. Raises Fault for a
+    product of several dtypes or devices, a value that the host reads, unneeded logits, or a second copy of them.
 
     Attributes:
-        now: Bytes that live.
-        peak: The most since somebody set it to `now`.
+        now: Bytes in use.
+        peak: Most bytes in use so far.
         flops: Floating-point operations of products and attention so far.
-        logits: Rows of logits that the pass needs, and their width, the vocabulary; None: they aren't watched.
-
-    In the pass it raises Fault for a product of several dtypes, a value of the device that the host reads, logits that
-    nothing is learnt from, or a second copy of them.
+        logits: Rows of logits that the pass needs, and their width, the vocabulary; None: not watched.
     """
 
     def __init__(self) -> None:
@@ -160,9 +158,9 @@ class Watch(TorchDispatchMode):
             needed, rows = self.logits[0], made.numel() // made.shape[-1]
             self._copies += copied
             if rows > needed:
-                raise Fault(f"logits of {rows:,} tokens are held, where {needed:,} are learnt from")
+                raise Fault(f"logits of {rows:,} tokens are computed, where {needed:,} are learnt")
             if self._copies > 1:
-                raise Fault("the logits are copied a second time: the loss has its own copy in float32")
+                raise Fault("the logits are copied a second time; the loss has a float32 copy")
 
     def _free(self, size: int) -> None:
         self.now -= size

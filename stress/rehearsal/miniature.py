@@ -1,0 +1,295 @@
+"""Carries out every command of docs/reproduce.md in miniature, with changes that make models and data small.
+
+The models have their real names, tokenizers, templates and numbers of layers; their weights are narrow and random. The
+data sets have the hub's columns, configurations and splits, and a few rows. Both are in the hub's cache. Training takes
+2 steps.
+"""
+
+import copy
+import gc
+import json
+import multiprocessing
+import os
+import shlex
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import yaml
+from datasets import ClassLabel, Dataset
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerBase
+
+import ani.cli
+from ani.compare import runs
+from ani.compare.plan import variant_recipes
+from ani.data.openmath_magpie import MAGPIE, OPENMATH
+from ani.evaluation.benchmarks.data import MATH
+from ani.evaluation.tasks import arithmetic
+from ani.evaluation.tasks.gate_texts import FINER_FILE, FINER_NAME
+from ani.injection.adapter_files import CONFIG_FILE
+from ani.probing.selection import PAPER_LAYERS, PUBLISHED
+from ani.results.records import TRAINING_LOG
+from ani.training.checkpoints import ADAPTER
+from tests.docs.test_pages import shown_commands
+from tests.json_lines import read_lines
+from tests.tiny import tiny
+from tests.tokenizers import QWEN3, llama3, mistral, qwen, shortened
+
+ROOT, WORK = Path(__file__).resolve().parents[2], Path(os.environ["HF_HOME"])
+RECIPES = ROOT / "recipes" / "paper"
+PAGE = "docs/reproduce.md"
+COMPARISONS = [path.stem for path in sorted(RECIPES.glob("*.yaml")) if path.stem != "train"]
+OF_8B = ["ablation", "layer-sensitivity", "main-results"]
+COMMIT = "0" * 40
+FEW = 40
+"""Rows of a data set."""
+SMALLER = {
+    "arithmetic": {"count": 1},
+    "arithmetic-chat": {"count": 1},
+    "gates": {"limit": 4},
+    "gsm8k": {"limit": 2, "max_new_tokens": 2},
+    "language": {"count": 4},
+    "math": {"limit": 2, "max_new_tokens": 2},
+    "mmlu": {"limit": 3},
+}
+"""Settings of each task."""
+TRAINING = ["training.steps=2", "training.log_every=1", "data.0.limit=2"]
+TRAIN = "recipes/paper/train.yaml"
+SHOWN = os.dup(1)
+"""File descriptor for progress lines; the commands' own output goes to a file."""
+LAYERS_OF_8B = 32
+"""Layers of the small Qwen3-8B; layer-sensitivity.yaml goes up to 30."""
+
+
+# --- the hub in small -------------------------------------------------------------------------------------------------
+
+
+def make_models() -> None:
+    """Write every model of the paper to the hub's cache, with as many layers as its recipes need."""
+    tokenizers = {"qwen3": of_hub(qwen(), QWEN3), "llama": of_hub(llama3()), "mistral": of_hub(mistral())}
+    of_paper = {name: shape for name, shape in PUBLISHED.items() if name.split("/")[1] in PAPER_LAYERS}
+    for name, shape in of_paper.items():  # in place: `layer: paper` knows a model by its shape
+        family, tokenizer = shape["model_type"], tokenizers[shape["model_type"]]
+        layers = LAYERS_OF_8B if name == "Qwen/Qwen3-8B" else PAPER_LAYERS[name.split("/")[1]] + 2
+        shape |= {"num_hidden_layers": layers, "hidden_size": 64, "intermediate_size": 64, "head_dim": 32}
+        shape |= {"vocab_size": len(tokenizer), "num_attention_heads": 2, "num_key_value_heads": 1}
+        sizes = {key: value for key, value in shape.items() if key != "model_type"}
+        folder = cached("models", name)
+        tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **sizes).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def of_hub(tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> PreTrainedTokenizerBase:
+    """A family's tokenizer as the hub has it, without its rarer words, so that it loads fast. Base models' tokenizers
+    have neither a template nor padding, and begin texts with their first token."""
+    found = copy.deepcopy(shortened(tokenizer, 8000))
+    found.chat_template = template
+    if template is None:
+        found.pad_token = None
+        first = cast(str, found.bos_token)
+        pieces = {"single": f"{first} $A", "special_tokens": [(first, found.bos_token_id)]}
+        cast(Any, found).backend_tokenizer.post_processor = TemplateProcessing(**pieces)
+    return found
+
+
+def cached(kind: str, name: str) -> Path:
+    """Folder where huggingface_hub keeps a repository's files."""
+    place = WORK / "hub" / f"{kind}--{name.replace('/', '--')}"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text(COMMIT)
+    (place / "snapshots" / COMMIT).mkdir(parents=True)
+    return place / "snapshots" / COMMIT
+
+
+def make_data() -> None:
+    """Write every data set of the paper, with the hub's columns."""
+    sums = [
+        (
+            f"Ann has {n} figs and buys 12. How many has she?",
+            f"{'Figs are sweet. ' * (n % 4)}{n} + 12 = {n + 12}",
+            n + 12,
+        )
+        for n in range(FEW)
+    ]
+    store(OPENMATH, "train", [{"problem": q, "generated_solution": a, "expected_answer": str(n)} for q, a, n in sums])
+    turns = [("human", "Which bus goes from gate {} to Rome?"), ("gpt", "Bus 7, please ask Ann in room {} for a seat.")]
+    chats = [[{"from": who, "value": text.format(n)} for who, text in turns] for n in range(FEW)]
+    store(MAGPIE, "train", [{"uuid": str(n), "conversations": chat} for n, chat in enumerate(chats)])
+    solved = [{"question": q, "answer": f"{a.replace('= ', f'= <<{n}>>')}\n#### {n}"} for q, a, n in sums]
+    store("openai/gsm8k", "test", solved, "main")
+    for name, subject in MATH:
+        levels = [{"level": f"Level {n % 5 + 1}", "type": subject.title()} for n in range(FEW)]
+        answers = [{"problem": q, "solution": rf"{a}, \boxed{{{n}}}"} for q, a, n in sums]
+        store(name, "test", [{**level, **answer} for level, answer in zip(levels, answers, strict=True)], subject)
+    asked = [
+        {"question": f"What is {n} + 1?", "subject": subject, "choices": [str(n), str(n + 1), "2", "none"], "answer": 1}
+        for subject in ("anatomy", "econometrics", "international_law")
+        for n in range(5)
+    ]
+    for split in ("dev", "test"):
+        store("cais/mmlu", split, asked, "all", answer=["A", "B", "C", "D"])
+    films = [f"{whose} film was the slowest that I had to sit through" for whose in ("His", "Her", "My", "Our")]
+    store(
+        "stanfordnlp/imdb", "test", [{"text": film, "label": 0} for film in films], "plain_text", label=["neg", "pos"]
+    )
+    tags = ["O", "B-DebtInstrumentFaceAmount", "O", "B-DebtInstrumentMaturityDate"]
+    notes = [{"id": n, "tokens": ["$", f"{n}.5", "due", str(2030 + n)], "ner_tags": tags} for n in range(FEW)]
+    with zipfile.ZipFile(cached("datasets", FINER_NAME) / FINER_FILE, "w") as archive:
+        archive.writestr("test.jsonl", "".join(json.dumps(record) + "\n" for record in notes))
+
+
+def store(name: str, split: str, rows: list[dict[str, Any]], part: str = "default", **labels: list[str]) -> None:
+    """Write a split where `datasets` looks before it asks the hub: a parquet file, and the card that names it. `labels`
+    are stored as numbers."""
+    folder = Path(name)
+    (folder / part).mkdir(parents=True, exist_ok=True)
+    made = Dataset.from_list(rows)
+    for column, names in labels.items():
+        made = made.cast_column(column, ClassLabel(names=names))
+    made.to_parquet(folder / part / f"{split}-00000-of-00001.parquet")
+    parts: dict[str, list[dict[str, str]]] = {}
+    for file in sorted(folder.glob("*/*.parquet")):
+        where = {"split": file.name.split("-")[0], "path": f"{file.parent.name}/{file.name}"}
+        parts.setdefault(file.parent.name, []).append(where)
+    card = {"configs": [{"config_name": known, "data_files": files} for known, files in parts.items()]}
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n")
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+def smaller(name: str) -> Iterator[str]:
+    """Overrides that make a comparison small."""
+    comparison = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
+    changes = [*comparison.get("overrides", []), *TRAINING]
+    if name == "n-digit":
+        changes.append("data.1.count=6")
+    if comparison.get("probe"):
+        changes.append("probe.sentences=120")
+    yield f"overrides={json.dumps(changes)}"
+    for task in comparison["evaluation"]:
+        for key, value in SMALLER[task].items():
+            yield f"evaluation.{task}.{key}={value}"
+
+
+def page_commands() -> list[list[str]]:
+    """Commands of `ani` on docs/reproduce.md, in order."""
+    commands = (words for words, _ in shown_commands(ROOT / PAGE))
+    return [words for program, *words in commands if program == "ani"]
+
+
+def on_page() -> list[list[str]]:
+    """The commands of the page, made small."""
+    found = []
+    for words in page_commands():
+        match words:
+            case ["compare", recipe]:
+                found.append([*words, *smaller(Path(recipe).stem)])
+            case ["diagnostic", *_]:
+                found.append([*words, "--count", str(FEW // 2)])
+            case ["eval", *_]:
+                found.append([*words, "--limit", "3"])
+            case ["diff" | "report", *_]:
+                found.append(words)
+            case [command, *_] if command != "train":  # the page only checks recipes by `ani train --dry-run`
+                raise RuntimeError(f"{PAGE}: nothing makes ani {command} small")
+    return found
+
+
+def lines() -> list[list[list[str]]]:
+    """Commands of the page after the first, in independent lines, the longest first; and some that the page lacks."""
+    diagnostic, *commands = on_page()
+    assert diagnostic[0] == "diagnostic"
+    compared = {Path(words[1]).stem: words for words in commands if words[0] == "compare"}
+    assert sorted(compared) == COMPARISONS
+
+    def comparison(name: str) -> list[list[str]]:
+        """Commands that write its tables and its page."""
+        return [compared[name], ["report", f"runs/paper/{name}"]]
+
+    def served(name: str, folder: str, *changes: str) -> list[str]:
+        """Command of a comparison whose benchmarks vLLM answers."""
+        settings = [f"output=runs/paper/{folder}", "backend=vllm", "baseline=null", *changes]
+        return [*compared[name], *settings]
+
+    of_8b = [command for name in OF_8B for command in comparison(name)]
+    of_8b += [words for words in commands if words[0] != "compare"]
+    # Two tables are served; where there is a card, `backend: auto` serves all.
+    qwen, mistral = "scalability-qwen3-4b", "scalability-mistral-7b-v0.3"
+    diff = ["diff", "runs/paper/served/runs/ani/seed-0", f"runs/paper/{qwen}/runs/ani/seed-0"]
+    written = json.dumps({name: SMALLER[name] for name in ("gsm8k", "mmlu")})
+    served_qwen = [*comparison(qwen), served(qwen, "served", f"evaluation={written}"), diff]
+    served_mistral = [*comparison(mistral), served(mistral, "served-mistral", "variants={ani: []}", "published={}")]
+    auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=contrastive", "probe.sentences=120"]
+    others = [name for name in COMPARISONS if name not in (*OF_8B, qwen, mistral)]
+    probed = ["train", TRAIN, "output=runs/paper/auto", *auto, *TRAINING]
+    return [of_8b, served_qwen, served_mistral, *map(comparison, others), [probed]]
+
+
+def carry_out(line: list[list[str]]) -> None:
+    """Carry out commands one after the other in this process; their output goes to a file."""
+    said = Path(f"{os.getpid()}.said")
+    log = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for words in line:
+        began, used = time.monotonic(), time.process_time()
+        sys.argv = ["ani", *words]
+        try:
+            ani.cli.main()
+        except SystemExit as end:
+            if end.code:
+                sys.stdout.flush()
+                raise RuntimeError(f"ani {shlex.join(words)} failed:\n{said.read_text()[-4000:]}") from end
+        sys.stdout.flush()
+        took = f"{time.monotonic() - began:5.0f} s ({time.process_time() - used:.0f} of the processor)"
+        os.write(SHOWN, f"{took}: ani {shlex.join(words)}\n".encode())
+
+
+def check() -> None:
+    """Check that every run was trained by its recipe, on 4 bits, at the paper's layer, and is in the tables."""
+    for name in COMPARISONS:
+        folder = Path("runs/paper") / name
+        seeds = yaml.safe_load((folder / "comparison.yaml").read_text())["seeds"]
+        tables = (folder / "comparison.md").read_text()
+        assert "Beside the published values" in (folder / "report.html").read_text(), folder
+        for variant, recipe in variant_recipes(RECIPES / f"{name}.yaml").items():
+            assert f"| {variant} |" in tables, (name, variant)
+            for seed in seeds:
+                training = folder / "runs" / variant / f"seed-{seed}" / "training"
+                done = yaml.safe_load((training / "recipe.yaml").read_text())
+                assert done["quantization"] == "nf4" and done["training"]["gradient_checkpointing"], training
+                assert [line["step"] for line in read_lines(training / TRAINING_LOG)] == [1, 2], training
+                if recipe.ani is not None and recipe.ani.layer == "paper":
+                    layer = json.loads((training / ADAPTER / CONFIG_FILE).read_text())["layer"]
+                    assert layer == PAPER_LAYERS[done["model"].split("/")[1]], training
+
+
+def main() -> None:
+    """Make the hub, carry out the commands, and check the results."""
+    datasets.disable_progress_bars()
+    (WORK / "work").mkdir()
+    os.chdir(WORK / "work")
+    Path("recipes").symlink_to(ROOT / "recipes")
+    make_models()
+    make_data()
+    arithmetic.ROOM = 2  # random models would fill it
+    runs.in_own_processes = lambda arguments: runs.in_this_process  # whose imports would take the longest
+    datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # no reader of local files hangs
+    # Forked, so that imports are done; frozen, because every training looks for garbage.
+    gc.collect()
+    gc.freeze()
+    try:
+        with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+            pool.submit(carry_out, on_page()[:1]).result()
+            for job in [pool.submit(carry_out, line) for line in lines()]:
+                job.result()
+        check()
+    finally:
+        os.chdir(ROOT)
