@@ -26,7 +26,6 @@ LINES = {
     "playground": f"--port {{port}} {OF_MODEL}",
     "probe": "--out run --model {model} --sentences 240 --layers 0,1",
     "train": "../recipe.yaml",
-    "rehearse": "../recipe.yaml",
     "compare": f"{DEMO} variants=null",  # the demo carries one out
     "eval": f"--out run {OF_MODEL} --tasks reading,calculations,gates,gsm8k,mmlu,routing --limit 1 "
     "--max-new-tokens 1 --data gsm8k={gsm8k} --data mmlu={mmlu} "

@@ -82,7 +82,7 @@ def _rehearse(recipe: Recipe, plant: Callable[[nn.Module], None] | None) -> Rehe
     learnt = int((batch["labels"][:, 1:] != IGNORED).sum())
     batch |= learnt_logits(base_model(model), batch["labels"], learnt_columns(batch["labels"]))
     batch["num_items_in_batch"] = torch.tensor(learnt)
-    ids = batch["input_ids"][:1]
+    passes = [batch["input_ids"][:1], batch["input_ids"][:1, -1:].clone()]
     fake_device.register()
     began = time.monotonic()
     try:
@@ -91,7 +91,7 @@ def _rehearse(recipe: Recipe, plant: Callable[[nn.Module], None] | None) -> Rehe
             if plant is not None:
                 plant(model)
             _step(model, recipe, batch, learnt, watch, found)
-            _answer(model, [ids, ids[:, -1:].clone()])
+            _answer(model, passes)
     except Fault as fault:
         found.fault = str(fault)
     found.seconds, found.peak = time.monotonic() - began, watch.peak

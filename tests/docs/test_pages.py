@@ -31,7 +31,7 @@ from ani.injection.attach import ani_module
 from ani.injection.inspection import inspect_pending
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
-from ani.settings import load_settings, read_settings
+from ani.settings import load_settings
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
 from tests.tiny import pair
@@ -95,9 +95,9 @@ def assert_accepted(command: str, *words: str) -> None:
     given = COMMANDS.commands[command].make_context(f"ani {command}", list(words)).params
     if command == "eval":
         chosen("task", given["tasks"], evaluated_tasks())
-    elif command == "compare" or (command == "rehearse" and "variants" in read_settings(recipe(str(given["recipe"])))):
+    elif command == "compare":
         variant_recipes(recipe(str(given["recipe"])), given["overrides"] or ())
-    elif command in {"rehearse", "train"} and given["recipe"] is not None:
+    elif command == "train" and given["recipe"] is not None:
         load_recipe(recipe(str(given["recipe"])), given["overrides"] or ())
 
 
