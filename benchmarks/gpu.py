@@ -109,9 +109,9 @@ def main() -> None:
     _paired.show(rows)
 
 
-def full_row(tokenizer: PreTrainedTokenizerBase, length: int) -> TokenizedExample:
+def full_row(tokenizer: PreTrainedTokenizerBase, length: int, seed: int) -> TokenizedExample:
     """Sums that fill `length` tokens; the first eighth is the prompt."""
-    problems = arithmetic_problems(length // 4 + 1, digits=(3, 6), split="train", seed=0)
+    problems = arithmetic_problems(length // 4 + 1, digits=(3, 6), split="train", seed=seed)
     ids = tokenizer(" ".join(f"{problem.prompt} {problem.answer}." for problem in problems))["input_ids"][:length]
     return TokenizedExample(ids, length // 8, [Role.UNKNOWN] * length)
 
