@@ -1,12 +1,11 @@
-"""Kills train, compare, eval, probe and merge at random moments and has them go on: nothing may be lost or half-done.
+"""Kills train, compare, eval, probe and merge at random moments, and continues them: nothing may be lost or half-done.
 
     python stress/kills.py [--kills 50] [--seed 0]
 
-A child process is forked for every run of a command, so that all of its life is work and none is imports. SIGKILL comes
-either after a random time or right before a random change of the output (a file opened for writing, moved, removed).
-After each kill, what has its final name must be whole, and what was finished must be there; then the same command, or
-the one that it names, goes on, until no more kills are due. The end must be that of an unbroken run: the same files and
-no others, equal records, equal weights. Prints the count; exits with 1 on any failure.
+Each run of a command is a fork, which needs no time for imports. SIGKILL comes after a random time, or right before a
+random change of the output (a file opened for writing, moved or removed). After each kill every file with a final name
+must be whole and finished results must be there; then the command continues. The end must be that of an unbroken run:
+the same files, equal records, equal weights. Prints a table, and exits with 1 on any failure.
 """
 
 import os
@@ -25,7 +24,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import yaml
@@ -41,12 +40,13 @@ from ani.models import load_model, load_tokenizer
 from ani.provenance import provenance
 from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
 from tests.fixtures import save_tiny_llama
+from tests.json_lines import write_lines
 from tests.tokenizers import CHATML, gemma_like
 
 KILLS_A_LIFE = 4
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
 VOLATILE = {"tokens_per_second", *provenance()}
-"""Keys of records that differ from run to run."""
+"""Keys of records that differ between equal runs."""
 
 COMMANDS = {
     "train": "train ../recipe.yaml",
@@ -59,7 +59,7 @@ COMMANDS = {
 
 
 class Ended(NamedTuple):
-    """How a run of a command ended."""
+    """End of one run of a command."""
 
     code: int | None
     """None: killed."""
@@ -68,8 +68,35 @@ class Ended(NamedTuple):
     changes: int
 
 
+RECIPE = """
+model: ../model
+output: out
+dtype: float32
+quantization: none
+ani: {layer: auto, gate_hidden_size: 8}
+probe: {sentences: 240}
+lora: {r: 4, alpha: 8, dropout: 0.1}
+data: [{kind: arithmetic, count: 24, digits: [2, 3]}, {kind: diagnostic, count: 8}]
+training: {learning_rate: 0.01, module_learning_rate: 0.02, batch_size: 4, gradient_accumulation: 1, max_length: 64,
+  steps: 12, log_every: 2, save_every: 2, gradient_checkpointing: false}
+"""
+COMPARISON = """
+output: out
+recipe: recipe.yaml
+overrides: [training.steps=4]
+variants: {ani: [], open: [ani.gate=open]}
+baseline: reference
+probe: true
+evaluation:
+  arithmetic: {count: 2, digits: [1, 3]}
+  gates: {limit: 5}
+  language: {count: 3}
+  mmlu: {data: ../mmlu.jsonl, limit: 3}
+"""
+
+
 def prepare(root: Path) -> None:
-    """A tiny model with a chat template, an adapter, data, a recipe and a comparison."""
+    """Write a tiny model with a chat template, an adapter, data, a recipe and a comparison."""
     model = save_tiny_llama(root / "model", gemma_like())
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
@@ -80,88 +107,45 @@ def prepare(root: Path) -> None:
     for parameter in ani_module(attached).parameters():
         torch.nn.init.normal_(parameter)
     ani.save_adapter(attached, root / "adapter")
-
     sums = [{"question": f"Ann has {i} figs and 12 nuts. How many?", "answer": f"#### {i + 12}"} for i in range(4)]
     choices = ["1", "yes", "no", "maybe"]
     mmlu = [{"subject": "anatomy", "question": f"Is {i} odd?", "choices": choices, "answer": i % 4} for i in range(9)]
-    texts = [{"text": f"{name}, the tired porter of the hotel, had not slept"} for name in ("Ann", "Bob", "Cid")]
-    for name, records in (("gsm8k", sums), ("mmlu", mmlu), ("texts", texts)):
-        (root / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    recipe = {
-        "model": "../model",
-        "output": "out",
-        "dtype": "float32",
-        "quantization": "none",
-        "ani": {"layer": "auto", "gate_hidden_size": 8},
-        "probe": {"sentences": 240},
-        "lora": {"r": 4, "alpha": 8, "dropout": 0.1},
-        "data": [{"kind": "arithmetic", "count": 24, "digits": [2, 3]}, {"kind": "diagnostic", "count": 8}],
-        "training": {
-            "learning_rate": 0.01,
-            "module_learning_rate": 0.02,
-            "batch_size": 4,
-            "gradient_accumulation": 1,
-            "max_length": 64,
-            "steps": 12,
-            "log_every": 2,
-            "save_every": 2,
-            "gradient_checkpointing": False,
-        },
-    }
-    comparison = {
-        "output": "out",
-        "recipe": "recipe.yaml",
-        "overrides": ["training.steps=4"],
-        "variants": {"ani": [], "open": ["ani.gate=open"]},
-        "baseline": "reference",
-        "probe": True,
-        "evaluation": {
-            "arithmetic": {"count": 2, "digits": [1, 3]},
-            "gates": {"limit": 5},
-            "language": {"texts": "../texts.jsonl", "count": 3},
-            "mmlu": {"data": "../mmlu.jsonl", "limit": 3},
-        },
-    }
-    (root / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    (root / "comparison.yaml").write_text(yaml.safe_dump(comparison))
+    write_lines(root / "gsm8k.jsonl", *sums)
+    write_lines(root / "mmlu.jsonl", *mmlu)
+    (root / "recipe.yaml").write_text(RECIPE)
+    (root / "comparison.yaml").write_text(COMPARISON)
 
 
-# --- running and killing ---
-
-
-def run(
-    arguments: list[str], folder: Path, *, after_seconds: float | None = None, at_change: int | None = None
-) -> Ended:
-    """Run a command in a folder; SIGKILL comes after some seconds, or instead of the numbered change of the output."""
+def run(arguments: list[str], folder: Path, *, seconds: float | None = None, change: int | None = None) -> Ended:
+    """Run a command in a folder; SIGKILL comes after some seconds, or instead of the numbered change of its output."""
     said, counted = folder.with_suffix(".said"), folder.with_suffix(".changes")
-    said.touch()
     started = time.monotonic()
     child = os.fork()
     if child == 0:
-        _command(arguments, folder, said, counted, at_change)
+        _command(arguments, folder, said, counted, change)
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if after_seconds is not None and time.monotonic() - started >= after_seconds:
+        if seconds is not None and time.monotonic() - started >= seconds:
             os.kill(child, signal.SIGKILL)
-            ended = os.waitpid(child, 0)
-            break
+            seconds = None
         time.sleep(0.002)
-    killed = os.WIFSIGNALED(ended[1])
-    if killed and os.WTERMSIG(ended[1]) != signal.SIGKILL:
-        raise SystemExit(f"{shlex.join(arguments)} died of signal {os.WTERMSIG(ended[1])}:\n{said.read_text()}")
-    changes = 0 if killed else int(counted.read_text())
-    code = None if killed else os.waitstatus_to_exitcode(ended[1])
-    return Ended(code, said.read_text(), time.monotonic() - started, changes)
+    code = os.waitstatus_to_exitcode(ended[1])
+    text = said.read_text() if said.exists() else ""
+    if code < 0 and code != -signal.SIGKILL:
+        raise SystemExit(f"{shlex.join(arguments)} died of signal {-code}:\n{text}")
+    took = time.monotonic() - started
+    return Ended(None, text, took, 0) if code < 0 else Ended(code, text, took, int(counted.read_text()))
 
 
-def _command(arguments: list[str], folder: Path, said: Path, counted: Path, at_change: int | None) -> None:
+def _command(arguments: list[str], folder: Path, said: Path, counted: Path, kill_at: int | None) -> None:
     code: Any = 1
     changes = 0
 
     def count(event: str, what: tuple[Any, ...]) -> None:
         nonlocal changes
         writes = event == "open" and isinstance(what[2], int) and what[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        if (writes or event in CHANGES) and _inside(what[0], folder):
-            if changes == at_change:
+        named = (writes or event in CHANGES) and isinstance(what[0], str | bytes | os.PathLike)
+        if named and Path(os.fsdecode(what[0])).absolute().is_relative_to(folder):
+            if changes == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             changes += 1
 
@@ -184,68 +168,43 @@ def _command(arguments: list[str], folder: Path, said: Path, counted: Path, at_c
         os._exit(code if isinstance(code, int) else 1)
 
 
-def _inside(path: Any, folder: Path) -> bool:
-    return isinstance(path, str | bytes | os.PathLike) and Path(os.fsdecode(path)).absolute().is_relative_to(folder)
-
-
 def life(command: str, folder: Path, whole: Ended, kills: int, counts: Counter[str], random: Random) -> None:
-    """Start a command, kill it up to so many times, counted by kind, and let it come to its end.
-
-    Raises:
-        AssertionError: Something was lost or half-written, or the command did not come to its end.
-    """
+    """Start a command, kill it up to `kills` times, counted by kind, and let it end. Raises AssertionError if something
+    was lost or half-written, or the command does not end."""
     folder.mkdir()
     arguments = first = shlex.split(command)
     before: dict[str, Any] = {}
     for _ in range(10 * KILLS_A_LIFE):
-        left = kills - counts.total()
-        kind = random.choice(["time", "change"]) if left else None
-        ended = run(
-            arguments,
-            folder,
-            after_seconds=random.uniform(0, whole.seconds) if kind == "time" else None,
-            at_change=random.randrange(whole.changes) if kind == "change" else None,
-        )
+        moments = {
+            "time": {"seconds": random.uniform(0, whole.seconds)},
+            "change": {"change": random.randrange(whole.changes)},
+        }
+        kind = random.choice([*moments]) if kills > counts.total() else None
+        ended = run(arguments, folder, **cast(dict[str, Any], moments.get(str(kind), {})))
         if ended.code is None:
             counts[str(kind)] += 1
             need_whole_files(folder)
             after = finished(folder)
-            lost = [
-                name
-                for name, value in before.items()
-                if (after.get(name) != value if isinstance(value, bytes) else after.get(name, 0) < value)
-            ]
-            assert not lost, f"lost: {lost}"
-            before = after
-            arguments = first
+            lost = [name for name in before if name not in after or (name == "step" and after[name] < before[name])]
+            changed = [name for name in before if isinstance(before[name], bytes) and after.get(name) != before[name]]
+            assert not lost + changed, f"lost or changed: {lost + changed}"
+            before, arguments = after, first
         elif ended.code == 0 or (ended.code == 2 and "it has a finished run" in ended.said):
             return
-        elif ended.code == 2 and (told := re.search(r"continue with ani (train --resume \S+),", ended.said)):
-            arguments = shlex.split(told[1])
+        elif ended.code == 2 and (found := re.search(r"continue with ani (train --resume \S+),", ended.said)):
+            arguments = shlex.split(found[1])
         else:
             raise AssertionError(f"ani {shlex.join(arguments)} exited with {ended.code}:\n{ended.said}")
-    raise AssertionError("it does not come to an end")
-
-
-# --- what must hold ---
-
-
-def visible(folder: Path) -> list[Path]:
-    """The files with final names: none that is hidden, or in a checkpoint that isn't complete."""
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and not any(
-            parent.name.startswith("checkpoint-") and not (parent / COMPLETE).is_file() for parent in path.parents
-        )
-    ]
+    raise AssertionError("the command does not end")
 
 
 def need_whole_files(folder: Path) -> None:
-    """Every JSON, JSON-lines, YAML and weights file can be read."""
-    for path in visible(folder):
+    """Assert that every file with a final name can be read: neither hidden nor in an incomplete checkpoint."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        checkpoints = [parent for parent in path.parents if parent.name.startswith("checkpoint-")]
+        if any(part.startswith(".") for part in parts) or not all((each / COMPLETE).is_file() for each in checkpoints):
+            continue
         try:
             if path.suffix in (".json", ".jsonl"):
                 records(path)
@@ -258,7 +217,7 @@ def need_whole_files(folder: Path) -> None:
 
 
 def finished(folder: Path) -> dict[str, Any]:
-    """What no kill may take back: the results of a comparison's runs as they are, a run's step, its adapter."""
+    """Results that no kill may undo: a comparison's records by file, a run's last step, its adapter."""
     done: dict[str, Any] = {str(path): path.read_bytes() for path in folder.glob("out/runs/**/*.jsonl")}
     done = {name: text for name, text in done.items() if "/training/" not in name}
     if (folder / "out" / "recipe.yaml").is_file():
@@ -270,14 +229,14 @@ def finished(folder: Path) -> dict[str, Any]:
 
 
 def records(path: Path) -> Any:
-    """A file's JSON without what differs from run to run."""
+    """JSON values of a file without the keys `VOLATILE`."""
     text = path.read_text(encoding="utf-8")
     found = [json.loads(line) for line in text.split("\n") if line] if path.suffix == ".jsonl" else [json.loads(text)]
     return [{key: one[key] for key in one if key not in VOLATILE} if isinstance(one, dict) else one for one in found]
 
 
 def need_same(folder: Path, whole: Path) -> float:
-    """The same files, and nothing else; equal records and weights. Returns the largest difference of a weight."""
+    """Assert the same files with equal records and weights, and return the largest difference of a weight."""
     names = {path.relative_to(folder) for path in folder.rglob("*")}
     expected = {path.relative_to(whole) for path in whole.rglob("*")}
     assert names == expected, f"{folder}: too many {names - expected}, too few {expected - names}"
@@ -285,7 +244,7 @@ def need_same(folder: Path, whole: Path) -> float:
     for name in sorted(expected):
         path, other = folder / name, whole / name
         if path.is_dir() or (any(part.startswith("checkpoint-") for part in name.parts) and ADAPTER not in name.parts):
-            continue  # the Trainer's own files hold times
+            continue  # the Trainer's own files contain times
         if path.suffix == ".safetensors":
             weights, others = load_file(path), load_file(other)
             assert weights.keys() == others.keys(), path
@@ -300,50 +259,40 @@ def need_same(folder: Path, whole: Path) -> float:
 
 
 def main() -> None:
-    """Kill, have it go on, compare, count."""
+    """Kill and continue every command, compare its end, and count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    random = Random(options.seed)
+    random, started, worst = Random(options.seed), time.monotonic(), 0.0
     counts: dict[str, Counter[str]] = {command: Counter() for command in COMMANDS}
-    lives: Counter[str] = Counter()
-    failures: list[str] = []
-    started = time.monotonic()
+    lives, failures = Counter[str](), list[str]()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         root = Path(name).resolve()
         prepare(root)
         whole: dict[str, Ended] = {}
         for command, text in COMMANDS.items():
             (root / f"whole-{command}").mkdir()
-            ended = run(shlex.split(text), root / f"whole-{command}")
-            if ended.code != 0:
-                raise SystemExit(f"ani {text} exited with {ended.code}:\n{ended.said}")
-            whole[command] = ended
-            print(f"ani {command}, unbroken: {ended.seconds:.1f} s, {ended.changes} changes of files", flush=True)
-        worst = 0.0
+            whole[command] = run(shlex.split(text), root / f"whole-{command}")
+            if whole[command].code != 0:
+                raise SystemExit(f"ani {text} failed:\n{whole[command].said}")
         while (left := options.kills - sum(count.total() for count in counts.values())) and len(failures) < 10:
             command = min(COMMANDS, key=lambda one: counts[one].total())
             lives[command] += 1
             folder, count = root / f"{command}-{lives[command]}", Counter[str]()
+            kills = min(random.randint(1, KILLS_A_LIFE), left)
             try:
-                life(
-                    COMMANDS[command], folder, whole[command], min(random.randint(1, KILLS_A_LIFE), left), count, random
-                )
+                life(COMMANDS[command], folder, whole[command], kills, count, random)
                 worst = max(worst, need_same(folder, root / f"whole-{command}"))
             except AssertionError as error:
                 failures.append(f"ani {command}, life {lives[command]}: {error}")
             counts[command] += count
     print(f"{'command':<10}{'runs':>6}{'kills after a time':>20}{'kills at a change':>19}")
-    for command in COMMANDS:
-        print(f"{command:<10}{lives[command]:>6}{counts[command]['time']:>20}{counts[command]['change']:>19}")
-    killed = sum(count.total() for count in counts.values())
-    print(
-        f"{killed} kills in {lives.total()} runs, {time.monotonic() - started:.0f} s: {len(failures)} failures; "
-        f"weights differ from an unbroken run's by {worst:g} at most"
-    )
-    for failure in failures:
-        print(failure)
+    for command, count in counts.items():
+        print(f"{command:<10}{lives[command]:>6}{count['time']:>20}{count['change']:>19}")
+    killed, took = sum(count.total() for count in counts.values()), time.monotonic() - started
+    print(f"{killed} kills, {took:.0f} s, {len(failures)} failures; largest difference of a weight: {worst:g}")
+    print(*failures, sep="\n")
     sys.exit(1 if failures else 0)
 
 

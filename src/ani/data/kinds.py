@@ -4,7 +4,6 @@ A new kind is a class here and a member of `DataSource`.
 """
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -17,6 +16,7 @@ from ani.data.sources import (
     checked_roles,
     diagnostic_examples,
     hub_records,
+    labelled_numbers,
     names_file,
     problem_example,
     read_jsonl,
@@ -75,13 +75,16 @@ class DiagnosticData(_GeneratedData):
 
 
 class LabelledData(_StoredData):
-    """Numbers of texts with their roles, labelled by hand (`ani/data/labelled_numbers.md`): of natural texts (GSM8K's
-    and MATH's training problems, dictionaries, manuals, changelogs), and of sentences of our own."""
+    """Numbers labelled one by one (`ani/data/labelled_numbers.md`), in natural texts (GSM8K's and MATH's training
+    problems, dictionaries, manuals, changelogs) and in sentences of our own."""
 
     kind: Literal["labelled"]
+    natural: bool = True
+    """Whether to include the natural texts; without them the task `gates` can test on them."""
 
     def examples(self, seed: int) -> list[Example]:
-        return read_jsonl(Path(__file__).with_name("labelled_numbers.jsonl"))[: self.limit]
+        lines = [*labelled_numbers(natural=False), *(labelled_numbers(natural=True) if self.natural else ())]
+        return [example for where, record in lines for example in record_examples(record, where)][: self.limit]
 
 
 class _PublishedData(_StoredData):

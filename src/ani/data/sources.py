@@ -23,6 +23,9 @@ Message = dict[str, str]
 _MESSAGE = ("role", "content")
 
 
+LABELLED_NUMBERS = Path(__file__).with_name("labelled_numbers.jsonl")
+
+
 class Example(NamedTuple):
     """One prompt and the completion to learn."""
 
@@ -179,6 +182,11 @@ def checked_roles(
     if isinstance(roles, list) and len(roles) != count:
         raise InputError(f"{where}: 'roles' names {len(roles)} numbers, {of} holds {count}")
     return tuple(roles) if isinstance(roles, list) else (roles,) * count
+
+
+def labelled_numbers(*, natural: bool) -> list[tuple[str, Any]]:
+    """Records of `LABELLED_NUMBERS` with their places: of natural texts, or of sentences of our own."""
+    return [each for each in json_lines(LABELLED_NUMBERS) if (each[1]["source"] != "ours") == natural]
 
 
 def record_examples(record: Any, where: str) -> Iterator[Example]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ani.data.diagnostic import diagnostic_sentences
-from ani.data.sources import checked_roles, hub_errors
+from ani.data.sources import checked_roles, hub_errors, labelled_numbers
 from ani.errors import InputError, one_line
 from ani.evaluation.benchmarks.data import READERS
 from ani.numbers import find_numbers
@@ -23,7 +23,7 @@ from ani.text_files import json_lines, zipped_json_lines
 FINER_NAME = "nlpaueb/finer-139"
 FINER_FILE = "finer139.zip"
 FINER_SPLIT = "test"
-LABELLED = ("diagnostic", "finer")
+LABELLED = ("diagnostic", "natural", "finer")
 """Sources that know the roles of numbers."""
 SENTENCES = 100
 """Of `diagnostic` without a limit."""
@@ -68,6 +68,10 @@ def read_texts(entry: str, fields: Sequence[str], group: str | None, limit: int 
     if name == "diagnostic":
         sentences = diagnostic_sentences(limit or SENTENCES, split="test", seed=seed)
         return [GateText(each.text, name, each.domain, tuple(map(Label, each.roles))) for each in sentences]
+    if name == "natural":
+        records = [record for _, record in labelled_numbers(natural=True)]
+        random.Random(f"gate shares {seed}").shuffle(records)
+        return [_natural(record) for record in records[:limit]]
     if name == "finer":
         return _finer_sentences(place or FINER_NAME, limit, seed)
     if name in READERS:
@@ -84,6 +88,14 @@ def read_texts(entry: str, fields: Sequence[str], group: str | None, limit: int 
     if limit is not None:
         random.Random(f"gate shares {seed}").shuffle(read)
     return read[:limit]
+
+
+def _natural(record: dict[str, Any]) -> GateText:
+    """Text of a record of `labelled_numbers`; the roles are those of the prompt's numbers."""
+    text = record["prompt"] + record["completion"]
+    roles = [*record["roles"], *[None] * len(find_numbers(text))][: len(find_numbers(text))]
+    labels = tuple(Label(role) if role else None for role in roles)
+    return GateText(text, "natural", record["source"].split("/")[0], labels)
 
 
 def _file_texts(path: Path, fields: Sequence[str], group: str | None) -> Iterator[GateText]:

@@ -75,8 +75,9 @@ class Gates(Task):
     needs_gate = True
 
     texts: list[str] = Field(default=["diagnostic"], min_length=1)
-    """`diagnostic` (held-out sentences) and `finer` (FiNER-139), whose numbers have roles; `gsm8k`, `math` or `mmlu`;
-    each but the first also as `mmlu=PATH`; or text files (a line each) and JSONL files, perhaps with `roles`."""
+    """`diagnostic` (held-out sentences), `natural` (labelled numbers of natural texts) and `finer` (FiNER-139), whose
+    numbers have roles; `gsm8k`, `math` or `mmlu`; `finer` and these also as `mmlu=PATH`; or text files (a line each)
+    and JSONL files, perhaps with `roles`."""
     sentences: list[str] = Field(default=[])
     """Further texts, shown on the page with every number's value, α and gate."""
     field: list[str] = Field(default=["text"])
