@@ -125,7 +125,7 @@ def test_commands_are_accepted(page: Path) -> None:
             case ["python", "-c", code]:
                 compile(code, "-c", "exec")
             case ["python", script, *rest]:
-                assert (ROOT / script).is_file(), script
+                assert (ROOT / script).exists(), script
                 if script.startswith("docs/examples/"):
                     with patch.dict(METHODS), patch.dict(TASKS):
                         runpy.run_path(str(ROOT / script))
