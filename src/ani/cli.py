@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option
+from typer.core import TyperCommand
 
 from ani import terminal
 from ani.data import MAGPIE, OPENMATH
@@ -49,7 +50,7 @@ RayOption = Annotated[
     str | None,
     Option(
         "--ray",
-        help="Spread runs, or an evaluation's questions, over a Ray cluster: auto (RAY_ADDRESS, or the one that this "
+        help="Spread runs over a Ray cluster: auto (RAY_ADDRESS, or the one that this "
         "machine is part of), its address, or local (start Ray here: one machine's cards). All nodes share a disk.",
     ),
 ]
@@ -241,8 +242,8 @@ def compare(
 
 
 def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gpus: int | None = None) -> Path:
+    from ani.compare.cluster import on_ray
     from ani.compare.runs import in_own_processes, on_cluster, run_comparison
-    from ani.evaluation.cluster import on_ray
 
     arguments = [str(recipe), *overrides]
     with terminal.resumable("continue with the same command"), on_ray(ray, gpus) as cluster:
@@ -250,77 +251,81 @@ def _compared(recipe: Path, overrides: Sequence[str], ray: str | None = None, gp
         return run_comparison(recipe, console, overrides, start=start, machine=cluster and cluster.machine)
 
 
-@app.command("eval")
+class _EvalCommand(TyperCommand):
+    """The command `eval`, whose help names the registered tasks; the registry is imported only for that help."""
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        from ani.evaluation.tasks import evaluated_tasks
+
+        next(each for each in self.params if each.name == "tasks").help = ", ".join(evaluated_tasks()) + "."  # type: ignore[attr-defined]
+        super().format_help(context, formatter)
+
+
+@app.command("eval", cls=_EvalCommand)
 def evaluate(
     out: Annotated[Path, Option(help="Directory for the result files.")],
     model: BaseOption = None,
     adapter: AdapterOption = None,
-    tasks: Annotated[
-        str,
-        Option(
-            help="Comma-separated: arithmetic, arithmetic-chat, reading, calculations, gates, gsm8k, math, mmlu, "
-            "routing."
-        ),
-    ] = "arithmetic",
+    tasks: Annotated[str, Option(help="Comma-separated names of tasks.")] = "arithmetic",
     data: Annotated[
-        list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME, for tasks that read data; default: the hub's.")
+        list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME: a task's data. Default: its data on the hub.")
     ] = None,
     limit: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="Problems a digit length, texts of each source, queries or questions; default: 100 of arithmetic, "
-            "reading and held-out sentences, 200 of calculations, else all.",
-        ),
+        int | None, Option(min=1, help="Maximum number of items per task (arithmetic: per digit length).")
     ] = None,
     operations: Annotated[
-        str, Option(help="Comma-separated: addition, subtraction, multiplication, division.")
+        str, Option(help="Operations of arithmetic: addition, subtraction, multiplication, division.")
     ] = "addition",
-    max_new_tokens: Annotated[int | None, Option(min=1, help="Of an answer to gsm8k (512) or math (2048).")] = None,
+    max_new_tokens: Annotated[
+        int | None, Option(min=1, help="Maximum number of new tokens per answer (gsm8k: 512, math: 2048).")
+    ] = None,
     batch_size: Annotated[
-        int | None, Option(min=1, help="Default: the task's; of benchmarks 64 on a GPU, 8 on a CPU.")
+        int | None,
+        Option(min=1, help="Prompts per forward pass. Default: by task (benchmarks: 64 on a GPU, 8 on a CPU)."),
     ] = None,
     texts: Annotated[
         list[str] | None,
         Option(
-            help="Of gates: diagnostic (held-out sentences, the default), finer, gsm8k, math or mmlu, also as "
-            "mmlu=PATH; or a text file (a line each) or JSONL file. May be repeated."
+            help="Texts for the task gates: diagnostic (held-out sentences, the default), finer, gsm8k, math, mmlu, "
+            "one of the last four with a path such as mmlu=PATH, a text file (one text per line) or a JSONL file. May "
+            "be repeated."
         ),
     ] = None,
-    field: Annotated[list[str] | None, Option(help="Of a JSONL file's texts; default: text.")] = None,
-    group: Annotated[str | None, Option(help="Key that groups a JSONL file's texts.")] = None,
-    forced: Annotated[
-        bool, Option("--forced", help="Have decoding write pending values where the model begins a number.")
-    ] = False,
+    field: Annotated[
+        list[str] | None, Option(help="Key of the text in JSONL files of --texts; default: text. May be repeated.")
+    ] = None,
+    group: Annotated[str | None, Option(help="Key of the text's group in JSONL files of --texts.")] = None,
     chat: ChatOption = False,
-    seed: Annotated[int, Option()] = 0,
+    seed: Annotated[int, Option(help="Seed that draws the items.")] = 0,
     backend: Annotated[
         Literal["auto", "transformers", "vllm"],
         Option(
-            help="vllm: faster; merges an adapter first; not for gates. auto: that of the results in --out, "
-            "else for benchmarks vLLM, where it is installed and serves on a GPU."
+            help="vllm is faster, merges an adapter first, and can't read gates. auto: the backend of the results in "
+            "--out; without results vLLM for benchmarks, if it is installed and uses a GPU."
         ),
     ] = "auto",
     vllm: Annotated[
-        list[str] | None, Option(help="gpu_memory_utilization=0.5, tensor_parallel_size=2 or max_model_len=2048.")
+        list[str] | None,
+        Option(
+            help="Setting of vLLM: gpu_memory_utilization=0.5, tensor_parallel_size=2 or max_model_len=2048. May be "
+            "repeated."
+        ),
     ] = None,
-    ray: RayOption = None,
-    gpus: GpusOption = None,
-    share: Annotated[str | None, Option(hidden=True)] = None,  # the one that this process answers
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a model, with or without an adapter; one JSON line an answer, and a table. Started again, it goes on."""
+    """Evaluate a model, with or without an adapter: one JSON line per item, and tables. The same command continues an
+    interrupted evaluation."""
     from ani.data.arithmetic import SYMBOLS
     from ani.devices import where
-    from ani.evaluation.cluster import on_ray
     from ani.evaluation.engines import VllmSettings
     from ani.evaluation.evaluate import evaluate as run
-    from ani.evaluation.evaluate import evaluated_tasks, with_options
+    from ani.evaluation.evaluate import with_options
     from ani.evaluation.model_spec import ModelSpec, model_for
-    from ani.evaluation.shares import answer_share, evaluate_on
+    from ani.evaluation.tasks import evaluated_tasks
     from ani.settings import override, validated
 
+    need_one_process("eval")
     asked = with_options(
         chosen("task", tasks, evaluated_tasks()),
         data=dict(name_and_value("--data", entry) for entry in data or ()),
@@ -332,34 +337,19 @@ def evaluate(
         group=group,
         chat=chat,
     )
-    if ray is None:
-        need_one_process("eval")
     engine: dict[str, Any] = {}
     override(engine, vllm or ())
     settings = validated(VllmSettings, engine, "--vllm")
-    decoding = "forced" if forced else None
-    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, decoding, vllm=settings)
+    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, vllm=settings).resolved(asked, out)
     shown = console_for(as_json)
-    if share is not None:
-        end_with_parent(os.environ.get(PARENT))
+    with terminal.resumable("start the same command again"), only_process_in(out):
         shown.print(where(), highlight=False)
-        number, of = integers("--share", share)
-        answer_share(asked, spec.resolved(asked, out), out, number, of, seed=seed, console=shown)
-        return
-    with terminal.resumable("start the same command again"), on_ray(ray, gpus) as cluster:
-        spec = spec.resolved(asked, out, cluster and cluster.machine)
-        with only_process_in(out):
-            try:
-                if cluster is None:
-                    shown.print(where(), highlight=False)
-                    loaded = spec.load(asked, out)
-                    results = run(asked, loaded, out, seed=seed, console=shown, facts=spec.facts)
-                else:
-                    results = evaluate_on(cluster, asked, spec, out, seed=seed, console=shown)
-            except InputError:
-                spec.clear(out)
-                raise
+        try:
+            results = run(asked, spec.load(asked, out), out, seed=seed, console=shown, facts=spec.facts)
+        except InputError:
             spec.clear(out)
+            raise
+        spec.clear(out)
     if as_json:
         print(json.dumps(results, ensure_ascii=False))
 
@@ -370,8 +360,8 @@ def diff(
     baseline: Annotated[Path, Argument(help="Result folder to compare it to.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two result folders in pairs, problem by problem: differences, 95% intervals and p, and how many problems
-    the first mends and breaks."""
+    """Compare two result folders problem by problem: differences with 95% intervals and p, and the number of problems
+    that only one of them solves."""
     from ani.evaluation.diff import backends_differ, compare_folders
     from ani.results.tables import Fitted
 

@@ -289,19 +289,14 @@ def test_a_comparison_may_grow(
     before = files_of(folder / "runs")
     assert (folder / TRAINING_LOG).exists()
     methods = {
-        **{name: [f"method={name}"] for name in ("sft", "numerologic", "forced")},
+        **{name: [f"method={name}"] for name in ("sft", "numerologic")},
         "early": ["ani.layer=1"],
     }
-    again = {"forced": [3]}
-    refused(
-        lambda: compare(seeds=[0], variants=methods, more_seeds=again, baseline="sft"),
-        "variant 'forced' trains nothing, so it is the same with every seed",
-    )
     compare(seeds=[0], variants=methods, more_seeds={"sft": [3]}, baseline="sft")
-    assert not [*folder.glob("runs/forced/training")] and not (folder / TRAINING_LOG).exists()
+    assert not (folder / TRAINING_LOG).exists()
     assert {path: file for path, file in files_of(folder / "runs").items() if path in before} == before
     found = {(record["seed"], record["run"]) for record in read(folder / "arithmetic.jsonl")}
-    assert found == {(None, "reference"), (None, "forced"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
+    assert found == {(None, "reference"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
     gated = {record["run"] for record in read(folder / "gates.jsonl")}
     assert gated == {"early"}  # the others have no gate
     monkeypatch.setattr(run_module, "carry_out", interrupted)  # nothing is left to do
@@ -596,7 +591,6 @@ def test_bad_comparisons_leave_nothing(compare: Compare, tmp_path: Path, overrid
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_shipped_comparisons_are_valid(path: Path) -> None:
     found = load_settings(path, Comparison)
-    trained = [name for name, changes in found.variants.items() if "method=forced" not in changes]
-    assert list(variant_recipes(path)) == trained
+    assert list(variant_recipes(path)) == list(found.variants)
     wanted = [name for name, settings in found.evaluation.items() if settings is not None]
     assert [task.name for task in evaluation_tasks(found, str(path))] == wanted

@@ -17,8 +17,8 @@ import yaml
 from rich.console import Console
 
 from ani.evaluation.engines import TransformersEngine
-from ani.evaluation.evaluate import evaluate, read_results, task_class
-from ani.evaluation.tasks import TASKS
+from ani.evaluation.evaluate import evaluate, read_results
+from ani.evaluation.tasks import TASKS, task_class
 from ani.models import load_model, load_tokenizer
 from ani.report import build_report
 from tests.refusals import refused

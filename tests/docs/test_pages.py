@@ -25,8 +25,7 @@ from ani.compare.plan import Comparison, evaluation_tasks, variant_recipes
 from ani.data.labelled import read_labelled
 from ani.data.sources import read_jsonl
 from ani.errors import how_to_install
-from ani.evaluation.evaluate import evaluated_tasks
-from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks import TASKS, evaluated_tasks
 from ani.injection.attach import ani_module
 from ani.injection.inspection import inspect_pending
 from ani.injection.methods import METHODS

@@ -1,22 +1,15 @@
 """What every task owes, and the folder that `evaluate` fills."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from ani.evaluation.evaluate import (
-    LoadedTask,
-    answer,
-    evaluate,
-    presented,
-    read_results,
-    task_class,
-    task_settings,
-)
-from ani.evaluation.tasks import TASKS
+from ani.evaluation.evaluate import LoadedTask, answer, evaluate, presented, read_results
+from ani.evaluation.tasks import TASKS, task_class
 from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.routing import Routing
 from ani.injection.methods import METHODS
@@ -36,19 +29,19 @@ def test_a_task_has_a_name_a_unit_and_settings_that_are_checked(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gates", {"limit": 0}, "the task gates: limit: Input should be greater than or equal to 1"),
-        ("gates", {"limit": 2**40}, "the task gates: limit is 1099511627776, but no integer may be above"),
-        ("arithmetic", {"limit": -1}, "the task arithmetic: problems.0.count: Input should be greater"),
+        ("gates", {"limit": 0}, "limit"),
+        ("gates", {"limit": 2**40}, "1099511627776"),
+        ("arithmetic", {"limit": -1}, "problems.0.count"),
     ],
 )
-def test_options_that_do_not_fit_are_told(name: str, options: dict[str, Any], message: str) -> None:
-    refused(lambda: TASKS[name].asked(**options), message)
+def test_options_that_do_not_fit_are_named(name: str, options: dict[str, Any], message: str) -> None:
+    refused(lambda: TASKS[name].asked(**options), name, message)
 
 
 def test_options_of_other_tasks_are_left_out_and_an_unknown_one_is_named() -> None:
     assert Gates.asked(limit=3, data=None, operations=["addition"], max_new_tokens=4) == Gates(limit=3)
     assert Routing.asked(limit=None, data="x") == Routing()
-    refused(lambda: task_class("gsm8"), "unknown task gsm8; did you mean gsm8k")
+    refused(lambda: task_class("gsm8"), "gsm8", "gsm8k")
 
 
 def decision(number: int) -> DecidedText:
@@ -64,10 +57,10 @@ class Counting(Gates):
     def check(self, *_: Any) -> None:
         """They are no texts."""
 
-    def answer(self, backend: Any, questions: Any) -> Any:
+    def answer(self, engine: Any, questions: Any) -> Any:
         for place, number in reversed([*enumerate(questions)]):
-            backend.asked.append(number)
-            if len(backend.asked) == backend.stops_at:
+            engine.asked.append(number)
+            if len(engine.asked) == engine.stops_at:
                 raise KeyboardInterrupt
             yield place, [decision(number)] * (1 + (number == 0))
 
@@ -87,12 +80,12 @@ def ask(tmp_path: Path) -> Callable[..., list[int]]:
     """Ask for five numbers; returns the questions that were asked."""
 
     def ask(fingerprint: str | None = "mine", stops_at: int | None = None, seed: int = 0, count: int = 5) -> list[int]:
-        backend: Any = Counted(stops_at)
+        engine: Any = Counted(stops_at)
         task = Counting(limit=count)
         facts = {} if fingerprint is None else {"fingerprint": fingerprint}
         console = Console(quiet=True)
         asked = answer(
-            [LoadedTask(task, task.questions(0))], lambda: backend, tmp_path, seed=seed, console=console, facts=facts
+            [LoadedTask(task, task.questions(0))], lambda: engine, tmp_path, seed=seed, console=console, facts=facts
         )
         if stops_at is not None:
             with pytest.raises(KeyboardInterrupt):
@@ -102,7 +95,7 @@ def ask(tmp_path: Path) -> Callable[..., list[int]]:
             assert done is task and records == [decision(0), *map(decision, range(count))]
             assert read_results(tmp_path) == {Gates: records}
             assert {path.name for path in tmp_path.iterdir()} == {"gates.jsonl", "run.json"}
-        return backend.asked
+        return engine.asked
 
     return ask
 
@@ -127,31 +120,23 @@ def test_answers_of_another_model_or_to_other_questions_are_not_taken(
     assert ask(**changes) == everything
 
 
-def test_another_content_of_a_data_file_is_asked_anew(tmp_path: Path) -> None:
-    file = tmp_path / "set.jsonl"
-    settings = []
-    for text in ("one", "two", "one"):
-        file.write_text(text)
-        settings.append(task_settings(LoadedTask(Gates(texts=[f"mmlu={file}"]), []), 0, None))
-    assert settings[0] == settings[2] != settings[1]
-
-
-def test_a_file_that_holds_no_answers_is_named(ask: Callable[..., list[int]], tmp_path: Path) -> None:
+def test_a_file_without_answers_is_named(ask: Callable[..., list[int]], tmp_path: Path) -> None:
     ask(stops_at=2)
     file = tmp_path / "gates.answers.jsonl"
     file.write_text(file.read_text() + "[7, []]\n")
-    refused(ask, "gates.answers.jsonl: 0: Input should be less than 5; delete the file to answer anew")
+    refused(ask, "gates.answers.jsonl", "less than 5")
 
 
-def test_a_folder_of_another_models_results_is_refused(ask: Callable[..., list[int]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", [{"model": "another"}, {"backend": "vllm"}, {"processors": ("calculator",)}])
+def test_a_folder_of_another_models_results_is_refused(
+    ask: Callable[..., list[int]], tmp_path: Path, changed: dict[str, Any]
+) -> None:
     ask()
-    facts = {"model": "another", "adapter": None, "backend": "transformers"}
-    backend: Any = Counted()
-    task = Counting(limit=5)
-    refused(
-        lambda: evaluate([task], backend, tmp_path, console=Console(quiet=True), facts=facts),
-        "holds results of the model None, adapter None, by transformers; name another output",
-    )
+    before = (tmp_path / "gates.jsonl").read_bytes()
+    engine: Any = Counted()
+    run: Any = partial(evaluate, [Counting(limit=5)], engine, tmp_path, console=Console(quiet=True))
+    refused(lambda: run(facts={"fingerprint": "mine", **changed}), str(tmp_path), "another output")
+    assert engine.asked == [] and (tmp_path / "gates.jsonl").read_bytes() == before
 
 
 def test_tasks_that_share_a_section_are_shown_together(tmp_path: Path) -> None:

@@ -52,9 +52,8 @@ def _train_and_ask(run: ComparedRun, plan: Plan, console: Console) -> None:
     missing = run.missing(plan.tasks)
     adapter = None if run.seed is None else str(run.training / ADAPTER)
     recipe, vllm = run.recipe, plan.comparison.vllm
-    forced = recipe.method if run.method.decoding is not None else None
     # The saved adapter, not the model that training left: results are the same whether or not it was interrupted.
-    own = ModelSpec(recipe.model, adapter, forced=forced, dtype=recipe.dtype, quantization=recipe.quantization)
+    own = ModelSpec(recipe.model, adapter, dtype=recipe.dtype, quantization=recipe.quantization)
     _ask(run, [each for each in missing if not asks_merged(each.task, plan.backend)], own, console)
     merged = [each for each in missing if asks_merged(each.task, plan.backend)]
     if merged and (reason := not_served(run)) is None:
@@ -62,7 +61,7 @@ def _train_and_ask(run: ComparedRun, plan: Plan, console: Console) -> None:
     elif merged:
         console.print(f"{run.name}: by transformers, not vLLM ({reason})", highlight=False, markup=False)
         model = ModelSpec(recipe.model, adapter).served(run.folder)
-        _ask(run, merged, ModelSpec(model, forced=forced, vllm=vllm), console)
+        _ask(run, merged, ModelSpec(model, vllm=vllm), console)
     ModelSpec.clear(run.folder)
 
 
@@ -88,7 +87,7 @@ def _ask(run: ComparedRun, tasks: list[LoadedTask], spec: ModelSpec, console: Co
     if not tasks:
         return
     load = partial(spec.load, [each.task for each in tasks], run.folder)
-    seed, facts = run.recipe.data_seed, spec.facts
+    seed, facts = run.recipe.data_seed, {**spec.facts, "fingerprint": run.hash}
     for _ in answer(tasks, load, run.folder, seed=seed, console=console, facts=facts, name=run.name):
         pass
     give_memory_back()
@@ -104,8 +103,6 @@ def give_memory_back() -> None:
 def not_served(run: ComparedRun) -> str | None:
     """Why vLLM can't serve what merging makes of the run's model; None: it can."""
     recipe = run.recipe
-    if run.method.decoding is not None:
-        return "it isn't made to write results"
     if run.seed is None or recipe.ani is None:
         return None
     return why_not_vllm(load_config(recipe.model), recipe.ani)

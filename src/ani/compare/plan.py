@@ -12,14 +12,15 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
 from ani.evaluation.engines import Machine, VllmSettings, this_machine
-from ani.evaluation.evaluate import LoadedTask, load_tasks, task_class, task_settings
+from ani.evaluation.evaluate import LoadedTask, known_hashes, load_tasks
 from ani.evaluation.task import Task
+from ani.evaluation.tasks import task_class
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.attach import check_layer
 from ani.injection.methods import METHODS, Method
 from ani.models import load_config, load_tokenizer
 from ani.provenance import code_version, data_names, digests
-from ani.results.records import SELECTION, Run, read_run, task_file
+from ani.results.records import SELECTION, task_file
 from ani.serving.plugin import why_not_vllm
 from ani.settings import Section, load_settings, validated
 from ani.training.checkpoints import ADAPTER
@@ -132,13 +133,11 @@ class ComparedRun(NamedTuple):
 
     def missing(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:
         """Those of them that it has not answered."""
-        known = (read_run(self.folder) or Run()).settings
+        known = known_hashes(self.folder)
 
         def answered(each: LoadedTask) -> bool:
-            found = known.get(each.task.name)
-            asked = task_settings(each, self.recipe.data_seed, None)
-            same = isinstance(found, dict) and {**found, "fingerprint": ""} == {**asked, "fingerprint": ""}
-            return same and task_file(self.folder, each.task.name).is_file()
+            name, facts = each.task.name, each.facts(self.recipe.data_seed, self.hash)
+            return known.get(name) == facts["hash"] and task_file(self.folder, name).is_file()
 
         return [each for each in self.asked(loaded) if not answered(each)]
 
@@ -225,7 +224,7 @@ def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
     comparison = load_settings(path, Comparison, overrides)
     evaluation_tasks(comparison, f"recipe {path}")
     _, variants = _recipes(comparison, Path(path).parent)
-    return {name: recipe for name, recipe in variants.items() if recipe.trains}
+    return variants
 
 
 def evaluation_tasks(comparison: Comparison, where: str) -> list[Task]:
@@ -264,8 +263,6 @@ def _recipes(comparison: Comparison, directory: Path) -> tuple[Recipe, dict[str,
                 raise InputError(
                     f"variant {name!r} must not set {key}: it is the same for all, or the comparison's own"
                 )
-        if not recipe.trains and name in comparison.more_seeds:
-            raise InputError(f"more_seeds: variant {name!r} trains nothing, so it is the same with every seed")
         variants[name] = recipe.model_copy(update=common)
     return base.model_copy(update=common), variants
 
@@ -274,8 +271,6 @@ def _check_variants(variants: Mapping[str, Recipe], config: PreTrainedConfig) ->
     """Raises InputError for what training would refuse when a variant's turn comes, perhaps after a day of others."""
     depth = config.get_text_config().num_hidden_layers
     for name, recipe in variants.items():
-        if not recipe.trains:
-            continue
         try:
             check(recipe, resume=True)
             if recipe.ani is not None and recipe.ani.layer != "auto":
@@ -297,14 +292,12 @@ def _backend(comparison: Comparison, machine: Machine) -> BackendName:
 def _runs(
     comparison: Comparison, base: Recipe, variants: Mapping[str, Recipe], folder: Path, config: PreTrainedConfig
 ) -> list[ComparedRun]:
-    untrained = [(REFERENCE, base)] if comparison.reference else []
-    untrained += [(name, recipe) for name, recipe in variants.items() if not recipe.trains]
-    trained = [(name, seed) for seed in comparison.seeds for name, recipe in variants.items() if recipe.trains]
+    trained = [(name, seed) for seed in comparison.seeds for name in variants]
     trained += [(name, seed) for name, more in comparison.more_seeds.items() for seed in more]
     runs = []
-    for name, recipe in untrained:
-        made_of = (None if name == REFERENCE else recipe.method, recipe.model, recipe.dtype, recipe.quantization)
-        runs.append(ComparedRun(name, None, recipe, folder / "runs" / name, _hash(made_of)))
+    if comparison.reference:
+        made_of = (base.model, base.dtype, base.quantization)
+        runs.append(ComparedRun(REFERENCE, None, base, folder / "runs" / REFERENCE, _hash(made_of)))
     for name, seed in trained:
         recipe = variants[name].model_copy(update={"seed": seed})
         made_from = recipe.model_dump(mode="json", exclude={"output"})

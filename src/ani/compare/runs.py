@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ani.compare.cluster import Cluster
 from ani.compare.one_run import carry_out
 from ani.compare.plan import ComparedRun, Plan, Probe, load_plan
 from ani.compare.tables import notes_of, show, write_report
 from ani.errors import InputError, TrainingFailed
-from ani.evaluation.cluster import Cluster
 from ani.evaluation.engines import Machine
 from ani.files import only_process_in, replacing_directory, replacing_file
 from ani.launch import PARENT, this_program

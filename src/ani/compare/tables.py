@@ -34,7 +34,7 @@ def notes_of(plan: Plan) -> list[str]:
         training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})
         alike = recipe.model_copy(update={"training": training})
         changed = [key for key in budget if getattr(alike, key) != getattr(plan.base, key)]
-        if changed and recipe.trains:
+        if changed:
             notes.append(f"{name} has other {' and '.join(changed)} than the recipe: its budget is not the others'.")
     return notes
 

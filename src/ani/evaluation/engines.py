@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -52,6 +51,14 @@ class VllmSettings(Section):
     max_model_len: int = Field(default=MAX_LENGTH, ge=1, le=MAX_LENGTH)
     """Tokens of prompt and answer together, at most: fewer need less memory. A longer prompt loses its beginning. What
     transformers answers in vLLM's place is cut alike."""
+
+
+class Processor(NamedTuple):
+    """A logits processor that takes part in generation, such as a calculator."""
+
+    name: str
+    """Its name in `run.json`."""
+    load: Callable[[PreTrainedModel, PreTrainedTokenizerBase], LogitsProcessor]
 
 
 class RewrittenNumbers(InputError):
@@ -228,8 +235,10 @@ class Engine(ABC):
 
 
 class TransformersEngine(Engine):
-    """A loaded model in evaluation mode; a PeftModel will do, with ANI attached or without. `longest` is the tokens of
-    prompt and answer together, at most."""
+    """A loaded model in evaluation mode: a PreTrainedModel or PeftModel, with ANI attached or without.
+
+    `longest` is the maximum number of tokens of prompt and answer together; `processors` take part in generation.
+    """
 
     def __init__(
         self,
@@ -238,8 +247,10 @@ class TransformersEngine(Engine):
         method: Method = METHODS["ani"],
         batch_size: int | None = None,
         longest: int = MAX_LENGTH,
+        processors: Sequence[LogitsProcessor] = (),
     ) -> None:
         self.model, self.tokenizer, self.method, self.batch_size = model, tokenizer, method, batch_size
+        self.processors = processors
         self.config = model.config if longest == MAX_LENGTH else _shortened(model.config, longest)
         self.on_gpu = model.device.type == "cuda"
 
@@ -261,7 +272,7 @@ class TransformersEngine(Engine):
         settings: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
             "do_sample": False,
-            "logits_processor": [] if self.method.decoding is None else [self._processor],
+            "logits_processor": [*self.processors],
             "pad_token_id": self.tokenizer.pad_token_id,
             "eos_token_id": [*({*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None})],
             **({"stop_strings": stop, "tokenizer": self.tokenizer} if stop else {}),
@@ -280,13 +291,12 @@ class TransformersEngine(Engine):
     def base(self) -> Iterator[None]:
         from ani.injection.inspection import without_adapter
 
-        with super().base(), without_adapter(self.model):
-            yield
-
-    @functools.cached_property
-    def _processor(self) -> LogitsProcessor:  # it may read the whole vocabulary
-        assert self.method.decoding is not None
-        return self.method.decoding(self.tokenizer, self.model)
+        processors, self.processors = self.processors, ()
+        try:
+            with super().base(), without_adapter(self.model):
+                yield
+        finally:
+            self.processors = processors
 
     def _shared_prefix(self, rows: Rows) -> tuple[list[int], DynamicCache | None]:
         """What all rows begin with, up to the end of a line, and its keys and values; nothing where that is too short,

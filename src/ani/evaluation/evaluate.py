@@ -1,9 +1,11 @@
-"""Runs evaluation tasks on a model. Records are written as they come, so an interrupted evaluation resumes."""
+"""The run of evaluation tasks on a model. Answers are appended to a file, so an interrupted evaluation continues."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -11,22 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import Field, TypeAdapter, ValidationError
 from rich.console import Console
 
-from ani.errors import InputError, first_problem, one_line
+from ani.errors import InputError, first_problem
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Task
-from ani.evaluation.tasks import TASKS
-from ani.files import replacing_file
-from ani.provenance import data_names, digests, provenance
-from ani.results.records import (
-    RUN,
-    Run,
-    read_records,
-    read_run,
-    record_json,
-    task_file,
-    write_json,
-    write_records,
-)
+from ani.evaluation.tasks import TASKS, evaluated_tasks
+from ani.provenance import provenance
+from ani.results.records import RUN, Run, read_records, read_run, record_json, task_file, write_json, write_records
 from ani.results.scores import TaskRecord
 from ani.results.tables import Fitted, markdown
 from ani.terminal import counting
@@ -34,11 +26,8 @@ from ani.terminal import counting
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-
 Answered = dict[int, Sequence[TaskRecord]]
-"""The place of a question, and its records."""
-SHARE = ".share-"
-"""Begins the name of the folder, in that of the results, of a process that answers a share of the questions."""
+"""Records by the place of their question."""
 
 
 class LoadedTask(NamedTuple):
@@ -47,25 +36,22 @@ class LoadedTask(NamedTuple):
     task: Task
     questions: Sequence[Any]
     how: Mapping[str, Any] = {}
-    """What `run.json` says of how it is asked."""
+    """Further facts for `run.json`, such as the engine's settings."""
 
-
-def task_class(name: str) -> type[Task]:
-    """The task of a name; raises InputError if there is none."""
-    if name not in TASKS:
-        near = difflib.get_close_matches(name[:80], TASKS, n=1, cutoff=0)
-        raise InputError(f"unknown task {one_line(name, 80)}; did you mean {near[0]}? known are {', '.join(TASKS)}")
-    return TASKS[name]
-
-
-def evaluated_tasks() -> dict[str, type[Task]]:
-    """The tasks of `ani eval`: those that need no settings that have no option."""
-    return {name: task for name, task in TASKS.items() if not any(f.is_required() for f in task.model_fields.values())}
+    def facts(self, seed: int | None, model: str | None) -> dict[str, Any]:
+        """What `run.json` says of the task. Its `hash` is equal where the same model was asked the same questions with
+        the same settings; `model` identifies the model's files and settings."""
+        facts = {**self.task.facts(self.questions), **self.how, "seed": seed}
+        identity = [self.task.name, self.task.model_dump(mode="json"), facts, self.questions, model]
+        return {**facts, "hash": hashlib.sha256(json.dumps(identity, default=repr).encode()).hexdigest()[:16]}
 
 
 def with_options(names: Sequence[str], data: Mapping[str, str], **options: Any) -> list[Task]:
-    """Tasks with those of the command line's options that each has; `data` is by task. Raises InputError if there is
-    data for a task that takes none or isn't asked, or an option has a wrong value."""
+    """Tasks with those options of the command line that each of them has; `data` is by task.
+
+    Raises:
+        InputError: `data` names a task that takes no data or isn't among `names`, or an option has a wrong value.
+    """
     known = evaluated_tasks()
     takers = [name for name, task in known.items() if "data" in task.model_fields]
     for name in data:
@@ -79,7 +65,7 @@ def with_options(names: Sequence[str], data: Mapping[str, str], **options: Any) 
 def load_tasks(
     tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, seed: int
 ) -> list[LoadedTask]:
-    """The questions of every task; raises InputError for all that can be told before the model is asked."""
+    """The questions of every task; raises InputError for bad input that is known before the model is asked."""
     loaded = [LoadedTask(task, task.questions(seed)) for task in tasks]
     for task, questions, _ in loaded:
         task.check(questions, tokenizer, config)
@@ -95,30 +81,28 @@ def evaluate(
     console: Console,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Ask a model tasks; one JSON-lines file a task in `out`, and a table on the console. Returns per task, for
-    scripts, counts and shares with 95% intervals (None where nothing was counted). Raises InputError if a task's data
-    can't be read, the model lacks what a task needs, or `out` holds another's results.
+    """Ask a model tasks, write a file of records per task, and print the tables.
 
     Args:
-        tasks: With their settings.
-        engine: The model; with a gate for tasks that need one, with a chat template for those that chat.
-        out: Directory; earlier results of the same tasks are replaced, those of others, of the same model, are kept.
-        seed: Of problems, sentences and the choice of queries and questions; problems and sentences never stand in
-            training data, whatever the seed.
+        tasks: Tasks with their settings.
+        engine: The model; with a gate or a chat template where a task needs one.
+        out: Result folder; earlier results of the same tasks are replaced, those of other tasks are kept.
+        seed: Draws problems, sentences and questions; none of ours occurs in training data, whatever the seed.
         console: For progress and tables.
-        facts: What `run.json` says of the model (`ModelSpec.facts`). With a `fingerprint`, what the same model has
-            answered is not asked again.
+        facts: What `run.json` says of the model (`ModelSpec.facts`). If it has a `fingerprint`, questions that the same
+            model has answered are not asked again.
+
+    Returns:
+        Each task's summary by its name.
+
+    Raises:
+        InputError: A task's data can't be read, the model lacks what a task needs, or `out` has another model's
+            results. No file is changed then.
     """
-    # All bad input is met before the first file is touched.
     loaded = load_tasks(tasks, engine.tokenizer, engine.config, seed)
     refuse_another_model(out, facts or {})
-    return shown(answer(loaded, lambda: engine, out, seed=seed, console=console, facts=facts), console)
-
-
-def shown(answered: Iterable[tuple[Task, list[Any]]], console: Console) -> dict[str, Any]:
-    """Print each task's tables; returns what `evaluate` does."""
     results: dict[str, Any] = {}
-    for task, records in answered:
+    for task, records in answer(loaded, lambda: engine, out, seed=seed, console=console, facts=facts):
         for table in task.tables(records):
             console.print(Fitted(table))
         results[task.name] = task.summary(records)
@@ -135,110 +119,74 @@ def answer(
     facts: Mapping[str, Any] | None = None,
     name: str = "",
 ) -> Iterator[tuple[Task, list[Any]]]:
-    """Each task and its records, in the order of `loaded`, once its file is in the folder.
+    """Yield each task and its records, in the order of `loaded`, once its file is in the folder.
 
-    `load` gives the model, and is called when there is something to ask; `facts` are as for `evaluate`; `name`, the
-    model's, stands beside the progress.
+    `load` gives the model; it is called only if there is something to ask. `facts` are as for `evaluate`; `name`, the
+    model's, is shown next to the progress.
     """
     load = cache(load)
     for each in loaded:
-        task, file = each.task, task_file(folder, each.task.name)
-        if not begin(each, folder, seed, facts or {}):
-            yield task, read_records(file, task.record)
-            continue
-        part, found = collected(each, folder)
-        ask(each, load, part, found, range(len(each.questions)), console, name)
-        written = write_records(file, (record for _, records in sorted(found.items()) for record in records))
-        part.unlink()
-        yield task, written
+        file, part = (folder / f"{each.task.name}.{ending}" for ending in ("jsonl", "answers.jsonl"))
+        _begin(each, folder, seed, facts or {})
+        if not file.is_file():
+            found = _ask(each, load, part, console, name)
+            write_records(file, (record for _, records in sorted(found.items()) for record in records))
+            part.unlink()
+        yield each.task, read_records(file, each.task.record)
 
 
-def begin(loaded: LoadedTask, folder: Path, seed: int | None, facts: Mapping[str, Any]) -> bool:
-    """Prepare a result folder for a task; returns whether the task is still to be asked. Answers of another model, or
-    to other questions, are deleted, and `run.json` names the task."""
-    model, name = dict(facts), loaded.task.name
+def known_hashes(folder: Path) -> dict[str, str | None]:
+    """The `hash` in `run.json` of each task that has results or answers in a folder (`LoadedTask.facts`)."""
+    settings = (read_run(folder) or Run()).settings
+    return {
+        task: known.get("hash") if isinstance(known, dict) else None
+        for task, known in settings.items()
+        if any(folder.glob(f"{task}.*"))
+    }
+
+
+def _begin(loaded: LoadedTask, folder: Path, seed: int | None, facts: Mapping[str, Any]) -> None:
+    """Name the task in `run.json`; delete answers of another model or to other questions."""
+    model, name, hashes = dict(facts), loaded.task.name, known_hashes(folder)
     fingerprint = model.pop("fingerprint", None)
-    own, settings = task_settings(loaded, seed, fingerprint), known_settings(folder)
-    if fingerprint is None or settings.get(name) != own:
-        for old in [*folder.glob(f"{name}.*"), *folder.glob(f"{SHARE}*/{name}.*")]:
-            old.unlink()
-    if task_file(folder, name).is_file():
-        return False
+    own = loaded.facts(seed, fingerprint)
+    if fingerprint is not None and hashes.get(name) == own["hash"]:
+        return
+    for old in folder.glob(f"{name}.*"):
+        old.unlink()
+    settings = {task: known for task, known in (read_run(folder) or Run()).settings.items() if task in hashes}
     settings[name] = own
     # Before the results, so that those of a killed run are never taken for another model's.
     title = f"Results: {', '.join(settings)}"
     write_json(folder / RUN, {"title": title, "settings": settings, **model, **provenance()})
-    return True
 
 
-def known_settings(folder: Path) -> dict[str, Any]:
-    """What `run.json` says of the tasks of which a folder holds results or answers."""
-    known = (read_run(folder) or Run()).settings
-    return {task: settings for task, settings in known.items() if any(folder.glob(f"{task}.*"))}
-
-
-def task_settings(loaded: LoadedTask, seed: int | None, fingerprint: str | None) -> dict[str, Any]:
-    """What `run.json` says of a task: equal where one model was asked the same, of data files with equal content."""
-    files = digests(data_names(loaded.task.model_dump(mode="json")))
-    known: dict[str, Any] = {"files": files} if files else {}
-    known |= {} if fingerprint is None else {"fingerprint": fingerprint}
-    return {**loaded.task.facts(loaded.questions), **loaded.how, "seed": seed, **known}
-
-
-def answers_file(folder: Path, task: Task) -> Path:
-    """Of a task's answers until all are there: a line each, the question's place and its records."""
-    return folder / f"{task.name}.answers.jsonl"
-
-
-def collected(loaded: LoadedTask, folder: Path) -> tuple[Path, Answered]:
-    """The file of a task's answers so far (`answers_file`), and these: of a run that was killed, and of processes that
-    shared the questions (`ani.evaluation.shares`), whose files are put into it."""
-    part = answers_file(folder, loaded.task)
-    shares = [*folder.glob(f"{SHARE}*/{part.name}")]
-    found = {place: records for each in [part, *shares] for place, records in read_answers(each, loaded).items()}
-    with replacing_file(part) as kept:
-        kept.writelines(_line(place, records) for place, records in found.items())
-    for each in shares:
-        each.unlink()
-    return part, found
-
-
-def ask(
-    loaded: LoadedTask,
-    load: Callable[[], Engine],
-    part: Path,
-    found: Answered,
-    places: Sequence[int],
-    console: Console,
-    name: str = "",
-) -> None:
-    """Ask those questions of a task at `places` that aren't in `found`, and add the answers to it and to the file."""
+def _ask(loaded: LoadedTask, load: Callable[[], Engine], part: Path, console: Console, name: str) -> Answered:
+    """Ask the questions that have no answer in the file `part`, append the answers to it, and return all of them."""
     task, questions, _ = loaded
-    missing = [place for place in places if place not in found]
+    found = _answers(part, loaded)
+    missing = [place for place in range(len(questions)) if place not in found]
     what = f"{task.name}, {task.unit}" + (f", {name}" if name else "")
-    with (
-        counting(console, what, len(places)) as count,
-        part.open("a", encoding="utf-8", newline="\n") as kept,
-    ):
-        count(len(places) - len(missing))
+    with counting(console, what, len(questions)) as count, part.open("a", encoding="utf-8", newline="\n") as kept:
+        count(len(found))
         for first in range(0, len(missing), task.together):
             asked = missing[first : first + task.together]
             for position, records in task.answer(load(), [questions[place] for place in asked]):
                 found[asked[position]] = records
-                kept.write(_line(asked[position], records))
+                kept.write(f"[{asked[position]}, [{', '.join(map(record_json, records))}]]\n")
                 kept.flush()
                 count(1)
+    return found
 
 
-def _line(place: int, records: Sequence[TaskRecord]) -> str:
-    return f"[{place}, [{', '.join(map(record_json, records))}]]\n"
-
-
-def read_answers(part: Path, loaded: LoadedTask) -> Answered:
-    """The answers in a file, by the place of their question."""
+def _answers(part: Path, loaded: LoadedTask) -> Answered:
+    """The answers in a file of an interrupted run; a last line that was being written is cut off."""
+    if not part.is_file():
+        return {}
     record: Any = loaded.task.record
     line = TypeAdapter[Any](tuple[Annotated[int, Field(ge=0, lt=len(loaded.questions))], tuple[record, ...]])
-    *whole, _ = part.read_bytes().split(b"\n") if part.is_file() else [b""]  # the last one was being written
+    *whole, torn = part.read_bytes().split(b"\n")
+    os.truncate(part, part.stat().st_size - len(torn))
     try:
         return dict(map(line.validate_json, whole))
     except ValidationError as error:
@@ -246,32 +194,29 @@ def read_answers(part: Path, loaded: LoadedTask) -> Answered:
 
 
 def refuse_another_model(out: Path, model: Mapping[str, Any]) -> None:
-    """Raise InputError if a folder holds results of another model than `model` says, or by another backend."""
+    """Raise InputError if a folder has results of another model, adapter, backend or processors than `model` says."""
     run = read_run(out)
     if run is None or not any(task_file(out, task).is_file() for task in run.settings):
         return
-    if (run.model, run.adapter, run.backend, run.forced) != (
-        model.get("model"),
-        model.get("adapter"),
-        model.get("backend", Run().backend),
-        model.get("forced"),
-    ):
-        forced = f", {run.forced}" if run.forced else ""
+    keys = ("model", "adapter", "backend", "processors")
+    given = Run(**{key: model[key] for key in keys if key in model})
+    if any(getattr(run, key) != getattr(given, key) for key in keys):
+        processors = f" with {', '.join(run.processors)}" if run.processors else ""
         raise InputError(
-            f"{out} holds results of the model {run.model}, adapter {run.adapter}, by {run.backend}{forced}; name "
-            "another output, or remove it"
+            f"{out} contains results of the model {run.model}, adapter {run.adapter}, by {run.backend}{processors}; "
+            "name another output, or remove it"
         )
 
 
 def read_results(folder: Path) -> dict[type[Task], list[Any]]:
-    """The records of a folder, by task; raises InputError if a file is malformed."""
+    """The records of a folder by task; raises InputError if a file is malformed."""
     files = {task: task_file(folder, name) for name, task in TASKS.items()}
     found = {task: read_records(file, task.record) for task, file in files.items() if file.exists()}
     return {task: records for task, records in found.items() if records}
 
 
 def presented(results: Mapping[type[Task], Sequence[TaskRecord]]) -> list[tuple[type[Task], list[Any]]]:
-    """Results by section: tasks of one title, such as the benchmarks, share an entry."""
+    """Tasks and records as they are shown: tasks of one title, such as the benchmarks, share an entry."""
     groups: dict[str, tuple[type[Task], list[Any]]] = {}
     for task in TASKS.values():
         if records := results.get(task):

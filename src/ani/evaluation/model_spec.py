@@ -14,6 +14,7 @@ from ani.errors import InputError
 from ani.evaluation.engines import (
     Engine,
     Machine,
+    Processor,
     TransformersEngine,
     VllmEngine,
     VllmSettings,
@@ -24,7 +25,7 @@ from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.adapter import Adapter, load_adapter
 from ani.injection.adapter_files import SHIPPED
 from ani.injection.attach import has_gate
-from ani.injection.methods import METHODS, Method, MethodName
+from ani.injection.methods import METHODS, Method
 from ani.models import (
     EMBEDDED,
     DTypeName,
@@ -51,8 +52,8 @@ class ModelSpec(NamedTuple):
     backend: str = "transformers"
     """`transformers` or `vllm`; `auto` until it is `resolved`."""
     batch_size: int | None = None
-    forced: MethodName | None = None
-    """The method whose decoding writes values, `forced`."""
+    processors: tuple[Processor, ...] = ()
+    """Logits processors that take part in generation."""
     dtype: DTypeName = "auto"
     """For transformers, and so `quantization`."""
     quantization: Quantization = "none"
@@ -85,8 +86,8 @@ class ModelSpec(NamedTuple):
                 reason = why_not_vllm(load_config(self.model), settings)
                 if reason is not None:
                     raise InputError(f"{self.adapter}: {reason}")
-            if self.forced:
-                raise InputError("vLLM isn't made to write values: leave out --forced, or use --backend transformers")
+            if self.processors:
+                raise InputError(f"vLLM can't use {self.processors[0].name}: use --backend transformers")
             if self.batch_size is not None:
                 raise InputError("vLLM makes its own batches: leave out --batch-size")
         elif self.vllm != VllmSettings():
@@ -98,14 +99,13 @@ class ModelSpec(NamedTuple):
         """Load the model. For vLLM an adapter is merged first, in `out`; `clear` removes that. Raises InputError if it
         can't be loaded, or lacks a gate that a task needs."""
         method = self._method() or METHODS["ani"]
-        if self.forced:
-            method = method._replace(decoding=METHODS[self.forced].decoding)
         if self.backend == "vllm":
             return VllmEngine(self.served(out), method, self.vllm)
         model, tokenizer = adapted_model(self.model, self.adapter, self.dtype, self.quantization)
         if (gated := _gated(tasks)) and not has_gate(model):
             raise InputError(f"{gated} needs an adapter with a gate, and that of {self.adapter or self.model} has none")
-        return TransformersEngine(model, tokenizer, method, self.batch_size, self.vllm.max_model_len)
+        processors = [processor.load(model, tokenizer) for processor in self.processors]
+        return TransformersEngine(model, tokenizer, method, self.batch_size, self.vllm.max_model_len, processors)
 
     def served(self, out: Path) -> str:
         """The checkpoint that vLLM serves: the model, or model and adapter merged in `out`, now if they weren't yet."""
@@ -129,13 +129,14 @@ class ModelSpec(NamedTuple):
         dtype = default_dtype() if self.dtype == "auto" else f"torch.{self.dtype}"
         adapter = None if self.adapter is None else Adapter.read(self.adapter).digest()
         length = self.vllm.model_dump(include={"max_model_len"}, exclude_defaults=True)
-        told = (adapter, self.backend, str(dtype), self.quantization, self.forced, *length.items())
+        processors = tuple(processor.name for processor in self.processors)
+        settings = (adapter, self.backend, str(dtype), self.quantization, *processors, *length.items())
         return {
             "model": self.model,
             "adapter": self.adapter,
             "backend": self.backend,
-            "fingerprint": hashlib.sha256(repr((_files(self.model), *told)).encode()).hexdigest(),
-            **({"forced": self.forced} if self.forced else {}),
+            "fingerprint": hashlib.sha256(repr((_files(self.model), *settings)).encode()).hexdigest(),
+            **({"processors": processors} if processors else {}),
         }
 
     def _method(self) -> Method | None:

@@ -15,7 +15,6 @@ number's terminal token, e = s·W_P φ(x) the number embedding (`ani.injection.m
 | `static` | h ← e | layer l, terminal token | the paper, "Ablation": Static Injection |
 | `static-additive` | h ← h + e | layer l, terminal token | its additive sibling, ours |
 | `digitwise-gated` | h ← h + α·e | layer l, every token of the number | the paper, "Ablation": Digit-wise Injection |
-| `forced` | decoding writes pending values where a number begins | no training | ours (`ani.injection.forced`) |
 
 `reference`, the tables' first row, is the model with nothing attached or trained; a comparison always has it.
 
@@ -38,13 +37,10 @@ What the sources leave open, and what is done here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ani.numbers import number_pieces
 from ani.numbers.rewritten import digit_counted_pieces, remove_digit_counts, reversed_pieces, turn_back
-
-if TYPE_CHECKING:
-    from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 Policy = Literal["terminal", "digitwise", "running", "after"]
 """Which tokens carry a number (`ani.injection.config.InjectionSettings.policy`)."""
@@ -64,8 +60,6 @@ class Method(NamedTuple):
     """A text as the model reads and writes it, in pieces; True for numbers."""
     read: Callable[[str], str] = str
     """What the model wrote, as ordinary text."""
-    decoding: Callable[[PreTrainedTokenizerBase, PreTrainedModel], LogitsProcessor] | None = None
-    """What `generate` is given beside the model. A method that has it in `METHODS` trains nothing."""
 
     def write(self, text: str) -> str:
         """A text as the model reads and writes it."""
@@ -73,12 +67,6 @@ class Method(NamedTuple):
 
 
 _SUBSTITUTED = {"layer": 0, "policy": "terminal", "scope": "prompt", "gate": "open", "combine": "substitute"}
-
-
-def _forced_values(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> LogitsProcessor:
-    from ani.injection.forced import ForcedValues
-
-    return ForcedValues(tokenizer, model)
 
 
 METHODS: dict[MethodName, Method] = {
@@ -92,7 +80,6 @@ METHODS: dict[MethodName, Method] = {
     "static": Method({"policy": "terminal", "gate": "open", "combine": "replace"}),
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
-    "forced": Method(None, decoding=_forced_values),
 }
 """Every method by its name (the module's docstring says what each is); open to one's own."""
 

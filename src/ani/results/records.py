@@ -51,8 +51,8 @@ class Run(Record):
     policy: str | None = None
     adapter: str | None = None
     backend: str = "transformers"
-    forced: str | None = None
-    """The method whose decoding wrote results or values, whatever the model said (`ani eval --forced`)."""
+    processors: tuple[str, ...] = ()
+    """Names of the logits processors that took part in generation, such as a calculator."""
     commit: str | None = None
     command: str | None = None
     date: str | None = None

@@ -117,11 +117,6 @@ class Recipe(Section):
     """Batches, steps and rates."""
 
     @property
-    def trains(self) -> bool:
-        """Whether the method trains anything."""
-        return METHODS[self.method].decoding is None
-
-    @property
     def probing(self) -> dict[str, Any]:
         """What to tell `ani.probing.run.probe`: `probe`, and the policy that the layer is for."""
         return {**self.probe.model_dump(), "policy": DEFAULT_POLICY if self.ani is None else self.ani.policy}
@@ -155,10 +150,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _trainable(self) -> Self:
-        if not self.trains:
-            object.__setattr__(self, "ani", None)
-            object.__setattr__(self, "lora", None)
-        elif METHODS[self.method].settings is None:
+        if METHODS[self.method].settings is None:
             if self.lora is None:
                 raise ValueError(f"method {self.method!r} trains LoRA weights only, so lora can't be null")
             object.__setattr__(self, "ani", None)  # it was valid, and stays out of what is written

@@ -177,20 +177,19 @@ def test_methods_that_rewrite_texts(tmp_path: Path) -> None:
     assert sorted(seen) != sorted(outputs(plain))
 
 
-def test_methods_that_decode_otherwise(tmp_path: Path) -> None:
+def test_processors_take_part_in_generation(tmp_path: Path) -> None:
     """With a shared prefix in the cache, too."""
 
     class Sevens(LogitsProcessor):
-        def __init__(self, tokenizer: PreTrainedTokenizerBase, _: object) -> None:
-            self.seven = tokenizer.encode("7")[0]
-
         def __call__(self, input_ids: Any, scores: Any) -> Any:
-            return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([self.seven]), 0)
+            return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([seven]), 0)
 
     answerer, benchmark = with_template(attached("qwen3"), batch_size=3), load("gsm8k", tmp_path)
-    method = METHODS["ani"]._replace(decoding=Sevens)
-    sevens = TransformersEngine(answerer.model, answerer.tokenizer, method, batch_size=3)
+    seven = answerer.tokenizer.encode("7")[0]
+    sevens = TransformersEngine(answerer.model, answerer.tokenizer, batch_size=3, processors=[Sevens()])
     assert outputs(benchmark.answers(sevens)) == ["777777"] * 5
+    with sevens.base():  # the base model answers alone
+        assert outputs(benchmark.answers(sevens)) != ["777777"] * 5
 
 
 def test_without_a_system_role_the_text_stands_before_the_users(tmp_path: Path) -> None:

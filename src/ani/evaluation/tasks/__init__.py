@@ -5,11 +5,13 @@ settings all have defaults. A new task is a subclass of `Task`: register it in `
 the group `ani.tasks`, whose value is a list of task classes.
 """
 
+import difflib
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from itertools import accumulate
 
+from ani.errors import InputError, one_line
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticInChat
 from ani.evaluation.tasks.benchmarks import Gsm8k, Math, Mmlu
@@ -42,3 +44,16 @@ OWN_TASKS: list[type[Task]] = [
 ]
 TASKS = {task.name: task for task in [*OWN_TASKS, *installed_tasks()]}
 """Every task by its name, in the order of tables and of the report."""
+
+
+def task_class(name: str) -> type[Task]:
+    """The task of a name; raises InputError if there is none."""
+    if name not in TASKS:
+        near = difflib.get_close_matches(name[:80], TASKS, n=1, cutoff=0)
+        raise InputError(f"unknown task {one_line(name, 80)}; did you mean {near[0]}? known are {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def evaluated_tasks() -> dict[str, type[Task]]:
+    """The tasks of `ani eval`: those whose settings all have defaults."""
+    return {name: task for name, task in TASKS.items() if not any(f.is_required() for f in task.model_fields.values())}

@@ -1,6 +1,5 @@
-"""A comparison and an evaluation over a Ray cluster: nodes on this machine, of which some are killed."""
+"""A comparison over a Ray cluster: nodes on this machine, of which some are killed."""
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +14,9 @@ from ray.cluster_utils import Cluster
 from rich.console import Console
 
 import ani.cli
+from ani.compare.cluster import on_ray
 from ani.compare.runs import on_cluster, run_comparison
-from ani.evaluation.cluster import on_ray
 from ani.training.checkpoints import ADAPTER
-from tests.json_lines import write_lines
 from tests.refusals import refused
 
 PROGRAM = Path(__file__).parent / "stopping.py"
@@ -113,42 +111,3 @@ def test_nodes_die_and_the_runs_go_on_elsewhere(
     assert not [*ray.glob(".ray-*")]
     printed = capfd.readouterr().out
     assert "(early, seed 0 pid=" in printed and "2/2 late, seed 0" in printed
-
-
-def test_a_node_dies_and_an_evaluation_is_that_of_one_process(
-    cluster: Cluster,
-    chat_model: Path,
-    tiny_adapter: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    have_nodes(cluster, 2)
-    questions = [
-        {"subject": "anatomy", "question": f"Is {i} odd?", "choices": ["1", "yes", "no", "maybe"], "answer": i % 4}
-        for i in range(17)
-    ]
-    write_lines(tmp_path / "mmlu.jsonl", *questions)
-    names = ["arithmetic", "mmlu", "gates"]
-    arguments = ["eval", "--model", str(chat_model), "--adapter", str(tiny_adapter), "--data", "mmlu=mmlu.jsonl"]
-    arguments += ["--tasks", ",".join(names), "--limit", "10", "--device", "cpu", "--out"]
-    monkeypatch.chdir(tmp_path)
-
-    def evaluate(*given: str) -> list[str]:
-        """The lines of tables that it prints."""
-        monkeypatch.setattr("sys.argv", [str(PROGRAM), *arguments, *given])
-        with pytest.raises(SystemExit, match="0"):
-            ani.cli.main()
-        return [line for line in capfd.readouterr().out.splitlines() if "│" in line]
-
-    killer = threading.Thread(target=kill_node_of, args=(tmp_path / "answers", cluster), daemon=True)
-    killer.start()
-    tables = evaluate("ray", "--ray", cluster.address)
-    killer.join(timeout=60)
-    assert not killer.is_alive()
-    assert tables == evaluate("alone")
-    for name in names:
-        assert (tmp_path / "ray" / f"{name}.jsonl").read_bytes() == (tmp_path / "alone" / f"{name}.jsonl").read_bytes()
-    settings = [json.loads((tmp_path / folder / "run.json").read_text())["settings"] for folder in ("ray", "alone")]
-    assert settings[0] == settings[1]
-    assert {path.name for path in (tmp_path / "ray").iterdir()} == {"run.json", *(f"{name}.jsonl" for name in names)}
