@@ -38,14 +38,14 @@ def table(*rows: tuple[Cell, ...]) -> Table:
 
 def test_cells() -> None:
     share = Estimate(0.6, 0.44, 0.74, cases=40)
-    assert percent(share) == ("60.0%", ("44.0–74.0", "n = 40"), False)
-    assert percent(share._replace(seeds=2), leader=0.6) == ("60.0%", ("44.0–74.0", "n = 40 × 2 seeds"), True)
+    assert percent(share) == Cell("60.0%", ("44.0–74.0", "n = 40"), estimate=share)
+    assert percent(share._replace(seeds=2), leader=0.6)[:3] == ("60.0%", ("44.0–74.0", "n = 40 × 2 seeds"), True)
     assert percent(share, counted=False).details == ("44.0–74.0",)
     difference = Estimate(0.375, -0.125, 0.5, cases=40, p=0.0049)
-    assert points(difference) == ("+37.5", ("-12.5…+50.0", "p = 0.005"), False)
+    assert points(difference) == Cell("+37.5", ("-12.5…+50.0", "p = 0.005"), estimate=difference)
     assert points(difference._replace(p=None)).details == ("-12.5…+50.0",)
-    assert percent(None) == points(None) == ("–", (), False)
-    assert inline(percent(share)) == ("60.0% (44.0–74.0, n = 40)", (), False)
+    assert percent(None) == points(None) == Cell("–")
+    assert inline(percent(share))[:2] == ("60.0% (44.0–74.0, n = 40)", ())
     assert leader([share, None, difference]) == 0.6
     assert leader([share, share]) is None  # no best among equals
 
