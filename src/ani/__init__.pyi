@@ -1,3 +1,5 @@
+from . import calculator as calculator
+from .calculator import Calculator as Calculator
 from .encoders import BitsNumberEncoder as BitsNumberEncoder
 from .encoders import FourierNumberEncoder as FourierNumberEncoder
 from .encoders import MagnitudeNumberEncoder as MagnitudeNumberEncoder

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -29,6 +30,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
 )
+
+if find_spec("ani.calculator") is not None:
+    from ani.calculator.commands import app as calculator
+
+    app.add_typer(calculator, name="calculator")
 
 
 def _choose_device(device: str) -> None:

@@ -146,6 +146,11 @@ class PendingReader:
         return not (self._signs or self._asked)
 
     @property
+    def tail(self) -> str:
+        """The last characters of the text, some hundred of them; NUL characters for special tokens."""
+        return self._text
+
+    @property
     def lasts(self) -> int:
         """Behind how many more pieces the same value is pending, if none of them `may_change` that; 0 while a number is
         being written, or if nothing is pending."""

@@ -1,0 +1,238 @@
+"""`Calculator`: a logits processor that writes the exact values that a text asks for, where its gate is open."""
+
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+
+from ani.calculator.gate import Gate, GateStates
+from ani.calculator.rows import RowReader
+from ani.calculator.writer import Writer
+from ani.errors import InputError
+from ani.files import replacing_directory
+from ani.injection.attach import base_model, decoder_layers
+
+CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "calculator.json", "calculator.safetensors", "README.md"
+SHIPPED = {"smollm2-calculator": Path(__file__).parents[1] / "assets" / "smollm2-calculator"}
+"""Calculators that come with the package, by name."""
+
+
+class CalculatorConfig(BaseModel):
+    """The file `calculator.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: Literal[1] = 1
+    base: str
+    """Name of the model whose states the gate was fitted on: a directory, a hub name, or `smollm2`."""
+    model_type: str
+    """The model's type in transformers, such as `llama`."""
+    hidden_size: int = Field(ge=1)
+    """Width of its hidden states."""
+    num_hidden_layers: int = Field(ge=1)
+    """Number of its decoder layers."""
+    value_size: int = Field(ge=1)
+    """Width of an attention's values, all heads together."""
+    layers: list[int] = Field(min_length=1)
+    """The layers whose hidden states the gate reads, ascending."""
+    context: list[int]
+    """The layers whose attention's values the gate reads, as a mean over the text so far; ascending."""
+    gate_hidden_size: int = Field(ge=1)
+    """Width of the gate's inner layer."""
+    bias: float = Field(default=0.0, allow_inf_nan=False)
+    """Added to the gate's logits: above 0 the gate opens more often."""
+
+    def gate(self, dropout: float = 0.0) -> Gate:
+        """A gate of this shape, not fitted."""
+        sizes = [self.hidden_size] * len(self.layers) + [self.value_size] * len(self.context)
+        return Gate(sizes, self.gate_hidden_size, dropout)
+
+
+class Calculator(LogitsProcessor):
+    """Writes the exact values that a text asks for, for transformers' `generate`::
+
+        calculator = Calculator.load("smollm2-calculator", model, tokenizer)
+        model.generate(**inputs, logits_processor=[calculator])
+
+    Where a value is pending and the gate is open, only tokens that continue the value's spelling keep their scores, up
+    to its end (`ani.calculator.spelling`). Elsewhere scores stay as they are, bit for bit. The model is not changed:
+    hidden states and KV caches stay its own.
+
+    Args:
+        model: The model that generates, with a KV cache.
+        tokenizer: The model's tokenizer.
+        gate: The fitted gate.
+        config: Describes gate and model.
+
+    Raises:
+        InputError: `config` was made for a model of another type, width or depth.
+    """
+
+    def __init__(
+        self, model: nn.Module, tokenizer: PreTrainedTokenizerBase, gate: Gate, config: CalculatorConfig
+    ) -> None:
+        base = base_model(model)
+        for key, found in shape_of(base).items():
+            if (wanted := getattr(config, key)) != found:
+                raise InputError(
+                    f"this calculator was made for {key}={wanted} ({config.base}), the model has {key}={found}"
+                )
+        self.config = config
+        self.gate = gate.to(base.device).eval().requires_grad_(False)
+        self.states = GateStates(base, config.layers, config.context)
+        self.rows = RowReader(tokenizer)
+        self.writer = Writer(self.rows.scanner, sorted(tokenizer.get_vocab().values()))
+
+    @torch.no_grad()
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """The scores of the next token, shape (rows, vocabulary), after `input_ids`, shape (rows, length)."""
+        place = input_ids.shape[1] - 1
+        if place >= self.states.length:
+            return scores  # a draft model proposes: the model itself decides
+        ids = input_ids.cpu().numpy()
+        rows = [self.rows.read(row) for row in ids]
+        undecided = [index for index, row in enumerate(rows) if row.pending and not row.spelling]
+        for index in undecided if not undecided else self._open(undecided, place):
+            row = rows[index]
+            assert row.pending is not None
+            if spelling := self.writer.begin(row.pending, row.reader.tail):
+                rows[index] = row._replace(spelling=spelling)
+                self.rows.remember(ids[index], rows[index])
+        writing = {index: row.spelling for index, row in enumerate(rows) if row.spelling}
+        if not writing:
+            return scores
+        scores = cast(torch.FloatTensor, scores.clone())
+        for index, spelling in writing.items():
+            self.writer.mask(spelling, scores[index])
+        return scores
+
+    def _open(self, rows: list[int], place: int) -> list[int]:
+        """Those of some rows whose gate is open at a token's place."""
+        logits = self.logits(torch.tensor(rows), torch.full((len(rows), 1), place)).squeeze(1)
+        return [row for row, logit in zip(rows, logits.tolist(), strict=True) if logit > 0]
+
+    def logits(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Gate logits at tokens of the model's latest forward pass, float32 (R, N); arguments as for
+        `GateStates.parts`."""
+        parts = self.states.parts(rows, places).to(self.gate.inner.weight.device)
+        logits: torch.Tensor = self.gate(parts) + self.config.bias
+        return logits
+
+    @classmethod
+    def load(cls, name: str | Path, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Load a calculator for a model.
+
+        Args:
+            name: `smollm2-calculator`, a directory, or a name on the Hugging Face hub.
+            model: The model that generates.
+            tokenizer: The model's tokenizer.
+
+        Raises:
+            InputError: There is no calculator under this name, a file is damaged, or it was made for another model.
+        """
+        folder = _folder(str(name))
+        config = read_config(folder)
+        gate, file = config.gate(), folder / WEIGHTS_FILE
+        try:
+            weights = load_file(file)
+            gate.load_state_dict(weights)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise InputError(f"{file} does not fit {CONFIG_FILE}: {str(error).splitlines()[0]}") from error
+        if not all(weight.isfinite().all() for weight in weights.values()):
+            raise InputError(f"{file} contains weights that are not finite; fit the calculator again")
+        return cls(model, tokenizer, gate, config)
+
+    @classmethod
+    def fit(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase, **settings: Any) -> Self:
+        """Fit a calculator to a model; see `ani.calculator.fit.fit` for the settings."""
+        from ani.calculator.fit import fit
+
+        gate, config = fit(model, tokenizer, **settings)
+        return cls(model, tokenizer, gate, config)
+
+    def save(self, path: str | Path, card: str | None = None) -> None:
+        """Write the calculator to a directory: `calculator.json`, `calculator.safetensors`, and a model card.
+
+        Args:
+            path: Replaced as a whole if it is a calculator already.
+            card: Text of the card; None: a short one.
+
+        Raises:
+            InputError: `path` is something else than a calculator.
+        """
+        path = Path(path)
+        if path.exists() and not (path / CONFIG_FILE).is_file() and not (path.is_dir() and not any(path.iterdir())):
+            raise InputError(f"{path} exists and is no calculator; name another path")
+        with replacing_directory(path) as work:
+            (work / CONFIG_FILE).write_text(self.config.model_dump_json(indent=2) + "\n", "utf-8")
+            save_file(
+                {name: tensor.contiguous().cpu() for name, tensor in self.gate.state_dict().items()},
+                work / WEIGHTS_FILE,
+            )
+            (work / CARD_FILE).write_text(card or _card(self.config), "utf-8")
+
+
+def shape_of(model: PreTrainedModel) -> dict[str, Any]:
+    """What a calculator's config says of its model, by key."""
+    config = model.config.get_text_config()
+    return {
+        "model_type": config.model_type,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": len(decoder_layers(model)),
+    }
+
+
+def read_config(folder: Path) -> CalculatorConfig:
+    """A calculator's config; raises InputError if the file is missing or damaged."""
+    file = folder / CONFIG_FILE
+    try:
+        return CalculatorConfig.model_validate_json(file.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{folder} is no calculator: it has no {CONFIG_FILE}") from error
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise InputError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+
+
+def _folder(name: str) -> Path:
+    """The directory of a calculator: a shipped one, a directory, or a download from the hub."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    if name in SHIPPED:
+        return SHIPPED[name]
+    try:
+        return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"no calculator {name!r}: it is no directory, and the hub has none ({reason})") from error
+
+
+def _card(config: CalculatorConfig) -> str:
+    return f"""---
+library_name: ani
+tags: [ani, calculator]
+---
+
+# Calculator for {config.base}
+
+Writes the exact value that a text asks for, with the base model's own hidden states and KV cache. A reader finds the
+value, the gate in this directory decides whether the next token writes it, and a logits processor leaves only the
+tokens that do.
+
+- **Base model**: {config.base} ({config.model_type}, {config.num_hidden_layers} layers of width {config.hidden_size})
+- **The gate reads** the hidden states of layers {", ".join(map(str, config.layers))}
+- and the mean of the attention's values over the text so far of layers {", ".join(map(str, config.context))}
+
+```python
+calculator = ani.Calculator.load("this directory", model, tokenizer)
+model.generate(**inputs, logits_processor=[calculator])
+```
+"""

@@ -1,0 +1,85 @@
+"""`ani calculator`: fit a calculator to a model, ask for an exact value, and look at the gate."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from ani.terminal import console, console_for, say_where
+
+app = typer.Typer(
+    no_args_is_help=True, help="Exact values that a text asks for, written by a frozen model where its gate is open."
+)
+
+ModelOption = Annotated[str, Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON for scripts.")]
+
+
+@app.command()
+def fit(
+    out: Annotated[Path, Option(help="Directory for the calculator.")],
+    model: ModelOption = "smollm2",
+    asked: Annotated[int, Option(min=1, help="Number of texts that ask for a calculation.")] = 2000,
+    unasked: Annotated[int, Option(min=1, help="Number of chats that ask for none; the model answers them.")] = 2000,
+    sentences: Annotated[int, Option(min=0, help="Number of sentences that end at an equals sign.")] = 1000,
+    seed: Annotated[int, Option(help="Seed of the texts and of the fit.")] = 0,
+) -> None:
+    """Fit a calculator's gate to a model: forward passes alone. A killed fit keeps the model's answers."""
+    from ani.calculator import Calculator
+    from ani.models import load_model, load_tokenizer
+
+    answers = out.with_name(f"{out.name}.answers.jsonl")
+    settings = {"asked": asked, "unasked": unasked, "sentences": sentences, "seed": seed}
+    found = Calculator.fit(load_model(model), load_tokenizer(model), answers=answers, console=console, **settings)
+    found.save(out)
+    say_where("calculator", out.resolve())
+
+
+@app.command()
+def ask(
+    text: Annotated[str, Argument(help='For example "What is 3 + 4?".')],
+    places: Annotated[int, Option(min=0, max=90, help="Places after the point of a value that has more.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the exact value that a text asks for; no model is needed. Exit code 1: it asks for none, or is doubtful."""
+    from ani.calculator.asked import asked
+
+    value = asked(text)
+    if as_json:
+        facts = value and {
+            "value": value.rounded(places if value.ends is None else value.ends),
+            "fraction": None if value.rational is None else str(value.rational),
+            "exact": value.ends is not None,
+        }
+        print(json.dumps(facts))
+    elif value is None:
+        console.print("no value")
+    else:
+        print(value.rounded(places if value.ends is None else value.ends) + ("…" if value.ends is None else ""))
+    if value is None:
+        raise typer.Exit(1)
+
+
+@app.command()
+def inspect(
+    text: Annotated[str, Argument(help="A user's message, or messages as a JSON list.")],
+    model: ModelOption = "smollm2",
+    calculator: Annotated[str, Option(help="Calculator: directory, hub name, or smollm2-calculator.")] = (
+        "smollm2-calculator"
+    ),
+    raw: Annotated[bool, Option("--raw", help="Read the text as it is, not as a chat.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show each token at which a value is pending, the value, and whether the gate is open."""
+    from ani.calculator import Calculator
+    from ani.calculator.inspection import decisions, table
+    from ani.models import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    found = decisions(Calculator.load(calculator, loaded := load_model(model), tokenizer), loaded, tokenizer, text, raw)
+    if as_json:
+        print(json.dumps([each._asdict() for each in found], ensure_ascii=False))
+    else:
+        console_for(as_json).print(table(found))

@@ -1,0 +1,70 @@
+"""Reads rows of token ids for pending values. A row that goes on costs its new tokens alone."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ani.calculator.reader.pending import Pending, PendingReader
+from ani.calculator.spelling import Spelling
+from ani.chat import message_ends
+from ani.numbers import NumberScanner
+
+REMEMBERED = 1024
+"""Rows that are remembered at least: the rows of a batch, their beams, and drafts that are tried and dropped."""
+
+
+class Row(NamedTuple):
+    """A row of token ids as far as it is read. It is never changed."""
+
+    reader: PendingReader
+    begun: bytes = b""
+    """The bytes of a character that the last tokens have only begun."""
+    pending: Pending | None = None
+    """The value that is pending after the last token."""
+    spelling: Spelling | None = None
+    """What the calculator is writing, with the last token."""
+
+
+class RowReader:
+    """Reads rows, and remembers them by their token ids, so that beams and batches may come in any order.
+
+    Args:
+        tokenizer: As for `NumberScanner`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.scanner = NumberScanner(tokenizer)
+        self._unread = Row(PendingReader(message_ends(tokenizer)))
+        self._rows: OrderedDict[bytes, Row] = OrderedDict()
+
+    def read(self, token_ids: np.ndarray) -> Row:
+        """Read a row of token ids, int64 (length,); padding may come before the text."""
+        key = token_ids.tobytes()
+        if (row := self._rows.get(key)) is None:
+            row = self._rows.get(token_ids[:-1].tobytes())
+            row = self._after(self._unread, token_ids) if row is None else self._after(row, token_ids[-1:])
+            self.remember(token_ids, row)
+        return row
+
+    def remember(self, token_ids: np.ndarray, row: Row) -> None:
+        """Keep a row as it is read, in place of what was known of its token ids."""
+        key = token_ids.tobytes()
+        self._rows[key] = row
+        self._rows.move_to_end(key)
+        while len(self._rows) > REMEMBERED:
+            self._rows.popitem(last=False)
+
+    def every(self, token_ids: Sequence[int]) -> list[Pending | None]:
+        """The value that is pending after each token of a text."""
+        pieces, _ = self.scanner.pieces(token_ids)
+        return self._unread.reader.copy().feed(pieces)
+
+    def _after(self, row: Row, token_ids: np.ndarray) -> Row:
+        pieces, begun = self.scanner.pieces(token_ids, row.begun)
+        reader = row.reader.copy()
+        pending = reader.feed(pieces)[-1] if pieces else None
+        spelling = row.spelling and row.spelling._replace(text=row.spelling.text + "".join(pieces))
+        return Row(reader, begun, pending, spelling if spelling and spelling.next(1) else None)

@@ -1,0 +1,206 @@
+r"""The ways in which a value may be written, character by character.
+
+A value's spelling is an *opening* and a *number*.
+
+Opening
+    What may come between the text and the first digit: a blank, bold type, TeX's mathematics, a currency sign, and the
+    minus sign. A writer leaves all of it to the model.
+Number
+    The digits of the exact decimal form. An amount of money is rounded to cents; a whole one may have zeros for them
+    (``$16.00``). Thousands have commas where the calculation is written so, or where the number already has one.
+Endless numbers
+    Where the digits go on for ever, each place after the point may have the digit or its rounding (half away from
+    zero), and the model chooses where the number ends: at any place at which it is rounded correctly. So ``3.33`` and
+    ``0.667`` may be written, and ``0.66`` only as a beginning of ``0.667``. After `MAX_PLACES` places it has to end.
+End
+    After the last digit comes no digit, and none after a full stop or comma that follows the last digit directly.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+from ani.calculator.reader.digits import is_value
+from ani.calculator.reader.exact import SURE_PLACES, Exact
+
+MAX_PLACES = 12
+"""Places of an endless number at most, from its first digit other than 0 on."""
+
+_BLANKS = ("", " ")
+_BOLD = ("", "**")
+_MATH = ("", "\\(", "\\( ", "\\[", "\\[ ", "$", "$$", "\\boxed{", "$\\boxed{", "\\(\\boxed{")
+_CURRENCIES = ("", "$", "\\$", "€", "£", "¥", "₹")
+_COMMAS = (",", "{,}", ",\\!")
+_COMMAS_OF = re.compile(r"\{,\}|,\\!|,")
+_NUMBER = re.compile(r"[0-9.]")
+_GROUPED = re.compile(r"[0-9],[0-9]{3}(?![0-9])")
+
+
+def _openings(signs: tuple[str, ...]) -> frozenset[str]:
+    parts = product(_BLANKS, _BOLD, _MATH, signs, _CURRENCIES)
+    orders = ((*front, *pair) for *front, sign, currency in parts for pair in ((sign, currency), (currency, sign)))
+    return frozenset(map("".join, orders))
+
+
+def _beginnings(texts: frozenset[str]) -> frozenset[str]:
+    return frozenset(text[:end] for text in texts for end in range(len(text) + 1))
+
+
+OPENINGS = {False: _openings(("",)), True: _openings(("-",))}
+"""Whole openings, by whether the number is negative."""
+_BEGUN = {negative: _beginnings(texts) for negative, texts in OPENINGS.items()}
+PIECES = frozenset(text[start:] for texts in _BEGUN.values() for text in texts for start in range(len(text) + 1))
+"""All parts of openings, the empty one included."""
+
+
+def opening_at(text: str, negative: bool) -> str:
+    """The longest whole opening with which a text ends, with or without the sign; a line break counts as a blank."""
+    text = text[-16:]
+    if text[-1:].isspace():
+        text = text[:-1] + " "
+    whole = OPENINGS[False] | OPENINGS[negative]
+    return next(text[start:] for start in range(len(text) + 1) if text[start:] in whole)
+
+
+class Next(NamedTuple):
+    """What may be written after the beginning of a spelling."""
+
+    openings: frozenset[str] = frozenset()
+    """Texts that go on with the opening."""
+    whole: frozenset[str] = frozenset({""})
+    """Texts that complete the opening, so that digits may follow; only "" if there is a digit."""
+    digits: frozenset[str] = frozenset()
+    """Texts that go on with the number."""
+    may_end: bool = False
+    """Whether the number may end here."""
+
+
+class Spelling(NamedTuple):
+    """The beginning of a value's spelling.
+
+    Args:
+        value: The number.
+        money: Whether it is an amount of money.
+        grouped: Whether its thousands may have commas.
+        text: What is written of it.
+    """
+
+    value: Exact
+    money: bool
+    grouped: bool
+    text: str = ""
+
+    def next(self, count: int) -> Next | None:
+        """What may come next, in texts of at most `count` characters; None if `text` is not the value's spelling."""
+        first = _NUMBER.search(self.text)
+        opening, number = (self.text[: first.start()], self.text[first.start() :]) if first else (self.text, "")
+        negative = self.value.negative
+        if opening not in (OPENINGS if first else _BEGUN)[negative]:
+            return None
+        money = self.money or opening.rstrip("-").endswith(_CURRENCIES[1:])
+        found = continuation(self.value, money, self.grouped, number, count)
+        if first or found is None:
+            return found
+        openings, whole = _further(opening, negative)
+        return found._replace(openings=openings, whole=whole)
+
+
+@lru_cache(maxsize=1024)
+def _further(opening: str, negative: bool) -> tuple[frozenset[str], frozenset[str]]:
+    """The texts that go on with the beginning of an opening, and those that complete it."""
+    begun, whole = _BEGUN[negative], OPENINGS[negative]
+    starts = [text[len(opening) :] for text in begun if text.startswith(opening)]
+    return frozenset(starts) - {""}, frozenset(text for text in starts if opening + text in whole)
+
+
+def spelled(value: Exact, currency: str, written: str, text: str) -> Spelling:
+    """The empty spelling of a value.
+
+    Args:
+        value: The number.
+        currency: The sign of an amount of money; empty: none.
+        written: The calculation, as the text has it.
+        text: What is written of the value.
+    """
+    return Spelling(value, bool(currency), _GROUPED.search(written) is not None, text)
+
+
+@lru_cache(maxsize=4096)
+def continuation(value: Exact, money: bool, grouped: bool, number: str, count: int) -> Next | None:
+    """What may follow the beginning of a number.
+
+    Args:
+        value: The number.
+        money: Whether it is written to cents.
+        grouped: Whether its thousands may have commas.
+        number: What is written of it, without sign and opening.
+        count: Characters of a text at most.
+
+    Returns:
+        Texts of 1 to `count` characters; None if `number` is not a beginning of the value.
+    """
+    for form, endless in _forms(value, money, len(number) + count):
+        found = [each for each in _written(form, number, grouped) if each.startswith(number)]
+        if not found:
+            continue
+        ends = [each.index(".00") if value.ends == 0 and money else len(each) for each in found]
+        may_end = any(len(number) >= end for end in ends) if not endless else _is_rounded(value, number)
+        if endless and _significant(number) >= MAX_PLACES:
+            return Next(may_end=True)
+        texts = {each[len(number) : end] for each in found for end in range(len(number) + 1, len(each) + 1)}
+        if endless:
+            texts |= {text for each in found for text in _roundings(value, each, len(number))}
+        return Next(digits=frozenset(text for text in texts if len(text) <= count), may_end=may_end)
+    if value.ends is None and _is_rounded(value, number):
+        return Next(may_end=True)
+    if number[-1:] in (".", ","):  # the sentence's
+        before = continuation(value, money, grouped, number[:-1], count)
+        return Next(may_end=True) if before and before.may_end else None
+    return None
+
+
+def _forms(value: Exact, money: bool, length: int) -> Iterator[tuple[str, bool]]:
+    """The decimal forms of a number without its sign, the preferred one first; whether they go on for ever."""
+    if value.ends == 0:
+        yield f"{value.whole}.00" if money else value.whole, False
+        return
+    if money and (rounded := value.rounded(2).removeprefix("-")).strip("0."):
+        yield rounded, False
+    places = min(length, SURE_PLACES - 2) if value.ends is None else value.ends
+    yield f"{value.whole}.{value.fraction(places)}", value.ends is None
+
+
+def _written(form: str, number: str, grouped: bool) -> Iterator[str]:
+    """A decimal form without commas, and with those that are allowed, or that the number has."""
+    whole, point, fraction = form.partition(".")
+    yield form
+    for comma in _COMMAS:
+        if comma[0] in number or (grouped and comma == ","):
+            yield f"{int(whole):,}".replace(",", comma) + point + fraction
+    if whole == "0" and number.startswith("."):
+        yield point + fraction
+
+
+def _roundings(value: Exact, form: str, begin: int) -> Iterator[str]:
+    """The texts after `form[:begin]` that end in a rounding, at each place after the point."""
+    point = form.index(".")
+    for index in range(max(begin, point + 1), len(form)):
+        rounded = value.rounded(index - point).removeprefix("-")
+        digits = _COMMAS_OF.sub("", form[:index])
+        if rounded[:-1] in (digits, f"0{digits}"):
+            yield form[begin:index] + rounded[-1]
+
+
+def _is_rounded(value: Exact, number: str) -> bool:
+    """Whether a number has a digit other than 0, a place after the point, and is the value, rounded."""
+    plain = _COMMAS_OF.sub("", number)
+    decimal = re.fullmatch(r"[0-9]*\.[0-9]+", plain) is not None and plain.strip("0.") != ""
+    return decimal and is_value(value, "-" * value.negative + plain)
+
+
+def _significant(number: str) -> int:
+    """How many places a number has, from its first digit other than 0 on."""
+    whole, _, fraction = number.partition(".")
+    return len(fraction if whole.strip("0") else fraction.lstrip("0"))

@@ -1,0 +1,85 @@
+"""Masks the scores of the next token so that a value is written, from its opening to its end."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from ani.calculator.reader.pending import Pending
+from ani.calculator.spelling import PIECES, Spelling, opening_at, spelled
+from ani.numbers import NumberScanner
+
+_CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)
+_GOES_ON = re.compile(r"(?:[.,]|\{,\}|,\\!)?[0-9]")
+
+
+class Rule(NamedTuple):
+    """The tokens that may come next."""
+
+    tokens: torch.Tensor
+    """Token ids, int64 (N,)."""
+    allowed: bool
+    """Whether only these tokens may come next; otherwise all others may."""
+
+
+class Writer:
+    """Knows the tokens that values are written with: every token that spells the next characters.
+
+    Args:
+        scanner: The scanner of the tokenizer.
+        vocabulary: The token ids of the tokenizer.
+    """
+
+    def __init__(self, scanner: NumberScanner, vocabulary: Iterable[int]) -> None:
+        self._tokens: dict[str, list[int]] = defaultdict(list)
+        self._goes_on: dict[int, str] = {}
+        for token in vocabulary:
+            (piece,), begun = scanner.pieces([token])
+            if piece and not begun and _CHARACTERS.issuperset(piece):
+                self._tokens[piece].append(token)
+                if _GOES_ON.match(piece):
+                    self._goes_on[token] = piece
+        self._longest = max(len(piece.strip()) for piece in self._goes_on.values())
+        self._rule = lru_cache(maxsize=4096)(self._new_rule)
+
+    def begin(self, pending: Pending, text: str) -> Spelling | None:
+        """The spelling of a value whose gate is open; None where the text ends with something that it cannot follow.
+
+        Args:
+            pending: The value.
+            text: The end of the text.
+        """
+        digits = any(character.isdigit() or character == "." for character in pending.written)
+        written = pending.written if digits else opening_at(text, pending.value.negative)
+        spelling = spelled(pending.value, pending.currency, pending.text, written)
+        return spelling if spelling.next(1) else None
+
+    def mask(self, spelling: Spelling, scores: torch.Tensor) -> None:
+        """Set the scores of all tokens that may not come next to −∞, in place.
+
+        Args:
+            spelling: What is written so far.
+            scores: Of one row, shape (vocabulary,). They stay as they are where none of the allowed tokens has a score.
+        """
+        rule = self._rule(spelling)
+        tokens = rule.tokens.to(scores.device)
+        if not rule.allowed:
+            scores[tokens] = -torch.inf
+        elif (chosen := scores[tokens]).isfinite().any():
+            scores.fill_(-torch.inf)
+            scores[tokens] = chosen
+
+    def _new_rule(self, spelling: Spelling) -> Rule:
+        following = spelling.next(self._longest)
+        assert following is not None
+        if following.may_end:
+            return Rule(_ids(i for i, piece in self._goes_on.items() if piece not in following.digits), allowed=False)
+        texts = {*following.openings, *(whole + digits for whole in following.whole for digits in following.digits)}
+        return Rule(_ids(token for text in texts for token in self._tokens.get(text, ())), allowed=True)
+
+
+def _ids(tokens: Iterable[int]) -> torch.Tensor:
+    return torch.tensor(sorted(tokens), dtype=torch.long)
