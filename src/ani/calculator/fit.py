@@ -18,8 +18,8 @@ from ani.calculator.reader.pending import Pending
 from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
 from ani.chat import rendered
-from ani.data.calculation_sentences import calculation_sentences
-from ani.data.chats import asked_chats, unasked_chats
+from ani.calculator.data.sentences import sentences as calculations_in_sentences
+from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
 from ani.injection.attach import base_model, decoder_layers
@@ -82,7 +82,7 @@ def fit(
     reader = RowReader(tokenizer)
     with evaluating(base), torch.inference_mode():
         config = _config(base, tokenizer)
-        texts = [*_asked(asked, tokenizer, seed), *_sentences(sentences, tokenizer, reader, seed)]
+        texts = [*_asked(asked, tokenizer, seed), *_sentences(sentences, tokenizer, seed)]
         texts += _unasked(unasked, base, tokenizer, answers, seed, console)
         gate = config.gate(DROPOUT)
         features, labels, groups = _decisions(base, gate, config, texts, tokenizer, reader, console, seed)
@@ -150,13 +150,10 @@ def _asked(count: int, tokenizer: PreTrainedTokenizerBase, seed: int) -> Iterato
         yield _text(tokenizer, _prompt_ids(tokenizer, chat.prompt), chat.completion, [True])
 
 
-def _sentences(count: int, tokenizer: PreTrainedTokenizerBase, reader: RowReader, seed: int) -> Iterator[Text]:
-    for sentence in calculation_sentences(count, split="train", seed=seed):
+def _sentences(count: int, tokenizer: PreTrainedTokenizerBase, seed: int) -> Iterator[Text]:
+    for sentence in calculations_in_sentences(count, split="train", seed=seed):
         ids = _prompt_ids(tokenizer, sentence.prompt)
-        meant, known = True, list(map("nominal".__ne__, sentence.roles))
-        numbers = dict(zip((number.last_token for number in reader.scanner.scan(ids)), known, strict=False))
-        every = [meant := numbers.get(token, meant) for token in range(len(ids))]
-        yield _text(tokenizer, ids, sentence.completion, every)
+        yield _text(tokenizer, ids, sentence.completion, [*[True] * (len(ids) - 1), sentence.meant])
 
 
 def _unasked(
