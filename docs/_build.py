@@ -72,9 +72,12 @@ def command_sections() -> str:
     from ani.cli import app
 
     parts = []
-    for command in app.registered_commands:
+    groups = [(f"{group.name} ", group.typer_instance) for group in app.registered_groups]
+    for group, command in [
+        (group, each) for group, typer in [("", app), *groups] for each in typer.registered_commands
+    ]:
         assert command.callback is not None
-        name = command.name or command.callback.__name__
+        name = group + (command.name or command.callback.__name__)
         hints = get_type_hints(command.callback, include_extras=True)
         usage, rows = [f"ani {name}"], []
         for key, parameter in inspect.signature(command.callback).parameters.items():

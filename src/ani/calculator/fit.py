@@ -13,13 +13,13 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.calculator.calculator import CalculatorConfig, shape_of
+from ani.calculator.data.chats import asked_chats, unasked_chats
+from ani.calculator.data.sentences import sentences as calculations_in_sentences
 from ani.calculator.gate import Gate, GateStates
 from ani.calculator.reader.pending import Pending
 from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
 from ani.chat import rendered
-from ani.calculator.data.sentences import sentences as calculations_in_sentences
-from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
 from ani.injection.attach import base_model, decoder_layers

@@ -30,8 +30,8 @@ MAX_PLACES = 12
 
 _BLANKS = ("", " ")
 _BOLD = ("", "**")
-_MATH = ("", "\\(", "\\( ", "\\[", "\\[ ", "$", "$$", "\\boxed{", "$\\boxed{", "\\(\\boxed{")
-_CURRENCIES = ("", "$", "\\$", "€", "£", "¥", "₹")
+_MATH = ("\\(", "\\( ", "\\[", "\\[ ", "$", "$$", "\\boxed{", "$\\boxed{", "\\(\\boxed{")
+_CURRENCIES = ("", "\\$", "$", "€", "£", "¥", "₹")
 _COMMAS = (",", "{,}", ",\\!")
 _COMMAS_OF = re.compile(r"\{,\}|,\\!|,")
 _NUMBER = re.compile(r"[0-9.]")
@@ -39,7 +39,8 @@ _GROUPED = re.compile(r"[0-9],[0-9]{3}(?![0-9])")
 
 
 def _openings(signs: tuple[str, ...]) -> frozenset[str]:
-    parts = product(_BLANKS, _BOLD, _MATH, signs, _CURRENCIES)
+    in_math = [*product(_BLANKS, _BOLD, _MATH, signs, _CURRENCIES[:2])]  # there a dollar sign ends it
+    parts = [*product(_BLANKS, _BOLD, ("",), signs, _CURRENCIES), *in_math]
     orders = ((*front, *pair) for *front, sign, currency in parts for pair in ((sign, currency), (currency, sign)))
     return frozenset(map("".join, orders))
 
