@@ -44,9 +44,9 @@ from ani import InputError
 from ani.calculator.reader.pending import PendingReader
 from ani.compare.plan import Comparison, evaluation_tasks
 from ani.data.collator import NumberCollator, tokenize
-from ani.data.labelled import read_labelled
+from ani.data.labelled_sentences import read_labelled
 from ani.data.openmath_magpie import _entries
-from ani.data.sources import read_jsonl
+from ani.data.records import read_examples
 from ani.encoders import ENCODERS, EncoderSettings
 from ani.evaluation.benchmarks import data as benchmarks
 from ani.evaluation.benchmarks.judging import boxed_answer, marked_answer
@@ -59,7 +59,7 @@ from ani.injection.attach import number_locator
 from ani.injection.locate import NumberLocator
 from ani.models import load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
-from ani.numbers.rewritten import digit_counted_pieces, remove_digit_counts
+from ani.numbers.digit_counts import digit_counted_pieces, remove_digit_counts
 from ani.report import build_report
 from ani.report.training import TrainingStep
 from ani.results.records import Run, read_object, read_records
@@ -383,7 +383,7 @@ def jsonl_cases(folder: Path) -> Case:
     file = folder / "data.jsonl"
 
     def training() -> None:
-        examples = read_jsonl(file)[:4]
+        examples = read_examples(file)[:4]
         collate([tokenize(example, tokenizer, locator, 64) for example in examples])
 
     def labelled() -> None:
@@ -469,7 +469,7 @@ data:
   - {kind: jsonl, path: data.jsonl, limit: 5}
   - {kind: hub, name: a/b, split: train}
 probe:
-  data: contrastive
+  data: diagnostic
 training:
   learning_rate: 1e-4
   steps: 10

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.chat import around_message, message_ends, rendered
 from ani.data.collator import tokenize
-from ani.data.sources import Example, Message
+from ani.data.records import Example, Message
 from ani.errors import InputError
 from ani.evaluation import benchmarks
 from ani.evaluation.engines import TransformersEngine

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ani.data.labelled import read_labelled
+from ani.data.labelled_sentences import read_labelled
 from tests import test_cli
 from tests.json_lines import write_lines
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ani.data.contrastive import contrastive_sentences
-from ani.data.labelled import write_labelled
+from ani.data.diagnostic import diagnostic_sentences
+from ani.data.labelled_sentences import write_labelled
 from ani.probing.run import HELD_OUT, RANDOM_SPLIT
 from ani.results.records import LAYERS, SELECTION
 from tests import test_cli
@@ -40,14 +40,14 @@ def test_json_is_the_selection(run: Run, tiny_model: Path) -> None:
 
 
 def test_another_file_to_test_on(run: Run, tiny_model: Path, tmp_path: Path) -> None:
-    asked = contrastive_sentences(120, split="test")
-    write_labelled(tmp_path / "known.jsonl", contrastive_sentences(240, split="train"))
+    asked = diagnostic_sentences(120, split="test")
+    write_labelled(tmp_path / "known.jsonl", diagnostic_sentences(240, split="train"))
     write_labelled(tmp_path / "asked.jsonl", asked)
     settings = ["--data", tmp_path / "known.jsonl", "--held-out", tmp_path / "asked.jsonl", "--layers", "1", "--json"]
     done = run("probe", "--model", tiny_model, "--out", "out", *settings)
     assert done.code == 0, done
     templates = {record["template"] for record in read_lines(Path("out", HELD_OUT))}
-    assert templates == {sentence.template for sentence in asked}
+    assert templates and templates <= {sentence.template for sentence in asked}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_bad_input(run: Run, tiny_model: Path, option: str, value: str, parts: l
 @pytest.mark.parametrize(
     ("records", "parts"),
     [
-        ([], ["holds no labelled sentences"]),
+        ([], ["data.jsonl"]),
         ([{"text": "Ten of them", "roles": "nominal"}], ["line 1", "no number"]),
         ([{"text": "Room 5", "roles": "nominal"}, {"text": "Room 5", "roles": "name"}], ["line 2"]),
         ([{"text": f"Room {i}", "roles": "nominal"} for i in range(99)], ["is nominal: a probe needs both roles"]),

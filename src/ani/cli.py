@@ -145,7 +145,7 @@ def probe(
     model: Annotated[str, Option(help="Directory, hub name, or smollm2 (embedded).")] = "smollm2",
     data: Annotated[
         str | None,
-        Option(help="Labelled sentences: JSONL file, directory, or our own contrastive or diagnostic."),
+        Option(help="Labelled sentences: JSONL file, directory, or diagnostic: our own."),
     ] = None,
     held_out: Annotated[str | None, Option(help="Likewise, to test on; default: --data, domain by domain.")] = None,
     sentences: Annotated[int | None, Option(min=1, help="At most; default: the whole file, 4000 of our own.")] = None,

@@ -122,8 +122,8 @@ def _place(items: dict[str, Any] | list[Any], name: str, override: str) -> str |
 
 def _explain(error: ValidationError, key: str) -> str:
     first = error.errors()[0]
-    # Under data.<index> and ani.layer pydantic names the kind too, which is no key.
-    location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] in ("ani", "data"))]
+    # Under ani.layer pydantic names the kind too, which is no key.
+    location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] == "ani")]
     unknown = first["ctx"] if first["type"] == _UNKNOWN else {}
     parts = [*([key] if key else []), *location, *([unknown["key"]] if unknown else [])]
     where = one_line(".".join(map(str, parts)), 80)

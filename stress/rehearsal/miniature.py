@@ -226,7 +226,7 @@ def lines() -> list[list[list[str]]]:
     written = json.dumps({name: SMALLER[name] for name in ("gsm8k", "mmlu")})
     served_qwen = [*comparison(qwen), served(qwen, "served", f"evaluation={written}"), diff]
     served_mistral = [*comparison(mistral), served(mistral, "served-mistral", "variants={ani: []}", "published={}")]
-    auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=contrastive", "probe.sentences=120"]
+    auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=diagnostic", "probe.sentences=120"]
     others = [name for name in COMPARISONS if name not in (*OF_8B, qwen, mistral)]
     probed = ["train", TRAIN, "output=runs/paper/auto", *auto, *TRAINING]
     return [of_8b, served_qwen, served_mistral, *map(comparison, others), [probed]]

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ani import AniConfig
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
-from ani.data.sources import Example, Message
+from ani.data.records import Example, Message
 from ani.encoders import FourierNumberEncoder
 from ani.injection.locate import NumberLocator
 from ani.roles import Role, RoleName

@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 
 from ani.data.collator import tokenize
 from ani.data.diagnostic import read_split
-from ani.data.kinds import DataSource, LabelledData
-from ani.data.sources import Example, record_examples
+from ani.data.records import Example, record_examples
+from ani.data.sources import AnySource, LabelledSource
 from ani.injection.attach import number_locator
 from ani.numbers import find_numbers
 from ani.roles import Role
@@ -40,8 +40,8 @@ def test_the_card_counts_what_the_file_holds() -> None:
 
 
 def test_each_record_is_an_example_whose_last_number_has_a_role() -> None:
-    source: LabelledData = TypeAdapter(DataSource).validate_python({"kind": "labelled", "limit": 5})
-    whole = LabelledData(kind="labelled").examples(0)
+    source = TypeAdapter[LabelledSource](AnySource).validate_python({"kind": "labelled", "limit": 5})
+    whole = LabelledSource(kind="labelled").examples(0)
     assert source.examples(0) == whole[:5] and len(whole) == len({str(example) for example in whole}) == len(RECORDS)
     for example, record in zip(whole, RECORDS, strict=True):
         assert isinstance(example.prompt, str) and example.roles is not None and example.roles[-1] is not None
@@ -70,4 +70,4 @@ def test_a_number_without_a_role_is_unknown() -> None:
     numbers = number_locator(model).scanner.scan(row.input_ids)
     assert [row.roles[number.last_token] for number in numbers] == [Role.UNKNOWN, Role.QUANTITATIVE, Role.NOMINAL]
     wrong = {"prompt": "1 and 2", "completion": " x", "roles": [None, "name"]}
-    refused(lambda: list(record_examples(wrong, "here")), "here: 'roles' must be 'nominal' or 'quantitative'")
+    refused(lambda: list(record_examples(wrong, "here")), "here", "'roles'")

@@ -46,26 +46,26 @@ def run(registered: None) -> Callable[..., int]:
 
 with patch.dict(METHODS):
     runpy.run_path(str(FILE))
-    MIRRORED = METHODS["mirrored"]
+    REVERSED = METHODS["reversed"]
 
 
-def test_it_mirrors_digits_and_is_as_short_as_the_page_says() -> None:
+def test_it_reverses_digits_and_is_as_short_as_the_page_says() -> None:
     assert len(FILE.read_text().splitlines()) <= 45
-    assert MIRRORED.write("Calculate 47 + 1,085 =") == "Calculate 74 + 1,580 ="
-    assert [piece for piece in MIRRORED.pieces("a 12") if piece[0]] == [("a ", False), ("21", True)]
+    assert REVERSED.write("Calculate 47 + 1,085 =") == "Calculate 74 + 1,580 ="
+    assert [piece for piece in REVERSED.pieces("a 12") if piece[0]] == [("a ", False), ("21", True)]
 
 
 @given(st.text(st.sampled_from("0123456789,.-+eE ax\n٣²")))
 def test_reading_undoes_writing(text: str) -> None:
-    assert MIRRORED.read(MIRRORED.write(text)) == text
+    assert REVERSED.read(REVERSED.write(text)) == text
 
 
 def test_its_recipes_and_comparison_are_valid(registered: None) -> None:
     recipes = variant_recipes(EXAMPLES / "own_methods.yaml")
-    assert recipes["mirrored"].ani is None
+    assert recipes["reversed"].ani is None
     early = recipes["early"].ani
     assert early is not None and (early.layer, early.encoders, early.gate) == (2, ("magnitude",), "open")
-    assert load_examples(recipes["mirrored"])[0].prompt == MIRRORED.write(str(load_examples(recipes["sft"])[0].prompt))
+    assert load_examples(recipes["reversed"])[0].prompt == REVERSED.write(str(load_examples(recipes["sft"])[0].prompt))
 
 
 def test_it_trains_and_answers(
@@ -73,8 +73,8 @@ def test_it_trains_and_answers(
 ) -> None:
     recipe = tiny_recipe(lora={"r": 4, "alpha": 8, "dropout": 0.0})
     output, answers = tmp_path / "run", tmp_path / "eval"
-    assert run("train", recipe, "method=mirrored", "training.steps=2") == 0
-    assert json.loads((output / "adapter" / "ani_config.json").read_text())["method"] == "mirrored"
+    assert run("train", recipe, "method=reversed", "training.steps=2") == 0
+    assert json.loads((output / "adapter" / "ani_config.json").read_text())["method"] == "reversed"
     assert run("eval", "--model", tiny_model, "--adapter", output / "adapter", "--limit", 1, "--out", answers) == 0
     record = json.loads((answers / "arithmetic.jsonl").read_text().splitlines()[0])
     assert len(record["prompt"].split()) == 5  # as it was posed, not as it was written

@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ani
 import ani.cli
 from ani.compare.plan import Comparison, evaluation_tasks, variant_recipes
-from ani.data.labelled import read_labelled
-from ani.data.sources import read_jsonl
+from ani.data.labelled_sentences import read_labelled
+from ani.data.records import read_examples
 from ani.errors import how_to_install
 from ani.evaluation.tasks import TASKS, evaluated_tasks
 from ani.injection.attach import ani_module
@@ -256,7 +256,7 @@ def test_recipes_are_valid(page: Path, tmp_path: Path) -> None:
             evaluation_tasks(loaded, str(file))
 
 
-@pytest.mark.parametrize(("page", "read"), [("train", read_jsonl), ("layers", read_labelled)])
+@pytest.mark.parametrize(("page", "read"), [("train", read_examples), ("layers", read_labelled)])
 def test_examples_of_data_can_be_read(page: str, read: Any, tmp_path: Path) -> None:
     for block in blocks(ROOT / "docs" / f"{page}.md", "json"):
         (tmp_path / "data.jsonl").write_text(block)
@@ -285,7 +285,7 @@ def test_the_reference_is_complete() -> None:
 
 
 def test_a_table_tells_types_limits_and_defaults() -> None:
-    table = build.fields_table("ani.data.kinds.HubData").splitlines()
+    table = build.fields_table("ani.data.sources.HubSource").splitlines()
     assert table[2:] == [
         "| key | value | default | meaning |",
         "| --- | --- | --- | --- |",

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 
 import ani
 from ani.data.collator import tokenize
-from ani.data.labelled import read_labelled
-from ani.data.sources import Example, read_jsonl
+from ani.data.labelled_sentences import read_labelled
+from ani.data.records import Example, read_examples
 from ani.evaluation.benchmarks.judging import boxed_answer
 from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.tasks.gate_texts import GateText
@@ -27,7 +27,7 @@ from ani.injection.adapter_files import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIG
 from ani.injection.attach import is_attached
 from ani.models import check_weights, load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
-from ani.numbers.rewritten import remove_digit_counts
+from ani.numbers.digit_counts import remove_digit_counts
 from ani.results.records import Record, read_records
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import train
@@ -72,9 +72,9 @@ def test_names_that_are_no_files(tmp_path: Path) -> None:
     for name in (tmp_path, "x" * 5000, "a\0b"):
         refused(lambda name=name: load_recipe(name))
     (tmp_path / "data.jsonl").mkdir()
-    refused(lambda: read_jsonl(tmp_path / "data.jsonl"), "data.jsonl")
-    refused(lambda: read_jsonl("x" * 5000), "xxx")
-    for read in (read_jsonl, read_labelled, lambda path: read_records(path, Record), finer_sentences):
+    refused(lambda: read_examples(tmp_path / "data.jsonl"), "data.jsonl")
+    refused(lambda: read_examples("x" * 5000), "xxx")
+    for read in (read_examples, read_labelled, lambda path: read_records(path, Record), finer_sentences):
         refused(lambda read=read: read(Path("/dev/zero")))
 
 
@@ -94,7 +94,7 @@ def test_names_that_are_no_files(tmp_path: Path) -> None:
 def test_json_lines(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(data)
-    refused(lambda: read_jsonl(path), str(path))
+    refused(lambda: read_examples(path), str(path))
 
 
 def test_json_lines_that_look_odd_but_are_right(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_json_lines_that_look_odd_but_are_right(tmp_path: Path) -> None:
         "prompt": "\U0001f642 " + "[" * 500,
     }  # written as a surrogate pair; brackets in a text nest nothing
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(astral).encode() + b"\r\n\n" + json.dumps(pair).encode())
-    assert read_jsonl(path) == [Example(astral["prompt"], " 2"), Example("1 + 1 =", " 2")]
+    assert read_examples(path) == [Example(astral["prompt"], " 2"), Example("1 + 1 =", " 2")]
 
 
 def test_zip(tmp_path: Path) -> None:

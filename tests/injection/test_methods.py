@@ -24,7 +24,7 @@ from transformers import (
 
 from ani import AniConfig, attach, inspect, load_adapter, save_adapter
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
-from ani.data.sources import Example
+from ani.data.records import Example
 from ani.encoders import FourierNumberEncoder, MagnitudeNumberEncoder
 from ani.injection.adapter import Adapter
 from ani.injection.attach import ani_module, base_model, number_locator

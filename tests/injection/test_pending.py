@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ani
 from ani.chat import rendered
 from ani.data.collator import ENDED, IGNORED, NumberCollator, tokenize
-from ani.data.sources import Example
+from ani.data.records import Example
 from ani.evaluation.engines import TransformersEngine
 from ani.injection.attach import last_decision
 from ani.injection.locate import NumberLocator

@@ -26,7 +26,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from ani import AniConfig, NumberBatch, attach, detach, load_adapter, save_adapter
 from ani.data.collator import NumberCollator, tokenize
-from ani.data.sources import Example
+from ani.data.records import Example
 from ani.injection.attach import ani_module, last_decision, number_locator
 from ani.injection.locate import PADDING
 from tests.properties import deep, examples

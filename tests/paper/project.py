@@ -17,9 +17,8 @@ import ani
 from ani.compare.plan import Comparison, variant_recipes
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.diagnostic import diagnostic_sentences
-from ani.data.kinds import DataSource
 from ani.data.openmath_magpie import build_openmath_magpie
-from ani.data.sources import MATH
+from ani.data.sources import MATH, AnySource
 from ani.evaluation.benchmarks.data import GSM8K, MMLU, MMLU_GROUPS, mmlu_questions
 from ani.evaluation.benchmarks.judging import judge_mmlu
 from ani.evaluation.engines import MAX_LENGTH, TransformersEngine
@@ -208,7 +207,7 @@ def embeddings(model: PreTrainedModel) -> torch.Tensor:
 
 def examples(source: dict[str, Any], seed: int) -> list[Any]:
     """The examples of a recipe's data source."""
-    return TypeAdapter[Any](DataSource).validate_python(source).examples(seed)
+    return TypeAdapter[Any](AnySource).validate_python(source).examples(seed)
 
 
 def drawn(source: dict[str, Any], seed: int) -> str:

@@ -81,9 +81,11 @@ def test_a_gated_method_adds_where_the_gate_is_open(name: str) -> None:
         assert found & {token for digits in every for token in digits[:-1]}
 
 
-def test_what_is_added_is_the_projected_value_times_alpha() -> None:
+@pytest.mark.parametrize("training", [False, True])
+def test_what_is_added_is_the_projected_value_times_alpha(training: bool) -> None:
     """Eq. 1, 3, 5 and 6."""
     model, tokenizer = attached("qwen3", layer=LAYER, policy="terminal", embedding_scale=1.0)
+    model.train(training)
     ids = encode(tokenizer, TEXT)
     module = project.module_of(model)
     without, with_it = hidden_states(tiny("qwen3"), ids)[LAYER], hidden_states(model, ids)[LAYER]
@@ -92,7 +94,8 @@ def test_what_is_added_is_the_projected_value_times_alpha() -> None:
     with torch.no_grad():
         embeddings = features @ module.projection.weight.T
     alpha, logits = project.alphas(model), project.gate_logits(model)
-    assert torch.equal(alpha, (torch.sigmoid(logits) > 0.5).to(alpha.dtype))
+    opened = torch.sigmoid(logits)
+    assert torch.equal(alpha, opened if training else (opened > 0.5).to(alpha.dtype))
     expected = without.clone()
     for number, open_gate, embedding in zip(numbers, alpha, embeddings, strict=True):
         expected[number.last_token] += open_gate * embedding

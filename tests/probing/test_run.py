@@ -13,9 +13,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerB
 
 import ani
 from ani import InputError, LayerSelection
-from ani.data.contrastive import contrastive_sentences
-from ani.data.diagnostic import DiagnosticSentence, value_split
-from ani.data.labelled import LABELLED_FILE, write_labelled
+from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, value_split
+from ani.data.labelled_sentences import LABELLED_FILE, write_labelled
 from ani.injection.attach import is_attached
 from ani.probing.curve import LayerPoint
 from ani.probing.run import HELD_OUT, RANDOM_SPLIT, probe
@@ -50,9 +49,18 @@ def accuracy(records: list[dict[str, Any]], key: str) -> list[float]:
     return [float(share) for share in np.mean([record[key] for record in records], axis=0)]
 
 
-def number_text(sentence: DiagnosticSentence) -> str:
-    start, end = sentence.spans[0]
-    return sentence.text[start:end].replace(",", "")
+def number_texts(sentence: DiagnosticSentence) -> list[str]:
+    """Values without their signs."""
+    return [sentence.text[start:end].replace(",", "").lstrip("-") for start, end in sentence.spans]
+
+
+def own_sentences() -> list[DiagnosticSentence]:
+    """Those that are probed if no file is named."""
+    third = SENTENCES // 3
+    return [
+        *diagnostic_sentences(SENTENCES - third, split="train"),
+        *diagnostic_sentences(third, split="test"),
+    ]
 
 
 def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
@@ -60,7 +68,7 @@ def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
     assert sorted(path.name for path in out.iterdir()) == FILES
     run = json.loads((out / "run.json").read_text())
     assert (run["title"], run["model"]) == ("ani probe", "tiny")
-    settings = {"data": "contrastive", "held_out": None, "sentences": SENTENCES, "policy": "terminal", "seed": 0}
+    settings = {"data": "diagnostic", "held_out": None, "sentences": SENTENCES, "policy": "terminal", "seed": 0}
     assert run["settings"] == settings
     assert run["packages"]["transformers"]
 
@@ -70,7 +78,7 @@ def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
     assert tuple(chosen["stretch"]) == selection.stretch
     assert chosen["preset"] is None
     assert "curve" not in chosen
-    assert chosen["numbers"] == SENTENCES
+    assert chosen["numbers"] == len(read(out / RANDOM_SPLIT))
     assert [LayerPoint(**point) for point in read(out / LAYERS)] == list(selection.curve)
     assert [point.layer for point in selection.curve] == [0, 1, 2, 3]
     assert selection.layer in (0, 1, 2)
@@ -79,12 +87,13 @@ def test_what_is_left(probed: tuple[LayerSelection, Path]) -> None:
 def test_the_records_give_the_curve(probed: tuple[LayerSelection, Path]) -> None:
     selection, out = probed
     random_split, held_out = read(out / RANDOM_SPLIT), read(out / HELD_OUT)
-    assert len(random_split) == SENTENCES
+    roles = [record["role"] for record in random_split]
+    assert roles.count("nominal") == roles.count("quantitative") > SENTENCES / 4
     assert len(held_out) == json.loads((out / SELECTION).read_text())["held_out_numbers"]
     assert accuracy(held_out, "held_out") == pytest.approx([point.held_out for point in selection.curve])
     assert accuracy(random_split, "random_split") == pytest.approx([point.random_split for point in selection.curve])
     seen = [record for record in random_split if record["seen"]]
-    assert 0 < len(seen) < SENTENCES
+    assert 0 < len(seen) < len(random_split)
     control = accuracy(seen, "control")
     assert control == pytest.approx([point.control for point in selection.curve])
     gain = np.subtract(accuracy(seen, "random_split"), control)
@@ -93,11 +102,10 @@ def test_the_records_give_the_curve(probed: tuple[LayerSelection, Path]) -> None
 
 def test_the_records_name_their_numbers(probed: tuple[LayerSelection, Path]) -> None:
     _, out = probed
-    sentences = contrastive_sentences(SENTENCES)
+    sentences = own_sentences()
     for record in (*read(out / RANDOM_SPLIT), *read(out / HELD_OUT)):
         sentence = sentences[record["sentence"]]
-        assert record["value"] == number_text(sentence)
-        assert record["role"] == sentence.roles[0]
+        assert (record["value"], record["role"]) in zip(number_texts(sentence), sentence.roles, strict=True)
         assert (record["domain"], record["template"]) == (sentence.domain, sentence.template)
 
 
@@ -108,7 +116,7 @@ def test_select_layer_says_the_same(
     found = ani.select_layer(
         model,
         tokenizer,
-        contrastive_sentences(SENTENCES),
+        own_sentences(),
         policy="terminal",
         directory=tmp_path / "states",
         console=console,
@@ -131,15 +139,18 @@ def test_the_seed_and_the_layers_count(
 def test_the_policy_says_where_and_is_recorded(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, probed: tuple[LayerSelection, Path]
 ) -> None:
-    selection = probe(model, tokenizer, tmp_path, data="contrastive", sentences=SENTENCES)
+    selection = probe(model, tokenizer, tmp_path, data="diagnostic", sentences=SENTENCES)
     assert json.loads((tmp_path / SELECTION).read_text())["policy"] == "after"
     assert json.loads((tmp_path / "run.json").read_text())["settings"]["policy"] == "after"
     assert selection.curve != probed[0].curve
-    for name in (RANDOM_SPLIT, HELD_OUT):  # the same numbers, each read behind its last token
-        for found, terminal in zip(read(tmp_path / name), read(probed[1] / name), strict=True):
-            assert found["position"] > terminal["position"]
-            assert [found[key] for key in ("sentence", "value")] == [terminal[key] for key in ("sentence", "value")]
-    assert ani.select_layer(model, tokenizer, contrastive_sentences(SENTENCES), policy="after") == selection
+    for name in (RANDOM_SPLIT, HELD_OUT):  # each number is read after its last token
+        after, terminal = (
+            {(record["sentence"], record["value"]): record["position"] for record in read(folder / name)}
+            for folder in (tmp_path, probed[1])
+        )
+        assert len(after.keys() & terminal.keys()) > 20
+        assert all(after[number] > terminal[number] for number in after.keys() & terminal.keys())
+    assert ani.select_layer(model, tokenizer, own_sentences(), policy="after") == selection
 
 
 def test_an_earlier_run_is_replaced_and_kept_if_this_one_is_refused(
@@ -159,8 +170,9 @@ def test_an_earlier_run_is_replaced_and_kept_if_this_one_is_refused(
 def one_role_a_file(folder: Path) -> Path:
     """Labelled sentences as of the paper's set: a domain of names and a domain of quantities."""
     folder.mkdir()
-    sentences = contrastive_sentences(SENTENCES, split="train", seed=3)
-    write_labelled(folder / LABELLED_FILE, [s._replace(domain=s.roles[0], template=s.text) for s in sentences])
+    sentences = diagnostic_sentences(2 * SENTENCES, split="train", seed=3)
+    one_role = [s for s in sentences if len(set(s.roles)) == 1]
+    write_labelled(folder / LABELLED_FILE, [s._replace(domain=s.roles[0], template=s.text) for s in one_role])
     return folder
 
 
@@ -171,16 +183,16 @@ def test_domains_of_one_role_need_a_second_set(
     ask = partial(probe, model, tokenizer, tmp_path / "out")
     refused(lambda: ask(data=data), "the held-out test has 0 quantities and 0 names")  # values of one split only
     # With values of both splits it is the domains that are missing.
-    both = [s._replace(domain=s.roles[0]) for s in contrastive_sentences(SENTENCES)]
+    both = [s._replace(domain=s.roles[0]) for s in own_sentences() if len(set(s.roles)) == 1]
     write_labelled(tmp_path / "both.jsonl", both)
-    refused(lambda: ask(data=str(tmp_path / "both.jsonl")), "name a second, held-out set … (such as contrastive)")
+    refused(lambda: ask(data=str(tmp_path / "both.jsonl")), "name a second, held-out set … (such as diagnostic)")
 
-    selection = ask(data=data, held_out="contrastive", sentences=SENTENCES)
+    selection = ask(data=data, held_out="diagnostic", sentences=SENTENCES)
     written = json.loads((tmp_path / "out" / SELECTION).read_text())
-    assert (written["data"], written["held_out"]) == (data, "contrastive")
+    assert (written["data"], written["held_out"]) == (data, "diagnostic")
     held_out = read(tmp_path / "out" / HELD_OUT)
-    assert {record["domain"] for record in held_out} == {
-        s.domain for s in contrastive_sentences(SENTENCES) if value_split(Decimal(number_text(s))) == "test"
+    assert {record["domain"] for record in held_out} <= {
+        s.domain for s in own_sentences() if any(value_split(Decimal(text)) == "test" for text in number_texts(s))
     }
     assert accuracy(held_out, "held_out") == pytest.approx([point.held_out for point in selection.curve])
     assert {record["domain"] for record in read(tmp_path / "out" / RANDOM_SPLIT)} == {"nominal", "quantitative"}

@@ -6,19 +6,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers import Gemma3Config, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
-from transformers import PreTrainedTokenizerBase as Tokenizer
 
 import ani
-from ani.data.contrastive import contrastive_sentences
-from ani.data.diagnostic import DiagnosticSentence
 from ani.probing.curve import LayerSelection, Preset
 from ani.probing.probes import probe_layers
 from ani.probing.selection import MARGIN, choose_layer, preset_for
-from tests.probing import planted
 from tests.probing.planted import answers, cue, noise, numbers, role, states
-from tests.properties import deep, examples
+from tests.properties import examples
 from tests.refusals import refused
-from tests.tiny import smollm2
 
 EARLY = 10
 """A layer before this one is early in SmolLM2's 30."""
@@ -40,43 +35,6 @@ def test_a_planted_word_fools_the_paper_rule_and_not_ours() -> None:
     assert f"The early peak at layer {chosen.early_peak}" in chosen.reason
     assert "is passed over: held out it has" in chosen.reason
     assert f"The paper's rule, the peak on a random split, takes layer {chosen.argmax} (" in chosen.reason
-
-
-def with_words(sentences: Sequence[DiagnosticSentence], tokenizer: Tokenizer) -> list[DiagnosticSentence]:
-    """Before each number a word, four times, that depends on its domain and role and on nothing else."""
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    unused = (token[1:] for token, _ in vocabulary if re.fullmatch("Ġ[a-z]{6,8}", token))  # one token each
-    words: dict[tuple[str, str], str] = {}
-    found = []
-    for sentence in sentences:
-        key = (sentence.domain, sentence.roles[0])
-        if key not in words:
-            words[key] = next(unused)
-        start, _ = sentence.spans[0]
-        text = sentence.text[:start] + 4 * f"{words[key]} " + sentence.text[start:]
-        found.append(planted.sentence(text, *sentence.roles, domain=sentence.domain, template=sentence.template))
-    return found
-
-
-if deep():  # it takes long, and the planted states above show the same
-
-    def test_a_planted_word_in_a_real_model() -> None:
-        """Early layers of SmolLM2 read the role off the word, better than later ones do off word and sentence."""
-        model, tokenizer = smollm2()
-        many = contrastive_sentences(8000)
-        pairs = zip(many[::2], many[1::2], strict=True)
-        # One digit: the state is the one right after the word. Short: for the time's sake.
-        short = [pair for pair in pairs if all(len(s.text) < 115 and s.spans[0][1] - s.spans[0][0] == 1 for s in pair)]
-        sentences = with_words([sentence for pair in short[:210] for sentence in pair], tokenizer)
-        layers = [2, 3, 4, 5, 14, 20, 23, 24, 25]
-        chosen = ani.select_layer(model, tokenizer, sentences, policy="terminal", layers=layers)
-        points = {point.layer: point for point in chosen.curve}
-        assert chosen.argmax < EARLY
-        assert chosen.layer > EARLY
-        assert points[chosen.argmax].random_split > 0.95
-        assert points[chosen.argmax].deficit_high > 2 * MARGIN
-        assert points[chosen.layer].held_out > points[chosen.argmax].held_out + 0.05
-        assert f"takes layer {chosen.argmax} (" in chosen.reason
 
 
 # --- the rule ---

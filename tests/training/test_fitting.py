@@ -8,7 +8,8 @@ import torch
 
 import ani
 from ani.data.collator import NumberCollator, tokenize
-from ani.data.sources import diagnostic_examples
+from ani.data.records import Example
+from ani.data.sources import DiagnosticSource
 from ani.injection.attach import ani_module, number_locator
 from ani.injection.gate import Gate
 from ani.models import load_model, load_tokenizer
@@ -23,6 +24,10 @@ from tests.refusals import refused
 from tests.tiny import pair
 
 Write = Callable[..., Path]
+
+
+def sentences(count: int) -> list[Example]:
+    return DiagnosticSource(kind="diagnostic", count=count).examples(0)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +61,7 @@ def test_the_gate_tells_roles_on_the_base_models_states(layers: tuple[int, ...])
     config = ani.AniConfig(layer=2, policy="terminal", gate="fitted", gate_layers=layers[1:])
     ani.attach(model, tokenizer, config)
     locator = number_locator(model)
-    rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(400)]
+    rows = [tokenize(example, tokenizer, locator, 64) for example in sentences(400)]
     before = torch.random.get_rng_state()
     fit_gate(model, NumberCollator(tokenizer, locator), rows)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -75,7 +80,7 @@ def test_states_are_drawn_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     model, tokenizer = pair("llama")
     ani.attach(model, tokenizer, ani.AniConfig(layer=2, policy="terminal", gate="fitted"))
     locator = number_locator(model)
-    rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(100)]
+    rows = [tokenize(example, tokenizer, locator, 64) for example in sentences(100)]
     given = model, cast(Gate, ani_module(model).gate), NumberCollator(tokenizer, locator), rows, 0
     states, roles, texts = fitted_gate._features(*given)
     monkeypatch.setattr(fitted_gate, "MOST_BYTES", states.nbytes // 2)
@@ -113,7 +118,7 @@ def test_a_states_common_part_is_no_hindrance() -> None:
     common = torch.randn(model.config.hidden_size, generator=torch.Generator().manual_seed(1))
     common *= 4 * ani_module(model).scale  # states of a mean cosine of 0.94
     model.model.layers[1].register_forward_hook(lambda *given: given[2] + common)
-    rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(400)]
+    rows = [tokenize(example, tokenizer, locator, 64) for example in sentences(400)]
     fit_gate(model, NumberCollator(tokenizer, locator), rows)
     (states,), roles = _states(rows, (2,))
     gate: Any = ani_module(model).gate.eval()
@@ -131,7 +136,7 @@ def test_it_is_left_as_it_is_in_training_and_saved(tiny_recipe: Write, tiny_mode
     fresh = load_model(str(tiny_model), dtype="float32")
     ani.attach(fresh, tokenizer, ani_module(again).config)
     locator = number_locator(fresh)
-    rows = [tokenize(example, tokenizer, locator, 64) for example in diagnostic_examples(24, seed=0)]
+    rows = [tokenize(example, tokenizer, locator, 64) for example in sentences(24)]
     fit_gate(fresh, NumberCollator(tokenizer, locator), rows)
     refit: Any = ani_module(fresh).gate
     assert refit.outer.weight.flatten().tolist() == pytest.approx(loaded.outer.weight.flatten().tolist(), abs=1e-4)

@@ -175,7 +175,6 @@ def test_saving_is_all_or_nothing(tmp_path: Path, write: Write, monkeypatch: pyt
 METHOD_SECTIONS = {
     "sft": None,
     "numerologic": None,
-    "reversed": None,
     "xval": {"layer": 0, "combine": "substitute", "gate": "open", "encoders": ("magnitude",)},
     "static": {"layer": 2, "combine": "replace", "gate": "open"},
     "digitwise": {"layer": 0, "policy": "digitwise", "gate": "open", "combine": "add"},

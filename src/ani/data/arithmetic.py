@@ -17,7 +17,7 @@ Operation = Literal["addition", "subtraction", "multiplication", "division"]
 Symbol = Literal["+", "-", "*", "/"]
 
 MOST_DIGITS = 1000
-"""Of an operand; Python writes no number of 4,300 digits, and a product has twice as many."""
+"""Most digits of an operand; Python writes no number of 4,300 digits, and a product has twice as many."""
 SYMBOLS: dict[Operation, Symbol] = {"addition": "+", "subtraction": "-", "multiplication": "*", "division": "/"}
 COMPUTE: dict[Symbol, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -26,8 +26,9 @@ COMPUTE: dict[Symbol, Callable[[int, int], int]] = {
     "/": operator.floordiv,
 }
 _ATTEMPTS = 10_000
-"""Drawings in vain after which there are taken to be no more problems."""
-_TENTHS: dict[Split, int] = {"train": 9, "test": 1}  # of all problems, in each split
+"""Draws without a new problem after which none is left."""
+_TENTHS: dict[Split, int] = {"train": 9, "test": 1}
+"""Tenths of all problems in each split."""
 
 
 class ArithmeticProblem(NamedTuple):
@@ -43,27 +44,24 @@ class ArithmeticProblem(NamedTuple):
 
     @property
     def prompt(self) -> str:
-        """The question, such as `Calculate 123 + 456 =`, without a trailing space.
-
-        It begins with a word: a number at the very first token would stand where SmolLM2's hidden states
-        are unlike all others, and its leading digit was not learnt (docs/findings.md).
-        """
+        """Question, such as `Calculate 123 + 456 =`, without a trailing space. It begins with a word, because hidden
+        states at a row's first token are unlike all others, and a leading digit there was not learnt."""
         return f"Calculate {self.expression} ="
 
     @property
     def expression(self) -> str:
-        """Such as `123 + 456`."""
+        """Expression, such as `123 + 456`."""
         return f"{self.left} {self.operation} {self.right}"
 
     @property
     def answer(self) -> int:
-        """The exact result; negative where a subtraction's right operand is the larger."""
+        """Exact result; negative where a subtraction's right operand is the larger."""
         return COMPUTE[self.operation](self.left, self.right)
 
     @property
     def chain(self) -> int | None:
-        """Of a sum, the longest run of places through which a carry must travel: places whose digits make 9, and into
-        which the place before carries. In 14 + 28 it is 0, in 145 + 456 it is 1, in 9999 + 1 it would be 3."""
+        """Longest run of places of a sum through which a carry must travel: places whose digits make 9, and into which
+        the place before carries. In 14 + 28 it is 0, in 145 + 456 it is 1. None for other operations."""
         if self.operation != "+":
             return None
         longest = run = 0
@@ -81,9 +79,8 @@ def arithmetic_problems(
 ) -> list[ArithmeticProblem]:
     """Draws `count` distinct problems, spread evenly (to within one) over lengths and operations, in random order.
 
-    The list depends on the arguments alone. Whether a problem belongs to train (about nine of ten) or test is decided
-    by a hash of the problem, the same for both orders of a sum's or product's operands: no problem of one split stands
-    in the other, whatever the seeds, not even swapped.
+    The list depends on the arguments alone. A hash of the problem, the same for both orders of a sum's or product's
+    operands, decides whether it belongs to train (about nine of ten) or test: no problem is in both splits.
 
     `digits` are distinct operand lengths, each 1 to `MOST_DIGITS`; zero is a one-digit operand, but no divisor. Raises
     InputError if an argument is out of its domain, or a length has fewer problems than asked for.
@@ -112,8 +109,8 @@ def arithmetic_problems(
 def chained_sums(
     count: int, *, digits: Sequence[int], chains: Sequence[int], split: Split, seed: int = 0
 ) -> list[ArithmeticProblem]:
-    """Draws distinct additions, spread evenly over lengths and carry chains (`ArithmeticProblem.chain`), of which
-    problems drawn at random have few long ones; otherwise as `arithmetic_problems`. A chain needs a longer operand."""
+    """Draws distinct additions, spread evenly over lengths and carry chains (`ArithmeticProblem.chain`); otherwise as
+    `arithmetic_problems`, which draws few long chains. A chain needs operands of more digits than its length."""
     longest = min(digits, default=1)
     check_drawn(count, split, digits=(digits, range(1, MOST_DIGITS + 1)), chains=(chains, range(longest)))
     random = Random(seed)
@@ -135,7 +132,7 @@ def chained_sums(
 
 
 def _chained(length: int, chain: int, random: Random) -> tuple[int, int]:
-    """Operands of a length, at random but that a carry travels through `chain` places, and none through more."""
+    """Random operands of a length whose longest carry chain is `chain`."""
     begin = random.randrange(length - chain)
     left = right = 0
     run = -1  # places that the carry into this place has travelled through; no carry
@@ -155,8 +152,8 @@ def _chained(length: int, chain: int, random: Random) -> tuple[int, int]:
 
 
 def check_drawn(count: int, split: Split, **choices: tuple[Sequence[object], Collection[object]]) -> None:
-    """Raises InputError unless problems can be drawn so; `choices` are one or more distinct ones of a range of numbers
-    each, or of names."""
+    """Raises InputError unless split and count are valid, and each of `choices`, a list with the known values, has one
+    or more distinct known values."""
     check_split(split, count)
     for name, (given, known) in choices.items():
         if not given or len(set(given)) < len(given) or not all(each in known for each in given):
@@ -165,12 +162,12 @@ def check_drawn(count: int, split: Split, **choices: tuple[Sequence[object], Col
 
 
 def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random) -> list[ArithmeticProblem]:
-    """`count` distinct problems of one length and operation, or all there are if fewer."""
+    """Draws `count` distinct problems of one length and operation, or all there are if fewer."""
     low, high = 10 ** (digits - 1) if digits > 1 else 0, 10**digits
     space = (high - low) ** 2
 
     def problem(left: int, right: int) -> tuple[ArithmeticProblem, None] | None:
-        """If it is one, and of this split; a dictionary without values is a set that keeps its order."""
+        """The problem as a dictionary's key (a set that keeps its order); None outside the split or divided by 0."""
         made = ArithmeticProblem(digits, symbol, left * right if symbol == "/" else left, right)
         return (made, None) if (right or symbol != "/") and _split(made) == split else None
 
@@ -192,6 +189,6 @@ def _split(problem: ArithmeticProblem) -> Split:
 
 
 def split_of(problem: str) -> Split:
-    """The split in which a problem stands: test if a hash of its writing says so, as one in ten do."""
+    """Split of a problem, by a hash of its text: test for one in ten."""
     digest = blake2b(problem.encode(), digest_size=8).digest()
     return "test" if int.from_bytes(digest, "big") % 10 == 0 else "train"

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.calculator.reader.digits import END
 from ani.chat import rendered
-from ani.data.sources import Example
+from ani.data.records import Example
 from ani.injection.locate import NumberLocator
 from ani.numbers import Number, find_numbers
 from ani.roles import Role

@@ -1,4 +1,4 @@
-"""The diagnostic set: sentences whose numbers carry a known role, nominal or quantitative.
+"""Our diagnostic set: sentences whose numbers have a known role, nominal or quantitative.
 
 Labels
     A number is nominal where it names or places a thing, so that another name would do: a room, an order, a
@@ -39,15 +39,15 @@ from ani.roles import RoleName
 T = TypeVar("T")
 
 ENDLESS = sys.maxsize
-"""A capacity for `rounds`."""
+"""Capacity for `rounds` of what may be used again and again."""
 
 SENTENCES_PER_TEMPLATE = 200
 """No template gives more sentences than this, so that none dominates a large set."""
 SLOT = re.compile(r"\{(?:([NQ]):)?([0-9.]+)-([0-9.]+)(,?)\}")
-"""A slot as the header of `diagnostic_templates.yaml` states it; those of `contrastive_pairs.yaml` have no role."""
+"""Pattern of a slot; the header of `diagnostic_templates.yaml` describes it."""
 
 _ROLES: dict[str, RoleName] = {"N": "nominal", "Q": "quantitative"}
-_TEST_ONE_IN = 3  # this share of all values stands in test sentences, the rest in training sentences
+_TEST_ONE_IN = 3  # a third of all values is for test sentences, the rest for training sentences
 
 
 class DiagnosticSentence(NamedTuple):
@@ -55,15 +55,15 @@ class DiagnosticSentence(NamedTuple):
 
     text: str
     roles: tuple[RoleName, ...]
-    """One for each number of `ani.numbers.find_numbers(text)`, in order."""
+    """Role of each number of `ani.numbers.find_numbers(text)`, in order."""
     domain: str
-    """What the sentence is about, such as "rooms" or "finance"."""
+    """Subject of the sentence, such as "rooms" or "finance"."""
     template: str
-    """The template that it was made from, with its slots."""
+    """Template of the sentence, with its slots."""
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """The characters `[start, end)` of each number; a sign belongs to its number."""
+        """Characters `[start, end)` of each number; a sign belongs to its number."""
         return tuple((number.start, number.end) for number in find_numbers(self.text))
 
 
@@ -98,14 +98,14 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
 
 
 def sentence_limit(split: Split) -> int:
-    """How many sentences `diagnostic_sentences` can give of a split."""
+    """Number of sentences that `diagnostic_sentences` can give of a split."""
     return sum(_capacities(split).values())
 
 
 @cache
 def _capacities(split: Split) -> dict[tuple[str, str], int]:
-    """How many sentences each template of the split (beside its domain) may give: half of those that it could make,
-    so that drawing a new one stays quick, and at most `SENTENCES_PER_TEMPLATE`."""
+    """Number of sentences by domain and template: at most `SENTENCES_PER_TEMPLATE`, and half of those that the template
+    could make, so that drawing a new one stays quick."""
     capacities = {}
     for domain, text in read_split("diagnostic_templates.yaml", split):
         possible = math.prod(count_values(read_slot(slot), split) for slot in SLOT.finditer(text))
@@ -114,19 +114,19 @@ def _capacities(split: Split) -> dict[tuple[str, str], int]:
 
 
 def read_split(file: str, split: Split) -> list[tuple[str, str]]:
-    """Domain and text of the templates of a split, from a file of ours with domain → split → texts."""
+    """Domain and text of a split's templates, from a YAML file of this package with domain → split → texts."""
     return [(domain, text) for domain, splits in read_templates(file).items() for text in splits.get(split, [])]
 
 
 def rounds(capacities: Mapping[T, int], rng: random.Random) -> Iterator[T]:
-    """Everything once in a drawn order, then again, round after round, what may still be used."""
+    """All items once in a drawn order, then again, round after round, those whose capacity is left."""
     for used in range(max(capacities.values())):
         left = [item for item, capacity in capacities.items() if capacity > used]
         yield from rng.sample(left, len(left))
 
 
 class Slot(NamedTuple):
-    """A place for a number; `low` and `high` count steps of 10^-places."""
+    """Place for a number in a template; `low` and `high` count steps of 10^-places."""
 
     low: int
     high: int
@@ -135,14 +135,14 @@ class Slot(NamedTuple):
 
 
 def read_slot(match: re.Match[str]) -> Slot:
-    """What a match of `SLOT` says."""
+    """The slot of a match of `SLOT`."""
     _, low, high, comma = match.groups()
     places = len(low.partition(".")[2])
     return Slot(int(low.replace(".", "")), int(high.replace(".", "")), places, bool(comma))
 
 
 def count_values(slot: Slot, split: Split) -> int:
-    """How many values of the split a slot can take, counted as far as its first 4,000: more than is ever needed."""
+    """Number of a slot's values in the split, among its first 4,000: more than is ever needed."""
     steps = range(slot.low, min(slot.high, slot.low + 3_999) + 1)
     return sum(_split_of(step, slot.places) == split for step in steps)
 
@@ -153,13 +153,13 @@ def _split_of(steps: int, places: int) -> Split:
 
 
 def value_split(value: Decimal) -> Split:
-    """The split in which a number of this value, not negative, may stand; 5 and 5.0 are one value."""
+    """Split of sentences with this number, not negative; 5 and 5.0 are one value."""
     digest = hashlib.blake2s(format(value.normalize(), "f").encode(), digest_size=4).digest()
     return "test" if int.from_bytes(digest, "big") % _TEST_ONE_IN == 0 else "train"
 
 
 def draw(slot: Slot, split: Split, rng: random.Random) -> str:
-    """A number of the split; its length is drawn first, as a uniform value would be long nearly always."""
+    """Draws a number of the split; first its length, because a uniform value would be long nearly always."""
     while True:
         length = rng.randint(len(str(slot.low)), len(str(slot.high)))
         steps = rng.randint(max(slot.low, 10 ** (length - 1)), min(slot.high, 10**length - 1))

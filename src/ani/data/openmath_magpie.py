@@ -1,17 +1,17 @@
-"""The paper's diagnostic set: OpenMath texts, whose numbers are quantities, beside Magpie chats, whose are names.
+"""Builds the paper's diagnostic set: OpenMath texts, whose numbers are quantities, and Magpie chats, whose are names.
 
-The paper: appendix "Diagnostic Dataset Construction". A text is a question with its answer, the first turn of a
-conversation with its reply, or a record's plain text. What the paper leaves open is decided so:
+The paper describes it in the appendix "Diagnostic Dataset Construction". A text is a question with its answer, the
+first turn of a conversation with its reply, or a record's plain text. The paper leaves these points open:
 
-- A label is its source's: nobody has judged single numbers, so that a date in a maths problem counts as a quantity.
-- A conversation is left out if any of its turns holds a term of `excluded_terms.yaml`. A term is found as a whole word
-  in any case, a plural s or digits after it (`python3`); hyphens and underscores end words.
-- Numbers that begin a line to count the items of a list are taken out on both sides: a chat may hold few others, and a
-  probe would learn the line break instead of the role.
-- Of GSM8K the answers are used too, as of the other maths sets, because operands stand there; its calculator
-  annotations (`<<48/2=24>>`) and the line `#### 24`, which other texts do not have, are taken out.
-- Long texts end with a sentence or a line. A question occurs once, whatever its answers: a data set with many answers
-  to one question would put nearly the same text into both parts of a split.
+- Every number has the role of its source: nobody judged single numbers, so a date in a maths problem is a quantity.
+- A conversation is left out if any of its turns contains a term of `excluded_terms.yaml`: a whole word in any case,
+  perhaps with a plural s or digits after it (`python3`); hyphens and underscores end words.
+- Numbers that count the items of a list at the beginning of a line are removed on both sides: a chat may contain few
+  others, and a probe would learn the line break instead of the role.
+- GSM8K's answers are used too, because they contain the operands; its calculator annotations (`<<48/2=24>>`) and the
+  line `#### 24`, which other texts do not have, are removed.
+- Long texts are cut after a sentence or a line. A question occurs once, whatever its answers: else nearly the same text
+  would be in both parts of a split.
 """
 
 import importlib.metadata
@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from ani.data import MAGPIE, OPENMATH
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, sentence_limit
-from ani.data.labelled import LABELLED_FILE, write_labelled
-from ani.data.sources import hub_errors, record_examples, text_of
+from ani.data.labelled_sentences import LABELLED_FILE, write_labelled
+from ani.data.records import hub_errors, record_examples, text_of
 from ani.data.split import read_templates
 from ani.errors import InputError, one_line
 from ani.files import replacing_directory
@@ -37,25 +37,23 @@ from ani.roles import RoleName
 from ani.text_files import json_lines
 
 DIAGNOSTIC = "diagnostic"
-"""The nominal source that stands for our own generator: training sentences that hold nominal numbers only."""
+"""Name of a nominal source: our own training sentences with nominal numbers only."""
 CARD_FILE = "README.md"
 TRAINING_FILE = "train.jsonl"
 MOST_CHARACTERS = 2_000
-"""Of a text; a longer one is cut."""
+"""Length at which a text is cut."""
 SHUFFLE_BUFFER = 10_000
-"""So many records are held in memory, and the next one is drawn from them."""
+"""Number of records in memory, from which the next one is drawn."""
 
 TERMS: dict[str, str] = read_templates("excluded_terms.yaml")
-"""What keeps a text out of the nominal side, because it is about maths or about programs."""
-_CARD = resources.files("ani.data").joinpath("diagnostic_card.md").read_text("utf-8")
+"""Terms about maths or programs, which keep a text out of the nominal side."""
 
-# A letter or digit may not touch a term; \b would not do, as it sees none between the + of C++ and a blank.
-_TERMS = ", ".join(TERMS.values()).split(", ")
-_TERM = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, _TERMS))})(?:s|[0-9]+)?(?![^\W_])", re.IGNORECASE)
+_TERMS = "|".join(map(re.escape, ", ".join(TERMS.values()).split(", ")))
+# A letter or digit may not touch a term. \b finds no boundary between the + of C++ and a blank.
+_TERM = re.compile(rf"(?<![^\W_])(?:{_TERMS})(?:s|[0-9]+)?(?![^\W_])", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^([ \t*_#>]*)[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
 _GSM8K_MARK = re.compile(r"<<[^<>\n]*>>|^####.*$", re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s)|(?=\n)")
-
 _QUESTION_AND_ANSWER = (("problem", "generated_solution"), ("problem", "solution"), ("question", "answer"))
 _SPEAKERS = {"human": "user", "gpt": "assistant"}
 _REASONS = ("maths or programming term", "duplicate", "too long", "no number")
@@ -70,18 +68,24 @@ def build_openmath_magpie(
     seed: int = 0,
     on_kept: Callable[[int], None] = lambda amount: None,
 ) -> None:
-    """Write the directory `out` with `LABELLED_FILE`, `count` texts of each role by turns, and a data card. Raises
-    InputError if a source can't be read, a record is of no known kind, a source gives fewer than `count` texts, or
-    `out` is something else than a diagnostic set.
+    """Write the directory `out`: `LABELLED_FILE` with `count` texts of each role by turns, `TRAINING_FILE` and a card.
 
-    Beside it `TRAINING_FILE` has the same records to train on, questions with whole answers as chat messages
-    (`ani.data.sources`), without those of a source that has texts only.
+    The same arguments write the same bytes. `TRAINING_FILE` has the same records as training examples, questions with
+    whole answers as chat messages (`ani.data.records`), without those of a source that has texts only.
 
-    A source is a dataset's name on the hub (its `train` split), a JSON-lines or parquet file, or a directory of those
-    (the files named `train…` if there are any); the nominal one may be `DIAGNOSTIC`. Known records are those of
-    OpenMathInstruct-2, GSM8K, MATH and Magpie, `messages`, `prompt` with `completion`, and `text`. Sources are read as
-    a stream in an order shuffled by `seed`, until `count` texts were kept; the same arguments write the same bytes.
-    `on_kept` is called with 1 for every text kept.
+    Args:
+        out: A new directory, or one that contains a diagnostic set, which is replaced.
+        quantitative: A dataset's name on the hub (its `train` split), a JSON-lines or parquet file, or a directory of
+            those (the files named `train…` if there are any). Known records are those of OpenMathInstruct-2, GSM8K,
+            MATH and Magpie, `messages`, `prompt` with `completion`, and `text`.
+        nominal: The same, or `DIAGNOSTIC`.
+        count: Number of texts of each role.
+        seed: Seed of the order in which the sources are read, as a stream, until `count` texts were kept.
+        on_kept: Called with 1 for every text kept.
+
+    Raises:
+        InputError: A source can't be read, a record is of no known kind, a source gives fewer than `count` texts, or
+            `out` is something else than a diagnostic set.
     """
     out = Path(out)
     if count < 1:
@@ -106,34 +110,34 @@ def build_openmath_magpie(
 class _Entry(NamedTuple):
     text: str
     question: str
-    """What a duplicate is known by."""
+    """Text by which duplicates are recognised."""
     everything: str
-    """All that the source's record says: where terms are looked for."""
+    """Text in which terms are looked for: the whole record."""
     answer: str | None = None
-    """What is learnt in training; None: the source has no questions."""
+    """Completion in training; None: the source has no questions."""
     template: str | None = None
 
 
 @dataclass
 class _Side:
-    """The texts of one role, and what became of the others."""
+    """The texts of one role, and counts of the dropped ones."""
 
     source: str
     role: RoleName
     kept: list[tuple[DiagnosticSentence, dict[str, Any] | None]] = field(default_factory=list)
-    """Each with its training record; None: it has no answer."""
+    """Each text with its training record; None: it has no answer."""
     dropped: Counter[str] = field(default_factory=Counter)
     terms: Counter[str] = field(default_factory=Counter)
 
     @property
     def name(self) -> str:
-        """The source without the folders of this machine."""
+        """Name of the source, without the folders of this machine."""
         path = Path(self.source)
         return path.resolve().name if path.exists() else self.source
 
 
 def _fill(side: _Side, entries: Iterable[_Entry], count: int, seen: set[str], on_kept: Callable[[int], None]) -> None:
-    """Keep the first `count` entries that are fit; `seen` holds the questions kept so far, of both sides."""
+    """Keep the first `count` usable entries; `seen` contains the questions kept so far, of both sides."""
     for entry in entries:
         if side.role == "nominal" and (term := _TERM.search(entry.everything)):
             side.dropped["maths or programming term"] += 1
@@ -149,8 +153,7 @@ def _fill(side: _Side, entries: Iterable[_Entry], count: int, seen: set[str], on
             side.dropped["no number"] += 1
         else:
             seen.add(question)
-            roles = (side.role,) * len(numbers)
-            sentence = DiagnosticSentence(text, roles, side.name, entry.template or text)
+            sentence = DiagnosticSentence(text, (side.role,) * len(numbers), side.name, entry.template or text)
             messages = [{"role": "user", "content": entry.question}, {"role": "assistant", "content": entry.answer}]
             example = {"messages": messages, "roles": side.role} if entry.answer is not None else None
             side.kept.append((sentence, example))
@@ -202,8 +205,8 @@ def _local_records(path: Path) -> Iterator[tuple[str, Any]]:
     files = sorted(path.rglob("*.*")) if path.is_dir() else [path]
     known = [file for file in files if file.suffix in (".jsonl", ".parquet")]
     if not known:
-        raise InputError(f"{path} is no .jsonl or .parquet file, nor a directory that holds one")
-    # Beside a train split other splits are for evaluation.
+        raise InputError(f"{path} is no .jsonl or .parquet file, nor a directory that contains one")
+    # Other splits next to a train split are for evaluation.
     for file in [file for file in known if file.name.startswith("train")] or known:
         yield from json_lines(file) if file.suffix == ".jsonl" else _parquet_rows(file)
 
@@ -243,31 +246,31 @@ def _entry(record: Any, where: str) -> _Entry:
             return _Entry(text, question, text, answer)
     if "conversations" in record:
         record = {"messages": _messages(record["conversations"], where)}
-    if "messages" in record:
-        # The first reply; the rest of the conversation counts where terms are looked for.
-        first = next(record_examples({"messages": record["messages"]}, where))
-        question = str(first.prompt[-1]["content"]) if isinstance(first.prompt, list) else first.prompt
-        everything = "\n".join(message["content"] for message in record["messages"])
-        return _Entry(f"{question}\n\n{first.completion}", question, everything, first.completion)
-    if record.keys() >= {"prompt", "completion"}:
+    elif "messages" not in record and record.keys() >= {"prompt", "completion"}:
         (example,) = record_examples({key: record[key] for key in ("prompt", "completion")}, where)
         if isinstance(example.prompt, str):
             text = example.prompt + example.completion
             return _Entry(text, example.prompt, text, example.completion)
-        return _entry({"messages": [*example.prompt, {"role": "assistant", "content": example.completion}]}, where)
+        record = {"messages": [*example.prompt, {"role": "assistant", "content": example.completion}]}
+    if "messages" in record:
+        # The first reply; terms are looked for in the rest of the conversation too.
+        first = next(record_examples({"messages": record["messages"]}, where))
+        assert not isinstance(first.prompt, str)
+        question = first.prompt[-1]["content"]
+        everything = "\n".join(message["content"] for message in record["messages"])
+        return _Entry(f"{question}\n\n{first.completion}", question, everything, first.completion)
     if "text" in record:
         text = text_of(record, "text", where)
         return _Entry(text, text, text)
-    fields = one_line(", ".join(map(str, record)))
     raise InputError(
-        f"{where}: no known kind of record, its fields are {fields or 'none'}; known are problem "
-        "with solution or generated_solution, question with answer, conversations, messages, prompt with completion, "
-        "and text"
+        f"{where}: no known kind of record, its fields are {one_line(', '.join(map(str, record))) or 'none'}; known "
+        "are problem with solution or generated_solution, question with answer, conversations, messages, prompt with "
+        "completion, and text"
     )
 
 
 def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
-    """Turns of the form of ShareGPT, which Magpie uses, as chat messages."""
+    """Chat messages from turns in ShareGPT's form, which Magpie uses."""
     if not isinstance(turns, list) or not all(
         isinstance(turn, dict) and all(isinstance(turn.get(key), str) for key in ("from", "value")) for turn in turns
     ):
@@ -283,17 +286,20 @@ def _card(sides: list[_Side], seed: int) -> str:
         numbers = sum(len(sentence.roles) for sentence, _ in side.kept)
         sources.append((side.role, side.name, count + side.dropped.total(), count, numbers))
     dropped = [(reason, *(side.dropped[reason] for side in sides)) for reason in _REASONS]
-    terms = sides[1].terms.most_common(10) or [("none", 0)]
-    return _CARD.format(
-        count=count,
-        file=LABELLED_FILE,
-        version=importlib.metadata.version("ani"),
-        seed=seed,
-        max_characters=MOST_CHARACTERS,
-        sources=_table(("role", "source", "records read", "texts kept", "numbers kept"), sources),
-        dropped=_table(("why", *(side.role for side in sides)), dropped),
-        terms=_table(("term", "texts"), terms),
-        **TERMS,
+    return (
+        (resources.files("ani.data") / "diagnostic_card.md")
+        .read_text("utf-8")
+        .format(
+            count=count,
+            file=LABELLED_FILE,
+            version=importlib.metadata.version("ani"),
+            seed=seed,
+            max_characters=MOST_CHARACTERS,
+            sources=_table(("role", "source", "records read", "texts kept", "numbers kept"), sources),
+            dropped=_table(("why", *(side.role for side in sides)), dropped),
+            terms=_table(("term", "texts"), sides[1].terms.most_common(10) or [("none", 0)]),
+            **TERMS,
+        )
     )
 
 

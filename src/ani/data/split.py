@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 
 def check_split(split: str, count: int = 0) -> None:
-    """Raises InputError unless it is one, and can be asked for so many."""
+    """Raises InputError unless `split` is one, and `count` is not negative."""
     if split not in get_args(Split):
         raise InputError(f"split must be one of {', '.join(get_args(Split))}, not {split!r:.80}")
     if count < 0:
@@ -24,7 +24,8 @@ def check_split(split: str, count: int = 0) -> None:
 
 
 def add_new(found: dict[K, V], draw: Callable[[], tuple[K, V] | None], attempts: int | None = None) -> bool:
-    """Draw until something fits (is not None) and is new, and add it under its key; False after that many attempts."""
+    """Draw until a key is new, and add it with its value; a draw may give None. Returns False after that many attempts
+    without success (None: never)."""
     for _ in counted() if attempts is None else range(attempts):
         drawn = draw()
         if drawn is not None and drawn[0] not in found:
@@ -35,6 +36,6 @@ def add_new(found: dict[K, V], draw: Callable[[], tuple[K, V] | None], attempts:
 
 @cache
 def read_templates(file: str) -> dict[str, Any]:
-    """A YAML file of this package."""
+    """The content of a YAML file of this package."""
     loaded: dict[str, Any] = yaml.safe_load(resources.files("ani.data").joinpath(file).read_text("utf-8"))
     return loaded

@@ -11,7 +11,6 @@ number's terminal token, e = s·W_P φ(x) the number embedding (`ani.injection.m
 | `xval` | h ← e, φ(x) = the scaled value | layer 0, one position a number | xVal, arXiv 2310.02989 |
 | `fone` | h ← e, φ(x) = Fourier features | layer 0, one position a number | FoNE, arXiv 2502.09741 |
 | `numerologic` | `42` is written `2:42` | the text | NumeroLogic, arXiv 2404.00459 |
-| `reversed` | `345` is written `543` | the text | Teaching Arithmetic, arXiv 2307.03381 |
 | `static` | h ← e | layer l, terminal token | the paper, "Ablation": Static Injection |
 | `static-additive` | h ← h + e | layer l, terminal token | its additive sibling, ours |
 | `digitwise-gated` | h ← h + α·e | layer l, every token of the number | the paper, "Ablation": Digit-wise Injection |
@@ -30,7 +29,6 @@ What the sources leave open, and what is done here:
   times the value, so 0 is a zero vector, as published.
 - **NumeroLogic's braces**: the paper writes `2:42`, so nothing stands around it; prompts and completions are
   rewritten for training, prompts for evaluation, and the counts are taken out of what the model writes.
-- **Reversed digits**: those of every number, in prompt and answer alike.
 - **Start of W_P**: zero where e is added, random where it replaces the state (`AniModule`).
 """
 
@@ -40,7 +38,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from ani.numbers import number_pieces
-from ani.numbers.rewritten import digit_counted_pieces, remove_digit_counts, reversed_pieces, turn_back
+from ani.numbers.digit_counts import digit_counted_pieces, remove_digit_counts
 
 Policy = Literal["terminal", "digitwise", "running", "after"]
 """Which tokens carry a number (`ani.injection.config.InjectionSettings.policy`)."""
@@ -76,7 +74,6 @@ METHODS: dict[MethodName, Method] = {
     "xval": Method({**_SUBSTITUTED, "encoders": ["magnitude"]}),
     "fone": Method({**_SUBSTITUTED, "encoders": ["fourier"]}),
     "numerologic": Method(None, digit_counted_pieces, remove_digit_counts),
-    "reversed": Method(None, reversed_pieces, turn_back),
     "static": Method({"policy": "terminal", "gate": "open", "combine": "replace"}),
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),

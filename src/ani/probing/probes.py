@@ -141,7 +141,7 @@ def probing_plan(
         raise InputError(
             f"the held-out test has {int(tested_roles.sum())} quantities and {int((~tested_roles).sum())} names (a "
             f"third of all number values is kept for it): it needs {MIN_TESTED} of each; give more sentences"
-            + ("" if two_sets else ", or a second, held-out set (such as contrastive)")
+            + ("" if two_sets else ", or a second, held-out set (such as diagnostic)")
         )
 
     # The two sentences of a minimal pair stay together: one without the other would teach the wrong role by heart.
@@ -178,7 +178,7 @@ def probing_plan(
     if two_sets:
         mend = "; give sentences to learn from of more domains"
     else:
-        mend = "; name a second, held-out set that has both roles in its domains (such as contrastive)"
+        mend = "; name a second, held-out set that has both roles in its domains (such as diagnostic)"
     _check_folds(roles, known, "holding out domains", mend)
 
     if not seen.any():

@@ -1,6 +1,6 @@
 """`ani.select_layer` and `ani probe`: runs the probes on labelled sentences and chooses the layer."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,9 +10,8 @@ from rich.console import Console
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ani.data.contrastive import contrastive_sentences
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
-from ani.data.labelled import read_labelled
+from ani.data.labelled_sentences import read_labelled
 from ani.injection.attach import base_model, decoder_layers
 from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.probing.curve import LayerSelection, ProbedNumber
@@ -24,7 +23,7 @@ from ani.results.records import LAYERS, RUN, SELECTION, write_json, write_record
 from ani.terminal import SILENT, counting
 
 
-def _templates(count: int, seed: int) -> list[DiagnosticSentence]:
+def _own_sentences(count: int, seed: int) -> list[DiagnosticSentence]:
     held_out = count // 3  # whose values the probes are tested on
     return [
         *diagnostic_sentences(count - held_out, split="train", seed=seed),
@@ -32,13 +31,10 @@ def _templates(count: int, seed: int) -> list[DiagnosticSentence]:
     ]
 
 
-OWN: dict[str, Callable[[int, int], list[DiagnosticSentence]]] = {
-    "contrastive": lambda count, seed: contrastive_sentences(count, seed=seed),
-    "diagnostic": _templates,
-}
-"""Our own sets by the names that can stand for a file: so many sentences of both splits, by a seed."""
+DIAGNOSTIC = "diagnostic"
+"""Name of our own sentences, in place of a file's."""
 SENTENCES = 4000
-"""How many of an own set, if nobody says."""
+"""Default number of our own sentences."""
 
 RANDOM_SPLIT = "probe_random_split.jsonl"
 HELD_OUT = "probe_held_out.jsonl"
@@ -62,7 +58,7 @@ def select_layer(
     Args:
         model: A causal language model without ANI attached; left as it is.
         tokenizer: The model's.
-        diagnostic: Sentences with the roles of their numbers; None: 4,000 of `own_set(policy)`.
+        diagnostic: Sentences with the roles of their numbers; None: 4,000 of our own.
         held_out: Sentences to test on; None: `diagnostic` itself, domain by domain. Needed where a domain's numbers
             all have one role.
         policy: Of the adapter to be trained: probes read a number where it injects it. `after`: at the token that
@@ -79,7 +75,7 @@ def select_layer(
         InputError: If ANI is attached, a layer does not exist, there are too few numbers, or a role is missing where
             it is needed.
     """
-    sets = [_sentences(own_set(policy), None, seed) if diagnostic is None else diagnostic]
+    sets = [_own_sentences(SENTENCES, seed) if diagnostic is None else diagnostic]
     if held_out is not None:
         sets.append(held_out)
     reading = {"policy": policy, "chat": chat, "layers": layers, "directory": directory}
@@ -107,15 +103,15 @@ def probe(
         model: As for `select_layer`; so are `tokenizer`, `policy`, `chat`, `layers`, `seed` and `console`.
         out: Directory for the curve (`layers.jsonl`), one record a number (`probe_random_split.jsonl`,
             `probe_held_out.jsonl`), the choice (`selection.json`) and `run.json`; files of an earlier run are replaced.
-        data: A file or directory of labelled sentences, or the name of an own set; None: `own_set(policy)`.
-        held_out: Likewise, to test on; None: `data` itself, domain by domain.
-        sentences: How many of each at most; None: all of a file, 4,000 of an own set.
+        data: A file or directory of labelled sentences, or `diagnostic` for our own; None: our own.
+        held_out: A file or directory of sentences to test on; None: `data` itself, domain by domain.
+        sentences: How many of each at most; None: all of a file, 4,000 of our own.
         facts: What `run.json` says of the model.
 
     Raises:
         InputError: As for `select_layer`; or a file is missing or malformed.
     """
-    data = data or own_set(policy)
+    data = data or DIAGNOSTIC
     sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
     reading = {"policy": policy, "chat": chat, "layers": layers, "directory": out}
     selection, results = _probe(model, tokenizer, sets, console, seed, **reading)
@@ -135,15 +131,9 @@ def probe(
     return selection
 
 
-def own_set(policy: Policy) -> str:
-    """Which of our own sets a policy is probed with: the minimal pairs' numbers mostly end their sentence, and `after`
-    reads behind a number, so it has the sentences from templates."""
-    return "diagnostic" if policy == "after" else "contrastive"
-
-
 def _sentences(name: str, count: int | None, seed: int) -> list[DiagnosticSentence]:
-    if name in OWN:
-        return OWN[name](count or SENTENCES, seed)
+    if name == DIAGNOSTIC:
+        return _own_sentences(count or SENTENCES, seed)
     sentences = read_labelled(name)
     if count is None or count >= len(sentences):
         return sentences

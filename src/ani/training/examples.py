@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
 from ani.data.collator import TokenizedExample, tokenize
-from ani.data.sources import Example
+from ani.data.records import Example
 from ani.errors import InputError
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS

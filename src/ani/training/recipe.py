@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ani.data.kinds import DataSource
+from ani.data.sources import AnySource
 from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
@@ -43,8 +43,7 @@ class ProbeSettings(Section):
     """What `ani.layer: auto` probes with (`ani.probing`)."""
 
     data: str | None = None
-    """Labelled sentences: a file, a directory, or our own `contrastive` or `diagnostic`; null: our own, which by
-    `ani.policy`."""
+    """Labelled sentences: a file, a directory, or `diagnostic`, our own; null: our own."""
     held_out: str | None = None
     """Likewise, to test on; null: `data` itself, domain by domain."""
     sentences: int | None = Field(default=None, ge=1)
@@ -111,7 +110,7 @@ class Recipe(Section):
     """For `ani.layer: auto`."""
     lora: LoraSettings | None = LoraSettings()
     """`null`: train the module alone."""
-    data: list[DataSource] = Field(min_length=1)
+    data: list[AnySource] = Field(min_length=1)
     """One source or more, shuffled together."""
     training: TrainingSettings = TrainingSettings()
     """Batches, steps and rates."""

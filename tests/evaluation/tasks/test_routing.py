@@ -316,10 +316,10 @@ def test_queries_are_new_to_a_gate_trained_on_our_sentences() -> None:
         return {run for run in zip(*(words[i:] for i in range(4)), strict=False) if "#" in run}
 
     trained: set[tuple[str, ...]] = set()
-    for name in ("diagnostic_templates.yaml", "contrastive_pairs.yaml"):
-        for splits in yaml.safe_load(resources.files("ani.data").joinpath(name).read_text("utf-8")).values():
-            for text in splits.get("train", []):
-                trained |= runs(re.sub(r"\{[^}]*\}", "#", text))
+    templates = resources.files("ani.data").joinpath("diagnostic_templates.yaml").read_text("utf-8")
+    for splits in yaml.safe_load(templates).values():
+        for text in splits.get("train", []):
+            trained |= runs(re.sub(r"\{[^}]*\}", "#", text))
     assert len(trained) > 1000
     for query in routing_queries():
         masked = query.text

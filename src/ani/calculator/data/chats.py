@@ -30,7 +30,7 @@ from ani.calculator.data.worded_calculations import (
 from ani.calculator.reader.pending import PendingReader
 from ani.data.arithmetic import split_of
 from ani.data.diagnostic import ENDLESS, rounds
-from ani.data.sources import Message
+from ani.data.records import Message
 from ani.data.split import Split, add_new, check_split
 from ani.numbers.grammar import BOUNDARY
 

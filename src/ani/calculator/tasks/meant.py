@@ -13,7 +13,7 @@ from ani.calculator.reader.calculations import calculation_before, number_behind
 from ani.calculator.reader.digits import is_value
 from ani.calculator.reader.pending import PendingReader
 from ani.data.arithmetic import SYMBOLS
-from ani.data.sources import Message
+from ani.data.records import Message
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import find_numbers

@@ -16,7 +16,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from ani.data.sources import MATH, hub_errors, hub_records, names_file
+from ani.data.records import hub_errors, hub_records, names_file
+from ani.data.sources import MATH
 from ani.errors import InputError
 from ani.evaluation.benchmarks.judging import MARKER, boxed_answer, marked_answer
 from ani.results.scores import grouped

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ani.data.diagnostic import diagnostic_sentences
-from ani.data.sources import checked_roles, hub_errors, labelled_numbers
+from ani.data.records import OURS, checked_roles, hub_errors, labelled_numbers
 from ani.errors import InputError, one_line
 from ani.evaluation.benchmarks.data import READERS
 from ani.numbers import find_numbers
@@ -69,7 +69,7 @@ def read_texts(entry: str, fields: Sequence[str], group: str | None, limit: int 
         sentences = diagnostic_sentences(limit or SENTENCES, split="test", seed=seed)
         return [GateText(each.text, name, each.domain, tuple(map(Label, each.roles))) for each in sentences]
     if name == "natural":
-        records = [record for _, record in labelled_numbers(natural=True)]
+        records = [record for _, record in labelled_numbers() if record["source"] != OURS]
         random.Random(f"gate shares {seed}").shuffle(records)
         return [_natural(record) for record in records[:limit]]
     if name == "finer":

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from ani.data.diagnostic import diagnostic_sentences, sentence_limit
-from ani.data.sources import data_records
+from ani.data.records import data_records
 from ani.errors import InputError
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Task

@@ -1,7 +1,7 @@
-"""Labelled sentences in a JSON-lines file.
+"""Reads and writes labelled sentences in a JSON-lines file.
 
 A record is `{"text": …, "roles": …}`: `roles` is `"nominal"` or `"quantitative"` for every number of the text, or a
-list with one of them for each. It may also hold `domain` (default: the file's name without its suffix) and `template`
+list with one of them for each. It may also have `domain` (default: the file's name without its suffix) and `template`
 (default: the text), both texts.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ani.data.diagnostic import DiagnosticSentence
-from ani.data.sources import checked_roles, text_of
+from ani.data.records import checked_roles, text_of
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.numbers import find_numbers
@@ -30,12 +30,12 @@ def read_labelled(path: str | Path) -> list[DiagnosticSentence]:
         path /= LABELLED_FILE
     sentences = [_sentence(record, where, path.stem) for where, record in json_lines(path)]
     if not sentences:
-        raise InputError(f"data file {path} holds no labelled sentences")
+        raise InputError(f"data file {path} contains no labelled sentences")
     return sentences
 
 
 def write_labelled(path: str | Path, sentences: Iterable[DiagnosticSentence]) -> None:
-    """Write sentences so that `read_labelled` gives them back as they are."""
+    """Write sentences so that `read_labelled` returns them unchanged."""
     with replacing_file(Path(path)) as file:
         for text, roles, domain, template in sentences:
             record = {"text": text, "roles": roles[0] if len(set(roles)) == 1 else roles, "domain": domain}
@@ -53,6 +53,6 @@ def _sentence(record: Any, where: str, domain: str) -> DiagnosticSentence:
     record = {"domain": domain, "template": record["text"], **record}
     text, domain, template = (text_of(record, key, where) for key in ("text", "domain", "template"))
     if not find_numbers(text):
-        raise InputError(f"{where}: the text holds no number, so there is nothing to label; remove the line")
+        raise InputError(f"{where}: the text contains no number to label; remove the line")
     roles = cast(tuple[RoleName, ...], checked_roles(record["roles"], text, where))
     return DiagnosticSentence(text, roles, domain, template)

@@ -1,0 +1,98 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ani import InputError
+from ani.data.records import Example, read_examples
+from tests.json_lines import write_lines
+from tests.refusals import refused
+
+USER = {"role": "user", "content": "Room 505 holds 10?"}
+ASSISTANT = {"role": "assistant", "content": "Yes, 10."}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({**PAIR, "unused": 3}, [Example("1 + 1 =", " 2")]),
+        ({"prompt": [USER], "completion": "Yes."}, [Example([USER], "Yes.")]),
+        ({"prompt": [USER], "completion": [ASSISTANT]}, [Example([USER], "Yes, 10.")]),
+        (
+            {"messages": [USER, ASSISTANT, USER, ASSISTANT], "roles": ["nominal", "quantitative"]},
+            [Example([USER], "Yes, 10."), Example([USER, ASSISTANT, USER], "Yes, 10.", ("nominal", "quantitative"))],
+        ),
+        ({"messages": [{**USER, "name": "x"}, {**ASSISTANT, "tool_calls": None}]}, [Example([USER], "Yes, 10.")]),
+        ({**PAIR, "roles": "quantitative"}, [Example("1 + 1 =", " 2", ("quantitative", "quantitative"))]),
+        ({**PAIR, "roles": ["nominal", None]}, [Example("1 + 1 =", " 2", ("nominal", None))]),
+        ({**PAIR, "roles": None}, [Example("1 + 1 =", " 2")]),
+        ({"prompt": "No number", "completion": "!", "roles": []}, [Example("No number", "!", ())]),
+        ({"prompt": "No number", "completion": "!", "roles": "nominal"}, [Example("No number", "!", ())]),
+    ],
+)
+def test_every_form_of_a_record(tmp_path: Path, record: Any, expected: list[Example]) -> None:
+    assert read_examples(write_lines(tmp_path / "data.jsonl", record)) == expected
+
+
+def test_records_stay_in_order_and_blank_lines_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"prompt": "a", "completion": "b"}\r\n\n  \n{"prompt": "\xe2\x80\xa8", "completion": "d"}'
+    )
+    assert read_examples(path) == [Example("a", "b"), Example("\u2028", "d")]
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        ([1], "list"),
+        (None, "NoneType"),
+        ({"completion": "x"}, "'prompt'"),
+        ({"prompt": "x"}, "'completion'"),
+        ({"prompt": "", "completion": "x"}, "'prompt'"),
+        ({"prompt": "x", "completion": ""}, "'completion'"),
+        ({"prompt": 1, "completion": "x"}, "'prompt'"),
+        ({"prompt": "x", "completion": {"role": "assistant"}}, "'completion'"),
+        ({"prompt": [], "completion": "x"}, "chat messages"),
+        ({"prompt": ["hi"], "completion": "x"}, "'role'"),
+        ({"prompt": [{"role": "user", "content": 5}], "completion": "x"}, "'content'"),
+        ({"prompt": [{"role": None, "content": "x"}], "completion": "x"}, "'role'"),
+        ({"prompt": "x", "completion": [USER]}, "'completion'"),
+        ({"prompt": "x", "completion": [ASSISTANT, ASSISTANT]}, "'completion'"),
+        ({"messages": "hi"}, "chat messages"),
+        ({"messages": [ASSISTANT]}, "'messages'"),
+        ({"messages": [USER, ASSISTANT, USER, {**ASSISTANT, "content": ""}, USER, ASSISTANT]}, "'messages'"),
+        ({"messages": [USER, CALL]}, "'tool_calls'"),
+        ({"prompt": [USER], "completion": [{**CALL, "content": "x"}]}, "'tool_calls'"),
+        ({**PAIR, "roles": "number"}, "'roles'"),
+        ({"prompt": "No number", "completion": "!", "roles": "number"}, "'roles'"),
+        ({**PAIR, "roles": [["nominal"], "nominal"]}, "'roles'"),
+        ({**PAIR, "roles": ["nominal"]}, "1 numbers"),
+        ({"messages": [USER, ASSISTANT], "roles": ["nominal"] * 3}, "3 numbers"),
+    ],
+)
+def test_a_malformed_record_names_file_line_and_key(tmp_path: Path, record: Any, named: str) -> None:
+    path = write_lines(tmp_path / "data.jsonl", PAIR, record)
+    refused(lambda: read_examples(path), f"{path}, line 2: ", named)
+
+
+@given(data=st.binary(max_size=40))
+def test_bytes_give_examples_or_an_input_error(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"fuzz\.jsonl"):  # 40 bytes are too few for a whole record
+        read_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"), [(None, ""), (b"\n \n", ""), (b"{}\n\n{", ", line 1"), (b'{"prompt": "\xe9"}', "")]
+)
+def test_a_file_without_examples_is_named(tmp_path: Path, content: bytes | None, line: str) -> None:
+    path = tmp_path / "data.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    refused(lambda: read_examples(path), f"data.jsonl{line}")
