@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 from ani.data.arithmetic import arithmetic_problems
-from ani.injection.attach import ani_module
+from ani.injection.model_parts import ani_module
 from ani.models import load_model, load_tokenizer
 
 

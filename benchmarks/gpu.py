@@ -45,7 +45,7 @@ from transformers import (
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import NumberCollator, TokenizedExample
 from ani.devices import default_dtype
-from ani.injection.attach import number_locator
+from ani.injection.model_parts import number_locator
 from ani.models import load_tokenizer
 from ani.probing.selection import PUBLISHED
 from ani.roles import Role

@@ -16,7 +16,7 @@ from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback
 
 from ani.data.collator import NumberCollator, tokenize
-from ani.injection.attach import is_attached, number_locator
+from ani.injection.model_parts import is_attached, number_locator
 from ani.training.examples import Examples, load_examples
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import prepare, training_arguments

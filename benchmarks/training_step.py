@@ -16,7 +16,7 @@ from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import NumberCollator, TokenizedExample, tokenize
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import problem_example, sentence_examples
-from ani.injection.attach import number_locator
+from ani.injection.model_parts import number_locator
 from ani.models import load_model, load_tokenizer
 
 

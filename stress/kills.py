@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import ani.cli
 import ani.compare.runs
 import ani.evaluation.evaluate
-from ani.injection.attach import ani_module
+from ani.injection.model_parts import ani_module
 from ani.models import load_model, load_tokenizer
 from ani.provenance import provenance
 from ani.training.checkpoints import ADAPTER, COMPLETE, last_step

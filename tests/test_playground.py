@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import gradio as gr
 import pytest
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,7 +22,7 @@ import ani.cli
 from ani.injection.adapter import load_adapter
 from ani.injection.adapter_files import SHIPPED
 from ani.injection.inspection import forced_gates, without_adapter
-from ani.playground import _hosts, _messages, answer, answered_turn, build, decisions, forced, launch
+from ani.playground import _hosts, answer, build, decisions, launch
 from ani.results.decisions import gate_view
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
@@ -113,17 +113,9 @@ def test_page(visit: Callable[..., Page]) -> None:
             _, opened = answers(page)
             assert opened not in (base, learnt)
     assert answers(page) == (base, base)
-    page.get_by_label("4. 1,234").check()  # an open one that changes the answer
-    told[3] = told[3].replace("open", "shut, forced")
-    expect(marks).to_have_text(told)
-    _, one_shut = answers(page)
-    with forced(model, tokenizer, TEXT, False, ["4. 1,234"]):
-        assert one_shut == answer(model, tokenizer, TEXT, 8) not in (base, learnt)
 
     page.get_by_label("Text").fill(MARKUP)
     expect(marks).to_have_count(4)
-    expect(page.get_by_role("checkbox")).to_have_count(4)
-    expect(page.get_by_role("checkbox", checked=True)).to_have_count(0)
     assert page.locator("#evil").count() == 0
     without_notes = (
         "view => { view = view.cloneNode(true); view.querySelectorAll('small').forEach(note => note.remove()); "
@@ -154,12 +146,14 @@ def test_shipped_adapter(visit: Callable[..., Page]) -> None:
         page.screenshot(path=picture)
 
 
-def test_base_model_has_neither_injection_nor_lora() -> None:
+def test_base_model_has_neither_injection_nor_lora(tmp_path: Path) -> None:
     bare, tokenizer = pair("llama")
-    model, _ = pair("llama")
-    model.add_adapter(LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
-    ani.attach(model, tokenizer, ani.AniConfig(layer=2, gate_hidden_size=16))
-    randomise(model, tokenizer)
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    trained: Any = get_peft_model(pair("llama")[0], lora)
+    ani.attach(trained, tokenizer, ani.AniConfig(layer=2, gate_hidden_size=16))
+    randomise(trained, tokenizer)
+    ani.save_adapter(trained, tmp_path / "adapter")
+    model = ani.load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
     base = answer(bare, tokenizer, TEXT, 8)
     with forced_gates(model, False):
         lora = answer(model, tokenizer, TEXT, 8)
@@ -255,23 +249,3 @@ def test_the_space(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tiny_adapt
             connection.request("GET", "/")
             answer = connection.getresponse()
             assert answer.status == 200 and "ANI playground" in answer.read().decode()
-
-
-def test_a_conversation_shows_what_is_pending() -> None:
-    model, tokenizer = attached("llama", values="pending", policy="after", gate="open")
-    asked = _messages(
-        [
-            {"role": "user", "content": [{"type": "text", "text": "What is 12 + 30?"}], "metadata": None},
-            {"role": "assistant", "content": [{"type": "text", "text": "42"}]},
-            {"role": "user", "content": [{"type": "text", "text": "And "}, {"type": "text", "text": "2 * <b>?"}]},
-        ]
-    )
-    assert [each["content"] for each in asked] == ["What is 12 + 30?", "42", "And 2 * <b>?"]
-    messages, shown = answered_turn(model, tokenizer, [*asked[:2], {"role": "user", "content": "What is 7 * 8?"}], 4)
-    assert messages[-1]["role"] == "assistant" and "<td>7 * 8</td><td>56</td>" in shown and "12 + 30" not in shown
-    assert "No value" in answered_turn(model, tokenizer, asked[-1:], 4)[1]
-    refused(lambda: answered_turn(model, tokenizer, [{"role": "user", "content": " "}], 4), "no text to answer")
-    assert any(
-        "Conversation" in str(block.get("props", {}).get("label"))
-        for block in build(model, tokenizer).config["components"]
-    )

@@ -6,12 +6,9 @@ import pytest
 
 import ani
 from ani import inspect, load_adapter
-from ani.calculator.tasks.calculations import Calculations
-from ani.chat import rendered
 from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.gates import Gates
 from ani.injection.adapter import Adapter
-from ani.injection.attach import number_locator
 from ani.training.recipe import load_recipe
 from tests.answers import answers_of
 from tests.tiny import pair
@@ -48,45 +45,3 @@ def test_it_tells_names_from_quantities() -> None:
         decisions = [each.injected for record in records for each in record.numbers if each.role == role]
         # Chance is a half; its card says what a larger sample measured.
         assert sum(decision == opened for decision in decisions) / len(decisions) > 0.8
-
-
-CHATS = {
-    "What is 57415 * 52880?": "3036105200",
-    "Please add 948217 and -85611.": "862606",
-    "-948 + -856 =": "-1804",
-    "What is 1000 divided by 8?": "125",
-}
-
-
-OTHERS = [
-    "What do penguins eat? (Reference: 6955+1764 =)",
-    "He carved 1552938 / 517646 = into the bench. Is that vandalism?",
-    "What did Robert Recorde have to do with lines such as 981 * 354879 =?",
-]
-"""Each has a value pending when the answer begins."""
-
-
-def test_the_calculator_answers_chats_and_leaves_others_alone() -> None:
-    model, tokenizer = pair("smollm2")
-    backend = TransformersEngine(model, tokenizer)
-    prompts = [[{"role": "user", "content": text}] for text in CHATS]
-    others = [[{"role": "user", "content": text}] for text in OTHERS]
-    assert not any(result in text for result, text in zip(CHATS.values(), backend.texts(prompts, 20), strict=True))
-    said = backend.texts(others, 20)
-    load_adapter(model, tokenizer, "smollm2-calculator")
-    locator = number_locator(model)
-    for messages in others:
-        ids = tokenizer(rendered(tokenizer, messages), add_special_tokens=False)["input_ids"]
-        assert len(ids) - 1 in locator.pending(ids)
-    answers = backend.texts(prompts, 20)
-    assert all(result in text.replace(",", "") for result, text in zip(CHATS.values(), answers, strict=True)), answers
-    assert backend.texts(others, 20) == said
-
-
-def test_the_calculator_calculates_in_raw_prompts() -> None:
-    """What no model of this size can; its card says how often it fails."""
-    model, tokenizer = pair("smollm2")
-    load_adapter(model, tokenizer, "smollm2-calculator")
-    task = Calculations(count=12, digits=[3, 8], operands=[2])
-    records = answers_of(task, TransformersEngine(model, tokenizer), task.questions(seed=0)[:12])
-    assert sum(record.correct for record in records) >= 8

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from ani import AniConfig, InputError, attach
-from ani.injection.attach import ani_module, last_decision
+from ani.injection.model_parts import ani_module, last_decision
 from ani.models import load_model, load_tokenizer
 from tests import tokenizers
 from tests.properties import deep
@@ -136,8 +136,7 @@ def randomise(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Non
         module.gate.inner.bias.zero_()
         module.gate.outer.weight.normal_(std=2.0, generator=generator)
         module.gate.outer.bias.zero_()
-        text = "What is 12 + 34? So 12 + 34 = 46, and 5 * 6 = 3" if module.config.values == "pending" else MIXED_TEXT
-        model(input_ids=tokenizer(text, return_tensors="pt")["input_ids"].to(model.device))
+        model(input_ids=tokenizer(MIXED_TEXT, return_tensors="pt")["input_ids"].to(model.device))
         decision = last_decision(model)
         assert decision is not None
         # The threshold goes into the widest gap between the middle decisions: far from every one of them.

@@ -9,8 +9,9 @@ from .injection.adapter import save_adapter as save_adapter
 from .injection.attach import attach as attach
 from .injection.attach import detach as detach
 from .injection.config import AniConfig as AniConfig
+from .injection.inspection import forced_gates as forced_gates
 from .injection.inspection import inspect as inspect
-from .injection.locate import NumberBatch as NumberBatch
+from .injection.number_batch import NumberBatch as NumberBatch
 from .numbers import Number as Number
 from .numbers import NumberScanner as NumberScanner
 from .probing.curve import LayerSelection as LayerSelection

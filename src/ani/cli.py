@@ -98,28 +98,19 @@ def inspect(
     chat: ChatOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which numbers of a text the gate injects, or which values are pending at which token of it. With --chat the
-    text may be a conversation: messages as JSON. Without --adapter: the model's own, or smollm2's that ships."""
+    """Show which numbers of a text the gate injects. Without --adapter: the merged model's, or smollm2's that ships."""
     from ani.evaluation.engines import TransformersEngine
     from ani.evaluation.model_spec import adapted_model, model_and_adapter
-    from ani.injection.attach import injects_pending, number_locator
-    from ani.injection.inspection import conversation_text, inspect_pending
-    from ani.results.decisions import DecidedText, decisions_table, marked_text, pending_table
+    from ani.results.decisions import DecidedText, decisions_table, marked_text
 
     backend = TransformersEngine(*adapted_model(*model_and_adapter(model, adapter)))
-    shown, facts = console_for(as_json), {}
-    if number_locator(backend.model).reads_literals:
-        decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
-        facts = decided.model_dump(mode="json", exclude_unset=True)
-        shown.print(marked_text(text, decided.numbers))
-        shown.print(decisions_table(decided.numbers))
-    if injects_pending(backend.model):
-        read = conversation_text(backend.tokenizer, text) if chat else text
-        found = inspect_pending(backend.model, backend.tokenizer, read, special=chat)
-        facts |= {"text": read, "tokens": [each._asdict() for each in found]}
-        shown.print(pending_table(found))
+    decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
     if as_json:
-        print(json.dumps(facts, ensure_ascii=False))
+        print(json.dumps(decided.model_dump(mode="json", exclude_unset=True), ensure_ascii=False))
+    else:
+        console = console_for(as_json)
+        console.print(marked_text(text, decided.numbers))
+        console.print(decisions_table(decided.numbers))
 
 
 @app.command()
@@ -436,11 +427,12 @@ def push(
 ) -> None:
     """Put an adapter on the Hugging Face hub, with a model card; --adapter and load_adapter then take its name."""
     from ani.evaluation.evaluate import results_markdown
-    from ani.injection.adapter import push_adapter
+    from ani.hub import push_adapter
+    from ani.injection.adapter import Adapter
 
     need_one_process("push")
     tables = None if results is None else results_markdown(results)
-    say_where("adapter", push_adapter(adapter, name, results=tables, licence=licence))
+    say_where("adapter", push_adapter(Adapter.read(adapter).path, name, results=tables, licence=licence))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -3,8 +3,8 @@
 One user at a time is enough, so every event waits for the one before it: the gates are forced in the model itself.
 """
 
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape
 from itertools import chain
 from socket import gethostname
@@ -16,12 +16,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.chat import around_message, rendered
+from ani.chat import around_message
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
-from ani.injection.attach import ani_module, injects_pending
-from ani.injection.inspection import forced_gates, forced_numbers, inspect, inspect_pending, without_adapter
-from ani.results.decisions import NumberDecision, gate_view, pending_html
+from ani.injection.inspection import forced_gates, inspect, without_adapter
+from ani.injection.model_parts import ani_module
+from ani.results.decisions import NumberDecision, gate_view
 from ani.serving.checkpoint import merged_method
 
 GATES = {"as learnt": None, "open": True, "shut": False}
@@ -34,23 +34,18 @@ LONGEST_TEXT = 20_000
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
     """The page for an attached model (`ani.load_adapter`, or a merged checkpoint) and its tokenizer. Raises InputError
     if the model has no ANI module."""
-    if injects_pending(model):
-        return _conversation(model, tokenizer)
     gated = ani_module(model).gate is not None
 
-    def view(text: str, gates: str, chosen: Collection[str] = ()) -> tuple[str, dict[str, Any]]:
-        with _shown_errors(), forced(model, tokenizer, text, GATES[gates], chosen):
+    def view(text: str, gates: str) -> str:
+        with _shown_errors(), forced_gates(model, GATES[gates]):
             found = decisions(model, tokenizer, text)
-        names = _names(found)
-        places = [names.index(name) for name in chosen if name in names] or range(len(names))
-        shown = gate_view(text, found, gated, places if GATES[gates] is not None else ())
-        return shown, gr.update(choices=names, value=[name for name in chosen if name in names])
+        return gate_view(text, found, gated, range(len(found)) if GATES[gates] is not None else ())
 
-    def both(text: str, gates: str, chosen: Collection[str], max_new_tokens: int) -> tuple[str, str]:
+    def both(text: str, gates: str, max_new_tokens: int) -> tuple[str, str]:
         with _shown_errors():
             with without_adapter(model):
                 base = answer(model, tokenizer, text, max_new_tokens)
-            with forced(model, tokenizer, text, GATES[gates], chosen):
+            with forced_gates(model, GATES[gates]):
                 return base, answer(model, tokenizer, text, max_new_tokens)
 
     one_at_a_time: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model"}
@@ -65,7 +60,6 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             label="Gates",
             info=None if gated else "This method has no gate: as learnt, it injects every number.",
         )
-        chosen = gr.CheckboxGroup([], label="Of these numbers", info="None chosen: of all.")
         shown = gr.HTML(elem_id="gates")
         limit = gr.Slider(1, MOST_NEW_TOKENS, value=64, step=1, label="New tokens at most")
         button = gr.Button("Answer", variant="primary")
@@ -77,56 +71,12 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             )
             ours = gr.Textbox(label="ANI, with the gates above", lines=6, elem_id="ani")
         at_once: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden", **one_at_a_time}
-        gr.on([page.load, text.change], view, [text, gates], [shown, chosen], **at_once)
-        gr.on([gates.change, chosen.input], view, [text, gates, chosen], [shown, chosen], **at_once)
-        button.click(both, [text, gates, chosen, limit], [base, ours], **one_at_a_time)
+        gr.on([page.load, text.change, gates.change], view, [text, gates], shown, **at_once)
+        button.click(both, [text, gates, limit], [base, ours], **one_at_a_time)
         # An answer to other words or gates must not stay. In the browser: at once, whatever the model is busy with.
-        asked = [text.change, gates.change, chosen.change, limit.change]
+        asked = [text.change, gates.change, limit.change]
         gr.on(asked, None, None, [base, ours], js="() => ['', '']")
     return page
-
-
-def _conversation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
-    """The page for a model with pending values: a conversation, and below it what was pending at each token."""
-
-    def turn(text: str, chat: list[Any], gates: str, limit: int) -> tuple[str, list[Any], str]:
-        with _shown_errors(), forced_gates(model, GATES[gates]):
-            messages, shown = answered_turn(
-                model, tokenizer, [*_messages(chat), {"role": "user", "content": text}], limit
-            )
-        return "", messages, shown
-
-    page = gr.Blocks(title="ANI playground", analytics_enabled=False)
-    with page:
-        gr.Markdown("# ANI playground")
-        chat = gr.Chatbot(label="Conversation", elem_id="chat")
-        text = gr.Textbox("What is 57415 * 52880?", label="You", max_length=LONGEST_TEXT)
-        gates = gr.Radio(list(GATES), value="as learnt", label="Gates")
-        limit = gr.Slider(1, MOST_NEW_TOKENS, value=64, step=1, label="New tokens at most")
-        button = gr.Button("Send", variant="primary")
-        shown = gr.HTML(elem_id="pending")
-        gr.on([text.submit, button.click], turn, [text, chat, gates, limit], [text, chat, shown], concurrency_limit=1)
-    return page
-
-
-def _messages(chat: list[Any]) -> list[dict[str, str]]:
-    """What a chatbot component holds, each message in parts, as a chat template takes it."""
-    return [{"role": each["role"], "content": "".join(part["text"] for part in each["content"])} for each in chat]
-
-
-def answered_turn(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], max_new_tokens: int
-) -> tuple[list[dict[str, str]], str]:
-    """The messages with the model's answer, and as HTML what was pending at each of its tokens. Raises InputError if
-    the last message is blank, or the conversation too long for the model."""
-    if not messages[-1]["content"].strip():
-        raise InputError("there is no text to answer; type one")
-    prompt = rendered(tokenizer, messages)
-    _check_length(model, len(tokenizer(prompt, add_special_tokens=False)["input_ids"]))
-    (written,) = TransformersEngine(model, tokenizer).texts([messages], max_new_tokens)
-    messages = [*messages, {"role": "assistant", "content": written}]
-    found = inspect_pending(model, tokenizer, prompt + written, special=True)
-    return messages, pending_html([each for each in found if each.start >= len(prompt) - 1])
 
 
 def launch(page: gr.Blocks, host: str, port: int) -> str:
@@ -163,28 +113,6 @@ def _hosts(host: str) -> list[str]:
     rebinding) must get nothing."""
     addresses = (each.address for each in chain.from_iterable(psutil.net_if_addrs().values()))
     return [host, "localhost", *([gethostname(), *addresses] if host in ("0.0.0.0", "::") else [])]
-
-
-def forced(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, opened: bool | None, chosen: Collection[str]
-) -> AbstractContextManager[None]:
-    """Within the block, open or shut the gates of the numbers of `text` that are `chosen` by the names that the page
-    has for them, or of all if none is; None: as learnt."""
-    found = decisions(model, tokenizer, text) if opened is not None and chosen else []
-    tokens = {
-        token: bool(opened)
-        for name, number in zip(_names(found), found, strict=True)
-        if name in chosen
-        for token in number.tokens
-    }
-    if not tokens:
-        return forced_gates(model, opened)
-    return forced_numbers(model, {tuple(_token_ids(model, tokenizer, text)): tokens})
-
-
-def _names(numbers: list[NumberDecision]) -> list[str]:
-    """What the page calls each number."""
-    return [f"{place}. {number.text}" for place, number in enumerate(numbers, 1)]
 
 
 def decisions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> list[NumberDecision]:

@@ -44,7 +44,7 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
 
 
 def zipped_json_lines(path: str | Path, member: str) -> Iterator[tuple[str, Any]]:
-    """As `json_lines`, for the file named `member` in any folder of a zip; nothing is unpacked to disk. Raises
+    """`json_lines` of the file named `member` in any folder of a zip; nothing is unpacked to disk. Raises
     InputError if there is no such file, or it can't be read."""
     try:
         with zipfile.ZipFile(path) as archive:

@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 from torch.utils.flop_counter import flop_registry
 
-from ani.injection.locate import NumberBatch, NumberLocator
+from ani.injection.locate import NumberLocator
+from ani.injection.number_batch import NumberBatch
 
 DEVICE = torch.device("cpu")
 """Device of fake tensors; `register` changes it."""

@@ -20,8 +20,8 @@ from transformers.quantizers.base import get_keys_to_not_convert
 
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample
-from ani.injection.attach import ani_module, base_model, is_attached, number_locator
-from ani.injection.locate import NumberBatch
+from ani.injection.model_parts import ani_module, base_model, is_attached, number_locator
+from ani.injection.number_batch import NumberBatch
 from ani.models import EMBEDDED, load_tokenizer, nf4, training_autocast
 from ani.probing.selection import PUBLISHED
 from ani.roles import Role

@@ -11,7 +11,7 @@ from ani.data.collator import tokenize
 from ani.data.diagnostic import read_split
 from ani.data.records import Example, record_examples
 from ani.data.sources import AnySource, LabelledSource
-from ani.injection.attach import number_locator
+from ani.injection.model_parts import number_locator
 from ani.numbers import find_numbers
 from ani.roles import Role
 from tests.refusals import refused

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ani import AniConfig, BitsNumberEncoder, FourierNumberEncoder, MagnitudeNumberEncoder, load_adapter, save_adapter
 from ani.encoders import EncoderSettings, NumberEncoder, build_encoder
-from ani.injection.attach import ani_module, last_decision, number_locator
+from ani.injection.model_parts import ani_module, last_decision, number_locator
 from tests.invariants.test_injection import POLICIES, assert_parity, encode, generate, logits_of
 from tests.properties import examples
 from tests.refusals import refused
@@ -139,9 +139,10 @@ def test_bad_choices_are_named(changes: dict[str, Any], words: list[str]) -> Non
 def change_config(adapter: Path, changes: dict[str, Any]) -> None:
     """None: without the key."""
     file = adapter / "ani_config.json"
-    config = {**json.loads(file.read_text()), **changes}
-    without = {key for key, value in changes.items() if value is None}
-    file.write_text(json.dumps({key: value for key, value in config.items() if key not in without}))
+    config = json.loads(file.read_text())
+    module = {**config["module"], **changes}
+    config["module"] = {key: value for key, value in module.items() if value is not None}
+    file.write_text(json.dumps(config))
 
 
 # --- ANI with each choice ---------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ def test_save_and_load_change_no_bit(choice: str, tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"encoders": ["mine"]}, "encoders: …'mine'…ENCODERS"),
-        ({"sign": None}, "damaged: sign is missing"),  # else it would have today's default
+        ({"sign": None}, "module.sign is missing"),  # else it would have today's default
     ],
 )
 def test_an_adapter_of_other_encoders_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.tasks.gate_texts import GateText
 from ani.evaluation.tasks.gates import Gates
 from ani.injection.adapter_files import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
-from ani.injection.attach import is_attached
+from ani.injection.model_parts import is_attached
 from ani.models import check_weights, load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.digit_counts import remove_digit_counts

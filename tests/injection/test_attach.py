@@ -34,8 +34,8 @@ from transformers import (
 )
 
 from ani import AniConfig, attach, detach, load_adapter, save_adapter
-from ani.injection.attach import ani_module, is_attached, last_decision, number_locator
-from ani.injection.labels import with_auxiliary_loss
+from ani.injection.loss import add_loss
+from ani.injection.model_parts import ani_module, is_attached, last_decision, number_locator
 from ani.injection.scale import CALIBRATION_TEXT
 from tests.refusals import refused
 from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise, tiny
@@ -573,13 +573,11 @@ def test_the_penalty_goes_to_the_losss_device() -> None:
     penalty, loss = torch.ones(1), torch.ones(1, device="meta")
     with pytest.raises(RuntimeError, match="meta"):
         penalty + loss
-    module: Any = SimpleNamespace(auxiliary_loss=lambda *_: penalty)
-    injection: Any = SimpleNamespace(logits=penalty)
     labels = torch.ones((1, 4), dtype=torch.int64)
     for num_items in (None, torch.tensor(8)):
         given: Any = SimpleNamespace(loss=loss, log_probs=loss, label_mask=loss)
-        outputs = with_auxiliary_loss(given, module, injection, labels[0], labels, num_items, None)
-        in_tuple = with_auxiliary_loss((loss,), module, injection, labels[0], labels, num_items, None)
+        outputs = add_loss(given, penalty, labels, num_items, None)
+        in_tuple = add_loss((loss,), penalty, labels, num_items, None)
         assert {outputs.loss.device, outputs.log_probs.device, in_tuple[0].device} == {loss.device}
 
 

@@ -2,22 +2,23 @@
 
 import copy
 import unicodedata
-from dataclasses import fields
+from contextlib import nullcontext
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from tokenizers import normalizers
 
 import ani
 from ani import inspect
-from ani.injection.attach import ani_module, last_decision, number_locator
-from ani.injection.inspection import forced_gates, forced_numbers, without_adapter
-from ani.injection.locate import PADDING, text_ids
+from ani.injection.inspection import forced_gates, injected_as, without_adapter
+from ani.injection.model_parts import ani_module, number_locator
+from ani.injection.number_batch import text_ids
 from tests.refusals import refused
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair, randomise
 
 VALUES = "505 10 3.5 1234 -7 2020 11 12 8 15 40 66 7 90417 0.25 18 18.25 2 0 1 19 99 100"
 
@@ -139,50 +140,6 @@ def test_open_gates_have_alpha_one() -> None:
     assert ani_module(model).forced is None
 
 
-@pytest.mark.parametrize("opened", [True, False])
-@pytest.mark.parametrize("policy", ["terminal", "digitwise", "running", "after"])
-def test_gates_of_single_numbers_are_forced_wherever_they_stand(policy: str, opened: bool) -> None:
-    """In a padded batch, and generating from a cache: as if those that are open were all there are."""
-    model, tokenizer = attached("llama", policy=policy)
-    locator, texts = number_locator(model), ["345 + 6781 =", "Is it 345? It is 6781 more"]
-    encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
-    prompt = text_ids(encoded["input_ids"], encoded["attention_mask"])[0]
-    prompt = prompt[prompt.count(PADDING) :]
-    number = locator.scanner.scan(prompt)[1]
-    tokens = dict.fromkeys(range(number.first_token, number.last_token + 1), opened)
-
-    def by_hand(ids: torch.Tensor) -> torch.Tensor:
-        length = encoded["input_ids"].shape[1]
-        mask = torch.nn.functional.pad(encoded["attention_mask"], (0, ids.shape[1] - length), value=1)
-        rows = text_ids(ids, mask)
-        response = [[place >= length for place in range(len(row))] for row in rows]
-        numbers = locator.batch(rows, response=response)
-        model(input_ids=ids, attention_mask=mask, numbers=numbers)
-        decision = last_decision(model)
-        assert decision is not None
-        padding = rows[0].count(PADDING)
-        carriers = {token + padding for token in tokens}
-        if policy == "after":
-            carriers = {max(carriers) + 1}
-        chosen = (numbers.rows == 0) & torch.isin(numbers.positions, torch.tensor(sorted(carriers)))
-        assert chosen.any()
-        kept = torch.where(chosen, opened, decision.injection.alpha > 0)
-        numbers = type(numbers)(*(getattr(numbers, field.name)[kept] for field in fields(numbers)))
-        with forced_gates(model, True):
-            logits: torch.Tensor = model(input_ids=ids, attention_mask=mask, numbers=numbers).logits
-        return logits
-
-    with torch.inference_mode():
-        learnt = model(**encoded).logits
-        with forced_numbers(model, {tuple(prompt): tokens}):
-            logits = model(**encoded).logits
-            written = model.generate(**encoded, max_new_tokens=6, do_sample=False)
-        torch.testing.assert_close(logits, by_hand(encoded["input_ids"]))
-        for length in range(encoded["input_ids"].shape[1], written.shape[1]):
-            assert torch.equal(by_hand(written[:, :length])[:, -1].argmax(dim=-1), written[:, length])
-        assert torch.equal(logits[1], learnt[1]) and torch.equal(model(**encoded).logits, learnt)
-
-
 @pytest.mark.parametrize("policy", ["terminal", "digitwise", "running", "after"])
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_a_prompt_is_read_as_another(family: str, policy: str) -> None:
@@ -204,29 +161,26 @@ def test_a_prompt_is_read_as_another(family: str, policy: str) -> None:
         with torch.inference_mode():
             return torch.as_tensor(model(input_ids=ids, attention_mask=mask, numbers=numbers).logits[:, -1])
 
-    def generated(**settings: Any) -> Any:
+    def generated(read: bool, **settings: Any) -> Any:
         settings |= {"do_sample": False, "output_logits": True, "return_dict_in_generate": True, "eos_token_id": None}
-        return model.generate(**encoded, max_new_tokens=6, **settings)
+        pairs = zip(encoded["input_ids"], read_as, encoded["attention_mask"].bool(), strict=True)
+        others = {tuple(own[mask].tolist()): other[mask].tolist() for own, other, mask in pairs}
+        with injected_as(model, others) if read else nullcontext():
+            return model.generate(**encoded, max_new_tokens=6, **settings)
 
-    plain, found = generated(), generated(read_as=read_as)
+    plain, found = generated(False), generated(True)
     assert not torch.equal(found.logits[0][0], plain.logits[0][0])
     assert torch.equal(found.logits[0][1], plain.logits[0][1])
     for step, logits in enumerate(found.logits):  # what is generated says what it says
         torch.testing.assert_close(logits, by_hand(found.sequences[:, : length + step]), rtol=0, atol=1e-4)
-    beams = generated(read_as=read_as, num_beams=2).sequences
-    assert torch.equal(generated(read_as=read_as, num_beams=2, use_cache=False).sequences, beams)
-    assert torch.equal(generated().sequences, plain.sequences)
-
-
-def test_a_prompt_of_another_length_is_refused() -> None:
-    model, tokenizer = attached("llama")
-    ids = tokenizer("Is 345 + 678 =", return_tensors="pt")["input_ids"]
-    refused(lambda: model.generate(ids, read_as=ids[:, 1:]), "read_as must have the shape of input_ids")
+    beams = generated(True, num_beams=2).sequences
+    assert torch.equal(generated(True, num_beams=2, use_cache=False).sequences, beams)
+    assert torch.equal(generated(False).sequences, plain.sequences)
 
 
 @pytest.mark.parametrize("policy", ["running", "after"])
 def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it(policy: str) -> None:
-    model, tokenizer = attached("qwen3", policy=policy, values="both")
+    model, tokenizer = attached("qwen3", policy=policy)
     tokenizer = copy.deepcopy(tokenizer)
     text = "Cafe\u0301 Nr. 505: 12 + 30 = 42"
     composed = inspect(model, tokenizer, unicodedata.normalize("NFC", text))
@@ -241,15 +195,20 @@ def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it(policy: 
     assert (number.text, number.value, number.start) == ("10²", 102, 0)
 
 
-def test_without_its_adapter_a_model_is_the_base_model() -> None:
-    model, tokenizer = attached("llama", policy="after")
+def test_without_its_adapter_a_model_is_the_base_model(tmp_path: Path) -> None:
+    model, tokenizer = pair("llama")
     ids = encode(tokenizer)
-    base = logits_of(pair("llama")[0], ids)
-    model.add_adapter(LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    learnt = logits_of(model, ids)
-    with without_adapter(model):
-        assert torch.equal(logits_of(model, ids), base)
-    assert torch.equal(logits_of(model, ids), learnt) and not torch.equal(learnt, base)
-    ani.detach(model)
-    with without_adapter(model):
-        assert torch.equal(logits_of(model, ids), base)
+    base = logits_of(model, ids)
+    trained: Any = get_peft_model(model, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    ani.attach(trained, tokenizer, ani.AniConfig(layer=2))
+    randomise(trained, tokenizer)
+    ani.save_adapter(trained, tmp_path / "adapter")
+    loaded: Any = ani.load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
+    for given in (trained, loaded):
+        learnt = logits_of(given, ids)
+        with without_adapter(given):
+            assert torch.equal(logits_of(given, ids), base)
+        assert torch.equal(logits_of(given, ids), learnt) and not torch.equal(learnt, base)
+        ani.detach(given)
+        with without_adapter(given):
+            assert torch.equal(logits_of(given, ids), base)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ani import AniConfig, FourierNumberEncoder
+from ani.injection.loss import auxiliary_loss
 from ani.injection.module import AniModule, Injection
 
 WIDTH, FEATURES, SCALE = 24, 32, 7.5
@@ -104,7 +105,7 @@ def test_untrained_module_changes_nothing(dtype: torch.dtype, training: bool) ->
 def test_no_numbers() -> None:
     module = trained_module().train()
     injection = module(torch.empty(0, WIDTH), torch.empty(0, FEATURES))
-    loss = module.auxiliary_loss(injection, unknown(0))
+    loss = auxiliary_loss(module, injection, unknown(0))
     assert loss.item() == 0
     loss.backward()  # with distributed training every parameter must be in the graph
 
@@ -118,7 +119,7 @@ def test_gradients_at_the_start() -> None:
         module.zero_grad()
         injection = module(hidden, features)
         loss = (injection.hidden_states - target).square().mean()
-        (loss + module.auxiliary_loss(injection, unknown(40))).backward()
+        (loss + auxiliary_loss(module, injection, unknown(40))).backward()
 
     backward()
     assert module.projection.weight.grad is not None and module.projection.weight.grad.abs().max() > 1e-3
@@ -152,31 +153,31 @@ def test_penalty_closed_form() -> None:
     module = module_of(penalty=0.3, penalty_ramp=0.1)
     alpha = torch.tensor([0.5, 0.1, 0.9, 0.99])
     expected = 0.3 * (0.25 + 0.09 + 0.09 + 0.0099) / 4
-    assert module.auxiliary_loss(injection_of(alpha), unknown(4)).item() == pytest.approx(expected, rel=1e-6)
+    assert auxiliary_loss(module, injection_of(alpha), unknown(4)).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_penalty_pushes_away_from_one_half() -> None:
     module = module_of()
     logits = torch.tensor([-1.0, 1.0, 0.0], requires_grad=True)
     injection = injection_of(torch.full((3,), 0.5))._replace(logits=logits, alpha=logits.sigmoid())
-    (gradient,) = torch.autograd.grad(module.auxiliary_loss(injection, unknown(3)), logits)
+    (gradient,) = torch.autograd.grad(auxiliary_loss(module, injection, unknown(3)), logits)
     assert gradient[0] > 0 > gradient[1] and gradient[2] == 0  # descent makes −1 smaller and 1 larger
 
 
 @pytest.mark.parametrize(("rms", "weight"), [(0.0, 0.0), (0.02, 0.1), (0.1, 0.5), (0.2, 1.0), (3.0, 1.0)])
 def test_penalty_ramp(rms: float, weight: float) -> None:
     module = module_of(penalty=0.1, penalty_ramp=0.2)
-    loss = module.auxiliary_loss(injection_of(torch.full((4,), 0.5), rms), unknown(4))
+    loss = auxiliary_loss(module, injection_of(torch.full((4,), 0.5), rms), unknown(4))
     assert loss.item() == pytest.approx(weight * 0.1 * 0.25, rel=1e-5)
     constant = module_of(penalty=0.1, penalty_ramp=0.0)
-    loss = constant.auxiliary_loss(injection_of(torch.full((4,), 0.5), rms), unknown(4))
+    loss = auxiliary_loss(constant, injection_of(torch.full((4,), 0.5), rms), unknown(4))
     assert loss.item() == pytest.approx(0.025, rel=1e-6)
 
 
 def test_penalty_ramps_by_number() -> None:
     module = module_of(penalty=0.1, penalty_ramp=0.2)
     injection = injection_of(torch.full((2,), 0.5), torch.tensor([0.05, 3.0]))
-    assert module.auxiliary_loss(injection, unknown(2)).item() == pytest.approx(0.1 * 0.25 * (0.25 + 1) / 2, rel=1e-5)
+    assert auxiliary_loss(module, injection, unknown(2)).item() == pytest.approx(0.1 * 0.25 * (0.25 + 1) / 2, rel=1e-5)
 
 
 def test_parts_of_a_step_add_up_to_the_whole() -> None:
@@ -185,8 +186,8 @@ def test_parts_of_a_step_add_up_to_the_whole() -> None:
     roles = torch.tensor([1, -1, 1, 0])
     whole = injection_of(alpha, rms)
     parts = [(whole._replace(**{k: v[i:j] for k, v in whole._asdict().items()}), roles[i:j]) for i, j in PARTS]
-    total = sum(module.auxiliary_loss(part, known, torch.tensor([4, 3])) for part, known in parts)
-    torch.testing.assert_close(total, module.auxiliary_loss(whole, roles))
+    total = sum(auxiliary_loss(module, part, known, torch.tensor([4, 3])) for part, known in parts)
+    torch.testing.assert_close(total, auxiliary_loss(module, whole, roles))
 
 
 def test_role_term() -> None:
@@ -194,10 +195,10 @@ def test_role_term() -> None:
     roles = torch.tensor([1, 0, -1, -1])
     expected = -0.5 * (torch.tensor(0.8).log() + torch.tensor(0.7).log()) / 2
     with_roles = module_of(role_weight=0.5, penalty=0.0)
-    torch.testing.assert_close(with_roles.auxiliary_loss(injection_of(alpha), roles), expected)
-    assert with_roles.auxiliary_loss(injection_of(alpha), unknown(4)).item() == 0
+    torch.testing.assert_close(auxiliary_loss(with_roles, injection_of(alpha), roles), expected)
+    assert auxiliary_loss(with_roles, injection_of(alpha), unknown(4)).item() == 0
     without = module_of(role_weight=0.0, penalty=0.0)
-    assert without.auxiliary_loss(injection_of(alpha), roles).item() == 0
+    assert auxiliary_loss(without, injection_of(alpha), roles).item() == 0
 
 
 # --- why the module starts as it does ---------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ class OurModule(nn.Module):
 
     def forward(self, hidden: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         injection = self.module(hidden, features)
-        return injection.hidden_states, injection.alpha, self.module.auxiliary_loss(injection, unknown(len(hidden)))
+        return injection.hidden_states, injection.alpha, auxiliary_loss(self.module, injection, unknown(len(hidden)))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

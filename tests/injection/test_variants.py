@@ -11,8 +11,10 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 
 from ani import AniConfig, inspect, load_adapter, save_adapter
 from ani.errors import InputError
-from ani.injection.attach import ani_module, attach, decoder_layers, detach, last_decision, number_locator
+from ani.injection.attach import attach, detach
+from ani.injection.loss import auxiliary_loss
 from ani.injection.methods import METHODS
+from ani.injection.model_parts import ani_module, decoder_layers, last_decision, number_locator
 from ani.injection.module import AniModule
 from tests.properties import deep
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
@@ -105,7 +107,7 @@ def test_without_a_gate_there_is_nothing_to_decide() -> None:
     assert [name for name, _ in module.named_parameters()] == ["projection.weight"]
     injection = module.train()(torch.randn(5, 32), torch.randn(5, 16))
     assert injection.alpha.tolist() == [1.0] * 5
-    assert float(module.auxiliary_loss(injection, torch.tensor([0, 1, 0, 1, -1]))) == 0
+    assert float(auxiliary_loss(module, injection, torch.tensor([0, 1, 0, 1, -1]))) == 0
 
 
 def test_a_supervised_gate_learns_from_roles_alone() -> None:
@@ -119,7 +121,7 @@ def test_a_supervised_gate_learns_from_roles_alone() -> None:
     assert supervised.gate is not None
     assert all(parameter.grad is None for parameter in supervised.gate.parameters())
     assert supervised.projection.weight.grad.any()
-    supervised.auxiliary_loss(supervised(hidden, features, roles), roles).backward()
+    auxiliary_loss(supervised, supervised(hidden, features, roles), roles).backward()
     assert supervised.gate.outer.weight.grad.any()
     # At inference it decides as any gate, by the context alone.
     decided = supervised.eval()(hidden, features, 1 - roles)

@@ -27,8 +27,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from ani import AniConfig, NumberBatch, attach, detach, load_adapter, save_adapter
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.records import Example
-from ani.injection.attach import ani_module, last_decision, number_locator
-from ani.injection.locate import PADDING
+from ani.injection.model_parts import ani_module, last_decision, number_locator
+from ani.injection.number_batch import PADDING
 from tests.properties import deep, examples
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, first_smollm2, pair, randomise
 

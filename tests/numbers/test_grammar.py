@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ani.numbers.grammar import MAX_BLANKS, Rule, digit_runs, ended_spans, find_numbers, number_spans, settled
+from ani.numbers.grammar import MAX_BLANKS, Rule, digit_runs, ended_spans, number_spans, settled
+from ani.numbers.text import find_numbers
 from tests.numbers import oracle
 from tests.properties import examples
 
@@ -282,7 +283,7 @@ def test_prefixes_are_read_off_the_runs(text: str) -> None:
 def test_whole_texts_are_read_off_the_runs(text: str) -> None:
     spans = {run.start(run.end, text[run.end :]): run.end for run in digit_runs(text)}
     assert spans == number_spans(text)
-    assert all((run.rule is not Rule.ONE_PROCESS) or run.alone == run.joined for run in digit_runs(text))
+    assert all((run.rule is not Rule.ALONE) or run.alone == run.joined for run in digit_runs(text))
 
 
 @given(texts, st.integers(0, 40))

@@ -25,8 +25,8 @@ from ani.evaluation.engines import MAX_LENGTH, TransformersEngine
 from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.gate_texts import FINER_NAME, NOMINAL_TAGS, read_texts
 from ani.evaluation.tasks.routing import routing_queries
-from ani.injection.attach import ani_module, last_decision
 from ani.injection.methods import METHODS
+from ani.injection.model_parts import ani_module, last_decision
 from ani.results.statistics import bootstrap_means, paired_difference
 from ani.settings import load_settings
 from ani.training.recipe import Recipe, load_recipe

@@ -15,7 +15,7 @@ import ani
 from ani import InputError, LayerSelection
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, value_split
 from ani.data.labelled_sentences import LABELLED_FILE, write_labelled
-from ani.injection.attach import is_attached
+from ani.injection.model_parts import is_attached
 from ani.probing.curve import LayerPoint
 from ani.probing.run import HELD_OUT, RANDOM_SPLIT, probe
 from ani.results.records import LAYERS, SELECTION

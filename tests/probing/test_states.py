@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani import AniConfig, InputError, attach
 from ani.chat import rendered
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
-from ani.injection.attach import decoder_layers
 from ani.injection.methods import Policy
+from ani.injection.model_parts import decoder_layers
 from ani.numbers import NumberScanner
 from ani.probing import states as states_module
 from ani.probing.states import NumberStates

@@ -21,8 +21,8 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTr
 import ani
 from ani import AniConfig, InputError
 from ani.injection.adapter_files import CONFIG_FILE
-from ani.injection.attach import ani_module, is_attached, last_decision
 from ani.injection.methods import METHODS
+from ani.injection.model_parts import ani_module, is_attached, last_decision
 from ani.models import evaluating, load_model, load_tokenizer
 from tests import test_cli
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair, randomise, tiny

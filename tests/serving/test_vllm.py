@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrain
 import ani
 from ani import AniConfig, NumberScanner
 from ani.injection.adapter_files import CONFIG_FILE
-from ani.injection.attach import ani_module, last_decision
 from ani.injection.locate import NumberLocator
+from ani.injection.model_parts import ani_module, last_decision
 from ani.serving import plugin
 from ani.serving.engine_step import EngineStep, StepLocator
 from ani.serving.plugin import SWITCH, gates_closed, why_not_vllm

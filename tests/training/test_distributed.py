@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from ani.injection.attach import base_model, decoder_layers
+from ani.injection.model_parts import base_model, decoder_layers
 from ani.training.checkpoints import last_step
 from ani.training.recipe import load_recipe
 from ani.training.run import check, prepare, train

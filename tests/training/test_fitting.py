@@ -10,8 +10,8 @@ import ani
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.records import Example
 from ani.data.sources import DiagnosticSource
-from ani.injection.attach import ani_module, number_locator
 from ani.injection.gate import Gate
+from ani.injection.model_parts import ani_module, number_locator
 from ani.models import load_model, load_tokenizer
 from ani.roles import Role
 from ani.training import fitted_gate, fitting
@@ -47,7 +47,7 @@ def _states(rows: list[Any], layers: tuple[int, ...]) -> tuple[list[torch.Tensor
     for row in rows:
         with torch.no_grad():
             hidden = bare(torch.tensor([row.input_ids]), output_hidden_states=True).hidden_states
-        for number, token in locator.find(row.input_ids):
+        for token, number in locator.find(row.input_ids).items():
             if row.roles[number.last_token] >= 0:
                 roles.append(row.roles[number.last_token])
                 for kept, layer in zip(states, layers, strict=True):

@@ -9,7 +9,7 @@ from rich.console import Console
 from transformers import PreTrainedConfig, Qwen3Config
 
 from ani import InputError
-from ani.injection.attach import ani_module
+from ani.injection.model_parts import ani_module
 from ani.probing.run import SELECTION
 from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER

@@ -211,7 +211,7 @@ def test_a_method_fixes_its_settings(write: Write, tmp_path: Path, method: str) 
         (["method=fone", "ani.encoders=[magnitude]"], "ani.encoders=['fourier'] of its own, not ['magnitude']"),
         (["method=sft", "ani.layer=4"], "override 'ani.layer=4': method 'sft' has no module to set; leave it out"),
         (["ani={layer: 4}", "method=numerologic"], "method 'numerologic' has no module to set"),
-        (["ani.policy=running", "ani.scope=all"], "scope='all' is for policy='terminal'"),
+        (["ani.policy=running", "ani.scope=all"], "scope='all'"),
         (["ani.gate=supervised", "ani.role_weight=0"], "role_weight must be above 0"),
         (["ani.layer=4", "ani.gate_layers=[2, 1]"], "gate_layers must ascend, each below the injection layer"),
         (["ani.layer=4", "ani.gate_context=[1, 4]"], "gate_context must ascend, each below the injection layer"),

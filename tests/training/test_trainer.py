@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ani.errors import TrainingFailed
-from ani.injection.attach import ani_module, last_decision
+from ani.injection.model_parts import ani_module, last_decision
 from ani.training import run as run_module
 from ani.training import trainer as trainer_module
 from ani.training.checkpoints import ADAPTER, COMPLETE

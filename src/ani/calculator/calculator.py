@@ -17,7 +17,7 @@ from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
 from ani.errors import InputError
 from ani.files import replacing_directory
-from ani.injection.attach import base_model, decoder_layers
+from ani.injection.model_parts import base_model, decoder_layers
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "calculator.json", "calculator.safetensors", "README.md"
 SHIPPED = {"smollm2-calculator": Path(__file__).parents[1] / "assets" / "smollm2-calculator"}

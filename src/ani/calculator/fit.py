@@ -22,7 +22,7 @@ from ani.calculator.writer import Writer
 from ani.chat import rendered
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
-from ani.injection.attach import base_model, decoder_layers
+from ani.injection.model_parts import base_model, decoder_layers
 from ani.models import evaluating, lasting_name
 from ani.terminal import SILENT, counting
 from ani.training.fitting import epochs_for

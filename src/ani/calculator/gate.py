@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ani.errors import InputError
-from ani.injection.attach import decoder_layers
+from ani.injection.model_parts import decoder_layers
 
 KEPT = 32
 """Tokens of a forward pass whose states are kept: in assisted decoding, each token of a draft needs its own."""

@@ -14,7 +14,7 @@ from ani.calculator.calculator import Calculator
 from ani.calculator.gate import GateStates
 from ani.chat import rendered
 from ani.errors import InputError
-from ani.injection.attach import base_model
+from ani.injection.model_parts import base_model
 from ani.numbers.grammar import BOUNDARY
 
 

@@ -16,8 +16,8 @@ from ani.evaluation.evaluate import LoadedTask, known_hashes, load_tasks
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import task_class
 from ani.evaluation.tasks.benchmarks import Benchmark
-from ani.injection.attach import check_layer
 from ani.injection.methods import METHODS, Method
+from ani.injection.model_parts import check_layer
 from ani.models import load_config, load_tokenizer
 from ani.provenance import code_version, data_names, digests
 from ani.results.records import SELECTION, task_file
@@ -127,7 +127,7 @@ class ComparedRun(NamedTuple):
         """The tasks that this model can be asked."""
         ani = self.recipe.ani
         gate = self.seed is not None and ani is not None and ani.gate != "open"
-        numbers = ani is not None and ani.reads_literals
+        numbers = ani is not None
         wanted = [each for each in loaded if gate or not each.task.needs_gate]
         return [each for each in wanted if numbers or not each.task.gates_numbers]
 

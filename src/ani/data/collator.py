@@ -7,7 +7,6 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from ani.calculator.reader.digits import END
 from ani.chat import rendered
 from ani.data.records import Example
 from ani.injection.locate import NumberLocator
@@ -16,9 +15,6 @@ from ani.roles import Role
 
 IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
-ENDED = -101
-"""Label of the token behind a pending value that was written: this, minus the token's id. The trainer learns there
-that the number doesn't go on."""
 
 _PLACEHOLDER = "\ue000"
 """Private-use character that stands for a message while its place in a chat template is looked for."""
@@ -81,16 +77,16 @@ def _own_numbers(
 
 
 class NumberCollator:
-    """Pads tokenized examples on the right and finds their numbers, so that the model's forward needn't. `locator` is
-    the attached model's, None for a model without ANI; with `values_only` only those tokens of the response are learnt
-    that write a pending value, and that it ends (`ENDED`)."""
+    """Pads tokenized examples on the right and finds their numbers, so that the model's forward needn't.
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, values_only: bool = False
-    ) -> None:
+    Args:
+        tokenizer: The model's.
+        locator: The attached model's; None for a model without ANI.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None) -> None:
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
         self.locator = locator
-        self.values_only = values_only
 
     def __call__(self, examples: Sequence[TokenizedExample]) -> dict[str, Any]:
         """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch."""
@@ -103,16 +99,7 @@ class NumberCollator:
         if self.locator is not None:
             response = [[i >= example.prompt_length for i in range(len(example.input_ids))] for example in examples]
             roles = [example.roles for example in examples]
-            batch["numbers"] = numbers = self.locator.batch(rows, response=response, roles=roles)
-            if self.values_only:
-                written = numbers.roles == Role.QUANTITATIVE
-                learnt = torch.zeros_like(batch["labels"], dtype=torch.bool)
-                learnt[numbers.rows[written], numbers.positions[written] + 1] = True
-                batch["labels"] = batch["labels"].masked_fill(~learnt, IGNORED)
-                for row, ids in enumerate(rows):
-                    for token, value in self.locator.pending(ids[:-1]).items():
-                        if learnt[row, token + 1] and value.next(1)[0].character == END:
-                            batch["labels"][row, token + 1] = ENDED - ids[token + 1]
+            batch["numbers"] = self.locator.batch(rows, response=response, roles=roles)
         return batch
 
 

@@ -1,4 +1,4 @@
-"""The protocol `NumberEncoder`, and how encoders read a number's text."""
+"""The protocol `NumberEncoder`, and functions that read a number's text."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _NUMBER = re.compile(
 
 
 class NumberEncoder(Protocol):
-    """Turns exact numbers into feature vectors; what ANI asks of an encoder."""
+    """Turns exact numbers into feature vectors; ANI needs these members of an encoder."""
 
     @property
     def width(self) -> int:
@@ -27,14 +27,14 @@ class NumberEncoder(Protocol):
         """Features of N numbers: finite float32 of shape (N, width), on the CPU; no row depends on the others."""
 
     def in_range(self, value: str | int | Decimal) -> bool:
-        """Whether the features tell this number as they should; if not, overflow="skip" leaves it alone."""
+        """True if the features represent this number as intended; if not, overflow="skip" injects nothing."""
 
 
 def as_texts(values: Sequence[str | int | Decimal]) -> list[str]:
     """The numbers as they are written, unread.
 
     Raises:
-        TypeError: `values` is a single text, or holds a float or another inexact or unknown type.
+        TypeError: `values` is a single text, or contains a float or another inexact or unknown type.
     """
     if isinstance(values, str):
         raise TypeError(f"encode takes a sequence of numbers: write [{values!r:.60}]")

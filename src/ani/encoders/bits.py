@@ -15,15 +15,15 @@ class BitsNumberEncoder:
 
     The order is the double's own, highest bit first: the sign (set for negative numbers and −0), 11 bits of the
     exponent biased by 1023, 52 of the significand. Order and ±1 are those of the published code
-    (github.com/KreitnerL/BitTokens, `bittoken_embedding.py`), which can have the bits of 1/x behind them.
+    (github.com/KreitnerL/BitTokens, `bittoken_embedding.py`), which can append the bits of 1/x.
 
-    A number beyond the doubles is encoded as ±infinity, which is what it rounds to.
+    A number beyond the doubles rounds to ±infinity and is encoded as that.
     """
 
     width = 64
 
     def in_range(self, value: str | int | Decimal) -> bool:
-        """Whether the number rounds to a finite double; raises as `encode`."""
+        """True if the number rounds to a finite double; raises as `encode`."""
         return math.isfinite(as_double(as_text(value)))
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:

@@ -14,11 +14,9 @@ from ani.errors import InputError
 
 
 class _Rounded(NamedTuple):
-    """A rounded number: its kept digits, highest first and zero-padded, and whether none is cut off above."""
-
     negative: bool
-    digits: str
-    in_range: bool
+    digits: str  # kept digits, highest first, zero-padded
+    in_range: bool  # no digit above them is cut off
 
 
 class FourierNumberEncoder:
@@ -27,20 +25,20 @@ class FourierNumberEncoder:
     The periods are T_i = 10^i for i = 1 − fraction_digits … integer_digits. x mod T_i is read off the decimal
     digits, never computed in floating point, so a feature is within 1e-7 of the exact one at any number of digits.
 
-    Numbers are rounded half-even to `fraction_digits`. Integer digits above `integer_digits` leave no trace
-    in the features of these periods: the number wraps.
+    Numbers are rounded half-even to `fraction_digits`. Integer digits above `integer_digits` change no feature: the
+    number wraps.
 
     Args:
-        integer_digits: digits kept before the point.
-        fraction_digits: digits kept after the point.
-        sign: "feature" encodes |x| and adds one feature, −1 for negative numbers and +1 otherwise. "phase" takes
-            x mod T of the negative number itself, as the formula reads, which gives the complex conjugate of |x|'s
-            features; x and x − 10^integer_digits then share theirs. "none" encodes |x|, as FoNE's published code.
-        overflow: what to do with |x| ≥ 10^integer_digits after rounding. "wrap" and "skip" both encode the
-            wrapped number (whoever chose "skip" asks `in_range` and leaves it out); "error" refuses it.
+        integer_digits: Digits kept before the point.
+        fraction_digits: Digits kept after the point.
+        sign: "feature" encodes |x| and adds one feature, −1 for negative numbers and +1 otherwise. "phase" takes x mod
+            T of the negative number itself, as in the formula: x and x − 10^integer_digits then have the same features.
+            "none" encodes |x|, as FoNE's published code.
+        overflow: Rule for |x| ≥ 10^integer_digits after rounding. "wrap" and "skip" encode the wrapped number (a caller
+            that skips it asks `in_range`); "error" refuses it.
 
     Raises:
-        InputError: a setting is out of its domain.
+        InputError: A setting is out of its domain.
     """
 
     def __init__(
@@ -51,19 +49,15 @@ class FourierNumberEncoder:
         sign: Literal["feature", "phase", "none"] = "feature",
         overflow: Literal["wrap", "skip", "error"] = "wrap",
     ) -> None:
-        if integer_digits < 0 or fraction_digits < 0 or integer_digits + fraction_digits == 0:
-            raise InputError(
-                "integer_digits and fraction_digits must not be negative nor both zero, "
-                f"but are {integer_digits} and {fraction_digits}"
-            )
+        if min(integer_digits, fraction_digits) < 0 or integer_digits + fraction_digits == 0:
+            digits = f"{integer_digits} and {fraction_digits}"
+            raise InputError(f"integer_digits and fraction_digits must be 0 or more, not both 0, but are {digits}")
         if sign not in ("feature", "phase", "none"):
             raise InputError(f"sign must be 'feature', 'phase' or 'none', not {sign!r}")
         if overflow not in ("wrap", "skip", "error"):
             raise InputError(f"overflow must be 'wrap', 'skip' or 'error', not {overflow!r}")
-        self.integer_digits = integer_digits
-        self.fraction_digits = fraction_digits
-        self.sign = sign
-        self.overflow = overflow
+        self.integer_digits, self.fraction_digits = integer_digits, fraction_digits
+        self.sign, self.overflow = sign, overflow
 
     @property
     def _digits(self) -> int:
@@ -80,22 +74,17 @@ class FourierNumberEncoder:
         return [Decimal(f"1e{i}") for i in range(1 - self.fraction_digits, self.integer_digits + 1)]
 
     def in_range(self, value: str | int | Decimal) -> bool:
-        """Whether |value|, rounded, is below 10^integer_digits; raises as `encode`."""
+        """True if |value|, rounded, is below 10^integer_digits; raises as `encode`."""
         return self._round(as_text(value)).in_range
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:
-        """Features of exact numbers.
+        """Features of N exact numbers, float32 (N, width), on the CPU.
 
-        Args:
-            values: N numbers. A text may hold a sign, thousands separators, a leading point and an
-                exponent: "1,234.5", "-.5", "1e-5".
-
-        Returns:
-            float32 tensor of shape (N, width), on the CPU.
+        A text may have a sign, thousands separators, a leading point and an exponent: "1,234.5", "-.5", "1e-5".
 
         Raises:
-            TypeError: a value is a float or of another inexact or unknown type.
-            InputError: a value is not a finite decimal number, or out of range under overflow="error".
+            TypeError: A value is a float or of another inexact or unknown type.
+            InputError: A value is not a finite decimal number, or out of range under overflow="error".
         """
         texts = as_texts(values)
         integer_digits, fraction_digits = self.integer_digits, self.fraction_digits
@@ -107,43 +96,33 @@ class FourierNumberEncoder:
                 rows.append(whole.rjust(integer_digits, "0") + fraction.ljust(fraction_digits, "0"))
             else:
                 rows.append(unread)
-        # One character a byte, whatever it was.
+        # One byte per character.
         written = "".join(rows).encode("ascii", "replace")
         digits = (np.frombuffer(written, np.uint8) - np.uint8(ord("0"))).reshape(len(rows), self._digits)
-        if not rows or written.isdigit():  # as most are: each step that is left out counts for the few of a decode step
+        if not rows or written.isdigit():  # most are; in a decode step each skipped operation counts
             return self._features(digits, None)
         negative = np.zeros(len(rows), bool)
         for row in np.flatnonzero((digits > 9).any(axis=1)):
             rounded = self._round(texts[row])
             if self.overflow == "error" and not rounded.in_range:
-                raise InputError(
-                    f"{texts[row]!r:.60} does not fit in {integer_digits} integer digits: "
-                    "raise integer_digits, or choose overflow='wrap' or 'skip'"
-                )
+                text = f"{texts[row]!r:.60} does not fit in {integer_digits} integer digits"
+                raise InputError(f"{text}: raise integer_digits, or choose overflow='wrap' or 'skip'")
             digits[row] = np.frombuffer(rounded.digits.encode(), np.uint8) - np.uint8(ord("0"))
             negative[row] = rounded.negative
         return self._features(digits, negative)
 
     def decode(self, features: torch.Tensor) -> list[Decimal]:
-        """The numbers that have these features; under sign="feature" the exact inverse of `encode` over the range.
+        """The numbers that have these features, of shape (N, width): the exact inverse of `encode` over the range.
 
-        Digits are found from the lowest up, each against the lower ones already known, so noise matters
-        only where it exceeds 1/20 of a turn at one period.
-
-        Under "phase", v and v − 10^integer_digits have the same features: the answer is the one in
-        [−10^integer_digits / 2, 10^integer_digits / 2). Under "none" it is |v|.
-
-        Args:
-            features: shape (N, width), any floating dtype, on any device.
-
-        Raises:
-            ValueError: the shape is wrong, or a feature is not finite.
+        Digits are found from the lowest up, each against the lower ones, so noise matters only if it exceeds 1/20 of a
+        turn at one period. Under sign="phase" the result is in [−10^integer_digits / 2, 10^integer_digits / 2), under
+        "none" it is |x|. Raises ValueError if the shape is wrong, or a feature is not finite.
         """
         if features.ndim != 2 or features.shape[1] != self.width:
             raise ValueError(f"features must have shape (N, {self.width}), not {tuple(features.shape)}")
         values = features.detach().to("cpu", torch.float64)
         if not values.isfinite().all():
-            raise ValueError("features must be finite, but hold NaN or infinity")
+            raise ValueError("features must be finite, but contain NaN or infinity")
         count = len(values)
         cos, sin = values[:, : 2 * self._digits].reshape(count, self._digits, 2).unbind(-1)
         turns = torch.atan2(sin, cos) / (2 * math.pi)
@@ -161,8 +140,8 @@ class FourierNumberEncoder:
 
     def _features(self, digits: NDArray[np.uint8], negative: NDArray[np.bool_] | None) -> torch.Tensor:
         """Features from digits, shape (N, integer_digits + fraction_digits), highest first; None: none is negative."""
-        # turns[i] = (x mod 10^i) / 10^i, lowest i first, is 0.ddd… of the digits from place i − 1 down. Each
-        # step doubles how many of them it counts; those after the sixteenth are below float64.
+        # turns[i] = (x mod 10^i) / 10^i, lowest i first, is 0.ddd… of the digits from place i − 1 down. Each step
+        # doubles the count of digits; those after the sixteenth are below float64.
         turns = np.ascontiguousarray(digits.T[::-1]) / 10
         for step in (1, 2, 4, 8):
             turns[step:] += turns[:-step] / 10**step

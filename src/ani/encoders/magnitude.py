@@ -19,15 +19,14 @@ class MagnitudeNumberEncoder:
     5 · ln(1 + |x|) / ln(1 + M) · sign x, as FoNE's authors ran xVal (github.com/KevinZhoutianyi/FoNE,
     `number_encoders/XVAL.py`); [−5, 5] is the range that xVal's authors scale the numbers of their corpus to.
 
-    M is the largest number of the data set in xVal and FoNE, which nobody knows of texts yet to come; here it is
-    10^integer_digits, the bound of the range that the config sets for every encoder. FoNE's code lets a larger number
-    run over 5; this one stops at ±5, as BitTokens' does, so that no number's feature outgrows the others.
+    M is the largest number of the data set in xVal and FoNE, which is unknown for new texts; here it is
+    10^integer_digits, the bound of the range that the config sets for every encoder. In FoNE's code a larger number
+    exceeds 5; this encoder stops at ±5, as BitTokens' does, so that no number's feature outgrows the others.
 
-    One float32 tells about seven digits of a number apart: magnitude is what this encoder is for, with `fourier` or
-    `bits` beside it where digits matter.
+    One float32 distinguishes about seven digits of a number: use `fourier` or `bits` beside it where digits matter.
 
     Args:
-        integer_digits: digits of the range before the point, 0 to 308 (10^308 is the last power that a double holds).
+        integer_digits: digits of the range before the point, 0 to 308 (10^308 is the largest power in a double).
 
     Raises:
         InputError: a setting is out of its domain.
@@ -42,7 +41,7 @@ class MagnitudeNumberEncoder:
         self._maximum = float(10**integer_digits)
 
     def in_range(self, value: str | int | Decimal) -> bool:
-        """Whether |value| is below 10^integer_digits; raises as `encode`."""
+        """True if |value| is below 10^integer_digits; raises as `encode`."""
         return abs(as_double(as_text(value))) < self._maximum
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:

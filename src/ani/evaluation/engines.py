@@ -7,9 +7,9 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic import Field
 
@@ -128,9 +128,9 @@ class Engine(ABC):
     """Whether forward passes run on a GPU, in batches that a task chooses."""
 
     @property
-    def gated(self) -> Literal["numbers", "pending"] | None:
-        """What `decide` can be asked about: numbers of the text, or pending values alone; None: there is no gate."""
-        return None
+    def gated(self) -> bool:
+        """True if the model has a gate, so that `decide` can be asked."""
+        return False
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt as the method writes it; of chat messages by the model's template, up to the answer."""
@@ -157,7 +157,7 @@ class Engine(ABC):
             max_new_tokens: At most, each.
             stop: Texts before which an answer ends.
             batch_size: Prompts a forward pass, unless the backend has been told another; None: all. vLLM makes its own.
-            read_as: Of each prompt, the text whose numbers are injected (`AttachedModel.generate`), for a
+            read_as: Of each prompt, the text whose numbers are injected (`ani.injection.inspection.injected_as`), for a
                 `TransformersEngine` with an attached model; None: the prompts.
         """
         room = max(1, longest_text(self.config) - max_new_tokens)
@@ -217,13 +217,7 @@ class Engine(ABC):
         Raises:
             RewrittenNumbers: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model
                 reads other numbers than the labelled ones.
-            InputError: The adapter injects pending values alone.
         """
-        if self.gated == "pending":
-            raise InputError(
-                "this adapter injects pending values alone, so its gate decides about no number; name one "
-                "with values: literals or both"
-            )
         found, written = self.decide(text, before), find_numbers(text)
         values = [str(decision.value) for decision in found]
         if values != [str(number.value) for number in written]:
@@ -255,17 +249,17 @@ class TransformersEngine(Engine):
         self.on_gpu = model.device.type == "cuda"
 
     @property
-    def gated(self) -> Literal["numbers", "pending"] | None:
-        from ani.injection.attach import ani_module, has_gate
+    def gated(self) -> bool:
+        from ani.injection.model_parts import has_gate
 
-        if not has_gate(self.model):
-            return None
-        return "numbers" if ani_module(self.model).config.reads_literals else "pending"
+        return has_gate(self.model)
 
     def _generate(
         self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None
     ) -> Iterator[tuple[int, list[int]]]:
         import torch
+
+        from ani.injection.inspection import injected_as
 
         prefix, cache = self._shared_prefix(rows) if read_as is None else ([], None)
         ends = self.model.generation_config.eos_token_id
@@ -278,12 +272,11 @@ class TransformersEngine(Engine):
             **({"stop_strings": stop, "tokenizer": self.tokenizer} if stop else {}),
         }
         for first, batch in self._batches(rows, batch_size):
-            if read_as is not None:
-                settings["read_as"] = self._padded(read_as[first : first + len(batch)], "left")["input_ids"]
             if cache is not None:
                 settings["past_key_values"] = copy.deepcopy(cache)
                 settings["past_key_values"].batch_repeat_interleave(len(batch))
-            with torch.inference_mode():
+            others = read_as and dict(zip(map(tuple, batch), read_as[first : first + len(batch)], strict=True))
+            with torch.inference_mode(), injected_as(self.model, others) if others else nullcontext():
                 generated = cast(Any, self.model).generate(**self._padded(batch, "left", len(prefix)), **settings)
             yield from enumerate(generated[:, max(map(len, batch)) :].tolist(), start=first)
 

@@ -24,8 +24,8 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.adapter import Adapter, load_adapter
 from ani.injection.adapter_files import SHIPPED
-from ani.injection.attach import has_gate
 from ani.injection.methods import METHODS, Method
+from ani.injection.model_parts import has_gate
 from ani.models import (
     EMBEDDED,
     DTypeName,

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Self, cast
 
 import torch
-from huggingface_hub import HfApi, ModelCard, ModelCardData
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors.torch import save_file
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
@@ -24,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.encoders import build_encoder
 from ani.errors import InputError, one_line
 from ani.files import replacing_directory
+from ani.hub import adapter_card
 from ani.injection.adapter_files import (
     CARD_FILE,
     CONFIG_FILE,
@@ -33,10 +32,11 @@ from ani.injection.adapter_files import (
     own_file,
     read_weights,
 )
-from ani.injection.attach import ani_module, attach, base_model, detach, is_attached
+from ani.injection.attach import attach
 from ani.injection.config import AniConfig
 from ani.injection.lora import add_lora, fold_lora, peft_model
 from ani.injection.methods import METHODS, MethodName, unknown_method
+from ani.injection.model_parts import ani_module, base_model, fitted_config, is_attached
 from ani.injection.module import AniModule
 from ani.injection.saved import SavedMethod
 from ani.models import EMBEDDED, lasting_name
@@ -116,7 +116,7 @@ class Adapter:
             with torch.device("meta"):  # only names and shapes
                 wanted = AniModule(self.config, build_encoder(self.config).width).state_dict()
             weights = read_weights(own_file(self.path, WEIGHTS_FILE), wanted)
-            detach(attach(model, tokenizer, self.config))  # a model that the module doesn't fit gets no LoRA either
+            fitted_config(self.config, model)  # a model that the module doesn't fit gets no LoRA either
         if self.lora:
             wrapped = add_lora(model, self.path)
             if fold:
@@ -204,60 +204,11 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
                 (work / active).rmdir()
         if module is not None:
             save_file({name: each.contiguous() for name, each in weights.items()}, work / WEIGHTS_FILE)
-        file = AdapterFile.describing(method, config, base=name, lora=wrapped is not None)
-        (work / CONFIG_FILE).write_text(json.dumps(file.model_dump(mode="json"), indent=2) + "\n")
-        (work / CARD_FILE).write_text(_card(method, config, name) if card is None else card)
+        settings = AdapterFile.describing(method, config, base=name, lora=wrapped is not None)
+        (work / CONFIG_FILE).write_text(json.dumps(settings.model_dump(mode="json"), indent=2) + "\n")
+        (work / CARD_FILE).write_text(adapter_card(method, config, name) if card is None else card)
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or all of one that FSDP 2 sharded, on the CPU; then every process must ask."""
     return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
-
-
-def push_adapter(path: str | Path, name: str, *, results: str | None = None, licence: str | None = None) -> str:
-    """Put an adapter directory on the Hugging Face hub, and return the repository's address.
-
-    Args:
-        path: The directory.
-        name: `me/my-adapter`, or `my-adapter` for the user who is logged in; an existing repository is updated.
-        results: Markdown that replaces the section "Results" of its model card.
-        licence: The card's, as the hub abbreviates it, such as `apache-2.0`.
-
-    Raises:
-        InputError: If the directory is no adapter, or the hub doesn't take it.
-    """
-    directory = Adapter.read(path).path
-    card = ModelCard.load(directory / CARD_FILE)
-    if results is not None:
-        card.text = f"{card.text.partition(_RESULTS)[0].rstrip()}\n{_RESULTS}\n{results}"
-    if licence is not None:
-        cast(ModelCardData, card.data).license = licence
-    card.save(directory / CARD_FILE)
-    try:
-        place = HfApi().create_repo(name, exist_ok=True)
-        HfApi().upload_folder(repo_id=place.repo_id, folder_path=directory, allow_patterns=[*FILES, CARD_FILE])
-    except (HfHubHTTPError, HFValidationError, OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{path} was not put on the Hugging Face hub as {one_line(name)}: {one_line(error)}. Log in with `hf auth "
-            "login`, as a user who may write there, and be online without HF_HUB_OFFLINE"
-        ) from error
-    return str(place)
-
-
-_RESULTS = "\n## Results\n"
-
-
-def _card(method: MethodName, config: AniConfig | None, base: str | None) -> str:
-    hub_name = "HuggingFaceTB/SmolLM2-135M-Instruct" if base == EMBEDDED else base
-    if hub_name is not None and os.path.isabs(hub_name):
-        hub_name = None  # a directory of this machine
-    head = ModelCardData(base_model=hub_name, library_name="ani", tags=["ani", "numeracy"]).to_yaml()
-    what = "LoRA weights, in PEFT's own files"
-    if config is not None:
-        what = (
-            f"a module for a `{config.model_type}` model with {config.num_hidden_layers} layers of width "
-            f"{config.hidden_size}: layer {config.layer}, policy `{config.policy}`, {config.integer_digits} integer "
-            f"and {config.fraction_digits} fraction digits, encoders `{', '.join(config.encoders)}`"
-        )
-    load = "Load it with `ani.load_adapter(model, tokenizer, path)`."
-    return f"---\n{head}\n---\n\n# ANI adapter\n\nMethod `{method}`, {what}. {load}\n"

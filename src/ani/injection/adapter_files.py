@@ -17,7 +17,7 @@ PEFT_CONFIG_FILE = "adapter_config.json"
 PEFT_WEIGHTS_FILE = "adapter_model.safetensors"
 FILES = [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
 ASSETS = Path(__file__).parents[1] / "assets"
-SHIPPED = ("smollm2-adapter", "smollm2-calculator")
+SHIPPED = ("smollm2-adapter",)
 """Names of the adapters for the embedded model that come with the package."""
 
 

@@ -1,4 +1,4 @@
-"""The gate: an MLP that gives one logit for each number. `ani.injection.module` applies the threshold."""
+"""The gate: an MLP that gives one logit for each number."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,16 @@ from torch import nn
 class Gate(nn.Module):
     """Two-layer MLP that decides whether a number is a quantity (paper Eq. 2): z = MLP([RMSNorm(h); e]).
 
-    h passes through an RMSNorm and e comes in the same unit, because hidden states of norm 100 and more drive σ into
+    h passes through an RMSNorm, and e comes in the same unit: hidden states of norm 100 and more drive σ into
     saturation within a few steps, where neither the loss nor the penalty has a gradient. The last layer starts at
-    zero, so every gate starts half open (α = 0.5). The gate reads vectors of earlier layers beside h; each goes
-    through a norm of its own.
+    zero, so every gate starts half open (α = 0.5). Vectors of earlier layers each pass through a norm of their own.
 
     Args:
         hidden_size: Width of the model, `d_model`.
         gate_hidden_size: Width of the MLP's inner layer.
         dropout: Dropout on the inner layer.
-        reads_value: Whether it reads e, or the context alone: z = MLP(RMSNorm(h)).
-        earlier: Widths of the vectors of earlier layers that it reads: hidden states, and means of attention's values.
+        reads_value: True if the gate reads e; else it reads the context alone, z = MLP(RMSNorm(h)).
+        earlier: Widths of the vectors of earlier layers that it reads.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Gate(nn.Module):
         self, hidden_states: torch.Tensor, embeddings: torch.Tensor, earlier: Sequence[torch.Tensor] = ()
     ) -> torch.Tensor:
         """Return the gate logits z, shape (N,), for hidden states and number embeddings, each of shape (N, d_model),
-        and vectors of `earlier` layers, each of shape (N, its width)."""
+        and vectors of earlier layers, each of shape (N, its width)."""
         read = [self.norm(hidden_states)]
         read += [norm(states) for norm, states in zip(self.earlier_norms, earlier, strict=True)]
         if self.reads_value:

@@ -1,4 +1,4 @@
-"""Keeps the token ids behind a KV cache's entries, so that a number split over two forward passes is read whole."""
+"""Keeps the token ids of a KV cache's entries, so that a number split over two forward passes is read whole."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,11 +10,11 @@ from ani.errors import InputError
 from ani.injection.classes import swap_class
 
 Rows = list[list[int]]
-"""Token ids, a list a row; negative where nothing attends to them (`locate.PADDING`, `substitution.hidden`)."""
+"""Token ids, a list per row; negative where no token attends to them (`PADDING`, `substitution.hidden`)."""
 
 
 class _TokenHistory(Cache):
-    """Mixed into a KV cache's class: `ani_token_ids` are the ids behind its entries, a list a row."""
+    """Mixed into a KV cache's class: `ani_token_ids` are the ids of its entries, a list per row."""
 
     ani_token_ids: Rows
 
@@ -35,13 +35,13 @@ class _TokenHistory(Cache):
 
 
 def cached_length(cache: Any) -> int:
-    """How many tokens a cache holds; 0 without one."""
+    """The count of tokens in a cache; 0 without one."""
     return int(cache.get_seq_length()) if isinstance(cache, Cache) else 0
 
 
 @torch.compiler.disable
 def history(cache: Any, batch_size: int) -> Rows:
-    """The token ids behind the entries of a cache; rows are empty without one. Raises InputError if the cache holds
+    """The token ids of the entries of a cache; rows are empty without one. Raises InputError if the cache contains
     tokens that no attached model put there."""
     length = cached_length(cache)
     if length == 0:
@@ -49,7 +49,7 @@ def history(cache: Any, batch_size: int) -> Rows:
     rows = cache.ani_token_ids if isinstance(cache, _TokenHistory) else []
     if len(rows) != batch_size or any(len(row) < length for row in rows):
         raise InputError(
-            f"the KV cache holds {length} tokens that ANI has not seen, so a number that began among them can't be "
+            f"the KV cache contains {length} tokens that ANI has not seen, so a number that began among them can't be "
             "read; fill the cache with the attached model, from input_ids"
         )
     return [row[:length] if len(row) > length else row for row in rows]  # longer: the cache was cropped
@@ -57,7 +57,7 @@ def history(cache: Any, batch_size: int) -> Rows:
 
 @torch.compiler.disable
 def remember(cache: Cache, rows: Rows) -> None:
-    """Keep the token ids behind a cache's entries with it."""
+    """Keep the token ids of a cache's entries with it."""
     if not isinstance(cache, _TokenHistory):
         swap_class(cache, _TokenHistory)
     cast(_TokenHistory, cache).ani_token_ids = rows

@@ -1,7 +1,7 @@
 """LoRA of an adapter: PEFT adds it, takes it off and merges it; only plain LoRA is read and saved."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ani.errors import InputError, first_problem, one_line
 from ani.injection.adapter_files import PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, own_file, read_weights
-from ani.injection.attach import base_model, is_peft_model
+from ani.injection.model_parts import base_model, is_peft_model
 from ani.text_files import parse_json, read_text
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class PlainLora(BaseModel):
     task_type: Literal["CAUSAL_LM"] | None = None
 
 
-_NO_SETTINGS = ("modules_to_save", "inference_mode", "base_model_name_or_path", "revision", "peft_version")
-_NO_SETTINGS += ("init_lora_weights", "auto_mapping")
+_NO_SETTINGS = {"modules_to_save", "inference_mode", "base_model_name_or_path", "revision", "peft_version"}
+_NO_SETTINGS |= {"init_lora_weights", "auto_mapping"}
 """Keys of PEFT's file that change nothing about how saved weights are used."""
 
 
@@ -101,7 +101,7 @@ def fold_lora(wrapped: "PeftModel", path: Path) -> None:
     """Add LoRA's weights to the model's own, in place; raises InputError if that can't be done."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    model = wrapped.get_base_model()
+    model = cast(PreTrainedModel, wrapped.get_base_model())
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     if model.config.get_text_config().tie_word_embeddings and any(isinstance(e, BaseTunerLayer) for e in embeddings):
         raise InputError(

@@ -23,16 +23,14 @@ What the sources leave open, and what is done here:
   their own, which regresses or classifies a number's value at one position. Here each method must generate text that
   a user can read and that the same evaluation judges, the paper compares them as inputs ("Input-level Integration"),
   and it is silent on any head. So a substituted number is read from one position and its answer is written out.
-- **Which numbers are substituted**: those of the prompt. A number whose sub-tokens hold other text too (`(-` in
+- **Which numbers are substituted**: those of the prompt. A number whose sub-tokens contain other text too (`(-` in
   `f(-57)` is one token of many tokenizers) is left as it is.
 - **xVal's range**: FoNE's variant, logarithmic, to [−5, 5], with M = 10^integer_digits. Its embedding is a direction
   times the value, so 0 is a zero vector, as published.
-- **NumeroLogic's braces**: the paper writes `2:42`, so nothing stands around it; prompts and completions are
+- **NumeroLogic's braces**: the paper writes `2:42`, so nothing is around it; prompts and completions are
   rewritten for training, prompts for evaluation, and the counts are taken out of what the model writes.
 - **Start of W_P**: zero where e is added, random where it replaces the state (`AniModule`).
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -53,11 +51,11 @@ class Method(NamedTuple):
     """How a method differs from ANI."""
 
     settings: Mapping[str, Any] | None = {}
-    """What it fixes in the `ani` section of a recipe; None: it has no module."""
+    """Settings that it fixes in the `ani` section of a recipe; None: it has no module."""
     pieces: Callable[[str], list[tuple[str, bool]]] = number_pieces
     """A text as the model reads and writes it, in pieces; True for numbers."""
     read: Callable[[str], str] = str
-    """What the model wrote, as ordinary text."""
+    """Turns the model's output into ordinary text."""
 
     def write(self, text: str) -> str:
         """A text as the model reads and writes it."""
@@ -65,7 +63,6 @@ class Method(NamedTuple):
 
 
 _SUBSTITUTED = {"layer": 0, "policy": "terminal", "scope": "prompt", "gate": "open", "combine": "substitute"}
-
 
 METHODS: dict[MethodName, Method] = {
     "ani": Method(),
@@ -78,11 +75,11 @@ METHODS: dict[MethodName, Method] = {
     "static-additive": Method({"policy": "terminal", "gate": "open", "combine": "add"}),
     "digitwise-gated": Method({"policy": "digitwise", "gate": "learned", "combine": "add"}),
 }
-"""Every method by its name (the module's docstring says what each is); open to one's own."""
+"""Every method by its name (described in the module's docstring); add your own here."""
 
 
 def unknown_method(name: object) -> str:
-    """What is wrong with a name that `METHODS` doesn't have."""
+    """The error text for a name that `METHODS` doesn't have."""
     return (
         f"no method {name!r:.80}; known are {', '.join(METHODS)} (register your own in ani.injection.methods.METHODS)"
     )

@@ -1,4 +1,4 @@
-"""Measures how large a layer's hidden states are, which is the unit of number embeddings."""
+"""Measures the RMS of a layer's hidden states, which is the unit of number embeddings."""
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,11 +19,9 @@ CALIBRATION_TEXT = (
 def measured_scale(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, locator: NumberLocator
 ) -> float:
-    """RMS of `hidden_states[layer]` where it is edited: the median over those tokens of a fixed text. Raises InputError
-    if the layer's hidden states aren't (B, T, d_model), or have no such scale.
-
-    A median, because the first token of many models is a hundred times larger than all others.
-    """
+    """RMS of `hidden_states[layer]` at the tokens where it is edited, the median over a fixed text: in many models the
+    first token is a hundred times larger than all others. Raises InputError if the layer's hidden states aren't of
+    shape (B, T, d_model), or have no such scale."""
     encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
     with evaluating(model):
         hidden = model(

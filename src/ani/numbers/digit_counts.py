@@ -8,7 +8,7 @@ reads or writes from the left then knows each digit's place. Decimals have two c
 
 import re
 
-from ani.numbers.grammar import number_pieces
+from ani.numbers.text import number_pieces
 
 _NUMBER = re.compile(r"(?P<sign>[+−-]?)(?P<whole>[0-9,]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+-]?[0-9]+)?")
 _COUNTS = re.compile(r"(?<![0-9])(0|[1-9][0-9]*)(?:\.(0|[1-9][0-9]*))?:")

@@ -1,10 +1,8 @@
-"""Finds the numbers in token ids: the tokens of each, and the first token that shows it to be over."""
+"""Finds the numbers in token ids: each number's tokens, and the first token from which it is certainly complete."""
 
-import codecs
-import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import cached_property
 from itertools import accumulate, repeat
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ani.errors import InputError
 from ani.numbers.grammar import BOUNDARY, decimal_value, digit_runs, ended_spans, number_spans, settled
+from ani.numbers.token_bytes import completed, decode, encode, readable, token_decoder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,13 +21,11 @@ if TYPE_CHECKING:
     TokenIds = Sequence[int] | np.ndarray[Any, np.dtype[np.integer[Any]]] | torch.Tensor
 
 _DIGIT = re.compile("[0-9]")
-# The end of a token behind which no number can go on: a character that no number holds, then no digit.
+# The end of a token after which no number can continue: a character that is in no number, then no digit.
 _CLOSED = re.compile("[^0-9.,eE+\\-\udc80-\udcfe][.,eE+\\-]*\\Z")
 _MARKS = re.compile(r"\A[.,eE+\-]*\Z")
-_LONE_BYTE = re.compile("[\udc80-\udcfe]")  # as `surrogateescape` writes a byte that is no UTF-8 by itself
 # A boundary without characters: the byte 0xFF, which never occurs in UTF-8, and is kept out of the vocabulary.
 _NOTHING = "\udcff"
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _FIRST_CONTEXT = 32  # tokens read back at first; what is not enough is doubled
 _SAMPLE = "On 12 May 2.5% of $1,234 – café, 数 7🙂\n\t-3e5"
 
@@ -45,18 +42,18 @@ class Number:
         self._context = context  # the text is context[begin:], for as long as the number is
         self._begin = begin
         self.start = start
-        """Its first character, in `NumberScanner.text` of the ids. From `scan_running` and `scan_ended`, which do not
-        read all of the text, in `NumberScanner.text` of the ids from `first_token` on."""
+        """Index of its first character in `NumberScanner.text` of the ids. From `scan_running` and `scan_ended`, which
+        do not read all of the text: in `NumberScanner.text` of the ids from `first_token` on."""
         self.end = end
-        """One past its last character, likewise."""
+        """Index after its last character, in the same text."""
         self.first_token = first_token
-        """Index of the token that holds its first character."""
+        """Index of the token that contains its first character."""
         self.last_token = last_token
-        """Index of the token that holds its last character: the terminal token."""
+        """Index of the token that contains its last character: the terminal token."""
 
     @property
     def text(self) -> str:
-        """As it is written, with sign, separators and exponent."""
+        """The number as it is written, with sign, separators and exponent."""
         return self._context[self._begin : self._begin + self.end - self.start]
 
     @property
@@ -81,32 +78,31 @@ class Number:
 
 
 class NumberScanner:
-    """Find the numbers in token ids of one tokenizer.
+    """Finds the numbers in token ids of one tokenizer.
 
-    Token ids are a 1-D sequence, NumPy array or tensor of integers. Special tokens (`all_special_ids` and
-    added tokens marked special) are boundaries: their characters count, but their digits are no number and no
-    number runs across them. Negative ids (padding) and ids beyond the vocabulary are boundaries without
-    characters.
+    Token ids are a 1-D sequence, NumPy array or tensor of integers. Special tokens (`all_special_ids` and added tokens
+    marked special) are boundaries: their characters count, but their digits are no number and no number extends across
+    them. Negative ids (padding) and ids beyond the vocabulary are boundaries without characters.
 
     Args:
-        tokenizer: a byte-level BPE tokenizer, or one that writes a space as `▁` (sentencepiece), with or
-            without byte fallback, on the `tokenizers` backend.
+        tokenizer: A byte-level BPE tokenizer, or one that writes a space as `▁` (sentencepiece), with or without byte
+            fallback, on the `tokenizers` backend.
 
     Raises:
-        InputError: the tokenizer is of another kind, or none of its tokens holds an ASCII digit.
+        InputError: the tokenizer is of another kind, or none of its tokens contains an ASCII digit.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        to_bytes = _token_decoder(tokenizer)
+        to_bytes = token_decoder(tokenizer)
         special = set(tokenizer.all_special_ids)
         special.update(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
         self._pieces = _Pieces()
         self._special_text: dict[int, str] = {}
         for token, token_id in tokenizer.get_vocab().items():
             # Neither 0xFF nor 0xFE occurs in UTF-8: to the text both are the same broken byte.
-            piece = _decode(to_bytes(token).replace(b"\xff", b"\xfe"))
+            piece = decode(to_bytes(token).replace(b"\xff", b"\xfe"))
             if token_id in special:
-                self._special_text[token_id] = _readable(piece)
+                self._special_text[token_id] = readable(piece)
                 piece = BOUNDARY * len(piece)
             self._pieces[token_id] = piece or _NOTHING
         name = type(tokenizer).__name__
@@ -115,40 +111,28 @@ class NumberScanner:
         sample = tokenizer.encode(_SAMPLE, add_special_tokens=False)
         decoded = str(tokenizer.decode(sample, skip_special_tokens=False, clean_up_tokenization_spaces=False))
         if self.text(sample).lstrip(" ") != decoded.lstrip(" "):
-            raise InputError(
-                f"{name} decodes a sample to {decoded!r}, its tokens to {self.text(sample)!r}: "
-                "use a byte-level BPE or sentencepiece tokenizer."
-            )
+            found = f"{name} decodes a sample to {decoded!r}, its tokens to {self.text(sample)!r}"
+            raise InputError(f"{found}: use a byte-level BPE or sentencepiece tokenizer.")
 
     def text(self, token_ids: "TokenIds") -> str:
-        """The text that `Number.start` and `Number.end` refer to.
-
-        It is what `tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)`
-        gives, but it keeps the space that sentencepiece decoders strip from the beginning, and each byte that
-        is not part of valid UTF-8 is one U+FFFD.
-        """
+        """The text in which `Number.start` and `Number.end` count: `tokenizer.decode(ids, skip_special_tokens=False,
+        clean_up_tokenization_spaces=False)`, with the space that sentencepiece decoders strip from the beginning, and
+        one U+FFFD for each byte that is not part of valid UTF-8."""
         pieces = (self._special_text.get(i, self._pieces[i]) for i in _as_list(token_ids))
-        return _readable(_decode(_encode("".join(pieces))).replace(_NOTHING, ""))
+        return readable(decode(encode("".join(pieces))).replace(_NOTHING, ""))
 
     def pieces(self, token_ids: "TokenIds", before: bytes = b"") -> tuple[list[str], bytes]:
-        """What each token adds to the text, NUL characters for boundaries: a character comes with its last byte.
-
-        Args:
-            token_ids: Of a text, or of what follows `before`.
-            before: The bytes of a character that the tokens before have only begun.
-
-        Returns:
-            A text a token, and the bytes of a character that the last tokens have only begun.
-        """
+        """The text that each token adds, NUL characters for boundaries: a character comes with its last byte. `before`
+        and the second result are the bytes of a character that the tokens so far have only begun."""
         raw = self._raw(token_ids)
-        found, begun = _completed(raw, before)
-        if found is raw and _NOTHING not in raw:  # nothing but whole characters
+        found, begun = completed(raw, before)
+        if found is raw and _NOTHING not in raw:  # only whole characters
             return raw, begun
-        return [_readable(piece).replace(_NOTHING, BOUNDARY) for piece in found], begun
+        return [readable(piece).replace(_NOTHING, BOUNDARY) for piece in found], begun
 
     def scan(self, token_ids: "TokenIds") -> list[Number]:
         """All numbers of a complete text, from left to right (policy `terminal`); linear in its length."""
-        pieces, _ = _completed(self._raw(token_ids))
+        pieces, _ = completed(self._raw(token_ids))
         context = "".join(pieces)
         spans = number_spans(context.replace(_NOTHING, BOUNDARY))
         begins, ends = list(spans), list(spans.values())
@@ -161,14 +145,11 @@ class NumberScanner:
         return list(map(Number, repeat(context), begins, map(sub, begins, nothing), map(sub, ends, nothing), *tokens))
 
     def scan_running(self, token_ids: "TokenIds", start: int = 0) -> list[Number]:
-        """The number so far at every token from `start` on that holds a digit (policy `running`).
+        """The number so far at every token from `start` on that contains a digit (policy `running`).
 
-        That is the last number of the text up to and including that token, so it depends on no later token.
-        Reads back from `start` only as far as a number can go on from, some tens of tokens in prose, and
-        takes time linear in what it reads.
-
-        Raises:
-            InputError: `start` is negative or beyond the end of the sequence.
+        That is the last number of the text up to and including that token, so it depends on no later token. Reads back
+        from `start` only as far as a number can extend, some tens of tokens in prose, and takes time linear in what it
+        reads. Raises InputError if `start` is negative or beyond the end of the sequence.
         """
         _check_start(start, token_ids)
         pieces = self._raw(token_ids[start:])
@@ -189,15 +170,12 @@ class NumberScanner:
         return numbers
 
     def scan_ended(self, token_ids: "TokenIds", start: int = 0) -> dict[int, Number]:
-        """The number that each token from `start` on shows to be over (policy `after`), by token, ascending.
+        """The number that each token from `start` on completes (policy `after`), by token, ascending.
 
         That is the first token at which no continuation of the text so far can change the number (grammar.py, "Ended
-        numbers"), so it depends on no later token; of a character whose bytes are not all there, nothing is known. A
-        token that shows two numbers to be over has the later one, which is the nearer to it and to what comes next:
-        `12` for the bracket of `(10,12)`. Reads back from `start` and takes time as `scan_running` does.
-
-        Raises:
-            InputError: `start` is negative or beyond the end of the sequence.
+        numbers"), so it depends on no later token; a character counts once all its bytes are there. A token that
+        completes two numbers has the later one, which is closer to it and to what comes next: `12` at the bracket of
+        `(10,12)`. Reads back from `start`, takes time and raises as `scan_running`.
         """
         _check_start(start, token_ids)
         before = min(start, 1)
@@ -216,56 +194,45 @@ class NumberScanner:
 
     @cached_property
     def tables(self) -> "tuple[np.ndarray[Any, Any], ...]":
-        """As `table`: whether a token holds a digit; whether it ends so that no number goes on behind it; whether that
-        is for the token before it to say."""
-        return tuple(self.table(pattern.search) for pattern in (_DIGIT, _CLOSED, _MARKS))
-
-    def table(self, holds: Callable[[str], object]) -> "np.ndarray[Any, Any]":
-        """Whether something holds of each token's text, at the token id plus one, bool; first and last for ids beyond
-        the vocabulary. In the text surrogates stand for bytes of characters that it holds a part of."""
+        """Three tables, bool, by token id plus one (first and last for ids outside the vocabulary): True if the token
+        contains a digit; if it ends so that no number continues after it; if the token before decides about that."""
         import numpy as np
 
-        pieces = (self._pieces[i] for i in range(-1, max(self._pieces) + 2))
-        return np.array([bool(holds(piece)) for piece in pieces])
+        pieces = [self._pieces[i] for i in range(-1, max(self._pieces) + 2)]
+        return tuple(np.array([bool(each.search(piece)) for piece in pieces]) for each in (_DIGIT, _CLOSED, _MARKS))
 
     def _read(self, token_ids: "TokenIds", start: int, raw: list[str]) -> "_Read":
-        """What has to be read for the numbers at the tokens from `start` on, whose pieces are `raw`."""
+        """Read what is needed for the numbers at the tokens from `start` on, whose pieces are `raw`."""
         size = _FIRST_CONTEXT
         while True:
             origin = max(0, start - size)
             raw_before = self._raw(token_ids[origin:start])
-            before, begun = _completed(raw_before)
+            before, begun = completed(raw_before)
             context = "".join(before).replace(_NOTHING, BOUNDARY)
             if origin == 0 or settled(context):
                 break
             size *= 2
-        after, _ = _completed(raw, begun)
+        after, _ = completed(raw, begun)
         text = context + "".join(after).replace(_NOTHING, BOUNDARY)
         return _Read(origin, len(context), text, list(accumulate(map(len, before + after))), raw_before + raw)
 
 
 class _Read(NamedTuple):
-    """Tokens that were read, those from some `start` on with those before it that matter to them."""
+    """The tokens from some `start` on, with the tokens before it that matter to them."""
 
-    origin: int
-    """The first token."""
-    known: int
-    """Characters before `start`."""
-    text: str
-    """NUL stands for each boundary."""
-    ends: list[int]
-    """One past the last character that each token completes."""
-    raw: list[str]
-    """Each token's own bytes."""
+    origin: int  # index of the first token
+    known: int  # count of characters before `start`
+    text: str  # with NUL for each boundary
+    ends: list[int]  # index after the last character that each token completes
+    raw: list[str]  # each token's own bytes
 
     def number(self, begin: int, end: int) -> Number:
-        """The number of these characters; its places are counted from its first token on."""
+        """The number of these characters; its characters are counted from its first token on."""
         first = bisect_right(self.ends, begin)
         before = self.text[self.ends[first - 1] if first else 0 : begin]
         offset = len(before)
         if not (before.isascii() and self.raw[first].isascii()):
-            # The token may begin within a character, or show an earlier one to be broken; its ASCII characters are its
-            # own.
+            # The token may begin within a character, or show that one is broken; its ASCII characters are its own.
             own = [place for place, character in enumerate(self.raw[first]) if character.isascii()]
             offset = own[sum(map(str.isascii, before))]
         tokens = self.origin + first, self.origin + bisect_left(self.ends, end)
@@ -273,60 +240,10 @@ class _Read(NamedTuple):
 
 
 class _Pieces(dict[int, str]):
-    """Token id → its bytes as `_decode` writes them, where NUL stands for each character of a special token."""
+    """Token id → its bytes as `decode` writes them, with NUL for each character of a special token."""
 
     def __missing__(self, token_id: int) -> str:
         return _NOTHING
-
-
-def _token_decoder(tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], bytes]:
-    """How this tokenizer's tokens, as its vocabulary writes them, stand for bytes."""
-    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    steps: list[dict[str, Any]] = []
-    if decoder is not None:
-        state = json.loads(decoder.__getstate__())
-        steps = state["decoders"] if state["type"] == "Sequence" else [state]
-    kinds = {step["type"] for step in steps}
-    if kinds and kinds <= {"ByteLevel", "Fuse"}:
-        return _byte_level()
-    replaces = [step for step in steps if step["type"] == "Replace"]
-    writes_space = "Metaspace" in kinds or replaces
-    if (
-        writes_space
-        and kinds <= {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
-        and all(step["pattern"] == {"String": "▁"} and step["content"] == " " for step in replaces)
-    ):
-        return _byte_fallback if "ByteFallback" in kinds else _sentencepiece
-    name = f"{type(tokenizer).__name__} (decoder {' + '.join(sorted(kinds)) or 'none'})"
-    raise InputError(
-        f"{name} is neither a byte-level BPE nor a sentencepiece tokenizer on the tokenizers backend: "
-        "use a model with one of those."
-    )
-
-
-def _byte_level() -> Callable[[str], bytes]:
-    """Byte-level BPE writes printable bytes of Latin-1 as themselves, the others from U+0100 on, in order."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in printable]
-    # A character below U+0100 that the alphabet lacks must not pass for a byte: its token is literal text.
-    table = {byte: 0xFFFF for byte in others} | {0x100 + i: byte for i, byte in enumerate(others)}
-
-    def to_bytes(token: str) -> bytes:
-        try:
-            return token.translate(table).encode("latin-1")
-        except UnicodeEncodeError:
-            return token.encode()
-
-    return to_bytes
-
-
-def _sentencepiece(token: str) -> bytes:
-    return token.replace("▁", " ").encode()
-
-
-def _byte_fallback(token: str) -> bytes:
-    match = _BYTE_TOKEN.fullmatch(token)
-    return bytes.fromhex(match[1]) if match else _sentencepiece(token)
 
 
 def _check_start(start: int, token_ids: "TokenIds") -> None:
@@ -342,33 +259,3 @@ def _as_list(token_ids: "TokenIds") -> Iterable[int]:
         raise InputError(f"token ids have shape {tuple(token_ids.shape)}: scan one sequence (1-D) at a time.")
     ids: list[int] = token_ids.tolist()
     return ids
-
-
-def _decode(data: bytes) -> str:
-    """As UTF-8, with a lone surrogate for each byte that is not."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _completed(pieces: list[str], begun: bytes = b"") -> tuple[list[str], bytes]:
-    """The pieces with every character in the one that completes it, or shows that it is broken.
-
-    Args:
-        pieces: Of a text, or of what follows `begun`.
-        begun: The bytes of a character that the pieces before have only begun.
-
-    Returns:
-        The pieces, and the bytes of a character that they have only begun.
-    """
-    if not begun and not _LONE_BYTE.search("".join(pieces)):
-        return pieces, b""
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    decoder.decode(begun)
-    return [decoder.decode(_encode(piece)) for piece in pieces], decoder.getstate()[0]
-
-
-def _readable(decoded: str) -> str:
-    return _LONE_BYTE.sub("\N{REPLACEMENT CHARACTER}", decoded)

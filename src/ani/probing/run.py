@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.data.labelled_sentences import read_labelled
-from ani.injection.attach import base_model, decoder_layers
 from ani.injection.methods import DEFAULT_POLICY, Policy
+from ani.injection.model_parts import base_model, decoder_layers
 from ani.probing.curve import LayerSelection, ProbedNumber
 from ani.probing.probes import ProbeResults, probe_layers
 from ani.probing.selection import choose_layer, preset_for

@@ -18,12 +18,12 @@ from transformers import PreTrainedTokenizerBase
 from ani.chat import around_message
 from ani.data.diagnostic import DiagnosticSentence
 from ani.errors import InputError
-from ani.injection.attach import base_model, decoder_layers, is_attached
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import DEFAULT_POLICY, Policy
+from ani.injection.model_parts import base_model, decoder_layers, is_attached
 from ani.models import evaluating
-from ani.numbers.grammar import find_numbers
+from ani.numbers.text import find_numbers
 from ani.probing.curve import ProbedNumber
 
 MAX_NUMBERS = 20_000
@@ -107,7 +107,7 @@ def _numbers(
     whose token carries a later one (`NumberScanner.scan_ended`).
     """
     for index, (sentence, ids) in enumerate(zip(sentences, token_ids, strict=True)):
-        carrier = {number.last_token: token for number, token in locator.find(ids)}
+        carrier = {number.last_token: token for token, number in locator.find(ids).items()}
         found = locator.scanner.scan(ids)[others:]
         for number, role, (start, end) in zip(found, sentence.roles, sentence.spans, strict=False):
             if number.text != sentence.text[start:end]:

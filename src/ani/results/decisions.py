@@ -3,13 +3,12 @@
 from collections.abc import Container, Iterator, Sequence
 from decimal import Decimal
 from html import escape
-from typing import NamedTuple, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 from rich.table import Table
 from rich.text import Text
 
-from ani.numbers.grammar import BOUNDARY
 from ani.results.records import Integer, Probability, Record
 from ani.results.scores import TaskRecord
 from ani.roles import RoleName
@@ -40,7 +39,7 @@ class NumberDecision(Record):
     tag: str | None = None
     """Of FiNER-139."""
     injected: bool
-    """α as applied: 1[σ(z) > 0.5], unless `forced_gates` or `forced_numbers` says otherwise."""
+    """α as applied: 1[σ(z) > 0.5], unless `forced_gates` says otherwise."""
 
     @property
     def tokens(self) -> range:
@@ -141,49 +140,3 @@ def decisions_table(numbers: Sequence[NumberDecision]) -> Table:
     if not numbers:
         table.add_row("–", "–", "–", "no number in the text")
     return table
-
-
-# --- pending values ---------------------------------------------------------------------------------------------------
-
-
-class PendingDecision(NamedTuple):
-    """A value that is pending at a token, and the gate's decision about it."""
-
-    token: int
-    """In the prompt."""
-    text: str
-    """What the token adds to the text."""
-    start: int
-    """Its first character in the text; special tokens are text."""
-    kind: str
-    """The value's name in `ani.calculator.reader.VALUES`."""
-    asked: str
-    """What makes it known, as it is written."""
-    due: str
-    """Its next characters behind this token, `ani.injection.inspection.DUE` at most; empty: only its end is due."""
-    alpha: float
-    """σ(z), before the threshold."""
-    injected: bool
-
-
-def pending_table(found: Sequence[PendingDecision]) -> Table:
-    """A row a token: what it writes, what is pending behind it, α = σ(z) and the decision."""
-    table = Table("behind", "pending", "due", "α", "gate")
-    for each in found:
-        decision = "open: written next" if each.injected else "closed"
-        shown = Text(each.text.replace("\n", "⏎").replace(BOUNDARY, "·")[-12:])
-        table.add_row(shown, Text(each.asked), each.due or "end", f"{each.alpha:.3f}", decision)
-    if not found:
-        table.add_row("–", "no value is pending", "–", "–", "–")
-    return table
-
-
-def pending_html(found: Sequence[PendingDecision]) -> str:
-    """The same as HTML, escaped."""
-    rows = (
-        (each.text.replace(BOUNDARY, "·"), each.asked, each.due or "end", f"{each.alpha:.3f}", "open" * each.injected)
-        for each in found
-    )
-    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    head = "".join(f"<th>{name}</th>" for name in ("behind", "pending", "due", "α", "gate"))
-    return f"<table><tr>{head}</tr>{cells}</table>" if cells else "<p>No value was pending.</p>"

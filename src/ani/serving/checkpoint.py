@@ -19,18 +19,11 @@ from transformers import (
 
 from ani.encoders import build_encoder
 from ani.errors import InputError
-from ani.injection.attach import (
-    AttachedModel,
-    add_module,
-    ani_module,
-    check_layer,
-    decoder_layers,
-    is_attached,
-    set_locator,
-)
+from ani.injection.attach import AttachedModel, add_module, set_locator
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, Method, MethodName
+from ani.injection.model_parts import ani_module, check_layer, decoder_layers, is_attached
 from ani.injection.saved import SavedMethod
 from ani.models import load_whole
 from ani.serving.registration import FAMILY, MODEL_TYPE, SECTION

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ani.injection.locate import PADDING, NumberBatch, NumberLocator
+from ani.injection.locate import NumberLocator
+from ani.injection.number_batch import PADDING, NumberBatch
 
 Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
 Features = np.ndarray[Any, np.dtype[np.float32]]
@@ -77,11 +78,16 @@ class StepLocator:
         may = step.starts < step.prompt_lengths
         if not self.reads_answers:
             return may
-        if getattr(self._locator, "reads_pending", False):
-            return np.ones(len(may), dtype=bool)
         places = step.starts[:, None] + np.arange(-2, 1)
         tokens = np.where(places >= 0, step.token_ids[step.rows[:, None], places], PADDING)
-        return may | (np.diff(step.offsets) > 1) | self._locator.may_end(tokens)
+        return may | (np.diff(step.offsets) > 1) | self._may_end(tokens)
+
+    def _may_end(self, token_ids: Ids) -> Any:
+        """False where the last of three tokens, (N, 3), certainly carries no number, bool (N,)."""
+        digits, closed, marks = (table.take(token_ids + 1, mode="clip") for table in self._locator.scanner.tables)
+        if self._locator.policy == "running":
+            return digits[:, 2]
+        return digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
 
     def _of_texts(self, step: EngineStep, requests: list[int]) -> NumberBatch:
         texts = cast(Any, [step.text(i) for i in requests])

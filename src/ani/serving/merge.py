@@ -9,7 +9,7 @@ from ani.chat import PLAIN_TEMPLATE
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.injection.adapter import Adapter
-from ani.injection.attach import is_attached
+from ani.injection.model_parts import is_attached
 from ani.models import load_config, load_model, load_tokenizer
 from ani.serving.checkpoint import mark_merged
 from ani.serving.registration import SECTION

@@ -23,8 +23,8 @@ from ani.errors import TrainingFailed
 from ani.files import replacing_file
 from ani.injection.adapter import save_adapter
 from ani.injection.adapter_files import PEFT_CONFIG_FILE, WEIGHTS_FILE
-from ani.injection.attach import ani_module, is_attached
 from ani.injection.methods import MethodName
+from ani.injection.model_parts import ani_module, is_attached
 from ani.results.records import TRAINING_LOG
 
 ADAPTER = "adapter"

@@ -10,9 +10,9 @@ from torch import nn
 
 from ani.data.collator import NumberCollator, TokenizedExample
 from ani.errors import InputError
-from ani.injection.attach import ani_module, base_model
 from ani.injection.gate import Gate
 from ani.injection.inspection import forced_gates
+from ani.injection.model_parts import ani_module, base_model
 from ani.models import evaluating
 from ani.terminal import SILENT, counting
 from ani.training.examples import LengthGroupedSampler

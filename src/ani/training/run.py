@@ -22,7 +22,8 @@ from ani.data.collator import NumberCollator
 from ani.devices import default_dtype
 from ani.errors import InputError, one_line
 from ani.files import only_process_in
-from ani.injection.attach import ani_module, attach, base_model, check_layer, is_attached, number_locator
+from ani.injection.attach import attach
+from ani.injection.model_parts import ani_module, base_model, check_layer, is_attached, number_locator
 from ani.models import DTypeName, load_config, load_model, load_tokenizer
 from ani.probing.curve import LayerSelection
 from ani.probing.run import probe

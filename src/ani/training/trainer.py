@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ani.data.collator import IGNORED
 from ani.errors import TrainingFailed
-from ani.injection.attach import ani_module, base_model, has_gate, is_attached, last_decision
+from ani.injection.model_parts import ani_module, base_model, has_gate, is_attached, last_decision
 from ani.models import training_autocast
 from ani.roles import Role
 from ani.training.checkpoints import ResumableTrainer

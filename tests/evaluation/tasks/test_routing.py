@@ -232,7 +232,7 @@ def test_gate_and_calls_of_a_tiny_model(together: int, policy: str, monkeypatch:
 
 def test_models_without_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 1)
-    for model, tokenizer in (pair("qwen3"), attached("qwen3", gate="open"), attached("qwen3", values="pending")):
+    for model, tokenizer in (pair("qwen3"), attached("qwen3", gate="open")):
         (record,) = routed(model, tokenizer, BONUS)
         assert {(number.alpha, number.injected) for number in record.numbers} == {(None, None)}
 

@@ -174,7 +174,7 @@ def _askable(engine: Engine, questions: Sequence[ReadingProblem]) -> list[Readin
     """Those for which other values can be injected: other ones than the prompt's, at the same tokens."""
     import torch
 
-    from ani.injection.attach import is_attached, number_locator
+    from ani.injection.model_parts import is_attached, number_locator
 
     if not isinstance(engine, TransformersEngine) or not is_attached(engine.model):
         return []

@@ -135,7 +135,7 @@ class Routing(Measured):
         for place, output in engine.generate(chats, MAX_NEW_TOKENS):
             query, chat = questions[place], chats[place]
             record = judged(query, output)
-            if engine.gated == "numbers":
+            if engine.gated:
                 decided = zip(record.numbers, engine.decide_roles(query.text, chat[:-1]), strict=True)
                 numbers = [n.model_copy(update={"alpha": d.alpha, "injected": d.injected}) for n, d in decided]
                 record = record.model_copy(update={"numbers": numbers})
