@@ -11,8 +11,8 @@ from ani.chat import around_message, message_ends, rendered
 from ani.data.collator import tokenize
 from ani.data.records import Example, Message
 from ani.errors import InputError
-from ani.evaluation import benchmarks
 from ani.evaluation.engines import TransformersEngine
+from ani.evaluation.tasks import benchmarks
 from tests.tiny import pair
 from tests.tokenizers import QWEN3, llama3, mistral, qwen
 
@@ -96,7 +96,7 @@ def test_an_answer_in_the_plain_form_ends_where_the_next_question_would_begin() 
     both = rendered(tokenizer, [*asked, answered, *asked])
     goes_on = both.removeprefix(rendered(tokenizer, asked)).replace(str(tokenizer.eos_token), "")
     for name in ("gsm8k", "math"):
-        text = (Path(benchmarks.__file__).parent / f"{name}.yaml").read_text(encoding="utf-8")
+        text = (Path(benchmarks.__file__).parent / "prompts" / f"{name}.yaml").read_text(encoding="utf-8")
         stops = json.loads(text.partition("  until: ")[2].partition("  #")[0])
         assert min(goes_on.split(stop)[0] for stop in stops) == "It is 42."
 

@@ -254,7 +254,9 @@ class _EvalCommand(TyperCommand):
     def format_help(self, context: Any, formatter: Any) -> None:
         from ani.evaluation.tasks import evaluated_tasks
 
-        next(each for each in self.params if each.name == "tasks").help = ", ".join(evaluated_tasks()) + "."  # type: ignore[attr-defined]
+        next(
+            each for each in self.params if each.name == "tasks"
+        ).help = f"Comma-separated: {', '.join(evaluated_tasks())}."  # type: ignore[attr-defined]
         super().format_help(context, formatter)
 
 

@@ -29,9 +29,9 @@ import ani.cli
 from ani.compare import runs
 from ani.compare.plan import variant_recipes
 from ani.data.openmath_magpie import MAGPIE, OPENMATH
-from ani.evaluation.benchmarks.data import MATH
+from ani.data.sources import MATH
 from ani.evaluation.tasks import arithmetic
-from ani.evaluation.tasks.gate_texts import FINER_FILE, FINER_NAME
+from ani.evaluation.tasks.gates import FINER_FILE, FINER_NAME
 from ani.injection.adapter_files import CONFIG_FILE
 from ani.probing.selection import PAPER_LAYERS, PUBLISHED
 from ani.results.records import TRAINING_LOG

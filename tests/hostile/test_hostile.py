@@ -19,10 +19,9 @@ import ani
 from ani.data.collator import tokenize
 from ani.data.labelled_sentences import read_labelled
 from ani.data.records import Example, read_examples
-from ani.evaluation.benchmarks.judging import boxed_answer
 from ani.evaluation.model_spec import ModelSpec
-from ani.evaluation.tasks.gate_texts import GateText
-from ani.evaluation.tasks.gates import Gates
+from ani.evaluation.tasks.gates import Gates, GateText
+from ani.evaluation.tasks.math import boxed_answer
 from ani.injection.adapter_files import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
 from ani.injection.model_parts import is_attached
 from ani.models import check_weights, load_config, load_model, load_tokenizer

@@ -19,11 +19,11 @@ from ani.data.arithmetic import arithmetic_problems
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.openmath_magpie import build_openmath_magpie
 from ani.data.sources import MATH, AnySource
-from ani.evaluation.benchmarks.data import GSM8K, MMLU, MMLU_GROUPS, mmlu_questions
-from ani.evaluation.benchmarks.judging import judge_mmlu
 from ani.evaluation.engines import MAX_LENGTH, TransformersEngine
 from ani.evaluation.tasks import TASKS
-from ani.evaluation.tasks.gate_texts import FINER_NAME, NOMINAL_TAGS, read_texts
+from ani.evaluation.tasks.gates import FINER_NAME, NOMINAL_TAGS, read_texts
+from ani.evaluation.tasks.gsm8k import GSM8K
+from ani.evaluation.tasks.mmlu import MMLU, MMLU_GROUPS, Mmlu
 from ani.evaluation.tasks.routing import routing_queries
 from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, last_decision
@@ -98,7 +98,7 @@ def level_is_hard(level: int) -> bool:
 
 
 def mmlu_choice(log_probabilities: Sequence[float]) -> str:
-    return str(judge_mmlu(0, log_probabilities)["prediction"])
+    return str(Mmlu.judge(0, log_probabilities)["prediction"])
 
 
 def additions() -> list[Any]:
@@ -147,7 +147,7 @@ def mmlu_subjects() -> list[str]:
 
 
 def mmlu_rows(data: Path) -> Any:
-    return mmlu_questions(str(data), 0)["test"]
+    return Mmlu.read(str(data), 0)["test"]
 
 
 def finer_labels(data: Path) -> list[list[str | None]]:

@@ -101,32 +101,6 @@ def test_benchmarks_are_means_over_seeds_and_the_best_is_bold() -> None:
     assert "| ours | **62.5%** (" in text and "| GSM8K | all | +37.5 (" in text
 
 
-def test_equations_of_written_answers() -> None:
-    outputs = {
-        ("base", 0): ["3 + 4 = 8", "No sum.", "2 + 2 = 4"],
-        ("ours", 0): ["3 + 4 = 7, 1 + 1 = 2", "2 * 3 = 6", "none"],
-        ("ours", 1): ["3 + 4 = 7", "2 * 3 = 5", "x"],
-    }
-    answers = [
-        BenchmarkAnswer(run=run, seed=seed, task="gsm8k", id=i, prompt_hash=f"{i}", correct=True, output=output)
-        for (run, seed), each in outputs.items()
-        for i, output in enumerate(each)
-    ]
-    found = Benchmark.tables(answers, "base")[-1]
-    assert found.header[-1] == "Right equations compared to base, in points"
-    assert [[cell.text for cell in row] for row in found.rows] == [
-        ["GSM8K", "base", "50.0%", "66.7%", "–"],
-        ["GSM8K", "ours", "80.0%", "66.7%", "+30.0"],
-    ]
-    assert found.rows[1][2].details[-1] == "n = 5"
-    base = answers[:3]
-    assert Benchmark.summary(base)["equations"]["right"] == 1
-    pairs = Benchmark.pairs([*base, *answers[3:6]], "base")
-    assert pairs is not None and pairs.facts["gsm8k"]["equations"]["value"] == 0.5
-    assert "equations" not in Benchmark.summary([base[1]])
-    assert len(Benchmark.tables([base[1]])) == 1
-
-
 def test_a_gate_on_the_terminal_and_in_markdown() -> None:
     tables = Gates.tables(gated(("nominal", 0.2, False), ("quantitative", 0.9, True)))
     terminal, text = shown(tables), markdown(tables)

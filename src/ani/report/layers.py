@@ -5,7 +5,7 @@ from typing import Any
 
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic
-from ani.evaluation.tasks.benchmarks import Math
+from ani.evaluation.tasks.math import Math
 from ani.probing.curve import LayerPoint
 from ani.results.records import Run
 from ani.results.scores import scores

@@ -6,7 +6,10 @@ from typing import Any
 
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
-from ani.evaluation.tasks.benchmarks import BenchmarkAnswer, Gsm8k, Math, Mmlu
+from ani.evaluation.tasks.benchmarks import BenchmarkAnswer
+from ani.evaluation.tasks.gsm8k import Gsm8k
+from ani.evaluation.tasks.math import Math
+from ani.evaluation.tasks.mmlu import Mmlu
 from ani.results.scores import differences, scores
 from ani.results.tables import MISSING, Cell, Table, percent, points
 

@@ -12,8 +12,7 @@ from tokenizers import normalizers
 import ani
 from ani.chat import rendered
 from ani.evaluation.engines import TransformersEngine
-from ani.evaluation.tasks.gate_texts import NOMINAL_TAGS, GateText, Label, read_texts
-from ani.evaluation.tasks.gates import Gates, gate_shares
+from ani.evaluation.tasks.gates import NOMINAL_TAGS, Gates, GateText, Label, gate_shares, read_texts
 from ani.models import load_model, load_tokenizer
 from tests import tiny
 from tests.answers import answers_of

@@ -14,9 +14,11 @@ from itertools import accumulate
 from ani.errors import InputError, one_line
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticInChat
-from ani.evaluation.tasks.benchmarks import Gsm8k, Math, Mmlu
 from ani.evaluation.tasks.gates import Gates
+from ani.evaluation.tasks.gsm8k import Gsm8k
 from ani.evaluation.tasks.language import Language
+from ani.evaluation.tasks.math import Math
+from ani.evaluation.tasks.mmlu import Mmlu
 from ani.evaluation.tasks.reading import Reading
 from ani.evaluation.tasks.routing import Routing
 

@@ -1,22 +1,31 @@
-"""Tasks `gsm8k`, `math` and `mmlu`: lm-evaluation-harness words the prompts, `ani.evaluation.benchmarks` judges."""
+"""Base of the tasks `gsm8k`, `math` and `mmlu`. lm-evaluation-harness makes the prompts from `prompts/*.yaml`.
+
+The YAML files contain the paper's prompts, word for word ("Evaluation Prompts"), and the settings.
+lm-evaluation-harness alone runs them too:
+
+    lm_eval --include_path src/ani/evaluation/tasks/prompts --tasks ani_gsm8k --apply_chat_template ...
+        [--metadata '{"data": "a directory, a JSONL file or a hub name"}']
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
+import re
 import sys
+import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from pydantic import Field
 
-from ani.calculator.reader.calculations import equations
+from ani.data.records import hub_errors, hub_records, names_file
 from ani.errors import InputError
-from ani.evaluation.benchmarks.data import BenchmarkName
-from ani.evaluation.benchmarks.judging import judge_gsm8k, judge_math, judge_mmlu
 from ani.evaluation.engines import Engine, longest_text
 from ani.evaluation.task import Answers, Pairs, Task, changed, changes
 from ani.results.records import Integer
@@ -24,15 +33,26 @@ from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences
 from ani.results.statistics import (
     Estimate,
     difference_facts,
-    grouped_difference,
-    grouped_share,
     share_facts,
 )
 from ani.results.tables import MISSING, Cell, Table, leader, percent, points
+from ani.text_files import json_lines
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from lm_eval.api.task import Task as HarnessTask
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+
+BenchmarkName = Literal["gsm8k", "math", "mmlu"]
+Row = dict[str, Any]
+"""A question of a data set, in the form that the YAML files read."""
+LONGEST_ANSWER = 500
+"""Characters; longer answers are compared as texts only, because parsing may take forever."""
+
+_BASE = re.compile(r"\d\s*_\s*\{?(\d+)\}?$")
+_NOT_SEEN = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|[$\s]")
+_WORDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf)\{([^{}]*)\}")
 
 
 class BenchmarkAnswer(Answer):
@@ -63,7 +83,7 @@ class BenchmarkAnswer(Answer):
     group: str | None = None
     """MMLU: STEM, humanities, social sciences or other."""
     shots_from: str | None = None
-    """MMLU: "dev", or "test, held out" (`ani.evaluation.benchmarks.data.mmlu_questions`)."""
+    """MMLU: "dev", or "test, held out" (`Mmlu.read`)."""
 
     @property
     def part(self) -> str | None:
@@ -71,11 +91,6 @@ class BenchmarkAnswer(Answer):
         if self.task == "math" and self.level is not None:
             return "levels 1–3" if self.level <= 3 else "levels 4–5"
         return self.group
-
-    @property
-    def equations(self) -> list[bool]:
-        """Of each equation that the answer writes (`ani.calculator.reader.calculations`), whether it is right."""
-        return [found.right for found in equations(self.output)] if isinstance(self.output, str) else []
 
 
 class BenchmarkQuestion(NamedTuple):
@@ -113,12 +128,28 @@ class Benchmark(Task):
     max_new_tokens: int | None = Field(default=None, ge=1)
     """Of an answer; null: 512 of GSM8K, 2,048 of MATH. MMLU's answers aren't written."""
 
+    @staticmethod
+    @abstractmethod
+    def read(data: str | None = None, seed: int = 0, **_: Any) -> dict[str, Dataset]:
+        """The questions as lm-evaluation-harness's `custom_dataset`: one split, `test`, in an order that the seed
+        draws, so that the first N are a fair sample.
+
+        `data` is None (the set on the hub), another hub name of a set in the same format, a JSONL file, or a directory
+        with `test.jsonl` (for MMLU perhaps also `dev.jsonl`). Raises InputError, which names file and line, if the data
+        can't be read or a record lacks a field.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def judge(answer: Any, output: Any) -> dict[str, Any]:
+        """What a record says of an output: `prediction`, `correct` and more."""
+
     def harness(self, seed: int) -> HarnessTask:
         """lm-evaluation-harness's task, with its questions in the order that the seed draws."""
         from lm_eval.tasks import TaskManager
 
         manager = TaskManager(
-            include_path=str(Path(__file__).parent.parent / "benchmarks"),
+            include_path=str(Path(__file__).parent / "prompts"),
             include_defaults=False,
             metadata=cast(Any, {"seed": seed, **({} if self.data is None else {"data": self.data})}),
         )
@@ -167,14 +198,10 @@ class Benchmark(Task):
             results = engine.generate(prompts, questions[0].new_tokens, stop=generation["until"], batch_size=size)
         for position, result in results:
             doc, messages, _, _ = questions[place := order[position]]
-            facts = {**doc, "task": self.name, "output": result, **_JUDGES[self.name](doc["answer"], result)}
+            facts = {**doc, "task": self.name, "output": result, **self.judge(doc["answer"], result)}
             facts["prompt_hash"] = hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest()
             facts["truncated"] = lengths[place] > longest_text(engine.config) - questions[place].new_tokens
             yield place, [BenchmarkAnswer(run=ONE_MODEL, **facts)]
-
-    def batches(self, engine: Engine, questions: Sequence[Any]) -> list[list[int]]:
-        _, order, size = self._longest_first(engine, questions)
-        return [order[first : first + size] for first in range(0, len(order), size)]
 
     @staticmethod
     def _longest_first(engine: Engine, questions: Sequence[BenchmarkQuestion]) -> tuple[list[int], list[int], int]:
@@ -187,8 +214,6 @@ class Benchmark(Task):
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
         ((by_part,), (by_subject,)) = (_scores(records, part=key) for key in (_part, _subject))
         found = {"all": by_part.overall, **by_part.parts, **by_subject.parts}
-        if right := _right_equations(records):
-            found["equations"] = right
         return {part: share_facts(share) for part, share in found.items()}
 
     @classmethod
@@ -197,7 +222,7 @@ class Benchmark(Task):
         tables = [_main_results(rows), _parts(rows, "level or group", "Part")]
         if baseline is not None:
             tables.append(_differences(_compared(records, baseline, part=_part), baseline))
-        return _with_rows([*tables, _equations(records, baseline)])
+        return _with_rows(tables)
 
     @classmethod
     def details(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
@@ -228,32 +253,10 @@ class Benchmark(Task):
         facts = {}
         for row, of_subjects in zip(by_part, by_subject, strict=True):
             found = {"all": row.overall, **row.parts, **of_subjects.parts}
-            if gain := _gain(records, row.task, row.run, baseline):
-                found["equations"] = gain
             facts[row.task] = {**difference_facts(found), **changed(row)}
-        return Pairs(_with_rows([*tables, _equations(records, baseline)]), facts)
+        return Pairs(_with_rows(tables), facts)
 
 
-class Gsm8k(Benchmark):
-    """Word problems, 8-shot with chains of thought."""
-
-    name = "gsm8k"
-
-
-class Math(Benchmark):
-    """Competition problems, 4-shot with chains of thought."""
-
-    name = "math"
-
-
-class Mmlu(Benchmark):
-    """Multiple choice, 5-shot, by the log-probabilities of the letters."""
-
-    name = "mmlu"
-
-
-_JUDGES: dict[str, Callable[[Any, Any], dict[str, Any]]]
-_JUDGES = {"gsm8k": judge_gsm8k, "math": judge_math, "mmlu": judge_mmlu}
 _part, _subject = attrgetter("part"), attrgetter("subject")
 _scores = partial(scores, task=attrgetter("task"))
 _compared = partial(differences, task=attrgetter("task"))  # paper, "Fine-grained bootstrap"
@@ -294,43 +297,6 @@ def _differences(rows: Sequence[Difference], baseline: str, subjects: bool = Fal
     return _by_part(caption, "Part", parts, points)
 
 
-def _right_equations(records: Iterable[BenchmarkAnswer]) -> Estimate | None:
-    return grouped_share((answer.id, right) for answer in records for right in answer.equations)
-
-
-def _gain(records: Sequence[BenchmarkAnswer], task: str, run: str, baseline: str) -> Estimate | None:
-    """How much greater the share of right equations is than the baseline's."""
-
-    def by_question(which: str) -> dict[int, list[bool]]:
-        asked = (answer for answer in records if (answer.task, answer.run) == (task, which))
-        return {
-            question: [right for answer in answers for right in answer.equations]
-            for question, answers in grouped(asked, attrgetter("id")).items()
-        }
-
-    return grouped_difference(by_question(run), by_question(baseline))
-
-
-def _equations(records: Sequence[BenchmarkAnswer], baseline: str | None) -> Table:
-    """One row a benchmark and run."""
-    caption = (
-        "Equations in written answers: calculations with the number behind the equals sign; with 95% intervals, "
-        "questions resampled as wholes"
-    )
-    header = ["Benchmark", "Run", "Right equations", "Answers with an equation"]
-    if baseline is not None:
-        header.append(f"Right equations compared to {baseline}, in points")
-    rows = []
-    for (task, run), answers in grouped(records, attrgetter("task", "run")).items():
-        if right := _right_equations(answers):
-            holds = grouped_share((answer.id, bool(answer.equations)) for answer in answers)
-            cells = [Cell(task.upper()), Cell(run), percent(right), percent(holds)]
-            if baseline is not None:
-                cells.append(points(None if run == baseline else _gain(records, task, run, baseline)))
-            rows.append(tuple(cells))
-    return Table(caption, tuple(header), tuple(rows), label_columns=2)
-
-
 def _by_part(
     caption: str,
     head: str,
@@ -360,3 +326,81 @@ def messages_of(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
     as_chat = {"apply_chat_template": True, "fewshot_as_multiturn": True}
     prompt: Any = task.fewshot_context(doc, 0, **as_chat, chat_template=lambda messages, **_: json.dumps(messages))
     return cast(list[dict[str, str]], json.loads(prompt))
+
+
+# --- data and answers
+
+
+def records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:
+    """Places and records of a split; `hub` names sets on the hub and their configurations. None of `dev` where a local
+    file or directory has no such split."""
+    instead = "a JSONL file or a directory with test.jsonl as data"
+    if data is None:
+        return [found for name, part in hub for found in hub_records(name, split, None, instead, part)]
+    folder = Path(data)
+    if folder.is_dir() or names_file(data):
+        path = folder / f"{split}.jsonl" if folder.is_dir() else folder
+        return [] if split == "dev" and (path == folder or not path.exists()) else list(json_lines(path))
+    with hub_errors(data, split, instead):
+        from datasets import get_dataset_config_names
+
+        named = get_dataset_config_names(data)
+    parts: list[Any] = [part for _, part in hub if part in named] or [None]
+    return [found for part in parts for found in hub_records(data, split, None, instead, part)]
+
+
+def rows(data: str | None, split: str, hub: list[tuple[str, str]], row: Callable[[Any, str], Row]) -> list[Row]:
+    """The questions of a split, each with its place in the data as `id`; `row` reads a record."""
+    return [{"id": number, **row(record, where)} for number, (where, record) in enumerate(records(data, split, hub))]
+
+
+def split(rows: list[Row], seed: int) -> dict[str, Dataset]:
+    """Shuffle the questions into the split `test`; raises InputError if there are none."""
+    from datasets import Dataset
+
+    if not rows:
+        raise InputError("the data contains no question; give the benchmark's test split")
+    random.Random(f"benchmark {seed}").shuffle(rows)
+    return {"test": Dataset.from_list(rows)}
+
+
+def text_of(record: Any, key: str, where: str) -> str:
+    """A text of a record; raises InputError if it is missing or empty."""
+    return cast(str, field_of(record, key, where, lambda value: isinstance(value, str) and bool(value.strip())))
+
+
+def field_of(record: Any, key: str, where: str, fits: Callable[[Any], bool]) -> Any:
+    """A value of a record; raises InputError if it is missing or doesn't fit."""
+    if not isinstance(record, dict) or key not in record:
+        raise InputError(f"{where}: no {key!r}; see the benchmark's format on the hub")
+    if not fits(record[key]):
+        raise InputError(f"{where}: {key!r} has a value of the wrong kind, {record[key]!r:.80}")
+    return record[key]
+
+
+def equivalent(gold: str, answer: str) -> bool:
+    """Whether two answers mean the same: as texts, or as mathematics by math-verify.
+
+    math-verify limits its time by a signal, which only the main thread may set; elsewhere it works without a limit.
+    """
+    if _plain(gold) == _plain(answer):
+        return True
+    if max(len(gold), len(answer)) > LONGEST_ANSWER:
+        return False
+    bases = [match[1] for text in (gold, answer) if (match := _BASE.search(text))]
+    if len(set(bases)) > 1:
+        return False  # 506_7 is not 506_8: math-verify leaves the base out
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    seconds: Any = 5 if threading.current_thread() is threading.main_thread() else None
+    parsed = [
+        # In a box of its own: without one, a right answer may be read as nothing.
+        parse(f"\\boxed{{{text}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=seconds)
+        for text in (gold.removesuffix("."), answer.removesuffix("."))
+    ]
+    return all(parsed) and bool(verify(*parsed, timeout_seconds=seconds))
+
+
+def _plain(answer: str) -> str:
+    words = _WORDS.sub(r"\1", answer)
+    return _NOT_SEEN.sub("", words).replace("dfrac", "frac").replace("tfrac", "frac").removesuffix(".")

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed
 
-from ani.evaluation.benchmarks.judging import boxed_answer, equivalent, judge_gsm8k, judge_math, marked_answer
+from ani.evaluation.tasks.benchmarks import equivalent
+from ani.evaluation.tasks.gsm8k import Gsm8k, marked_answer
+from ani.evaluation.tasks.math import Math, boxed_answer
 from ani.text_files import json_lines
 
 ROWS = Path(__file__).parents[2] / "rows"
@@ -112,8 +114,8 @@ def changed(answer: str, others: Iterator[str]) -> str:
 @pytest.mark.parametrize(
     ("name", "solution", "read", "judge", "write"),
     [
-        ("gsm8k", "answer", lambda text: text.split("#### ")[1].replace(",", ""), judge_gsm8k, "#### {}"),
-        ("math", "solution", lambda text: remove_boxed(last_boxed_only_string(text)), judge_math, r"\boxed{{{}}}"),
+        ("gsm8k", "answer", lambda text: text.split("#### ")[1].replace(",", ""), Gsm8k.judge, "#### {}"),
+        ("math", "solution", lambda text: remove_boxed(last_boxed_only_string(text)), Math.judge, r"\boxed{{{}}}"),
     ],
 )
 def test_gold_solutions_are_right_and_altered_ones_wrong(

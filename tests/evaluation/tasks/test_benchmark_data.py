@@ -7,10 +7,11 @@ import lm_eval
 import pytest
 import yaml
 
-from ani.evaluation.benchmarks import data as tasks_data
-from ani.evaluation.benchmarks.data import MMLU_GROUPS
 from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.benchmarks import messages_of
+from ani.evaluation.tasks.gsm8k import Gsm8k
+from ani.evaluation.tasks.math import Math
+from ani.evaluation.tasks.mmlu import MMLU_GROUPS, Mmlu
 from tests.json_lines import write_lines
 from tests.refusals import refused
 
@@ -79,18 +80,18 @@ def test_the_harness_judges_as_we_do(tmp_path: Path) -> None:
 
 
 def test_rows_of_files(tmp_path: Path) -> None:
-    (row,) = tasks_data.gsm8k_questions(write(tmp_path / "test.jsonl", [GSM8K]))["test"]
+    (row,) = Gsm8k.read(write(tmp_path / "test.jsonl", [GSM8K]))["test"]
     assert row == {"id": 0, "question": "How many?", "answer": "1234"}
-    assert list(tasks_data.gsm8k_questions(str(tmp_path))["test"]) == [row]
-    (row,) = tasks_data.math_questions(write(tmp_path / "math.jsonl", [MATH]))["test"]
+    assert list(Gsm8k.read(str(tmp_path))["test"]) == [row]
+    (row,) = Math.read(write(tmp_path / "math.jsonl", [MATH]))["test"]
     assert row == {"id": 0, "question": "What is x?", "answer": r"\frac12", "subject": "Algebra", "level": 3}
-    (row,) = tasks_data.math_questions(write(tmp_path / "math.jsonl", [{**MATH, "level": "Level ?"}]))["test"]
+    (row,) = Math.read(write(tmp_path / "math.jsonl", [{**MATH, "level": "Level ?"}]))["test"]
     assert row["level"] is None
 
 
 def test_the_seed_orders_the_questions(tmp_path: Path) -> None:
     file = write(tmp_path / "test.jsonl", [{**GSM8K, "question": f"Question {i}"} for i in range(30)])
-    orders = [tuple(tasks_data.gsm8k_questions(file, seed=seed)["test"]["id"]) for seed in (0, 0, 1)]
+    orders = [tuple(Gsm8k.read(file, seed=seed)["test"]["id"]) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert set(orders[0]) == set(range(30)) and orders[0] != tuple(range(30))
 
@@ -99,7 +100,7 @@ def test_examples_of_mmlu(tmp_path: Path) -> None:
     subjects = {"anatomy": "anatomy", "law": "professional_law"}
     rows = [{**MMLU, "subject": subjects[name], "question": f"{name} {i}"} for i in range(7) for name in subjects]
     file = write(tmp_path / "test.jsonl", rows)
-    held_out = list(tasks_data.mmlu_questions(file)["test"])
+    held_out = list(Mmlu.read(file)["test"])
     assert sorted(row["id"] for row in held_out) == [10, 11, 12, 13]
     for row in held_out:
         name = row["question"].split()[0]
@@ -107,7 +108,7 @@ def test_examples_of_mmlu(tmp_path: Path) -> None:
         assert row["shots_from"] == "test, held out"
         assert row["group"] == {"anatomy": "STEM", "law": "humanities"}[name]
     write(tmp_path / "dev.jsonl", [{**row, "question": f"dev {row['question']}"} for row in rows])
-    with_dev = list(tasks_data.mmlu_questions(str(tmp_path))["test"])
+    with_dev = list(Mmlu.read(str(tmp_path))["test"])
     assert len(with_dev) == 14 and {row["shots_from"] for row in with_dev} == {"dev"}
     assert all(shot["question"].startswith("dev") for row in with_dev for shot in row["shots"])
 
@@ -132,16 +133,16 @@ def test_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"cais/mmlu": ["abstract_algebra", "all", "auxiliary_train"], "some/math": ["algebra", "precalculus"]}
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda name: known.get(name, ["default"]))
-    assert len(tasks_data.gsm8k_questions()["test"]) == 1
-    assert len(tasks_data.math_questions()["test"]) == 7
-    assert {row["shots_from"] for row in tasks_data.mmlu_questions()["test"]} == {"dev"}
-    assert len(tasks_data.gsm8k_questions("some/gsm8k")["test"]) == 1
+    assert len(Gsm8k.read()["test"]) == 1
+    assert len(Math.read()["test"]) == 7
+    assert {row["shots_from"] for row in Mmlu.read()["test"]} == {"dev"}
+    assert len(Gsm8k.read("some/gsm8k")["test"]) == 1
     assert asked[0] == ("openai/gsm8k", "main", "test") and asked[1][1:] == ("algebra", "test")
     assert asked[-3:] == [("cais/mmlu", "all", "test"), ("cais/mmlu", "all", "dev"), ("some/gsm8k", "test")]
     # Named, a set is read as by default; another one with the same configurations likewise.
-    tasks_data.mmlu_questions("cais/mmlu")
+    Mmlu.read("cais/mmlu")
     assert asked[-2:] == [("cais/mmlu", "all", "test"), ("cais/mmlu", "all", "dev")]
-    tasks_data.math_questions("some/math")
+    Math.read("some/math")
     assert asked[-2:] == [("some/math", "algebra", "test"), ("some/math", "precalculus", "test")]
 
 

@@ -1,0 +1,73 @@
+"""Task `gsm8k`: word problems, 8-shot with chains of thought (paper, "GSM8K Evaluation Template")."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ani.errors import InputError
+from ani.evaluation.tasks.benchmarks import Benchmark, Row, equivalent, rows, split, text_of
+from ani.numbers import find_numbers
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+GSM8K = [("openai/gsm8k", "main")]
+"""The set on the hub and its configuration."""
+MARKER = "####"
+SAYS = "The answer is"
+"""The two ways to give an answer: the paper's instruction asks for the first, its examples show the second."""
+
+_SAYS = re.compile(r"the (?:final )?answer is", re.IGNORECASE)
+_CALCULATION = re.compile(r"[\s\d.,+\-*/×÷()%]*=")
+_DENOMINATOR = re.compile(r"\s*/\s*(\d+)\b(?![.,]\d)")
+
+
+class Gsm8k(Benchmark):
+    """Word problems, 8-shot with chains of thought."""
+
+    name = "gsm8k"
+
+    @staticmethod
+    def read(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
+        """Rows of `id`, `question`, `answer` (plain digits)."""
+        return split(rows(data, "test", GSM8K, _row), seed)
+
+    @staticmethod
+    def judge(answer: str, output: str) -> dict[str, Any]:
+        """`prediction`, `marker` (which of the two ways; None: neither) and `correct`."""
+        prediction, marker = marked_answer(output) or (None, None)
+        correct = prediction is not None and equivalent(answer, prediction)
+        return {"prediction": prediction, "marker": marker, "correct": correct}
+
+
+def marked_answer(text: str) -> tuple[str, str] | None:
+    """The number, as plain digits, after the last `####`, else after the last "The answer is", and which it was.
+
+    A number may be a fraction (`3/4`), or come out of a calculation (`3 + 4 = 7`); everything else around it (`$`, a
+    unit, a box) is left out.
+    """
+    for marker, pattern in ((MARKER, MARKER), (SAYS, _SAYS)):
+        for match in reversed([*re.finditer(pattern, text)]):
+            rest = text[match.end() :].replace("$", "")  # -$5 is a negative number
+            while calculation := _CALCULATION.match(rest):
+                rest = rest[calculation.end() :]
+            for number in find_numbers(rest)[:1]:
+                below = _DENOMINATOR.match(rest, number.end)
+                return f"{number.value:f}" + (f"/{below[1]}" if below else ""), marker
+    return None
+
+
+def results(doc: dict[str, Any], outputs: Sequence[str]) -> dict[str, float]:
+    """Return lm-evaluation-harness's `process_results`."""
+    return {"acc": float(Gsm8k.judge(doc["answer"], outputs[0])["correct"])}
+
+
+def _row(record: Any, where: str) -> Row:
+    question, solution = text_of(record, "question", where), text_of(record, "answer", where)
+    answer = marked_answer(solution) if MARKER in solution else None
+    if answer is None:
+        raise InputError(f"{where}: 'answer' must end in {MARKER} and a number")
+    return {"question": question, "answer": answer[0]}
+
+
+read = Gsm8k.read  # gsm8k.yaml names it
