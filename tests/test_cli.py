@@ -515,7 +515,7 @@ def test_a_failed_training_exits_with_one(
     settings = ("training.learning_rate=1e36", "training.save_every=1", "training.log_every=1")
     done = run("train", tiny_recipe(), *settings, code=1)
     assert len(done.err.splitlines()) == 1
-    assert done.err.startswith("error: the loss is nan at step 2, on a batch of 4 that begins with ['")
+    assert "the loss is nan at step 2" in done.err
     assert "Traceback" not in done.err
     # Its weights made the loss: nothing may resume from them.
     assert not (tmp_path / "run" / "checkpoint-1" / "complete").exists()

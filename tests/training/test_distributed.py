@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from ani.injection.model_parts import base_model, decoder_layers
 from ani.training.checkpoints import last_step
 from ani.training.recipe import load_recipe
-from ani.training.run import check, prepare, train
+from ani.training.run import check, train
 from tests.fixtures import MadeOnce
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -167,7 +166,7 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(pair: Pair, kind
 def test_processes_fail_together(pair: Pair, kind: str) -> None:
     first, second = pair.results[f"{kind}-failed"]
     assert first == second
-    assert "the loss is nan at step 2, on a batch of 2" in first["error"]
+    assert "the loss is nan at step 2" in first["error"]
 
 
 def test_one_process_speaks(pair: Pair) -> None:
@@ -176,14 +175,6 @@ def test_one_process_speaks(pair: Pair) -> None:
     assert pair.output.count("The adapter:") == 1
     assert pair.output.count("step    8/8") == 1
     assert_alike(pair.folder / "cli", pair.folder / "one")
-
-
-def test_layers_are_instances_of_the_edited_ones_class(recipe: Path) -> None:
-    model, _ = prepare(load_recipe(recipe, ["ani.layer=0"]))
-    edited, *others = decoder_layers(base_model(model))
-    assert type(edited) is not type(others[0])
-    assert all(isinstance(layer, type(edited)) for layer in others)
-    assert not isinstance(model, type(edited))
 
 
 @pytest.mark.parametrize(

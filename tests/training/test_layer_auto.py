@@ -15,11 +15,9 @@ from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from ani.training.run import PROBE, RECIPE_FILE, resume_recipe, train, with_layer
-from tests import test_cli
 from tests.refusals import refused
 from tests.training.runs import interrupted
 
-run = test_cli.run
 Write = Callable[..., Path]
 
 
@@ -46,22 +44,6 @@ def test_the_layer_is_the_one_that_was_found(auto_recipe: Write, tmp_path: Path)
     assert "".join(chosen["reason"].split()) in "".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert load_recipe(run / RECIPE_FILE) == recipe  # it still says auto
     assert json.loads((run / PROBE / "run.json").read_text())["model"] == recipe.model
-
-
-@pytest.mark.parametrize("layer", [0, 2])
-def test_whatever_was_found_is_what_is_trained(
-    auto_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layer: int
-) -> None:
-    def found(model: Any, tokenizer: Any, out: Path, **settings: Any) -> Any:
-        asked.append(settings)
-        return type("Found", (), {"layer": layer, "reason": "so"})
-
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(run_module, "probe", found)
-    model = train(load_recipe(auto_recipe(), ["training.steps=1", "probe.held_out=other.jsonl"]))
-    assert ani_module(model).config.layer == layer
-    assert json.loads((tmp_path / "run" / ADAPTER / "ani_config.json").read_text())["layer"] == layer
-    assert [(s["data"], s["held_out"], s["sentences"]) for s in asked] == [(None, "other.jsonl", 240)]
 
 
 def test_a_resumed_run_does_not_probe_again(
@@ -162,19 +144,3 @@ def test_the_paper_layer_of_another_model_is_refused(tiny_recipe: Write, tiny_mo
     refused(lambda: train(recipe), "ani.layer: paper", *models, "write a number, or auto")
     assert not (tmp_path / "run").exists()
     refused(lambda: train(recipe.model_copy(update={"model": "no/such-model"})), "no model 'no/such-model'")
-
-
-# --- the command line ---
-
-
-def test_ani_train_prints_the_reason_and_refuses_in_one_line(
-    run: Callable[..., test_cli.Done], auto_recipe: Write, tmp_path: Path
-) -> None:
-    test_cli.assert_refused(run("train", auto_recipe(), "probe.sentences=20"), "needs 30 of each")
-    test_cli.assert_refused(run("train", auto_recipe(), "ani.layer=paper"), "ani.layer: paper", "auto")
-    done = run("train", auto_recipe(), "training.steps=1", "training.log_every=1")
-    assert done.code == 0, done
-    reason = json.loads((tmp_path / "run" / PROBE / SELECTION).read_text())["reason"]
-    shown = "".join(done.out.split())
-    assert "".join(reason.split()) in shown
-    assert shown.index("layersprobed:4in") < shown.index("".join(reason.split())) < shown.index("step1/1")

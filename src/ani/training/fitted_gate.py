@@ -109,7 +109,8 @@ def _features(
                     break
     finally:
         hook.remove()
-    features = torch.empty(sum(map(len, read)), gate.inner.in_features, dtype=torch.half)
-    for part in features.split([*map(len, read)]):
-        part.copy_(read.pop(0))  # one by one, as all of them don't fit twice
-    return features, torch.cat(roles), torch.cat(texts).unique(return_inverse=True)[1]
+    return (
+        torch.cat([torch.empty(0, gate.inner.in_features, dtype=torch.half), *read]),
+        torch.cat(roles),
+        torch.cat(texts).unique(return_inverse=True)[1],
+    )

@@ -1,4 +1,4 @@
-"""The training recipe: its settings, and which go together."""
+"""`Recipe`: the settings of a training run, and which of them go together."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,63 +20,63 @@ class LoraSettings(Section):
     r: int = Field(default=64, ge=1)
     """Rank."""
     alpha: int = Field(default=128, ge=1)
-    """The update counts alpha / r times."""
+    """The update is multiplied by alpha / r."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """On the update's input."""
+    """Dropout of the update's input."""
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
-    """Modules by name, or `all-linear`: all but the output embedding."""
+    """Names of modules, or `all-linear`: all linear layers except the output embedding."""
 
 
 class AniSettings(InjectionSettings):
-    """Settings of the ANI module; its layer may be left to be found."""
+    """Settings of the ANI module; `layer` may be `auto` or `paper`."""
 
     layer: Annotated[int, Field(ge=0)] | Literal["auto", "paper"]
-    """As in AniConfig; `auto`: probe the model first (`probe` says how); `paper`: what the paper takes for a model of
-    this shape."""
+    """Injection layer, as in AniConfig. `auto`: chosen by probing the model; `paper`: the paper's for a model of this
+    shape."""
 
     def config(self) -> AniConfig:
-        """The module's settings, once the layer is known (`ani.training.run.with_layer`)."""
+        """Settings of the module, once the layer is a number (`ani.training.run.with_layer`)."""
         return AniConfig(**self.model_dump())
 
 
 class ProbeSettings(Section):
-    """What `ani.layer: auto` probes with (`ani.probing`)."""
+    """Settings of the probes for `ani.layer: auto` (`ani.probing`)."""
 
     data: str | None = None
     """Labelled sentences: a file, a directory, or `diagnostic`, our own; null: our own."""
     held_out: str | None = None
-    """Likewise, to test on; null: `data` itself, domain by domain."""
+    """Labelled sentences to test on; null: `data` itself, domain by domain."""
     sentences: int | None = Field(default=None, ge=1)
-    """How many at most; null: all of a file, 4,000 of our own set."""
+    """Largest number of sentences; null: all of a file, 4,000 of our own set."""
     chat: bool = False
-    """Whether each is read as a user's message, by the model's chat template."""
+    """Whether each sentence is read as a user's message, by the model's chat template."""
 
 
 class TrainingSettings(Section):
     """Optimization (paper, "Hyperparameters", for the defaults; docs/paper.md has what differs)."""
 
     learning_rate: float = Field(default=5e-5, gt=0)
-    """Of the LoRA weights; constant but for `warmup_steps` and `decay`."""
+    """Learning rate of the LoRA weights; constant except for `warmup_steps` and `decay`."""
     module_learning_rate: float = Field(default=1e-3, gt=0)
-    """Of the ANI module, which learns from zero; the paper: 5e-5."""
+    """Learning rate of the ANI module, which starts at zero; the paper: 5e-5."""
     batch_size: int = Field(default=1, ge=1)
-    """Examples a forward pass."""
+    """Examples per forward pass."""
     gradient_accumulation: int = Field(default=32, ge=1)
-    """Forward passes an optimizer step."""
+    """Forward passes per optimizer step, of all processes together."""
     max_length: int = Field(default=4096, ge=8)
-    """Tokens of an example; the rest is cut off."""
+    """Largest number of tokens of an example; the rest is cut off."""
     epochs: float = Field(default=1.0, gt=0, le=1e6)
-    """Times that all data is seen."""
+    """Passes over the data."""
     steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps; overrules `epochs`."""
+    """Optimizer steps; null: as many as `epochs` has."""
     warmup_steps: int = Field(default=0, ge=0)
-    """In which the learning rates rise from 0."""
+    """Steps in which the learning rates rise from 0."""
     decay: float = Field(default=0.0, ge=0, le=1)
-    """Share of all steps, the last ones, in which the learning rates fall to 0, linearly; 0: none (the paper)."""
+    """Share of the steps, at the end, in which the learning rates fall linearly to 0; 0: they stay (the paper)."""
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
-    """Longer gradients are shortened to it; `.inf`: none is."""
+    """Norm to which longer gradients are scaled down; `.inf`: none is."""
     gradient_checkpointing: bool = True
-    """Less memory, some time: activations are computed again in the backward pass."""
+    """Whether activations are computed again in the backward pass: less memory, more time."""
     log_every: int = Field(default=10, ge=1)
     """Steps between log lines."""
     save_every: int = Field(default=100, ge=1)
@@ -84,40 +84,39 @@ class TrainingSettings(Section):
 
 
 class Recipe(Section):
-    """Everything that a training run depends on. Keys that are left out have the paper's values, or ours
-    where docs/paper.md says so."""
+    """Settings of a training run. The defaults are the paper's, or ours where docs/paper.md says so."""
 
     model: str = "smollm2"
     """Directory, hub name, or `smollm2` (embedded)."""
     output: str
     """Directory for adapter, checkpoints and logs."""
     seed: int = Field(default=0, ge=0)
-    """Of initialization, dropout and the order of examples."""
+    """Seed of initialization, dropout and the order of examples."""
     data_seed: int | None = Field(default=None, ge=0)
-    """Of the generated examples: runs whose `seed` alone differs then learn from the same ones. None: `seed`."""
+    """Seed of generated and drawn examples; null: `seed`."""
     dtype: DTypeName = "auto"
-    """Of the base model, and if it is bfloat16 of LoRA's products; `auto`: bfloat16 where the hardware computes in it,
+    """Dtype of the base model, and of LoRA's products if it is bfloat16; `auto`: bfloat16 where the hardware has it,
     else float32. The module, norms and the loss compute in float32."""
     quantization: Quantization = "nf4"
     """`nf4`: 4-bit base weights (QLoRA), by bitsandbytes."""
     attention: Attention = "auto"
-    """transformers' implementation while training; `auto`: `eager` on a CPU, else what transformers chooses."""
+    """Attention implementation of transformers in training; `auto`: `eager` on a CPU, else transformers' choice."""
     method: MethodName = "ani"
-    """A row of the paper's tables (`ani.injection.methods`)."""
+    """Row of the paper's tables (`ani.injection.methods`)."""
     ani: AniSettings | None = None
-    """The module, without what the method fixes; a method without a module has no use for it."""
+    """Settings of the module that the method does not fix; ignored by methods without a module."""
     probe: ProbeSettings = ProbeSettings()
-    """For `ani.layer: auto`."""
+    """Settings of the probes for `ani.layer: auto`."""
     lora: LoraSettings | None = LoraSettings()
-    """`null`: train the module alone."""
+    """LoRA; null: train the module alone."""
     data: list[AnySource] = Field(min_length=1)
-    """One source or more, shuffled together."""
+    """Sources of examples, shuffled together."""
     training: TrainingSettings = TrainingSettings()
     """Batches, steps and rates."""
 
     @property
     def probing(self) -> dict[str, Any]:
-        """What to tell `ani.probing.run.probe`: `probe`, and the policy that the layer is for."""
+        """Arguments of `ani.probing.run.probe`: `probe`, and the policy that the layer is for."""
         return {**self.probe.model_dump(), "policy": DEFAULT_POLICY if self.ani is None else self.ani.policy}
 
     @field_validator("method")
@@ -159,7 +158,7 @@ class Recipe(Section):
 
 
 def _fixed(method: object) -> Mapping[str, Any]:
-    """What a method fixes of the section `ani`."""
+    """Settings of the section `ani` that a method fixes."""
     return (METHODS[method].settings or {}) if isinstance(method, str) and method in METHODS else {}
 
 
@@ -171,9 +170,9 @@ def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
     """Read a training recipe, a YAML file; raises InputError as `ani.settings.load_settings`, or if a value contradicts
     the method.
 
-    `overrides` are lists of dotted changes such as `training.steps=100`, each upon the last. A list that chooses a
-    method does without what file and earlier lists say where the method has its own way; what the list itself says must
-    not contradict it. For a method without a module, neither it nor later ones may set the module.
+    `overrides` are lists of dotted changes such as `training.steps=100`, applied one after the other. A list that
+    chooses a method drops earlier settings that the method fixes; it must not contradict them itself. For a method
+    without a module, neither that list nor later ones may set the module.
     """
     raw = read_settings(path)
     choices = [[change for change in changes if change.startswith("method=")] for changes in overrides]

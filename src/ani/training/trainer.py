@@ -4,6 +4,7 @@ Nothing here reads a value from the device between log lines, because the host w
 """
 
 import inspect
+import math
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,7 +12,7 @@ from typing import Any, cast
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import Sampler
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, SchedulerType
+from transformers import PreTrainedModel, SchedulerType
 from transformers.trainer_callback import PrinterCallback
 
 from ani.data.collator import IGNORED
@@ -27,8 +28,6 @@ SATURATED = 6.0
 """|z| above which σ'(z) < 0.0025, so that a gate gets hardly any gradient."""
 UNMOVED = 0.01
 """RMS of e, in units of the hidden state's RMS, below which W_P has taught the model nothing."""
-_SHOWN = 80
-"""Characters of a row that an error message shows; every token has at least one."""
 _COLUMNS, _TOKENS = "learnt_columns", "tokens"
 
 
@@ -85,8 +84,7 @@ class AniTrainer(ResumableTrainer):
         self.on_log = on_log
         self._number_totals: torch.Tensor | None = None
         self._sums: dict[str, torch.Tensor] = {}
-        self._losses: list[tuple[int, torch.Tensor, int, torch.Tensor]] = []
-        """Batches since the last log line: steps before it, its loss, its number of rows, the ids of its first rows."""
+        self._losses: list[tuple[int, torch.Tensor]] = []  # of the batches since the last log line, with their steps
         self._log_started = time.monotonic()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
@@ -143,8 +141,7 @@ class AniTrainer(ResumableTrainer):
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(model, inputs, *args, **kwargs)
-        ids = inputs["input_ids"]
-        self._losses.append((self.state.global_step, loss, len(ids), ids[:2, :_SHOWN].clone()))
+        self._losses.append((self.state.global_step, loss))
         self._count(inputs)
         return loss
 
@@ -194,21 +191,17 @@ class AniTrainer(ResumableTrainer):
         return logs
 
     def _stop_if_not_finite(self) -> None:
-        """Raise TrainingFailed, in all processes, for the first loss since the last log line that isn't finite."""
-        bad = None
-        finite = torch.stack([loss for _, loss, _, _ in self._losses]).isfinite().tolist()
-        if not all(finite):
-            step, loss, count, ids = self._losses[finite.index(False)]
-            tokenizer = cast(PreTrainedTokenizerBase, self.processing_class)
-            rows = [str(tokenizer.decode(row))[:_SHOWN] for row in ids.tolist()]
-            bad = (step, f"the loss is {float(loss)} at step {step + 1}, on a batch of {count} that begins with {rows}")
+        """Raise TrainingFailed, in all processes, for the first loss since the last log line that is not finite."""
+        steps, losses = zip(*self._losses, strict=True)
+        values = zip(steps, torch.stack(losses).tolist(), strict=True)
         self._losses = []
-        if found := [each for each in gather_object([bad]) if each is not None]:
-            step, message = min(found)
+        bad = [(step, loss) for step, loss in values if not math.isfinite(loss)]
+        if found := gather_object(bad[:1]):
+            step, loss = min(found)
             self.discard_checkpoint(step)  # its weights gave this loss
             raise TrainingFailed(
-                f"{message}; checkpoints of earlier steps are kept. Lower training.learning_rate or "
-                "module_learning_rate"
+                f"the loss is {loss} at step {step + 1}; checkpoints of earlier steps are kept. Lower "
+                "training.learning_rate or module_learning_rate"
             )
 
     def _stop_if_dead(self, logs: dict[str, float]) -> None:
