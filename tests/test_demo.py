@@ -20,10 +20,11 @@ from tests.training.runs import interrupt_at, interrupted
 
 run = test_cli.run
 DEMO = yaml.safe_load(plan.DEMO.read_text())
-RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "reading", "gates")}
+RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "language", "gates")}
 RESULTS |= {"training_log.jsonl", "run.json", "runs"}
 RESULTS |= {"comparison.md", "comparison.yaml", "report.html"}
 SETTINGS = ["ani.gate_hidden_size=8", "lora.r=2", "dtype=float32", "data.0.count=8", "data.1.count=8"]
+SETTINGS += ["data.2.limit=8", "ani.gate_layers=[]"]
 SETTINGS += ["training.batch_size=4", "training.steps=4", "training.log_every=1", "training.save_every=2"]
 
 RunDemo = Callable[..., test_cli.Done]
@@ -38,7 +39,7 @@ def small_demo(tmp_path: Path) -> Path:
         "arithmetic": {"count": 2},
         "gates": {**DEMO["evaluation"]["gates"], "limit": 12},
     }
-    evaluation |= {"reading": {"count": 6}}
+    evaluation |= {"language": {"count": 6}}
     small = tmp_path / "demo-comparison.yaml"
     small.write_text(yaml.safe_dump({**DEMO, "recipe": str(recipe), "evaluation": evaluation}))
     return small
@@ -54,6 +55,7 @@ def run_demo(
 ) -> RunDemo:
     """In `tmp_path/demo` and at layer 1, unless told otherwise."""
     monkeypatch.setattr(plan, "DEMO", small_demo)
+    monkeypatch.setattr("ani.calculator.demo.show_chats", lambda console: None)
     # A process of its own for each run would import all anew; tests/compare has such.
     monkeypatch.setattr(run_module, "in_own_processes", lambda arguments: run_module.in_this_process)
 
@@ -82,10 +84,10 @@ def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: P
     assert {path.name for path in folder.iterdir()} == RESULTS
     assert not list(folder.rglob("probe"))
     answers = read(folder / "arithmetic.jsonl")
-    reference, ani = ([record for record in answers if record["run"] == name] for name in ("reference", "ani"))
-    assert len(reference) == len(ani) == len(answers) / 2 == 12
-    assert [record["prompt"] for record in reference] == [record["prompt"] for record in ani]
-    assert [line["step"] for line in read(folder / "training_log.jsonl")] == [1, 2, 3, 4]
+    names = ("reference", "sft", "ani")
+    by_run = [[record["prompt"] for record in answers if record["run"] == name] for name in names]
+    assert len(by_run[0]) == len(answers) / 3 == 12 and by_run[0] == by_run[1] == by_run[2]
+    assert {line["step"] for line in read(folder / "training_log.jsonl")} == {1, 2, 3, 4}
     gates, inspected = read(folder / "gates.jsonl"), DEMO["evaluation"]["gates"]["sentences"]
     assert len({record["text"] for record in gates if record["source"] == "diagnostic"}) == 12
     assert [record["text"] for record in gates if record["source"] == "sentences"] == inspected
@@ -96,8 +98,7 @@ def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: P
     page = (folder / "report.html").read_text(encoding="utf-8")
     for part in (
         "Comparison demo",
-        "compared to reference",
-        "Does it read?",
+        "compared to sft",
         "Training loss",
         inspected[0].split("505")[0],
     ):
@@ -139,7 +140,12 @@ def test_an_interrupted_demo_goes_on(run_demo: RunDemo, tmp_path: Path, monkeypa
     stages: list[tuple[Any, str, Any, set[str]]] = [
         (runs, "answer", interrupted, set()),
         (runs, "training_lines", lambda console: interrupt_at(3), {"reference/arithmetic.jsonl"}),
-        (Gates, "answer", interrupted, {"reference/arithmetic.jsonl", "ani/seed-0/arithmetic.jsonl"}),
+        (
+            Gates,
+            "answer",
+            interrupted,
+            {f"{name}/arithmetic.jsonl" for name in ("reference", "sft/seed-0", "ani/seed-0")},
+        ),
     ]
     for where, stage, replacement, there in stages:
         with monkeypatch.context() as patch:
@@ -154,7 +160,7 @@ def test_an_interrupted_demo_goes_on(run_demo: RunDemo, tmp_path: Path, monkeypa
     assert run_demo().code == 0
     assert {path.name for path in (tmp_path / "demo").iterdir()} == RESULTS
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert [line["step"] for line in read(tmp_path / "demo" / "training_log.jsonl")] == [1, 2, 3, 4]
+    assert {line["step"] for line in read(tmp_path / "demo" / "training_log.jsonl")} == {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("wrong", ["training.stepps=1", "model=gone/model"])

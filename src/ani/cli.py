@@ -76,7 +76,7 @@ def demo(
     out: Annotated[Path | None, Option(help="Directory for results; default runs/demo.")] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train ANI on the embedded model, evaluate before and after, and write a report."""
+    """Train ANI and LoRA alone on the embedded model, compare them in a table and a report, and show the calculator."""
     from ani.compare.plan import DEMO
 
     need_one_process("demo")
@@ -88,6 +88,10 @@ def demo(
     report = _compared(DEMO, changes)
     console.print()
     say_where("report", report.resolve(), " (open it in a browser)")
+    if find_spec("ani.calculator") is not None:
+        from ani.calculator.demo import show_chats
+
+        show_chats(console)
 
 
 @app.command()
