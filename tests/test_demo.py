@@ -21,7 +21,7 @@ from tests.training.runs import interrupt_at, interrupted
 run = test_cli.run
 DEMO = yaml.safe_load(plan.DEMO.read_text())
 RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "language", "gates")}
-RESULTS |= {"training_log.jsonl", "run.json", "runs"}
+RESULTS |= {"run.json", "runs"}
 RESULTS |= {"comparison.md", "comparison.yaml", "report.html"}
 SETTINGS = ["ani.gate_hidden_size=8", "lora.r=2", "dtype=float32", "data.0.count=8", "data.1.count=8"]
 SETTINGS += ["data.2.limit=8", "ani.gate_layers=[]"]
@@ -87,19 +87,20 @@ def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: P
     names = ("reference", "sft", "ani")
     by_run = [[record["prompt"] for record in answers if record["run"] == name] for name in names]
     assert len(by_run[0]) == len(answers) / 3 == 12 and by_run[0] == by_run[1] == by_run[2]
-    assert {line["step"] for line in read(folder / "training_log.jsonl")} == {1, 2, 3, 4}
+    for name in ("sft", "ani"):
+        log = read(folder / "runs" / name / "seed-0" / "training" / "training_log.jsonl")
+        assert [line["step"] for line in log] == [1, 2, 3, 4]
     gates, inspected = read(folder / "gates.jsonl"), DEMO["evaluation"]["gates"]["sentences"]
     assert len({record["text"] for record in gates if record["source"] == "diagnostic"}) == 12
     assert [record["text"] for record in gates if record["source"] == "sentences"] == inspected
     facts = json.loads((folder / "run.json").read_text())
-    assert (facts["model"], facts["layer"], facts["policy"]) == (str(tiny_model), 1, "after")
-    assert (Path(facts["adapter"]) / "ani.safetensors").is_file()
+    ani = next(run for run in facts["runs"] if run["variant"] == "ani")
+    assert (facts["model"], ani["layer"], ani["policy"]) == (str(tiny_model), 1, "after")
     assert "training.steps=4" in yaml.safe_load((folder / "comparison.yaml").read_text())["overrides"]
     page = (folder / "report.html").read_text(encoding="utf-8")
     for part in (
         "Comparison demo",
         "compared to sft",
-        "Training loss",
         inspected[0].split("505")[0],
     ):
         assert part in page
@@ -112,7 +113,8 @@ def test_the_demo_finds_its_layer(run_demo: RunDemo, tmp_path: Path) -> None:
     found = {path.name for path in folder.iterdir()} - RESULTS - {"layers.jsonl", "selection.json"}
     assert len(found) == 1 and found.pop().startswith("probe-")
     selection = json.loads((folder / "selection.json").read_text())
-    assert json.loads((folder / "run.json").read_text())["layer"] == selection["layer"]
+    layers = [run.get("layer") for run in json.loads((folder / "run.json").read_text())["runs"]]
+    assert selection["layer"] in layers
     assert "".join(selection["reason"].split()) in "".join(done.out.split())
     assert done.out.count("layers probed") == 1
     assert "Which layer" in (folder / "report.html").read_text(encoding="utf-8")
@@ -160,7 +162,6 @@ def test_an_interrupted_demo_goes_on(run_demo: RunDemo, tmp_path: Path, monkeypa
     assert run_demo().code == 0
     assert {path.name for path in (tmp_path / "demo").iterdir()} == RESULTS
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert {line["step"] for line in read(tmp_path / "demo" / "training_log.jsonl")} == {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("wrong", ["training.stepps=1", "model=gone/model"])

@@ -267,7 +267,7 @@ def check() -> None:
                 assert done["quantization"] == "nf4" and done["training"]["gradient_checkpointing"], training
                 assert [line["step"] for line in read_lines(training / TRAINING_LOG)] == [1, 2], training
                 if recipe.ani is not None and recipe.ani.layer == "paper":
-                    layer = json.loads((training / ADAPTER / CONFIG_FILE).read_text())["layer"]
+                    layer = json.loads((training / ADAPTER / CONFIG_FILE).read_text())["module"]["layer"]
                     assert layer == PAPER_LAYERS[done["model"].split("/")[1]], training
 
 

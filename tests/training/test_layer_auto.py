@@ -39,7 +39,7 @@ def test_the_layer_is_the_one_that_was_found(auto_recipe: Write, tmp_path: Path)
     chosen = json.loads((run / PROBE / SELECTION).read_text())
     assert (chosen["data"], chosen["held_out"], chosen["sentences"]) == ("diagnostic", None, 250)
     assert chosen["policy"] == "after"  # the recipe's own, which has sentences of its own
-    assert json.loads((run / ADAPTER / "ani_config.json").read_text())["layer"] == chosen["layer"]
+    assert json.loads((run / ADAPTER / "ani_config.json").read_text())["module"]["layer"] == chosen["layer"]
     assert ani_module(model).config.layer == chosen["layer"]
     assert "".join(chosen["reason"].split()) in "".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert load_recipe(run / RECIPE_FILE) == recipe  # it still says auto
@@ -61,7 +61,7 @@ def test_a_resumed_run_does_not_probe_again(
     train(resume_recipe(run), resume=True, console=Console(file=shown, width=9999))
     assert contents(run / PROBE) == before
     found = json.loads((run / PROBE / SELECTION).read_text())
-    assert json.loads((run / ADAPTER / "ani_config.json").read_text())["layer"] == found["layer"]
+    assert json.loads((run / ADAPTER / "ani_config.json").read_text())["module"]["layer"] == found["layer"]
     assert found["reason"] in shown.getvalue()
 
 
