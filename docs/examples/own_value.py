@@ -1,9 +1,10 @@
-"""A value of one's own, beside ANI's: a price, looked up in a database where a text asks for it."""
+"""A value of your own: a price, looked up in a database when a text asks for it."""
 
 import re
 import sqlite3
 from decimal import Decimal
 
+from ani.calculator import asked
 from ani.calculator.reader import VALUES, Exact, Known, Value
 
 SHOP = sqlite3.connect(":memory:", check_same_thread=False)  # yours is a file
@@ -30,3 +31,6 @@ class Price(Value):
 
 
 VALUES[Price.name] = Price
+
+if __name__ == "__main__":
+    print(asked("How much is the desk?").rounded(2))

@@ -269,6 +269,13 @@ def evaluate(
     out: Annotated[Path, Option(help="Directory for the result files.")],
     model: BaseOption = None,
     adapter: AdapterOption = None,
+    calculator: Annotated[
+        str | None,
+        Option(
+            help="Calculator that writes exact values: a directory, a hub name, smollm2-calculator, or open (it writes "
+            "every value, whether it is asked for or not)."
+        ),
+    ] = None,
     tasks: Annotated[str, Option(help="Comma-separated names of tasks.")] = "arithmetic",
     data: Annotated[
         list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME: a task's data. Default: its data on the hub.")
@@ -321,7 +328,7 @@ def evaluate(
     interrupted evaluation."""
     from ani.data.arithmetic import SYMBOLS
     from ani.devices import where
-    from ani.evaluation.engines import VllmSettings
+    from ani.evaluation.engines import Processor, VllmSettings
     from ani.evaluation.evaluate import evaluate as run
     from ani.evaluation.evaluate import with_options
     from ani.evaluation.model_spec import ModelSpec, model_for
@@ -343,7 +350,13 @@ def evaluate(
     engine: dict[str, Any] = {}
     override(engine, vllm or ())
     settings = validated(VllmSettings, engine, "--vllm")
-    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, vllm=settings).resolved(asked, out)
+    processors: tuple[Processor, ...] = ()
+    if calculator is not None:
+        from ani.calculator.calculator import processor
+
+        processors = (processor(calculator),)
+    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, processors, vllm=settings)
+    spec = spec.resolved(asked, out)
     shown = console_for(as_json)
     with terminal.resumable("start the same command again"), only_process_in(out):
         shown.print(where(), highlight=False)

@@ -1,5 +1,7 @@
 """`Calculator`: a logits processor that writes the exact values that a text asks for, where its gate is open."""
 
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -16,12 +18,15 @@ from ani.calculator.gate import Gate, GateStates
 from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
 from ani.errors import InputError
+from ani.evaluation.engines import Processor
 from ani.files import replacing_directory
 from ani.injection.model_parts import base_model, decoder_layers
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "calculator.json", "calculator.safetensors", "README.md"
 SHIPPED = {"smollm2-calculator": Path(__file__).parents[1] / "assets" / "smollm2-calculator"}
 """Calculators that come with the package, by name."""
+OPEN = "open"
+"""Name of the calculator whose gate is always open."""
 
 
 class CalculatorConfig(BaseModel):
@@ -130,13 +135,16 @@ class Calculator(LogitsProcessor):
         """Load a calculator for a model.
 
         Args:
-            name: `smollm2-calculator`, a directory, or a name on the Hugging Face hub.
+            name: `smollm2-calculator`, a directory, a name on the Hugging Face hub, or `open`: a calculator for any
+                model whose gate is always open, so that it writes every pending value.
             model: The model that generates.
             tokenizer: The model's tokenizer.
 
         Raises:
             InputError: There is no calculator under this name, a file is damaged, or it was made for another model.
         """
+        if name == OPEN:
+            return cls._open_gate(model, tokenizer)
         folder = _folder(str(name))
         config = read_config(folder)
         gate, file = config.gate(), folder / WEIGHTS_FILE
@@ -147,6 +155,17 @@ class Calculator(LogitsProcessor):
             raise InputError(f"{file} does not fit {CONFIG_FILE}: {str(error).splitlines()[0]}") from error
         if not all(weight.isfinite().all() for weight in weights.values()):
             raise InputError(f"{file} contains weights that are not finite; fit the calculator again")
+        return cls(model, tokenizer, gate, config)
+
+    @classmethod
+    def _open_gate(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> Self:
+        shape = shape_of(base_model(model))
+        config = CalculatorConfig(
+            base="any", **shape, value_size=1, layers=[0], context=[], gate_hidden_size=1, bias=1.0
+        )
+        gate = config.gate()
+        for parameter in gate.parameters():
+            nn.init.zeros_(parameter)
         return cls(model, tokenizer, gate, config)
 
     @classmethod
@@ -177,6 +196,21 @@ class Calculator(LogitsProcessor):
                 work / WEIGHTS_FILE,
             )
             (work / CARD_FILE).write_text(card or _card(self.config), "utf-8")
+
+
+def processor(name: str) -> Processor:
+    """A calculator that takes part in an evaluation; its name there identifies its files.
+
+    Raises:
+        InputError: There is no calculator under this name.
+    """
+    load = partial(Calculator.load, name)
+    if name == OPEN:
+        return Processor(f"calculator {name}", load)
+    folder = _folder(name)
+    read_config(folder)
+    content = b"".join((folder / file).read_bytes() for file in (CONFIG_FILE, WEIGHTS_FILE))
+    return Processor(f"calculator {name} ({sha256(content).hexdigest()[:12]})", load)
 
 
 def shape_of(model: PreTrainedModel) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""`ani eval --calculator`: a calculator takes part in an evaluation."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ani.calculator.calculator import Calculator, processor
+from ani.calculator.reader.calculations import number_behind
+from ani.calculator.tasks.calculations import Calculations
+from ani.errors import InputError
+from ani.evaluation.engines import TransformersEngine
+from tests import test_cli
+from tests.answers import answers_of
+from tests.tiny import pair
+
+run = test_cli.run
+
+
+@pytest.mark.parametrize("family", ["mistral", "llama"])
+def test_an_open_gate_writes_every_value(family: str) -> None:
+    """Unless a model without sense opens it with TeX until there is no room left."""
+    model, tokenizer = pair(family)
+    engine = TransformersEngine(model, tokenizer, processors=[Calculator.load("open", model, tokenizer)])
+    task = Calculations(count=12, digits=[2, 3], operands=[2])
+    questions = task.questions(seed=0)
+    assert sum(record.correct for record in answers_of(task, engine, questions)) >= 8
+    with engine.base():
+        assert not any(number_behind(each) for each in engine.texts([each.prompt for each in questions], 4))
+
+
+def test_results_name_the_calculator(run: Callable[..., test_cli.Done], tiny_model: Path, tmp_path: Path) -> None:
+    command = ["eval", "--model", tiny_model, "--tasks", "calculations", "--limit", "4", "--out", tmp_path / "out"]
+    done = run(*command, "--calculator", "open", "--json")
+    assert done.code == 0, done
+    assert json.loads(done.out)["calculations"]["all"]["all"]["share"] >= 0.5
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["processors"] == ["calculator open"]
+    assert run(*command).code == 2  # the folder has results of another decoding
+
+
+def test_a_calculator_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gone"):
+        processor(str(tmp_path / "gone"))
+    assert processor("smollm2-calculator").name.startswith("calculator smollm2-calculator (")
