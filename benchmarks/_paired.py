@@ -1,4 +1,4 @@
-"""Times two ways of doing the same in turns, and shows ratios beside their aims; knows nothing about what they do."""
+"""Times two ways of doing the same in turns, and shows ratios beside their aims."""
 
 import json
 import operator
@@ -13,21 +13,27 @@ from rich.console import Console
 from rich.table import Table
 
 ROWS = "ANI_BENCHMARK_ROWS"
-"""Environment variable: a file to which `add` also appends each row, as JSON, for `all.py`'s one table."""
-_HOLDS = {"≤": operator.le, "≥": operator.ge, "<": operator.lt, ">": operator.gt}
+"""Environment variable: a file to which `add` also appends each row, as JSON, for the table of `all.py`."""
+_COMPARE = {"≤": operator.le, "≥": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
-def ratios(ours: Callable[[], object], theirs: Callable[[], object], repeats: int, warmup: int = 2) -> list[float]:
-    """Wall time of ours over theirs, pair by pair, so that a machine that changes its speed changes both."""
+def ratios(
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    repeats: int,
+    warmup: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Time of ours over theirs, pair by pair, so that a machine that changes its speed changes both."""
     found = []
     for repeat in range(warmup + repeats):
-        # The order alternates: whatever the first call leaves in the caches helps each side equally often.
+        # The order alternates, so that filled caches help each side equally often.
         pair = (ours, theirs) if repeat % 2 else (theirs, ours)
         times = {}
         for function in pair:
-            start = time.perf_counter()
+            start = clock()
             function()
-            times[function] = time.perf_counter() - start
+            times[function] = clock() - start
         if repeat >= warmup:
             found.append(times[ours] / times[theirs])
     return found
@@ -39,20 +45,15 @@ def table(title: str) -> Table:
 
 
 def add(rows: Table, measure: str, found: Sequence[float], aim: str = "") -> None:
-    """Add a row: the median ratio with its spread, and whether that meets the aim, such as `≤ 1.02` (empty: none)."""
+    """Add a row: the median ratio with its spread, and whether it meets the aim, such as `≤ 1.02` (empty: no aim)."""
+    median, (sign, _, bound) = statistics.median(found), aim.partition(" ")
     spread = f"{_written(min(found))}–{_written(max(found))}" if len(found) > 1 else ""
-    met = "" if not aim else "met" if meets(statistics.median(found), aim) else "missed"
-    row = (measure, _written(statistics.median(found)), spread, str(len(found)), aim, met)
+    met = "" if not aim else "met" if _COMPARE[sign](median, float(bound)) else "missed"
+    row = (measure, _written(median), spread, str(len(found)), aim, met)
     rows.add_row(*row)
     if ROWS in os.environ:
         with Path(os.environ[ROWS]).open("a", encoding="utf-8") as file:
             file.write(json.dumps([str(rows.title), *row]) + "\n")
-
-
-def meets(value: float, aim: str) -> bool:
-    """Whether a value is what an aim asks for."""
-    sign, _, bound = aim.partition(" ")
-    return bool(_HOLDS[sign](value, float(bound)))
 
 
 def show(rows: Table) -> None:

@@ -1,9 +1,5 @@
-"""Runs every benchmark and prints one table of all ratios that have an aim; fails if a benchmark does.
-
-    python benchmarks/all.py [SCRIPT ...]
-
-Without names it runs all of them, gpu.py only where there is a CUDA card.
-"""
+"""Runs every benchmark (`gpu` only where there is a CUDA card), or those named, and prints one table of all ratios that
+have an aim. Fails if a benchmark does."""
 
 import argparse
 import json
@@ -20,9 +16,9 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Each in a process of its own, so that none inherits another's memory or threads."""
+    """Run each in a process of its own, so that none inherits another's memory or threads."""
     scripts = sorted(path.stem for path in HERE.glob("[!_]*.py") if path.name != Path(__file__).name)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scripts", nargs="*", choices=[*scripts, []], metavar="SCRIPT", help=", ".join(scripts))
     chosen = parser.parse_args().scripts or [name for name in scripts if name != "gpu" or torch.cuda.is_available()]
     rows = _paired.table("All ratios that have an aim")

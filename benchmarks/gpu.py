@@ -1,4 +1,4 @@
-"""A CUDA card: QLoRA steps of the Qwen3-8B shape with ANI and without: times and memory.
+"""CUDA card: time and memory of QLoRA steps of the Qwen3-8B shape, with ANI and without.
 
 The weights are random and made here, one matrix at a time, so that neither a hub nor 16 GB of float weights are needed.
 The rest is recipes/paper/train.yaml (NF4, LoRA r 64, batch 1, 4,096 tokens, gradient checkpointing), without its
@@ -6,25 +6,15 @@ accumulation, as AniTrainer carries it out; the same without the module is metho
 
     python benchmarks/gpu.py            # some 30 GB of GPU memory
     python benchmarks/gpu.py --tiny     # the same code with a tiny model, on a CPU too
-
-SmolLM2 on N-digit arithmetic with 20,000 sums, by all methods, needs no script, and no hub either:
-
-    ani compare recipes/paper/n-digit.yaml output=runs/n-digit-smollm2 \
-      'overrides=[model=smollm2, quantization=none, ani.layer=10, ani.integer_digits=13, training.batch_size=32,
-                  training.gradient_accumulation=1, "data=[{kind: arithmetic, count: 20000}]"]' \
-      'variants={sft: [method=sft], ani: [], xval: [method=xval], fone: [method=fone],
-                 digitwise: [method=digitwise], numerologic: [method=numerologic],
-                 static: [method=static], static-additive: [method=static-additive],
-                 digitwise-gated: [method=digitwise-gated]}'
 """
 
 import argparse
-import datetime
 import gc
 import os
 import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +51,7 @@ WARMUP = 3
 
 
 class Clock(TrainerCallback):
-    """Seconds from the end of one step to the end of the next: collating is part of a step."""
+    """Records when each step ends: from one end to the next is a step with its collating."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -71,24 +61,18 @@ class Clock(TrainerCallback):
             torch.cuda.synchronize()
         self.ends.append(time.perf_counter())
 
-    def steps(self) -> list[float]:
-        """All but the first ones, in which kernels are chosen and memory is taken."""
-        return [end - begin for begin, end in zip(self.ends, self.ends[1:], strict=False)][WARMUP:]
-
 
 def main() -> None:
     """Print one table of times and memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="a tiny model of 64 tokens, to try the code anywhere")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--tokenizer", default="smollm2", help="its ids must be ids of the model")
     arguments = parser.parse_args()
     cuda = torch.cuda.is_available()
     if not cuda and not arguments.tiny:
         raise SystemExit("benchmarks/gpu.py needs a CUDA card; --tiny tries its code with a tiny model on the CPU")
-    tokenizer = load_tokenizer(arguments.tokenizer)
-    shape = PUBLISHED["Qwen/Qwen3-8B"] | (TINY if arguments.tiny else {})
-    config = AutoConfig.for_model(**shape)
+    tokenizer = load_tokenizer("smollm2")
+    config = AutoConfig.for_model(**PUBLISHED["Qwen/Qwen3-8B"] | (TINY if arguments.tiny else {}))
     with tempfile.TemporaryDirectory() as folder:
         for part in (config, tokenizer):
             part.save_pretrained(folder)
@@ -97,13 +81,12 @@ def main() -> None:
         overrides += ["ani.layer=1", "training.max_length=64"] if arguments.tiny else []
         found = {method: measured(method, overrides, config, tokenizer) for method in ("sft", "ani")}
     card = torch.cuda.get_device_name() if cuda else "CPU"
-    name = "tiny" if arguments.tiny else "Qwen3-8B's shape"
-    rows = _paired.table(f"{card}, {datetime.date.today()}: QLoRA steps, {name}")
+    rows = _paired.table(f"{card}: QLoRA steps, {'tiny' if arguments.tiny else 'shape of Qwen3-8B'}")
     for method, what in (("sft", "LoRA alone"), ("ani", "LoRA with ANI")):
         steps, peak = found[method]
-        _paired.add(rows, f"seconds a step, {what}", steps)
+        _paired.add(rows, f"seconds per step, {what}", steps)
         if cuda:
-            _paired.add(rows, f"GiB of memory at most, {what}", [peak / 2**30])
+            _paired.add(rows, f"peak memory in GiB, {what}", [peak / 2**30])
     sft, with_ani = (statistics.median(found[method][0]) for method in ("sft", "ani"))
     _paired.add(rows, "step time ANI / SFT, one after the other", [with_ani / sft], "" if arguments.tiny else "≤ 1.02")
     _paired.show(rows)
@@ -119,7 +102,7 @@ def full_row(tokenizer: PreTrainedTokenizerBase, length: int, seed: int) -> Toke
 def measured(
     method: str, overrides: list[str], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[float], int]:
-    """Seconds of each step and the most bytes that torch held on the card (0 without one) of a method's training."""
+    """Seconds of each step after the warm-up, and peak bytes on the card (0 without one), of a method's training."""
     recipe = load_recipe(RECIPE, overrides, [f"method={method}"])
     if torch.cuda.is_available():
         gc.collect()
@@ -143,11 +126,12 @@ def measured(
         callbacks=[clock],
     )
     trainer.train()
-    return clock.steps(), torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    steps = [end - begin for begin, end in pairwise(clock.ends)][WARMUP:]
+    return steps, torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
 
 
 def prepared(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
-    """As `ani.training.run.prepare`, but with random weights."""
+    """The model that `ani.training.run.prepare` makes, but with random weights."""
     torch.manual_seed(recipe.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = random_nf4(config, device, default_dtype(device.type))
