@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 import ani
 from ani.data.collator import NumberCollator, tokenize
 from ani.data.sources import ArithmeticSource, DiagnosticSource
-from ani.injection.attach import number_locator
+from ani.injection.model_parts import number_locator
 from ani.models import load_model, load_tokenizer
 
 

@@ -52,7 +52,7 @@ class DataSource(Section, ABC):
     """Base class of all sources."""
 
     kind: str
-    """Key in `SOURCES`."""
+    """Name of the source, a key of `ani.data.sources.SOURCES`."""
 
     @abstractmethod
     def examples(self, seed: int) -> list[Example]:
