@@ -9,7 +9,6 @@ import pytest
 
 from ani import InputError
 from ani.data import MAGPIE, OPENMATH, openmath_magpie
-from ani.data.diagnostic import DiagnosticSentence
 from ani.data.labelled_sentences import LABELLED_FILE, read_labelled
 from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, TRAINING_FILE, build_openmath_magpie
 from ani.data.records import read_examples
@@ -19,8 +18,6 @@ from tests.refusals import refused
 
 USER = {"role": "user", "content": "Room 505?"}
 ASSISTANT = {"role": "assistant", "content": "Upstairs."}
-GSM8K = Path(__file__).parents[1] / "rows" / "gsm8k.jsonl"
-"""Rows of our own in the form of GSM8K."""
 
 
 ANSWERED = "Half of 48?\n\n48/2 = 24.\nSo $72."
@@ -346,13 +343,3 @@ def test_an_unreachable_hub_is_bad_input(tmp_path: Path, maths: str, hub: Any, l
     unreachable = f"dataset '{MAGPIE}' (split 'train') can't be read from the hub: no route"
     refused(build, unreachable, "give a local JSONL or parquet file instead")
     assert [path.name for path in tmp_path.iterdir()] == ["openmath.jsonl"]
-
-
-def test_solutions_in_gsm8ks_form(tmp_path: Path) -> None:
-    """Without annotations and marks of the answer."""
-    build_openmath_magpie(tmp_path / "set", quantitative=str(GSM8K), nominal=DIAGNOSTIC, count=5)
-    sentences: list[DiagnosticSentence] = read_labelled(tmp_path / "set")
-    assert len(sentences) == 10
-    maths = [sentence.text for sentence in sentences if sentence.roles[0] == "quantitative"]
-    assert len(set(maths)) == 5
-    assert not [text for text in maths if "<<" in text or "####" in text]
