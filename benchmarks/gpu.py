@@ -37,7 +37,6 @@ from ani.data.collator import NumberCollator, TokenizedExample
 from ani.devices import default_dtype
 from ani.injection.model_parts import number_locator
 from ani.models import load_tokenizer
-from ani.probing.selection import PUBLISHED
 from ani.roles import Role
 from ani.training.examples import Examples
 from ani.training.recipe import Recipe, load_recipe
@@ -45,6 +44,11 @@ from ani.training.run import paper_layer, training_arguments, with_adapter
 from ani.training.trainer import AniTrainer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "paper" / "train.yaml"
+QWEN3_8B = {
+    **{"model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "vocab_size": 151_936},
+    **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12_288},
+    "tie_word_embeddings": False,
+}
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 TINY |= {"num_key_value_heads": 2, "head_dim": 16}
 WARMUP = 3
@@ -72,7 +76,7 @@ def main() -> None:
     if not cuda and not arguments.tiny:
         raise SystemExit("benchmarks/gpu.py needs a CUDA card; --tiny tries its code with a tiny model on the CPU")
     tokenizer = load_tokenizer("smollm2")
-    config = AutoConfig.for_model(**PUBLISHED["Qwen/Qwen3-8B"] | (TINY if arguments.tiny else {}))
+    config = AutoConfig.for_model(**QWEN3_8B | (TINY if arguments.tiny else {}))
     with tempfile.TemporaryDirectory() as folder:
         for part in (config, tokenizer):
             part.save_pretrained(folder)

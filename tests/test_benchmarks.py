@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from ani.probing.selection import PUBLISHED
-
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -66,7 +64,7 @@ def test_random_weights_are_quantized_as_ours_are(tmp_path: Path) -> None:
 
     from ani.models import load_model
 
-    config = AutoConfig.for_model(**{**PUBLISHED["Qwen/Qwen3-8B"], **gpu.TINY, "vocab_size": 100})
+    config = AutoConfig.for_model(**{**gpu.QWEN3_8B, **gpu.TINY, "vocab_size": 100})
     made = gpu.random_nf4(config, torch.device("cpu"), torch.float32)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     loaded = load_model(str(tmp_path), dtype="float32", quantization="nf4", device="cpu")

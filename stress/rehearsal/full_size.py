@@ -23,11 +23,28 @@ from ani.data.collator import IGNORED, NumberCollator, TokenizedExample
 from ani.injection.model_parts import ani_module, base_model, is_attached, number_locator
 from ani.injection.number_batch import NumberBatch
 from ani.models import EMBEDDED, load_tokenizer, nf4, training_autocast
-from ani.probing.selection import PUBLISHED
 from ani.roles import Role
 from ani.training.recipe import Recipe
 from ani.training.run import check, paper_layer, with_adapter
 from ani.training.trainer import adamw, learnt_columns, learnt_logits
+
+_KEYS = (
+    *("model_type", "hidden_size", "num_hidden_layers", "vocab_size"),
+    *("num_attention_heads", "intermediate_size", "tie_word_embeddings"),
+)
+PUBLISHED: dict[str, dict[str, Any]] = {
+    name: {**dict(zip(_KEYS, shape, strict=True)), "num_key_value_heads": 8, "head_dim": 128}
+    for name, shape in {
+        "Qwen/Qwen3-1.7B": ("qwen3", 2048, 28, 151_936, 16, 6144, True),
+        "Qwen/Qwen3-4B": ("qwen3", 2560, 36, 151_936, 32, 9728, True),
+        "Qwen/Qwen3-8B": ("qwen3", 4096, 36, 151_936, 32, 12_288, False),
+        "Qwen/Qwen3-32B": ("qwen3", 5120, 64, 151_936, 64, 25_600, False),
+        "meta-llama/Llama-3.1-8B": ("llama", 4096, 32, 128_256, 32, 14_336, False),
+        "mistralai/Mistral-7B-v0.3": ("mistral", 4096, 32, 32_768, 32, 14_336, False),
+    }.items()
+}
+"""The shapes of the paper's models, and of one more. Their -Base and -Instruct variants have the same."""
+PUBLISHED["mistralai/Mistral-7B-v0.3"]["sliding_window"] = None  # transformers' default is that of v0.1
 
 
 @dataclass

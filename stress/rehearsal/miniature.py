@@ -22,6 +22,7 @@ from typing import Any, cast
 import datasets
 import yaml
 from datasets import ClassLabel, Dataset
+from full_size import PUBLISHED
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase
 
@@ -33,7 +34,7 @@ from ani.data.sources import MATH
 from ani.evaluation.tasks import arithmetic
 from ani.evaluation.tasks.gates import FINER_FILE, FINER_NAME
 from ani.injection.adapter_files import CONFIG_FILE
-from ani.probing.selection import PAPER_LAYERS, PUBLISHED
+from ani.probing.selection import PAPER_LAYERS
 from ani.results.records import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER
 from tests.docs.test_pages import shown_commands

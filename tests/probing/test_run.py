@@ -110,7 +110,7 @@ def test_the_records_name_their_numbers(probed: tuple[LayerSelection, Path]) -> 
 
 
 def test_select_layer_says_the_same(
-    probed: tuple[LayerSelection, Path], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    probed: tuple[LayerSelection, Path], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     console = Console(file=io.StringIO(), width=100)
     found = ani.select_layer(
@@ -118,11 +118,9 @@ def test_select_layer_says_the_same(
         tokenizer,
         own_sentences(),
         policy="terminal",
-        directory=tmp_path / "states",
         console=console,
     )
     assert found == probed[0]
-    assert list(tmp_path.iterdir()) == []
     assert console.file.getvalue().startswith("sentences read: 240 in ")  # type: ignore[attr-defined]
     assert "layers probed: 4 in " in console.file.getvalue()  # type: ignore[attr-defined]
     assert not is_attached(model)
@@ -196,12 +194,3 @@ def test_domains_of_one_role_need_a_second_set(
     }
     assert accuracy(held_out, "held_out") == pytest.approx([point.held_out for point in selection.curve])
     assert {record["domain"] for record in read(tmp_path / "out" / RANDOM_SPLIT)} == {"nominal", "quantitative"}
-
-
-def test_the_states_lie_beside_the_results_meanwhile(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not in the system's temporary directory, which may be in memory."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))
-    probe(model, tokenizer, tmp_path / "out", sentences=SENTENCES, layers=[1])
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES

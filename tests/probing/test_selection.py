@@ -1,4 +1,3 @@
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,9 +31,6 @@ def test_a_planted_word_fools_the_paper_rule_and_not_ours() -> None:
     words = chosen.curve[chosen.argmax]
     assert words.random_split > max(point.random_split for point in chosen.curve[3:]) + 0.01
     assert words.held_out_low < 0.5 < words.held_out_high
-    assert f"The early peak at layer {chosen.early_peak}" in chosen.reason
-    assert "is passed over: held out it has" in chosen.reason
-    assert f"The paper's rule, the peak on a random split, takes layer {chosen.argmax} (" in chosen.reason
 
 
 # --- the rule ---
@@ -124,7 +120,6 @@ def test_the_margin_is_what_is_said(margin: float, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ani.probing.selection.MARGIN", margin)
     found = chosen([0.5, 0.85, 0.85, 0.85, 0.85, 0.88, 0.9, 0.9, 0.9, 0.9, 0.9], count=4000)
     assert found.layer == (2 if margin else 7)
-    assert f"at most {100 * margin:.0f} points below" in found.reason
 
 
 def test_the_last_layer_output_is_never_chosen() -> None:
@@ -135,18 +130,17 @@ def test_the_last_layer_output_is_never_chosen() -> None:
     assert len(found.curve) == 5
     # It does not lend its neighbour any accuracy either.
     assert found == chosen([*rising[:4], 0.5]).model_copy(update={"curve": found.curve})
-    refused(lambda: choose_layer(answers([0.9], [0.9], layers=[4]), range(4)), "no probed layer can be injected at")
+    refused(lambda: choose_layer(answers([0.9], [0.9], layers=[4]), range(4)))
 
 
 def test_layers_left_out() -> None:
     """Neighbours in the list are a stretch; only neighbours in the model are smoothed over."""
     found = choose_layer(answers([0.9] * 5, [0.5, 0.9, 0.9, 0.9, 0.9], layers=[0, 4, 9, 14, 20]), range(24))
     assert (found.layer, found.stretch) == (4, (4, 20))
-    assert "layer 0 (50.0%) may be" in found.reason
 
 
 def test_a_choice_at_chance_says_that_it_means_nothing() -> None:
-    assert chosen([0.5] * 6).reason.startswith("No layer reads roles above chance on sentences that the probe has not")
+    assert "above chance" in chosen([0.5] * 6).reason
     assert "above chance" not in chosen([0.5, 0.5, 0.5, 0.7, 0.7, 0.7]).reason
 
 
@@ -155,15 +149,11 @@ def test_an_early_peak() -> None:
     peak = chosen(held_out, [0.6, 0.93, 0.94, 0.93, 0.88, 0.88, 0.92, 0.93, 0.93, 0.93])
     assert peak.early_peak == 2
     assert peak.argmax == 2
-    passed_over = "The early peak at layer 2 (94.0% on a random split, before a fall) is passed over"
-    assert f"{passed_over}: held out it has 60.0%" in peak.reason
     # The highest of the layers that were averaged, not the middle one.
     lopsided = chosen(held_out, [0.6, 0.94, 0.90, 0.90, 0.84, 0.84, 0.92, 0.93, 0.93, 0.93])
     assert lopsided.early_peak == 1
     for rising in ([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.93, 0.93, 0.93], [0.93] * 10):
-        flat = chosen(held_out, rising)
-        assert flat.early_peak is None
-        assert "early peak" not in flat.reason
+        assert chosen(held_out, rising).early_peak is None
     # A fall that a resample may undo is none.
     assert chosen(held_out, [0.6, 0.9, 0.905, 0.9, 0.895, 0.9, 0.93, 0.93, 0.93, 0.93]).early_peak is None
 
@@ -188,41 +178,17 @@ def test_the_same_seed_gives_the_same_choice() -> None:
 # --- the reason ---
 
 
-ASKED = "600 numbers in domains and templates, and of values"
+def test_the_reason_names_the_stretch() -> None:
+    found = chosen([0.5, 0.6, 0.9, 0.9, 0.9, 0.91, 0.91, 0.5])
+    assert f"Layer {found.layer} " in found.reason and f"{found.layer} to {found.stretch[1]}" in found.reason
 
 
-def test_a_reason_of_agreement() -> None:
-    reason = chosen([0.5, 0.6, 0.7, 0.95, 0.5]).reason
-    assert reason.startswith(f"Layer 3 and its neighbours read roles best on {ASKED},")
-    assert "The paper's rule, the peak on a random split, takes the same layer" in reason
-    assert "layer 2 (70.0%) may be " in reason and "\n" not in reason and reason.endswith(".")
-
-
-def test_a_reason_of_disagreement() -> None:
-    found = chosen([0.5, 0.6, 0.9, 0.9, 0.9, 0.91, 0.91, 0.5], [0.9, 0.6, 0.8, 0.8, 0.8, 0.8, 0.8, 0.5])
-    assert found.layer != found.best
-    assert found.reason.startswith(f"On {ASKED}, that the probe has not seen,")
-    assert f"layer {found.best} and its neighbours read roles best (91" in found.reason
-    stretch = f"the longest stretch, {found.layer} to {found.stretch[1]}"
-    assert f"layer {found.layer} (90.0%) is the first of {stretch}" in found.reason
-    assert "The paper's rule, the peak on a random split, takes layer 0 (90.0%; held out 50.0%)" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("layer", "text"),
-    [
-        (4, "The paper's layer for Some-8B is the same"),
-        (6, "The paper's layer for Some-8B, 6, lies in the same stretch"),
-        (1, r"This disagrees with the paper's layer for Some-8B, which is 1 \(60.0%\)"),
-        (30, r"This disagrees with the paper's layer for Some-8B, which is 30\."),
-    ],
-)
-def test_a_reason_beside_the_paper(layer: int, text: str) -> None:
+@pytest.mark.parametrize(("layer", "named"), [(4, False), (6, False), (1, True), (30, True)])
+def test_the_reason_names_the_papers_layer_where_it_is_elsewhere(layer: int, named: bool) -> None:
     results = answers([0.9] * 9, [0.5, 0.6, 0.7, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
     found = choose_layer(results, range(8), preset=Preset(model="Some-8B", layer=layer))
-    assert found.layer == 4
-    assert found.preset is not None and found.preset.layer == layer
-    assert re.search(text, found.reason)
+    assert found.stretch == (4, 7) and found.preset is not None and found.preset.layer == layer
+    assert (f"Some-8B is {layer}" in found.reason) == named
 
 
 # --- the paper's layers ---

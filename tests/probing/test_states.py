@@ -1,8 +1,6 @@
 import copy
-import sys
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import get_args
 
@@ -215,7 +213,7 @@ def test_the_model_is_left_as_it_was(training: bool) -> None:
     torch.testing.assert_close(found.states, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_model_is_left_as_it_was_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_is_left_as_it_was_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = pair("gemma")
     model.train()
 
@@ -224,42 +222,13 @@ def test_the_model_is_left_as_it_was_after_an_error(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(decoder_layers(model)[2], "forward", fail)
     with pytest.raises(RuntimeError, match="out of luck"):
-        number_states(model, tokenizer, MIXED, directory=tmp_path)
+        number_states(model, tokenizer, MIXED)
     assert all(module.training for module in model.modules())
     assert_no_hooks(model)
-    assert list(tmp_path.iterdir()) == []
 
 
 def assert_no_hooks(model: nn.Module) -> None:
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
-
-
-def test_the_states_lie_in_a_file_without_a_name(tmp_path: Path) -> None:
-    model, tokenizer = pair("gemma")
-    found = number_states(model, tokenizer, MIXED, directory=tmp_path / "new")
-    assert list(tmp_path.iterdir()) == []
-    if sys.platform != "linux":
-        pytest.skip("needs /proc/self/maps, which Linux has")
-    address = found.states.data_ptr()
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, permissions, *_, name = line.split(maxsplit=5)
-        first, last = (int(end, 16) for end in span.split("-"))
-        if first <= address < last:
-            assert name.startswith(str(tmp_path))
-            assert name.endswith("(deleted)")
-            assert permissions == "rw-s"  # shared: written to the file, not copied
-            return
-    pytest.fail("the states are in no mapping of this process")
-
-
-def test_a_disk_without_room_is_an_error_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", full, raising=False)
-    with pytest.raises(OSError, match="No space left"):
-        number_states(*pair("gemma"), MIXED, directory=tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_counts_the_sentences_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,10 +257,10 @@ def test_a_tokenizer_without_padding_will_do() -> None:
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([0, 5], "layer 5 is outside the model: its layers are 0 to 4"),
-        ([-1], "layer -1 is outside the model"),
-        ([1, 2, 1], r"\[1, 1, 2\] must name at least one layer, and none twice"),
-        ([], "must name at least one layer"),
+        ([0, 5], "layer 5 .* 0 to 4"),
+        ([-1], "layer -1"),
+        ([1, 2, 1], r"\[1, 1, 2\]"),
+        ([], r"\[\]"),
     ],
 )
 def test_layers_that_are_not_there(layers: list[int], message: str) -> None:
@@ -302,20 +271,19 @@ def test_layers_that_are_not_there(layers: list[int], message: str) -> None:
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        ([], "no sentences to probe"),
-        ([sentence("None at all")], "hold no number"),
-        (MIXED[:1] * 3, "every number of the sentences is nominal: a probe needs both roles"),
+        ([], "sentences"),
+        ([sentence("None at all")], "no number"),
+        (MIXED[:1] * 3, "is nominal"),
         (MIXED[2:3], "is quantitative"),
     ],
 )
-def test_sentences_that_cannot_be_probed(sentences: list[DiagnosticSentence], message: str, tmp_path: Path) -> None:
+def test_sentences_that_cannot_be_probed(sentences: list[DiagnosticSentence], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        number_states(*pair("gemma"), sentences, directory=tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+        number_states(*pair("gemma"), sentences)
 
 
 def test_an_attached_model_is_refused() -> None:
     model, tokenizer = pair("gemma")
     attach(model, tokenizer, AniConfig(layer=1, gate_hidden_size=8))
-    with pytest.raises(InputError, match=r"call ani\.detach first"):
+    with pytest.raises(InputError, match="detach"):
         number_states(model, tokenizer, MIXED)

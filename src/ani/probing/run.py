@@ -50,7 +50,6 @@ def select_layer(
     chat: bool = False,
     layers: Sequence[int] | None = None,
     seed: int = 0,
-    directory: Path | None = None,
     console: Console = SILENT,
 ) -> LayerSelection:
     """Probe every layer for the roles of numbers and choose the one to inject at (`choose_layer` says how).
@@ -67,8 +66,6 @@ def select_layer(
             from chats will read numbers; else as a prompt by itself.
         layers: Layers to probe, 0 (the embedding output) to the number of decoder layers; None: all.
         seed: Of sentences, folds, shuffled roles and bootstrap.
-        directory: On its disk the hidden states lie meanwhile, unnamed (2 bytes × numbers × hidden size × layers for
-            bfloat16); None: the system's temporary directory.
         console: For progress.
 
     Raises:
@@ -78,7 +75,7 @@ def select_layer(
     sets = [_own_sentences(SENTENCES, seed) if diagnostic is None else diagnostic]
     if held_out is not None:
         sets.append(held_out)
-    reading = {"policy": policy, "chat": chat, "layers": layers, "directory": directory}
+    reading = {"policy": policy, "chat": chat, "layers": layers}
     return _probe(model, tokenizer, sets, console, seed, **reading)[0]
 
 
@@ -113,7 +110,7 @@ def probe(
     """
     data = data or DIAGNOSTIC
     sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
-    reading = {"policy": policy, "chat": chat, "layers": layers, "directory": out}
+    reading = {"policy": policy, "chat": chat, "layers": layers}
     selection, results = _probe(model, tokenizer, sets, console, seed, **reading)
     # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
     for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, RUN):

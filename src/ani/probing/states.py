@@ -1,12 +1,8 @@
 """Collects every layer's hidden states at the numbers of labelled sentences, in one pass."""
 
-import mmap
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -27,21 +23,21 @@ from ani.numbers.text import find_numbers
 from ani.probing.curve import ProbedNumber
 
 MAX_NUMBERS = 20_000
-"""Numbers probed at most: with an 8B model of 36 layers their hidden states fill 6 GB on disk, 164 MB a layer."""
+"""Maximum of probed numbers: the hidden states of an 8B model with 36 layers then take 6 GB of memory."""
 MAX_TOKENS = 4096
-"""Tokens of a sentence that are read; numbers after them are left out."""
+"""Maximum of tokens read per sentence; later numbers are left out."""
 BATCH_TOKENS = 2048
-"""Tokens of a batch, padding included."""
+"""Maximum of tokens per batch, padding included."""
 
 
 class NumberStates(NamedTuple):
-    """N numbers and what each layer holds at the tokens that are read."""
+    """N numbers, and the hidden states of each layer at the tokens where they are read."""
 
     numbers: list[ProbedNumber]
     layers: tuple[int, ...]
-    """Which `hidden_states[l]` of transformers were read, ascending; 0 is the embedding output."""
+    """Indices of transformers' `hidden_states`, ascending; 0 is the embedding output."""
     states: torch.Tensor
-    """(layers, N, hidden size) in the model's dtype; lies in a file that vanishes with it, not in memory."""
+    """(layers, N, hidden size) in the model's dtype, on the CPU."""
 
 
 def number_states(
@@ -53,7 +49,6 @@ def number_states(
     chat: bool = False,
     layers: Sequence[int] | None = None,
     seed: int = 0,
-    directory: Path | None = None,
     on_sentence: Callable[[int], None] = lambda amount: None,
 ) -> NumberStates:
     """Read the hidden states at equally many names and quantities (paper Section "Optimal Layer Selection").
@@ -61,16 +56,14 @@ def number_states(
     Args:
         model: A causal language model without ANI attached.
         tokenizer: The model's.
-        sentences: With the roles of their numbers; each is a `NumberLocator.whole_text`.
-        policy: Says at which token a number is read.
-        chat: Whether a sentence is read as a user's message, by the model's chat template.
+        sentences: Sentences with the roles of their numbers.
+        policy: Policy that says at which token a number is read.
+        chat: Read each sentence as a user's message, in the model's chat template.
         layers: Indices of transformers' `hidden_states`, in any order; all if None.
-        seed: Of the chance that leaves out numbers of the more frequent role, and those above `MAX_NUMBERS`.
-        directory: On its disk lies the file of states, unnamed; it need not exist. None: the system's temporary one.
-        on_sentence: Called with the number of sentences that are done.
+        seed: Seed that draws the numbers of the more frequent role, and `MAX_NUMBERS` of all.
+        on_sentence: Called with the number of sentences done, after each batch.
 
-    Raises InputError if the model has ANI attached or lacks a layer, or the sentences hold fewer than two roles, and
-    OSError if the disk has no room for the states.
+    Raises InputError if the model has ANI attached or lacks a layer, or the sentences contain fewer than two roles.
     """
     if is_attached(model):
         raise InputError("probe the base model: ANI is attached to this one; call ani.detach first")
@@ -90,7 +83,7 @@ def number_states(
     others = len(find_numbers(around[0]))
     numbers = _balanced(list(_numbers(locator, sentences, token_ids, others)), seed)
     width = int(base.config.get_text_config().hidden_size)
-    states = _on_disk((len(layers), len(numbers), width), base.dtype, directory)
+    states = torch.empty(len(layers), len(numbers), width, dtype=base.dtype)
     with torch.inference_mode(), evaluating(base):
         for batch in _batches(numbers, token_ids):
             states[:, batch] = _read(base, layers, numbers, batch, token_ids)
@@ -101,9 +94,9 @@ def number_states(
 def _numbers(
     locator: NumberLocator, sentences: Sequence[DiagnosticSentence], token_ids: list[list[int]], others: int
 ) -> Iterator[ProbedNumber]:
-    """The numbers of the sentences that are injected at one of the tokens, of which `others` stand before the sentence.
+    """The numbers of the sentences that are injected at one of the tokens; `others` numbers precede each sentence.
 
-    A tokenizer that rewrites the text (or a cut) may change what its numbers are: those are left out. So is a number
+    A tokenizer that rewrites the text (or a cut) may change the numbers: these are left out. So is a number
     whose token carries a later one (`NumberScanner.scan_ended`).
     """
     for index, (sentence, ids) in enumerate(zip(sentences, token_ids, strict=True)):
@@ -119,7 +112,7 @@ def _numbers(
 
 def _balanced(numbers: list[ProbedNumber], seed: int) -> list[ProbedNumber]:
     if not numbers:
-        raise InputError("the sentences hold no number to probe")
+        raise InputError("the sentences contain no number to probe")
     by_role: dict[str, list[int]] = {}
     for index, number in enumerate(numbers):
         by_role.setdefault(number.role, []).append(index)
@@ -129,21 +122,6 @@ def _balanced(numbers: list[ProbedNumber], seed: int) -> list[ProbedNumber]:
     random = Random(f"numbers {seed}")
     kept = sorted(index for indices in by_role.values() for index in random.sample(indices, count))
     return [numbers[index] for index in kept]
-
-
-def _on_disk(shape: tuple[int, int, int], dtype: torch.dtype, directory: Path | None) -> torch.Tensor:
-    """A tensor in a file without a name: it needs no memory, and the disk gets its room back in any case."""
-    size = shape[0] * shape[1] * shape[2] * dtype.itemsize
-    if directory is not None and not directory.is_dir():
-        # Not made here: sentences that turn out not to do must leave nothing.
-        directory = next(parent for parent in directory.absolute().parents if parent.is_dir())
-    with tempfile.TemporaryFile(dir=directory) as file:
-        if hasattr(os, "posix_fallocate"):
-            # A disk that is full says so here; a write into the mapping would kill the process.
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:
-            file.truncate(size)
-        return torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype).view(shape)
 
 
 def _batches(numbers: Sequence[ProbedNumber], token_ids: list[list[int]]) -> Iterator[list[int]]:
@@ -165,7 +143,7 @@ def _batches(numbers: Sequence[ProbedNumber], token_ids: list[list[int]]) -> Ite
 def _read(
     model: Any, layers: tuple[int, ...], numbers: Sequence[ProbedNumber], batch: list[int], token_ids: list[list[int]]
 ) -> torch.Tensor:
-    """One forward pass without the head; what each layer is given at the batch's numbers, on the CPU."""
+    """Run the model without its head, and return each layer's input at the batch's numbers, on the CPU."""
     row_of = {sentence: row for row, sentence in enumerate(dict.fromkeys(numbers[i].sentence for i in batch))}
     texts = [torch.tensor(token_ids[sentence]) for sentence in row_of]
     # Not the tokenizer's padding: many have no padding token, and none is read.

@@ -9,7 +9,6 @@ from ani.evaluation.tasks.math import Math
 from ani.probing.curve import LayerPoint
 from ani.results.records import Run
 from ani.results.scores import scores
-from ani.results.statistics import correlation
 from ani.results.tables import Cell, Table, percent
 
 FEWEST_LAYERS = 3
@@ -42,11 +41,14 @@ def effects_table(
 
 
 def _correlation(probes: Sequence[float], shares: Sequence[float]) -> str:
-    found = correlation(probes, shares)
-    if found is None:
+    from scipy.stats import pearsonr, spearmanr
+
+    if len(set(probes)) == 1 or len(set(shares)) == 1:
         return "Task and probe accuracy have no correlation: one of them is the same at all layers."
+    pearson, spearman = pearsonr(probes, shares), spearmanr(probes, shares)
+    low, high = pearson.confidence_interval(0.95)
     return (
-        f"Over {found.points} layers: Pearson's r = {found.pearson:+.2f} (95% interval {found.low:+.2f} to "
-        f"{found.high:+.2f}, p = {found.pearson_p:.3f}), Spearman's ρ = {found.spearman:+.2f} "
-        f"(p = {found.spearman_p:.3f}); p two-sided, by permutation. The uncertainty of the points is not included."
+        f"Over {len(probes)} layers: Pearson's r = {pearson.statistic:+.2f} (95% interval {low:+.2f} to {high:+.2f}, "
+        f"p = {pearson.pvalue:.3f}), Spearman's ρ = {spearman.statistic:+.2f} (p = {spearman.pvalue:.3f}). The "
+        "uncertainty of the points is not included."
     )

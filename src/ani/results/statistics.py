@@ -1,18 +1,15 @@
-"""Estimates with their 95% intervals: shares, means, paired differences, correlations."""
+"""Estimates with their 95% intervals: shares, means, paired differences."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import ceil, floor, hypot, sqrt
-from statistics import NormalDist
+from math import ceil, floor, hypot
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-_NORMAL = NormalDist().inv_cdf(0.975)
 _COUNTS_AT_ONCE = 4_000_000
-"""Entries of a block of the resampling matrix; int64, so 32 MB."""
+"""Number of int64 entries of the resampling matrix that are drawn at once: 32 MB."""
 
 
 class Estimate(NamedTuple):
@@ -25,15 +22,15 @@ class Estimate(NamedTuple):
     low: float
     high: float
     cases: int
-    """Cases that it is over, of each seed."""
+    """Number of cases per seed."""
     seeds: int = 1
-    """Training seeds that it is the mean of."""
+    """Number of training seeds."""
     p: float | None = None
-    """Of a difference: one-sided, of no gain; small where the first run is better. Of `sign_test` two-sided."""
+    """p-value: one-sided for differences (H0: no gain), two-sided for `sign_test`."""
 
 
 def share_facts(found: Estimate | None) -> dict[str, Any]:
-    """What scripts get of a share; all but the counts is None where there was nothing to count."""
+    """A share as JSON; all but the counts is None where nothing was counted."""
     if found is None:
         return {"right": 0, "total": 0, "share": None, "low": None, "high": None}
     right = round(found.value * found.cases)
@@ -41,46 +38,28 @@ def share_facts(found: Estimate | None) -> dict[str, Any]:
 
 
 def difference_facts(parts: Mapping[Any, Estimate]) -> dict[str, Any]:
-    """What scripts get of differences."""
+    """Differences as JSON, by part."""
     keys = ("value", "low", "high", "p")
     return {str(part): {key: getattr(found, key) for key in keys} for part, found in parts.items()}
 
 
 def wilson_interval(successes: int, total: int) -> tuple[float, float]:
-    """Wilson's 95% score interval for a success rate, without continuity correction.
+    """Wilson's 95% score interval (low, high) of a success rate, without continuity correction. Raises ValueError where
+    `total` is 0 or `successes` is outside 0..total."""
+    from scipy.stats import binomtest  # imported here, as it takes a second
 
-    Args:
-        successes: problems solved, 0 to total.
-        total: problems asked, at least 1.
-
-    Returns:
-        (low, high), both in [0, 1].
-
-    Raises:
-        ValueError: total is not positive or successes is outside 0..total.
-    """
-    if total < 1:
-        raise ValueError(f"an interval needs at least one trial, but total is {total}")
-    if not 0 <= successes <= total:
-        raise ValueError(f"successes must lie in 0..{total} (total), not {successes}")
-    # Not by scipy.stats, whose import takes longer than all else that a report does.
-    share, square = successes / total, _NORMAL**2
-    centre, scale = 2 * successes + square, 2 * (total + square)
-    spread = _NORMAL * sqrt(4 * successes * (1 - share) + square)
-    return (
-        (centre - spread) / scale if successes else 0.0,
-        (centre + spread) / scale if successes < total else 1.0,
-    )
+    low, high = binomtest(successes, total).proportion_ci(method="wilson")
+    return float(low), float(high)
 
 
 def share(right: Iterable[bool]) -> Estimate | None:
-    """The share of independent cases that are right, with Wilson's interval; None of no case."""
+    """The share of independent cases that are right, with Wilson's interval; None without a case."""
     right = list(right)
     return mean_share([(sum(right), len(right))]) if right else None
 
 
 def sign_test(mended: int, broken: int) -> Estimate | None:
-    """The share of mended problems among those that only one of two models solves; None of no problem.
+    """The share of mended problems among those that only one of two models solves; None without such a problem.
 
     The interval is Clopper and Pearson's. p is the exact two-sided one of the sign test (McNemar's): as many mended as
     broken. It is below 5% where the interval leaves out one half.
@@ -127,7 +106,10 @@ def grouped_share(cases: Iterable[tuple[Hashable, bool]]) -> Estimate | None:
     fraction of a success rounded outward.
 
     Args:
-        cases: Of each decision its group and whether it is right; None is returned of none.
+        cases: The group of each decision, and whether it is right.
+
+    Returns:
+        None without a decision.
     """
     listed = list(cases)
     groups, right = [group for group, _ in listed], [right for _, right in listed]
@@ -147,9 +129,9 @@ def grouped_share(cases: Iterable[tuple[Hashable, bool]]) -> Estimate | None:
 
 def area_under_roc(positive: Sequence[float], negative: Sequence[float]) -> float:
     """The share of pairs in which the positive case has the larger value; a tie counts half. Neither may be empty."""
-    ordered = sorted(negative)
-    below = sum(bisect_left(ordered, value) + bisect_right(ordered, value) for value in positive)
-    return below / (2 * len(positive) * len(negative))
+    from scipy.stats import mannwhitneyu
+
+    return float(mannwhitneyu(positive, negative, method="asymptotic").statistic) / (len(positive) * len(negative))
 
 
 def bootstrap_means(
@@ -159,7 +141,7 @@ def bootstrap_means(
     resamples: int = 1000,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """The mean of every column under resampling of whole groups of rows, with replacement.
+    """Means of all columns under resampling of whole groups of rows, with replacement.
 
     All columns of a resample are means of the same rows, so differences of columns are paired. A resample draws as
     many groups as there are; where groups differ in size, so does its number of rows, and its mean is over rows.
@@ -168,10 +150,10 @@ def bootstrap_means(
         values: (N, K), finite, N at least 1.
         groups: N ids; rows that share one are drawn together. None: each row is a group.
         resamples: R, at least 1.
-        seed: The same seed draws the same groups.
+        seed: Seed of the draws.
 
     Returns:
-        (R, K).
+        The means of each resample, (R, K).
 
     Raises:
         ValueError: `values` has another shape or isn't finite, or `groups` isn't N ids, or there are no resamples.
@@ -194,9 +176,9 @@ def bootstrap_means(
     return np.concatenate([(counts @ sums) / (counts @ sizes)[:, None] for counts in draws])
 
 
-@lru_cache(maxsize=16)  # a report asks for the same ones again and again
+@lru_cache(maxsize=16)  # the tables of a report need the same draws
 def _draws(groups: int, resamples: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
-    """How often each of so many groups is drawn, a row a resample, in blocks."""
+    """How often each group is drawn: a row per resample, a column per group, in blocks of rows."""
     generator, block = np.random.default_rng(seed), max(1, _COUNTS_AT_ONCE // groups)
     blocks = (min(block, resamples - first) for first in range(0, resamples, block))
     return tuple(generator.multinomial(groups, [1 / groups] * groups, size=rows).astype(np.uint8) for rows in blocks)
@@ -215,9 +197,11 @@ def resampled(
 
     Args:
         rows: (N, K).
-        statistic: From (R, K) means to R values, the observed one first; or fewer where a resample has none.
-        groups: As for `bootstrap_means`, and so `resamples`.
-        seeds: Of the estimate.
+        statistic: Function from means (R, K) to R values, the observed value first; a resample without a value may be
+            left out.
+        groups: Groups of rows that are drawn together (`bootstrap_means`).
+        resamples: Number of resamples.
+        seeds: Number of training seeds that the estimate reports.
         gain: Whether the statistic is a gain, which has a p: (1 + resamples whose gain is at most 0) /
             (1 + resamples). The observed sample counts as one of them, because a finite number of resamples can't show
             that p is 0; the paper doesn't say how it counts.
@@ -238,13 +222,13 @@ def paired_difference(
     """Compare two runs on the same problems (paper, "Confidence Intervals and Difficulty-wise Analysis").
 
     Problems are resampled, each with both runs' scores; the interval is the percentiles of the resampled differences.
-    A problem's score is its mean over a run's seeds, so the interval speaks of other problems, not of other seeds. p as
-    in `resampled`.
+    A problem's score is its mean over a run's seeds, so the interval is for other problems, not for other seeds. p is
+    that of `resampled`.
 
     Args:
         scores: (N,) or (N, seeds), N problems.
         baseline: (N,) or (N, seeds), the same problems in the same order; it may have other seeds, and fewer.
-        resamples: At least 1; the paper has 1,000.
+        resamples: Number of resamples, at least 1; 1,000 in the paper.
 
     Raises:
         ValueError: The runs differ in their number of problems, there are none, or a score isn't finite.
@@ -258,11 +242,14 @@ def paired_difference(
 def grouped_difference(right: Mapping[Any, Sequence[bool]], baseline: Mapping[Any, Sequence[bool]]) -> Estimate | None:
     """One run's share of right decisions minus another's, where a group, such as a problem, has any number of each.
 
-    Groups are resampled, each with the decisions of both runs; p as in `resampled`.
+    Groups are resampled, each with the decisions of both runs; p is that of `resampled`.
 
     Args:
-        right: Group: the decisions of one run, of all its seeds.
-        baseline: The other's, of the same groups. None is returned if a run has no decision.
+        right: The decisions of one run with all its seeds, by group.
+        baseline: The other run's decisions, by the same groups.
+
+    Returns:
+        None if a run has no decision.
     """
     rows = np.array([[sum(right[g]), len(right[g]), sum(baseline[g]), len(baseline[g])] for g in right], dtype=float)
     if not len(rows) or not rows.sum(axis=0)[[1, 3]].all():
@@ -273,40 +260,3 @@ def grouped_difference(right: Mapping[Any, Sequence[bool]], baseline: Mapping[An
         return means[:, 0] / means[:, 1] - means[:, 2] / means[:, 3]
 
     return resampled(rows, differences, gain=True)
-
-
-class Correlation(NamedTuple):
-    """Of two measures over the same points, taken as exact; p two-sided, by permutation."""
-
-    pearson: float
-    low: float
-    high: float
-    """Of `pearson`: Fisher's 95% interval; all of [-1, 1] for three points."""
-    pearson_p: float
-    spearman: float
-    spearman_p: float
-    points: int
-
-
-def correlation(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
-    """Pearson's and Spearman's; None where one of the measures is the same at all points.
-
-    p counts all orders of the points up to eight of them, and 50,000 orders by chance beyond.
-    """
-    from scipy.stats import PermutationMethod, pearsonr, rankdata
-
-    if len(set(x)) < 2 or len(set(y)) < 2:
-        return None
-    values = pearsonr(x, y, method=PermutationMethod(n_resamples=50_000, rng=0))
-    # Spearman's is Pearson's of the ranks.
-    ranks = pearsonr(rankdata(x), rankdata(y), method=PermutationMethod(n_resamples=50_000, rng=0))
-    low, high = values.confidence_interval(0.95)
-    return Correlation(
-        float(values.statistic),
-        float(low),
-        float(high),
-        float(values.pvalue),
-        float(ranks.statistic),
-        float(ranks.pvalue),
-        len(x),
-    )
