@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ani.compare import one_run as runs
-from ani.compare import plan
-from ani.compare import runs as run_module
+from ani.compare import plan, runs
 from ani.evaluation.tasks.gates import Gates
 from tests import test_cli
 from tests.fixtures import MadeOnce
@@ -57,7 +55,7 @@ def run_demo(
     monkeypatch.setattr(plan, "DEMO", small_demo)
     monkeypatch.setattr("ani.calculator.demo.show_chats", lambda console: None)
     # A process of its own for each run would import all anew; tests/compare has such.
-    monkeypatch.setattr(run_module, "in_own_processes", lambda arguments: run_module.in_this_process)
+    monkeypatch.setattr(runs, "in_own_processes", lambda arguments: runs.in_this_process)
 
     def run_demo(*overrides: str, layer: str = "ani.layer=1", out: Path = tmp_path / "demo") -> test_cli.Done:
         return run("demo", f"model={tiny_model}", *SETTINGS, layer, *overrides, "--out", out)
@@ -129,7 +127,7 @@ def test_a_second_run_reuses_what_is_there(
     report = (folder / "report.html").read_bytes()
     (folder / "report.html").unlink()
 
-    monkeypatch.setattr(run_module, "carry_out", None)  # nothing is done again
+    monkeypatch.setattr(runs, "carry_out", None)  # nothing is done again
     assert run_demo().code == 0
     assert [path.stat().st_mtime_ns for path in kept] == times and len(kept) > 8
     assert len((folder / "report.html").read_bytes()) == pytest.approx(len(report), rel=0.01)

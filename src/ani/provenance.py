@@ -1,13 +1,10 @@
-"""Where a result comes from (command, commit, versions, date), and the digests of code and data that identify it."""
+"""Where a result comes from: command, commit, versions and date."""
 
-import hashlib
 import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,45 +34,8 @@ def provenance() -> dict[str, Any]:
     }
 
 
-@cache
-def code_version() -> str:
-    """The package's version, and a digest of its modules and of what it makes data of: the same for the same program,
-    in a checkout or installed."""
-    package = Path(__file__).parent
-    made_of = [path for pattern in ("**/*.py", "data/*.yaml", "data/*.jsonl") for path in package.glob(pattern)]
-    return f"{_version('ani')} {_digest(package, made_of)[:12]}"
-
-
-def data_names(settings: Any) -> list[str]:
-    """What settings name as data: files, directories and hub names."""
-    if isinstance(settings, list):
-        return [name for each in settings for name in data_names(each)]
-    if not isinstance(settings, dict):
-        return []
-    values = [settings.get(key) for key in ("path", "name", "data", "texts")]
-    named = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    texts = [name for name in named if isinstance(name, str)]
-    places = [place for name in texts if (place := name.partition("=")[2])]  # such as mmlu=PATH
-    return [*texts, *places, *data_names([*settings.values()])]
-
-
-def digests(names: Iterable[str]) -> dict[str, str]:
-    """Name → SHA-256 of a file's content, or of a directory's files; hub names have none."""
-    paths = {name: Path(name) for name in sorted({*names}) if os.path.exists(name)}  # a sentence may be no path
-    return {name: _digest(path, [path] if path.is_file() else path.rglob("*")) for name, path in paths.items()}
-
-
-def _digest(root: Path, paths: Iterable[Path]) -> str:
-    """Of files and their names below a root."""
-    digest = hashlib.sha256()
-    for file in sorted(path for path in paths if path.is_file()):
-        with file.open("rb") as data:
-            digest.update(f"{file.relative_to(root)} {hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
-
-
 def environment() -> dict[str, Any]:
-    """What a bug report tells: Python, packages, commit and hardware; None where there is none."""
+    """Facts for a bug report: Python, packages, commit and hardware; None for what is missing."""
     from ani.devices import cards
 
     found = provenance()
@@ -96,7 +56,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Commit of the checkout that this package runs from, with `+` where tracked files were changed since."""
+    """Commit of the checkout that contains this package, with `+` if tracked files have changed since."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

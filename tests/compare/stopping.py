@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ani.cli
-from ani.compare import one_run as runs
+from ani.compare import runs
 from ani.evaluation.tasks.gates import Gates
 
 lines, answer = runs.training_lines, Gates.answer

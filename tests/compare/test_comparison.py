@@ -16,17 +16,14 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 import yaml
 from filelock import FileLock
 from rich.console import Console
 
 import ani
-from ani.compare import one_run as runs
-from ani.compare import plan as plan_module
-from ani.compare import runs as run_module
+from ani.compare import runs
 from ani.compare.plan import ComparedRun, Comparison, evaluation_tasks, variant_recipes
-from ani.errors import InputError, TrainingFailed
+from ani.errors import TrainingFailed
 from ani.evaluation.evaluate import LoadedTask
 from ani.evaluation.tasks.gates import Gates
 from ani.results.records import SELECTION, TRAINING_LOG, read_run
@@ -40,7 +37,7 @@ from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.tiny import tiny
 from tests.tokenizers import CHATML, mistral
-from tests.training.runs import interrupt_at, interrupted, weights_of
+from tests.training.runs import interrupt_at, interrupted
 
 SHIPPED = [
     path
@@ -87,7 +84,7 @@ def compare(write: Write) -> Compare:
     """Carry it out; keyword arguments are changes to it, `console` apart."""
 
     def compare(*overrides: str, console: Console | None = None, **changes: Any) -> Path:
-        return run_module.run_comparison(write(**changes), console or Console(file=StringIO()), overrides)
+        return runs.run_comparison(write(**changes), console or Console(file=StringIO()), overrides)
 
     return compare
 
@@ -206,7 +203,7 @@ def test_an_interrupted_comparison_goes_on(
     assert [line["step"] for line in log] == [1, 2, 3, 4]
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "carry_out", interrupted)
+        patch.setattr(runs, "carry_out", interrupted)
         compare()
 
 
@@ -247,8 +244,7 @@ def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path:
     variants = {f"layer-{layer}": [f"ani.layer={layer}"] for layer in range(3)}
     page = compare(seeds=[0], probe=True, overrides=["lora.dropout=0", "probe.sentences=240"], variants=variants)
     text = page.read_text(encoding="utf-8")
-    assert "Which layer" in text
-    assert "Layer sensitivity" in text
+    assert ">Layers<" in text and "Layer sensitivity" in text
     assert {"layers.jsonl", "selection.json"} <= {path.name for path in (tmp_path / "results").iterdir()}
 
 
@@ -299,18 +295,12 @@ def test_a_comparison_may_grow(
     assert found == {(None, "reference"), (0, "early"), (0, "sft"), (3, "sft"), (0, "numerologic")}
     gated = {record["run"] for record in read(folder / "gates.jsonl")}
     assert gated == {"early"}  # the others have no gate
-    monkeypatch.setattr(run_module, "carry_out", interrupted)  # nothing is left to do
+    monkeypatch.setattr(runs, "carry_out", interrupted)  # nothing is left to do
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
 
 
-def test_what_another_comparison_has_is_taken(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, printed = tmp_path / "sums.jsonl", StringIO()
-
-    def write_sums(first: int) -> None:
-        write_lines(data, *({"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(first, first + 20)))
-
+def test_other_data_makes_another_run(compare: Compare, tmp_path: Path) -> None:
+    data = tmp_path / "sums.jsonl"
     settings: dict[str, Any] = {
         "overrides": ["lora.dropout=0", f"data=[{{kind: jsonl, path: {data}}}]"],
         "variants": {"early": ["ani.layer=1"]},
@@ -318,41 +308,11 @@ def test_what_another_comparison_has_is_taken(
         "reference": False,
         "baseline": None,
     }
-
-    def again(name: str, **changes: Any) -> None:
-        changes = {**settings, "output": str(tmp_path / name), "reuse": str(tmp_path), **changes}
-        compare(console=Console(file=printed, width=200), **changes)
-
-    write_sums(10)
-    compare(**settings)
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "train", interrupted)
-        # A probe's settings say nothing about a run whose layer is known; the variant may have another name.
-        overrides = [*settings["overrides"], "probe.sentences=9"]
-        again("same", overrides=overrides, variants={"other-name": ["ani.layer=1"]})
-        assert f"other-name, seed 0: taken from {tmp_path / 'results'}" in printed.getvalue()
-        one, two = place(tmp_path / "results", "early"), place(tmp_path / "same", "other-name")
-        taken, own = (weights_of(each / "training" / ADAPTER) for each in (one, two))
-        assert taken and all(torch.equal(taken[name], own[name]) for name in taken | own)
-        assert (one / "gates.jsonl").read_bytes() == (two / "gates.jsonl").read_bytes()
-        with pytest.raises(KeyboardInterrupt):
-            again("other-seed", seeds=[1])
-        write_sums(11)
-        with pytest.raises(KeyboardInterrupt):
-            again("other-data")
-        with pytest.raises(KeyboardInterrupt):
-            compare(**settings)
-        write_sums(10)
-        patch.setattr(plan_module, "code_version", lambda: "0.0 of tomorrow")
-        with pytest.raises(KeyboardInterrupt):
-            again("other-code")
-    compare(**settings)  # as it was, so there is nothing to do
-    # Answers go with the weights that gave them.
-    weights = place(tmp_path / "results", "early") / "training" / ADAPTER / "ani.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-20])
-    (weights.parents[2] / "gates.jsonl").unlink()
-    with pytest.raises(InputError, match=r"ani\.safetensors"):
+    for first in (10, 20):
+        sums = ({"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(first, first + 20))
+        write_lines(data, *sums)
         compare(**settings)
+    assert len([*(tmp_path / "results" / "runs" / "early").glob("seed-0*")]) == 2
 
 
 def test_another_budget_is_told(compare: Compare, tmp_path: Path) -> None:

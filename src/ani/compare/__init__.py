@@ -1,1 +1,1 @@
-"""`ani compare`: `plan` says which runs, `run` starts them, `one_run` carries out one, `tables` writes the results."""
+"""`ani compare`: `plan` reads a comparison, `runs` carries it out, `tables` writes the results."""

@@ -1,7 +1,8 @@
-"""A comparison's settings and its runs (variants × seeds), each with the hash by which it is reused."""
+"""A comparison's settings, and its runs: variants × seeds."""
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,10 @@ from ani.evaluation.evaluate import LoadedTask, known_hashes, load_tasks
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import task_class
 from ani.evaluation.tasks.benchmarks import Benchmark
+from ani.injection.adapter import Adapter
 from ani.injection.methods import METHODS, Method
 from ani.injection.model_parts import check_layer
 from ani.models import load_config, load_tokenizer
-from ani.provenance import code_version, data_names, digests
 from ani.results.records import SELECTION, task_file
 from ani.serving.plugin import why_not_vllm
 from ani.settings import Section, load_settings, validated
@@ -36,51 +37,49 @@ BackendName = Literal["transformers", "vllm"]
 
 
 class Comparison(Section):
-    """What the user writes: one training recipe, and what each variant changes in it."""
+    """Settings of a comparison: a training recipe, the changes that each variant makes to it, and the tasks."""
 
     output: str
-    """Directory for everything it makes."""
+    """Directory for all results."""
     recipe: str
-    """The training recipe; relative to the comparison's file."""
+    """The training recipe, relative to the comparison's file."""
     model: str | None = None
-    """The base model of all, a hub name or a directory; null: the recipe's."""
+    """Base model of all runs, a hub name or a directory; null: the recipe's."""
     overrides: list[str] = Field(default=[])
     """Changes to the recipe for all variants, `key=value`."""
     variants: dict[str, list[str]] = Field(min_length=1)
-    """Name: its further changes."""
+    """Further changes to the recipe by the variant's name."""
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
-    """Of initialization, dropout and order of examples. Training data and problems are the same for all."""
+    """Seeds of initialization, dropout and order of examples. Training data and problems are the same for all seeds."""
     more_seeds: dict[str, list[Annotated[int, Field(ge=0)]]] = Field(default={})
-    """Variant: its further seeds, where the seeds of all are too dear."""
+    """Additional seeds by variant."""
     reference: bool = True
-    """Also evaluate the model as it is before training."""
+    """Also evaluate the untrained model."""
     baseline: str | None = None
-    """The variant (or `reference`) whose answers the others' are compared to in pairs."""
+    """The variant (or `reference`) to which the others are compared in pairs."""
     probe: bool = False
-    """Also probe the untrained model's layers, as the training recipe's `probe` says, for the plot of accuracy over
-    probe accuracy (paper, Figure "Layer Sensitivity Analysis")."""
+    """Also probe the untrained model's layers, with the settings `probe` of the training recipe, for the chart of task
+    accuracy and probe accuracy (paper, Figure "Layer Sensitivity Analysis")."""
     backend: Literal["auto", "transformers", "vllm"] = "auto"
-    """Of benchmarks: vLLM reads what merging makes of each model, in 16 bits where the hardware computes in them, and
-    what it can't serve is read so by transformers; other tasks are for transformers and the recipe's precision. `auto`:
-    vLLM where it is installed and serves on a GPU."""
+    """Engine for benchmarks. `vllm` reads merged checkpoints in 16 bits where the hardware computes in 16 bits;
+    transformers reads the merged checkpoints that vLLM can't serve. `auto`: vLLM where it is installed and uses a GPU.
+    All other tasks are evaluated by transformers in the recipe's precision."""
     vllm: VllmSettings = VllmSettings()
-    """Of its engine; a run has one, with all cards that `tensor_parallel_size` names."""
+    """Settings of vLLM's engine. A run has one engine on `tensor_parallel_size` cards."""
     evaluation: dict[str, Any]
-    """What every model is asked: tasks by name, with their settings; one that is `null` is left out."""
-    reuse: str | None = None
-    """Folder of comparisons: runs that one of them has by the same recipe, data and code are copied."""
+    """Tasks for every model, with their settings, by name; `null` leaves a task out."""
     published: dict[str, dict[str, float]] = Field(default={})
-    """Variant (or `reference`): what a paper gives for it, in percent: `math`, `gsm8k`, `mmlu`, or additions by length,
-    such as `12 digits`; or in points over the baseline, of MATH: `levels 1–3 gain`, `levels 4–5 gain`. The report shows
-    it beside what was measured."""
+    """Published values that the report shows next to the measured ones, by variant (or `reference`) and column: percent
+    for `math`, `gsm8k`, `mmlu` and for additions by length, such as `12 digits`; percentage points over the baseline
+    for `levels 1–3 gain` and `levels 4–5 gain` of MATH."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for name in self.variants:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name == REFERENCE:
                 raise ValueError(
-                    f"variant {name!r} needs another name: a directory is called by it, so letters, digits, '.', '_' "
-                    f"and '-'; {REFERENCE!r} is the untrained model"
+                    f"variant {name!r} needs another name: one of letters, digits, '.', '_' and '-', because it names "
+                    f"a directory, and not {REFERENCE!r}, the untrained model"
                 )
         for name, more in {"": [], **self.more_seeds}.items():
             if name and name not in self.variants:
@@ -96,7 +95,7 @@ class Comparison(Section):
 
 
 class ComparedRun(NamedTuple):
-    """A model to train and evaluate: a variant with a seed; with seed None the reference or what trains nothing."""
+    """A model to train and evaluate: a variant with a seed; the untrained reference has no seed."""
 
     variant: str
     seed: int | None
@@ -104,7 +103,7 @@ class ComparedRun(NamedTuple):
     folder: Path
     """`runs/VARIANT/seed-N`."""
     hash: str
-    """Of what it is made from: recipe, data and ANI's code; `folder/hash` says the same of what stands there."""
+    """Hash of recipe and data; the file `hash` contains that of the run in the folder."""
 
     @property
     def name(self) -> str:
@@ -123,6 +122,18 @@ class ComparedRun(NamedTuple):
         """Whether nothing is left to train."""
         return self.seed is None or (self.training / ADAPTER).is_dir()
 
+    @property
+    def why_not_vllm(self) -> str | None:
+        """The reason why vLLM can't serve this run's merged model, or None."""
+        ani = None if self.seed is None else self.recipe.ani
+        return None if ani is None else why_not_vllm(load_config(self.recipe.model), ani)
+
+    @property
+    def injection(self) -> dict[str, Any]:
+        """`layer` and `policy` of the trained adapter; empty for a run without ANI."""
+        config = None if self.seed is None else Adapter.read(self.training / ADAPTER).config
+        return {} if config is None else {"layer": config.layer, "policy": config.policy}
+
     def asked(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:
         """The tasks that this model can be asked."""
         ani = self.recipe.ani
@@ -132,7 +143,7 @@ class ComparedRun(NamedTuple):
         return [each for each in wanted if numbers or not each.task.gates_numbers]
 
     def missing(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:
-        """Those of them that it has not answered."""
+        """The tasks that this model can be asked and has not answered."""
         known = known_hashes(self.folder)
 
         def answered(each: LoadedTask) -> bool:
@@ -147,7 +158,7 @@ class ComparedRun(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """The layers of the untrained model, probed once for all runs that look for theirs alike."""
+    """A probing of the untrained model's layers, for all runs that choose their layer by the same settings."""
 
     recipe: Recipe
     folder: Path
@@ -163,29 +174,29 @@ class Probe(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that can be told of a comparison before its first file is written."""
+    """A comparison that was read and checked; nothing is written yet."""
 
     comparison: Comparison
     machine: Machine
-    """That carries out the runs."""
+    """Hardware that carries out the runs."""
     backend: BackendName
-    """Of benchmarks."""
+    """Engine for benchmarks."""
     base: Recipe
     variants: dict[str, Recipe]
     folder: Path
     tokenizer: PreTrainedTokenizerBase
     tasks: list[LoadedTask]
     runs: list[ComparedRun]
-    """Seed after seed, so that all variants can be compared as early as possible."""
+    """All runs, seed by seed, so that all variants can be compared early."""
 
     def probe(self, recipe: Recipe) -> Probe:
-        """What finds the layer for a recipe."""
+        """The probing that chooses the layer of a recipe."""
         probing = {**recipe.probing, "model": recipe.model, "dtype": recipe.dtype, "quantization": recipe.quantization}
         return Probe(recipe, self.folder / f"{PROBE}-{_hash(probing)}")
 
     @property
     def missing_probes(self) -> list[Probe]:
-        """Those that the comparison wants, or a run that is to be trained."""
+        """Probings that the comparison or an untrained run needs."""
         recipes = [self.base] if self.comparison.probe else []
         untrained = [run.recipe for run in self.runs if not run.is_trained]
         recipes += [recipe for recipe in untrained if recipe.ani is not None and recipe.ani.layer == "auto"]
@@ -194,9 +205,11 @@ class Plan(NamedTuple):
 
 
 def load_plan(path: str | Path, overrides: Sequence[str] = (), machine: Machine | None = None) -> Plan:
-    """Read a comparison, a YAML file (`Comparison`) with changes `key=value`, and the questions of its tasks; `machine`
-    carries out the runs (None: this one). Raises InputError for all that training or evaluation would refuse when its
-    turn comes, perhaps after a day."""
+    """Read a comparison from a YAML file (`Comparison`) with changes `key=value`, and the questions of its tasks.
+
+    `machine` carries out the runs; None: this machine. Raises InputError for everything that training or evaluation
+    would refuse later, perhaps after a day.
+    """
     comparison = load_settings(path, Comparison, overrides)
     tasks = evaluation_tasks(comparison, f"recipe {path}")
     base, variants = _recipes(comparison, Path(path).parent)
@@ -215,12 +228,12 @@ def load_plan(path: str | Path, overrides: Sequence[str] = (), machine: Machine 
 
 
 def asks_merged(task: Task, backend: BackendName) -> bool:
-    """Whether a task's answers are those of the merged checkpoint, as vLLM serves it."""
+    """Whether a task is asked of the merged checkpoint, as vLLM serves it."""
     return backend == "vllm" and isinstance(task, Benchmark)
 
 
 def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Recipe]:
-    """What each variant of a comparison trains; raises InputError if the comparison is not valid."""
+    """The recipe of each variant; raises InputError if the comparison is not valid."""
     comparison = load_settings(path, Comparison, overrides)
     evaluation_tasks(comparison, f"recipe {path}")
     _, variants = _recipes(comparison, Path(path).parent)
@@ -228,8 +241,8 @@ def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
 
 
 def evaluation_tasks(comparison: Comparison, where: str) -> list[Task]:
-    """The tasks of `evaluation`, in its order. Raises InputError if a task is unknown, its settings aren't valid, or
-    there is none that every model can be asked, where one is needed."""
+    """The tasks of `evaluation`, in its order. Raises InputError if a task is unknown, its settings aren't valid, or a
+    reference or baseline needs a task for every model and there is none."""
     wanted = {name: settings for name, settings in comparison.evaluation.items() if settings is not None}
     try:
         kinds = {name: task_class(name) for name in wanted}
@@ -247,7 +260,7 @@ def evaluation_tasks(comparison: Comparison, where: str) -> list[Task]:
 
 
 def _recipes(comparison: Comparison, directory: Path) -> tuple[Recipe, dict[str, Recipe]]:
-    """The recipe, and each variant's."""
+    """The comparison's recipe, and the recipe of each variant."""
     file = directory / comparison.recipe
     changes = [*comparison.overrides, *([f"model={json.dumps(comparison.model)}"] if comparison.model else [])]
     base = load_recipe(file, changes)
@@ -260,15 +273,13 @@ def _recipes(comparison: Comparison, directory: Path) -> tuple[Recipe, dict[str,
             raise InputError(f"variant {name!r}: {error}") from error
         for key in COMMON:
             if getattr(recipe, key) != getattr(base, key):
-                raise InputError(
-                    f"variant {name!r} must not set {key}: it is the same for all, or the comparison's own"
-                )
+                raise InputError(f"variant {name!r} must not set {key}: the comparison sets it for all variants")
         variants[name] = recipe.model_copy(update=common)
     return base.model_copy(update=common), variants
 
 
 def _check_variants(variants: Mapping[str, Recipe], config: PreTrainedConfig) -> None:
-    """Raises InputError for what training would refuse when a variant's turn comes, perhaps after a day of others."""
+    """Raise InputError for everything that training of a variant would refuse."""
     depth = config.get_text_config().num_hidden_layers
     for name, recipe in variants.items():
         try:
@@ -305,13 +316,30 @@ def _runs(
             made_from["probe"] = ProbeSettings().model_dump(mode="json")
         if recipe.ani is not None and recipe.ani.layer == "paper":
             made_from["ani"]["layer"] = paper_layer(recipe.model, config)
-        files = digests(data_names([made_from["data"], made_from["probe"]]))
         place = folder / "runs" / name / f"seed-{seed}"
         recipe = recipe.model_copy(update={"output": str(place / "training")})
-        runs.append(ComparedRun(name, seed, recipe, place, _hash([made_from, files])))
+        runs.append(
+            ComparedRun(
+                name, seed, recipe, place, _hash([made_from, _digests([*made_from["data"], made_from["probe"]])])
+            )
+        )
     return runs
 
 
 def _hash(what: Any) -> str:
-    """Of what a run or a probe is made from, ANI's code included."""
-    return hashlib.sha256(json.dumps([what, code_version()], sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _digests(settings: Any) -> list[str]:
+    """SHA-256 of every file that the settings of data name, by itself or in a directory."""
+    if isinstance(settings, list):
+        return [digest for each in settings for digest in _digests(each)]
+    names = [settings.get(key) for key in ("path", "name", "data", "held_out")]
+    found = []
+    for name in names:
+        files = sorted(Path(name).rglob("*")) if name and os.path.isdir(name) else [Path(name or "")]
+        for file in files:
+            if os.path.isfile(file):
+                with file.open("rb") as data:
+                    found.append(hashlib.file_digest(data, "sha256").hexdigest())
+    return found

@@ -1,4 +1,4 @@
-"""A comparison's results: one file a task over all runs, the tables, the notes above them, the report."""
+"""A comparison's results: one file per task with all runs, the tables, the notes above them, the report."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ani.compare.one_run import injection, not_served
 from ani.compare.plan import Plan, asks_merged
 from ani.evaluation.evaluate import presented
 from ani.evaluation.task import Task
@@ -19,14 +18,14 @@ from ani.training.checkpoints import ADAPTER
 
 
 def notes_of(plan: Plan) -> list[str]:
-    """The precision of the answers; and a line for each variant that learns from other data, or otherwise than the
-    recipe says: its row costs more or less than the others. The module's learning rate costs nothing, and most methods
-    have no module."""
+    """A note on the precision of the answers, and one on each variant whose data or training differs from the recipe's,
+    so that its row has another budget than the others. The module's learning rate does not count: it costs nothing, and
+    most methods have no module."""
     computed = plan.machine.dtype if plan.base.dtype == "auto" else plan.base.dtype
     weights = "" if plan.base.quantization == "none" else f" on weights in {plan.base.quantization}"
     notes = [f"All rows are computed by transformers in {computed}{weights}."]
     if merged := [task.name for task, *_ in plan.tasks if asks_merged(task, plan.backend)]:
-        others = " and ".join(dict.fromkeys(run.variant for run in plan.runs if not_served(run)))
+        others = " and ".join(dict.fromkeys(run.variant for run in plan.runs if run.why_not_vllm))
         but = f", of {others} by transformers on the same" if others else ""
         notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {plan.machine.dtype}{but}."
     for name, recipe in plan.variants.items():
@@ -35,12 +34,12 @@ def notes_of(plan: Plan) -> list[str]:
         alike = recipe.model_copy(update={"training": training})
         changed = [key for key in budget if getattr(alike, key) != getattr(plan.base, key)]
         if changed:
-            notes.append(f"{name} has other {' and '.join(changed)} than the recipe: its budget is not the others'.")
+            notes.append(f"{name} has other {' and '.join(changed)} than the recipe: its budget differs.")
     return notes
 
 
 def show(plan: Plan, console: Console) -> list[Table]:
-    """Merge the results of the finished runs into the comparison's folder, print their tables, and return these."""
+    """Merge the results of the finished runs into the comparison's folder, print the tables, and return them."""
     finished = [run for run in plan.runs if run.is_finished(plan.tasks)]
     results: dict[type[Task], list[Any]] = {}
     for each in plan.tasks:
@@ -62,7 +61,7 @@ def show(plan: Plan, console: Console) -> list[Table]:
 
 
 def write_report(plan: Plan, tables: list[Table], notes: list[str]) -> Path:
-    """Write `comparison.md`, `run.json` and the page; returns the page."""
+    """Write `comparison.md`, `run.json` and the report; return the report's path."""
     folder, comparison = plan.folder, plan.comparison
     title = f"Comparison {folder.resolve().name}"
     with replacing_file(folder / "comparison.md") as file:
@@ -73,9 +72,9 @@ def write_report(plan: Plan, tables: list[Table], notes: list[str]) -> Path:
     (folder / TRAINING_LOG).unlink(missing_ok=True)
     if len(trained) == 1:  # the page shows what was trained, and how
         shutil.copy(trained[0].training / TRAINING_LOG, folder)
-        facts |= {"adapter": str(trained[0].training / ADAPTER), **injection(trained[0])}
+        facts |= {"adapter": str(trained[0].training / ADAPTER), **trained[0].injection}
     facts |= {
-        "runs": [{"variant": run.variant, "seed": run.seed, **injection(run)} for run in finished],
+        "runs": [{"variant": run.variant, "seed": run.seed, **run.injection} for run in finished],
         "published": comparison.published,
         "notes": notes,
         "settings": comparison.model_dump(mode="json", exclude={"published"}),
