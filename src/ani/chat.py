@@ -1,7 +1,6 @@
-"""Renders chat messages by the model's chat template, in one way for training, evaluation, serving and playground.
+"""Chat messages in the model's chat template, the same for training, evaluation, serving and the playground.
 
-A model is asked to answer at once, without thinking first, and no template may put today's date into its prompt: so the
-tokens before an answer are the same in training and evaluation.
+Thinking is off and the date is fixed, so that the tokens before an answer are the same in training and evaluation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,28 +18,27 @@ PLAIN_TEMPLATE = """\
 {{- '\\n\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'Assistant:\\n' }}{% endif %}"""
-"""For base models, whose tokenizers have no chat template: who speaks, a line break, what is said, an empty line."""
+"""Template for tokenizers without one: the role, a line break, the message, an empty line."""
 
 _ANSWER_AT_ONCE: dict[str, Any] = {"enable_thinking": False, "date_string": "26 Jul 2024"}
-"""Qwen3's switch, and the date that Llama 3's templates write where none is given or known."""
+"""Qwen3's switch, and the date that Llama 3's templates write by default."""
 
 
 def rendered(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
 ) -> str:
-    """The text of a chat, special tokens included, up to where the answer begins. A system message that the template
-    refuses stands before the first user's, after which comes an empty line. Raises InputError if the template refuses
-    the messages."""
+    """The text of a chat up to the answer, special tokens included. If the template refuses a system message, its text
+    and an empty line precede the first user message. Raises InputError if the template refuses the messages."""
     chat = [dict(message) for message in messages]
     try:
         try:
             return _rendered(tokenizer, chat, add_generation_prompt)
-        except Exception:  # how a template refuses is its own business
+        except Exception:  # templates refuse by any error
             if len(chat) < 2 or chat[0]["role"] != "system":
                 raise
             chat[1]["content"] = f"{chat[0]['content']}\n\n{chat[1]['content']}"
             return _rendered(tokenizer, chat[1:], add_generation_prompt)
-    except Exception as error:  # jinja's, and whatever the template's own code meets
+    except Exception as error:  # from jinja, or from the template's code
         raise InputError(
             f"the model's chat template refuses the messages {one_line(repr(messages), 100)}: {one_line(error)}"
         ) from error
@@ -50,8 +48,8 @@ _MARK = "THE-TEXT-OF-THE-USER"
 
 
 def around_message(tokenizer: PreTrainedTokenizerBase, before: Sequence[Mapping[str, Any]] = ()) -> tuple[str, str]:
-    """What a model reads before and after the text of a user's message that follows the messages `before`."""
-    # Rendered around a mark: the text itself may stand in the template too, as "assistant" does.
+    """The text before and after a user's message that follows the messages `before`."""
+    # A mark, because the template may contain the text itself, such as "assistant".
     start, _, end = rendered(tokenizer, [*before, {"role": "user", "content": _MARK}]).rpartition(_MARK)
     return start, end
 

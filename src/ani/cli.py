@@ -56,12 +56,12 @@ RayOption = Annotated[
     str | None,
     Option(
         "--ray",
-        help="Spread runs over a Ray cluster: auto (RAY_ADDRESS, or the one that this "
-        "machine is part of), its address, or local (start Ray here: one machine's cards). All nodes share a disk.",
+        help="Carry out the runs on a Ray cluster: its address, auto (RAY_ADDRESS, or the cluster of this machine), or "
+        "local (start Ray on this machine). All nodes need a shared disk.",
     ),
 ]
 GpusOption = Annotated[
-    int | None, Option("--gpus-per-run", min=1, help="With --ray, of each process; default: 1, with --device cpu none.")
+    int | None, Option("--gpus-per-run", min=1, help="GPUs per run with --ray. Default: 1; with --device cpu: 0.")
 ]
 ChatOption = Annotated[
     bool, Option("--chat", help="Read texts as a user's messages, as a model that learnt from chats is asked.")
@@ -140,20 +140,26 @@ def probe(
     model: Annotated[str, Option(help="Directory, hub name, or smollm2 (embedded).")] = "smollm2",
     data: Annotated[
         str | None,
-        Option(help="Labelled sentences: JSONL file, directory, or diagnostic: our own."),
+        Option(help="Sentences with labelled numbers: a JSONL file, a directory, or diagnostic, our own (the default)."),
     ] = None,
-    held_out: Annotated[str | None, Option(help="Likewise, to test on; default: --data, domain by domain.")] = None,
-    sentences: Annotated[int | None, Option(min=1, help="At most; default: the whole file, 4000 of our own.")] = None,
+    held_out: Annotated[
+        str | None,
+        Option(help="Sentences for the held-out test, like --data. Default: each domain of --data in turn."),
+    ] = None,
+    sentences: Annotated[
+        int | None, Option(min=1, help="Maximum number of sentences. Default: a whole file, 4000 of our own.")
+    ] = None,
     policy: Annotated[
-        Policy, Option(help="Numbers are read where it injects: at their end, or right after it.")
+        Policy,
+        Option(help="Injection policy of the adapter to be trained; the probes read a number where it is injected."),
     ] = DEFAULT_POLICY,
-    layers: Annotated[str | None, Option(help="Comma-separated; default: all.")] = None,
+    layers: Annotated[str | None, Option(help="Layers to probe, such as 0,4,9. Default: all.")] = None,
     chat: ChatOption = False,
-    seed: Annotated[int, Option()] = 0,
+    seed: Annotated[int, Option(help="Seed of sentences, folds and bootstrap.")] = 0,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Probe every layer for the roles of numbers and choose the one to inject at."""
+    """Probe every layer for the roles of numbers and choose the injection layer."""
     from ani.devices import where
     from ani.models import load_model, load_tokenizer
     from ani.probing.curve import LayerSelection, layers_table
@@ -230,14 +236,15 @@ def compare(
     run: Annotated[str | None, Option(hidden=True)] = None,  # the one that this process carries out
     device: DeviceOption = "auto",
 ) -> None:
-    """Train and evaluate variants of a recipe alike, over seeds. Started again, it goes on where it was."""
+    """Train and evaluate variants of a recipe on the same data, seeds and tasks. The same command continues an
+    interrupted comparison."""
     from ani.compare.runs import carry_out_one
 
     if run is not None:
         end_with_parent(os.environ.get(PARENT))
         carry_out_one(recipe, overrides or (), run, console)
         return
-    if ray is None:  # Ray's own launcher starts one process a node, of which one goes on
+    if ray is None:  # Ray's launcher starts one process per node, one of which continues
         need_one_process("compare")
     say_where("report", _compared(recipe, overrides or (), ray, gpus).resolve())
 
@@ -393,11 +400,6 @@ def diff(
 @app.command()
 def report(folder: Annotated[Path, Argument(help="Directory with result files.")]) -> None:
     """Write one self-contained HTML page from the result files of a directory."""
-    import matplotlib.artist
-
-    # Docstrings, written at import, a quarter of the time that it takes: this process ends without a reader of them.
-    matplotlib.artist.kwdoc = lambda artist: ""
-
     from ani.report import build_report
 
     say_where("report", build_report(folder).resolve())

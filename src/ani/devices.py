@@ -1,4 +1,4 @@
-"""Says which device computes, in which dtype, and what cards the machine has."""
+"""The device and dtype that compute, and the machine's cards."""
 
 import os
 import shutil
@@ -14,25 +14,25 @@ from ani.errors import one_line
 from ani.files import is_main
 
 DEVICE = "ANI_DEVICE"
-"""Environment variable: `cpu` asks for the CPU, as `--device cpu` does."""
+"""Environment variable: `cpu` selects the CPU, like `--device cpu`."""
 _NVIDIA = Path("/proc/driver/nvidia")
 
 
 def default_device() -> str:
-    """The current GPU, by its number, else `cpu`; warns once if torch can't use a card that is there."""
+    """The current GPU, such as `cuda:0`, or `cpu`; warns once if torch can't use an NVIDIA card of this machine."""
     if os.environ.get(DEVICE) == "cpu":
         return "cpu"
     if torch.cuda.is_available():
-        return f"cuda:{torch.cuda.current_device()}"  # of several processes each has set its own
+        return f"cuda:{torch.cuda.current_device()}"  # each of several processes sets its own
     if is_main():
         _warn_of_unused_card()
     return "cpu"
 
 
 def default_dtype(device: str | None = None) -> torch.dtype:
-    """bfloat16 on GPUs and CPUs that compute in it, else float32; None: on `default_device`.
+    """bfloat16 where the device (None: `default_device`) computes in it, else float32.
 
-    On CPUs torch's kernels need AVX-512 for it, which `ATEN_CPU_CAPABILITY` may keep from them.
+    On a CPU torch's bfloat16 kernels need AVX-512, which `ATEN_CPU_CAPABILITY` may disable.
     """
     device = device or default_device()
     if device.startswith("cuda"):
@@ -42,7 +42,7 @@ def default_dtype(device: str | None = None) -> torch.dtype:
 
 
 def where(dtype: str = "auto") -> str:
-    """A line that says where work in this dtype runs: `default_device`, by its card's name, and its free memory."""
+    """A line with the name of `default_device`, the dtype and the free memory."""
     device = default_device()
     computed = str(default_dtype(device)).removeprefix("torch.") if dtype == "auto" else dtype
     if device == "cpu":
@@ -54,7 +54,7 @@ def where(dtype: str = "auto") -> str:
 
 
 def cards() -> dict[str, str | None]:
-    """CUDA's version in torch, the NVIDIA driver's, and the cards by name, also those that torch can't use."""
+    """Versions of CUDA in torch and of the NVIDIA driver, and the names of all cards, even those that torch can't use."""
     asked = ["nvidia-smi", "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
     told = subprocess.run(asked, capture_output=True, text=True).stdout if shutil.which(asked[0]) else ""
     found = [line.partition(", ") for line in told.splitlines()]
@@ -75,4 +75,4 @@ def _warn_of_unused_card() -> None:
         why = one_line(error)
         if "No CUDA GPUs" in why and hidden is not None:
             why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it; unset that, or say --device cpu"
-    warnings.warn(f"the CPU is used, as torch can't use this machine's NVIDIA card: {why}", stacklevel=2)
+    warnings.warn(f"using the CPU: torch can't use this machine's NVIDIA card: {why}", stacklevel=2)

@@ -22,7 +22,7 @@ def is_main() -> bool:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[TextIO]:
-    """Give a UTF-8 text file to write; on success it takes the place of `path`, on failure nothing changes.
+    """A UTF-8 text file to write; on success it replaces `path`, on failure nothing changes.
 
     The next writer replaces `.<name>.partial`, which a killed process leaves.
     """
@@ -38,7 +38,7 @@ def replacing_file(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replacing_directory(path: Path) -> Iterator[Path]:
-    """Give an empty directory to write into; on success it takes the place of `path`, on failure nothing changes.
+    """An empty directory to write into; on success it replaces `path`, on failure nothing changes.
 
     The next writer removes `.<name>.partial` and `.<name>.old`, which a killed process leaves.
 
@@ -82,7 +82,7 @@ def only_process_in(folder: Path, *, wait: float = 0) -> Iterator[None]:
     In a distributed run only the main process takes the lock.
 
     Args:
-        folder: The output.
+        folder: Output folder.
         wait: Seconds to wait for another process that is about to end.
 
     Raises:

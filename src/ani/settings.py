@@ -16,14 +16,14 @@ from ani.files import replacing_file
 from ani.text_files import read_text
 
 LARGEST_INTEGER = 2**32 - 1
-"""What NumPy takes as a seed."""
+"""The largest seed of NumPy."""
 
 
 _UNKNOWN = "unknown_key"
 
 
 class Section(BaseModel):
-    """A part of a recipe: it can't be changed, and has no other keys than its own."""
+    """Base of settings: immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -31,7 +31,7 @@ class Section(BaseModel):
     @classmethod
     def _known_keys(cls, raw: Any) -> Any:
         required = {name for name, field in cls.model_fields.items() if field.is_required()}
-        # What is missing is said first.
+        # Missing keys are reported first.
         for key in raw if isinstance(raw, dict) and required <= raw.keys() else ():
             if key not in cls.model_fields:
                 (nearest,) = difflib.get_close_matches(str(key)[:80], cls.model_fields, n=1, cutoff=0.0)
@@ -52,7 +52,7 @@ S = TypeVar("S", bound=Section)
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """The keys of a YAML file; raises InputError if it is missing or no YAML mapping."""
+    """The mapping in a YAML file; raises InputError if the file is missing or contains no mapping."""
     path = Path(path)
     if not os.path.exists(path):  # pathlib raises where a name is too long
         raise InputError(f"recipe {one_line(path)} does not exist")
@@ -63,8 +63,8 @@ def read_settings(path: str | Path) -> dict[str, Any]:
 
 
 def validated(kind: type[S], raw: Any, where: str, key: str = "") -> S:
-    """Settings of a kind; `key` is what `raw` stands under in the file `where`. Raises InputError if a key is unknown
-    (the nearest right one is named), or a value has the wrong type."""
+    """Settings of class `kind` from `raw`, the value of `key` in the file `where`. Raises InputError if a key is unknown
+    (with the most similar known key), or a value has the wrong type."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
@@ -80,13 +80,13 @@ def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()
 
 
 def save_settings(settings: Section, path: Path) -> None:
-    """Write settings as YAML, every default spelled out."""
+    """Write settings, defaults included, as YAML."""
     with replacing_file(path) as file:
         yaml.safe_dump(settings.model_dump(mode="json"), file, sort_keys=False, allow_unicode=True)
 
 
 def override(raw: dict[str, Any], changes: Sequence[str]) -> None:
-    """Apply dotted changes `key=value`, in place; raises InputError if one has no such place."""
+    """Apply dotted changes `key=value` in place; raises InputError if a key does not exist in a list or value."""
     for change in changes:
         key, equals, text = change.partition("=")
         shown = one_line(change, 80)
@@ -105,10 +105,10 @@ def override(raw: dict[str, Any], changes: Sequence[str]) -> None:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """A YAML value; raises InputError, which names the text `where`, if there is none."""
+    """The value of a YAML text; raises InputError, which names the text `where`, if it is not valid."""
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: a date or an integer that is none
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date or integer
         raise InputError(f"{where} is not valid YAML: {one_line(error)}") from error
 
 
@@ -122,7 +122,7 @@ def _place(items: dict[str, Any] | list[Any], name: str, override: str) -> str |
 
 def _explain(error: ValidationError, key: str) -> str:
     first = error.errors()[0]
-    # Under ani.layer pydantic names the kind too, which is no key.
+    # Under ani.layer pydantic also names the type, which is not a key.
     location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] == "ani")]
     unknown = first["ctx"] if first["type"] == _UNKNOWN else {}
     parts = [*([key] if key else []), *location, *([unknown["key"]] if unknown else [])]

@@ -1,8 +1,6 @@
-"""What all commands share: console, progress, error messages, exit codes."""
+"""Console, progress, error messages and exit codes of all commands."""
 
-import atexit
 import errno
-import gc
 import logging
 import os
 import signal
@@ -25,17 +23,17 @@ from ani.errors import InputError, TrainingFailed, how_to_install
 from ani.files import is_main
 
 console = Console() if sys.stdout.isatty() else Console(width=120)
-console.quiet = not is_main()  # of several processes one speaks
+console.quiet = not is_main()  # only one of several processes prints
 SILENT = Console(quiet=True)
 
 
 def console_for(as_json: bool) -> Console:
-    """Where progress and tables go: nowhere if a script wants JSON alone."""
+    """The console for progress and tables; a silent one if a script reads JSON."""
     return SILENT if as_json else console
 
 
 def say_where(what: str, where: Path | str, how: str = "") -> None:
-    """Say where something is that a command has made."""
+    """Print where a command has written its result."""
     console.print(f"The {what}: [bold]{escape(str(where))}[/bold]{how}", soft_wrap=True)
 
 
@@ -44,16 +42,12 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 
 def run(app: typer.Typer) -> NoReturn:
-    """Carry out what the command line says, and end the process: 0 done, 1 failed, 2 bad input, 130 interrupted, 143
-    ended by SIGTERM."""
+    """Run the command line and exit: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 ended by SIGTERM."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' bars too
     only_ours()
-    # Python looks through all modules for garbage, again and again as it imports them and once more as it ends.
-    gc.set_threshold(10_000)
-    atexit.register(gc.freeze)
     try:
         code = app(standalone_mode=False)  # what a command returns, or the code of an Exit such as Ctrl-C's
         if code == 130:
@@ -86,18 +80,18 @@ def run(app: typer.Typer) -> NoReturn:
 
 
 def only_ours() -> None:
-    """Let this process say our own warnings alone; others' warnings and logs are for developers (`ANI_TRACEBACK=1`)."""
+    """Print our own warnings only; those of other libraries, and logs, are shown with `ANI_TRACEBACK=1`."""
     if not os.environ.get("ANI_TRACEBACK"):
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported, as the next
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads both when it is imported
         os.environ.setdefault("TORCH_LOGS", "-all")
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-        logging.getLogger().addHandler(logging.NullHandler())  # or Python prints what others log
+        logging.getLogger().addHandler(logging.NullHandler())  # without a handler Python prints the logs of libraries
         warnings.showwarning = _note
 
 
 @contextmanager
 def resumable(how: str | Callable[[], str]) -> Iterator[None]:
-    """Say `how` to continue after Ctrl-C or SIGTERM."""
+    """Print `how` to continue after Ctrl-C or SIGTERM."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as end:
@@ -114,8 +108,8 @@ def _note(
 
 
 def _terminated(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one doesn't cut the tidying short
-    sys.exit(143)  # by way of all that tidies up files and locks
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
+    sys.exit(143)  # an exception, so that files and locks are cleaned up
 
 
 def _unexpected(error: Exception) -> NoReturn:
@@ -134,7 +128,7 @@ def _say(mark: str, message: str) -> None:
 
 
 def chosen(what: str, text: str, known: Collection[str]) -> list[str]:
-    """Comma-separated names; raises InputError, with the nearest right ones, if one isn't known or there is none."""
+    """The names in a comma-separated list; raises InputError, with similar names, if one is unknown or there is none."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
@@ -145,7 +139,7 @@ def chosen(what: str, text: str, known: Collection[str]) -> list[str]:
 
 
 def integers(option: str, text: str) -> list[int]:
-    """Comma-separated; raises InputError for what is none."""
+    """The integers in a comma-separated list; raises InputError for anything else."""
     names = [name.strip() for name in text.split(",")]
     if not all(name.isdecimal() for name in names):
         raise InputError(f"{option} must be numbers such as 4,9,14, not {text!r}")
@@ -153,7 +147,7 @@ def integers(option: str, text: str) -> list[int]:
 
 
 def name_and_value(option: str, entry: str) -> tuple[str, str]:
-    """The two sides of TASK=PATH; raises InputError for what is none."""
+    """The two sides of NAME=VALUE; raises InputError for anything else."""
     name, sign, value = entry.partition("=")
     if not (name and sign and value):
         raise InputError(f"{option} must be like gsm8k=PATH, not {entry!r}")
@@ -164,13 +158,13 @@ def name_and_value(option: str, entry: str) -> tuple[str, str]:
 
 
 SECONDS_BETWEEN_LINES = 20.0
-"""Shortest time between two progress lines where the console is no terminal."""
+"""Shortest time between two progress lines where the console is not a terminal."""
 
 
 @contextmanager
 def counting(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that the block calls with each finished amount, and show how much of `total` is done: as a bar in
-    a terminal, else as a line every `SECONDS_BETWEEN_LINES`."""
+    """Show how much of `total` is done, as a bar in a terminal, else as a line every `SECONDS_BETWEEN_LINES`. The block
+    calls the yielded function with each finished amount."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     started = shown = time.monotonic()
     done = 0
@@ -191,7 +185,7 @@ def counting(console: Console, what: str, total: int) -> Iterator[Callable[[int]
 
 
 def training_lines(console: Console) -> Callable[[dict[str, Any]], None]:
-    """A printer of training log lines: step, loss, open gates by role, tokens/s and the time left."""
+    """A function that prints lines of the training log: step, loss, open gates by role, tokens/s and the time left."""
     first: tuple[float, int] | None = None
 
     def show(line: dict[str, Any]) -> None:
