@@ -54,7 +54,7 @@ def where(dtype: str = "auto") -> str:
 
 
 def cards() -> dict[str, str | None]:
-    """Versions of CUDA in torch and of the NVIDIA driver, and the names of all cards, even those that torch can't use."""
+    """Versions of CUDA in torch and of the NVIDIA driver, and the names of all cards, used or not."""
     asked = ["nvidia-smi", "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
     told = subprocess.run(asked, capture_output=True, text=True).stdout if shutil.which(asked[0]) else ""
     found = [line.partition(", ") for line in told.splitlines()]

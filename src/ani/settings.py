@@ -63,8 +63,8 @@ def read_settings(path: str | Path) -> dict[str, Any]:
 
 
 def validated(kind: type[S], raw: Any, where: str, key: str = "") -> S:
-    """Settings of class `kind` from `raw`, the value of `key` in the file `where`. Raises InputError if a key is unknown
-    (with the most similar known key), or a value has the wrong type."""
+    """Settings of class `kind` from `raw`, the value of `key` in the file `where`. Raises InputError if a key is
+    unknown (with the most similar known key), or a value has the wrong type."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:

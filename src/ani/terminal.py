@@ -128,7 +128,7 @@ def _say(mark: str, message: str) -> None:
 
 
 def chosen(what: str, text: str, known: Collection[str]) -> list[str]:
-    """The names in a comma-separated list; raises InputError, with similar names, if one is unknown or there is none."""
+    """The names in a comma-separated list; raises InputError if a name is unknown or there is none."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
