@@ -140,7 +140,9 @@ def probe(
     model: Annotated[str, Option(help="Directory, hub name, or smollm2 (embedded).")] = "smollm2",
     data: Annotated[
         str | None,
-        Option(help="Sentences with labelled numbers: a JSONL file, a directory, or diagnostic, our own (the default)."),
+        Option(
+            help="Sentences with labelled numbers: a JSONL file, a directory, or diagnostic, our own (the default)."
+        ),
     ] = None,
     held_out: Annotated[
         str | None,
