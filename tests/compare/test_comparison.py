@@ -479,7 +479,7 @@ def test_a_folder_of_something_or_somebody_else_is_refused(compare: Compare, tmp
         refused(compare, "another process works on")
     assert not files_of(tmp_path / "results")
     (tmp_path / "results" / "arithmetic.jsonl").write_text("mine")
-    refused(compare, "is not empty and holds no comparison.yaml")
+    refused(compare, "comparison.yaml")
     assert files_of(tmp_path / "results").keys() == {Path("arithmetic.jsonl")}
 
 
