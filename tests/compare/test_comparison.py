@@ -22,7 +22,7 @@ from rich.console import Console
 
 import ani
 from ani.compare import runs
-from ani.compare.plan import ComparedRun, Comparison, evaluation_tasks, variant_recipes
+from ani.compare.plan import Comparison, evaluation_tasks, variant_recipes
 from ani.errors import TrainingFailed
 from ani.evaluation.evaluate import LoadedTask
 from ani.evaluation.tasks.gates import Gates
@@ -227,17 +227,6 @@ def test_runs_that_find_their_layer_probe_once(
     used = [json.loads((each / ADAPTER / "ani_config.json").read_text())["layer"] for each in trained]
     assert used == [each["layer"] for each in found] and used[0] == used[1]
     assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
-
-
-@pytest.mark.parametrize(("values", "asked"), [("literals", 3), ("pending", 1), ("both", 3)])
-def test_a_gate_for_pending_values_alone_is_not_asked_about_roles(
-    tiny_recipe: Callable[..., Path], tmp_path: Path, values: str, asked: int
-) -> None:
-    recipe = load_recipe(tiny_recipe(), ["ani.policy=after", f"ani.values={values}"])
-    tasks = Gates(), Gates(texts=["gsm8k", "finer"]), Gates(texts=["gsm8k"])
-    loaded = [LoadedTask(task, []) for task in tasks]
-    assert len(ComparedRun("own", 0, recipe, tmp_path, "").asked(loaded)) == asked
-    assert ComparedRun("reference", None, recipe, tmp_path, "").asked(loaded) == []
 
 
 def test_layers_and_what_they_do_stand_in_one_report(compare: Compare, tmp_path: Path) -> None:

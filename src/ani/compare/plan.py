@@ -138,9 +138,7 @@ class ComparedRun(NamedTuple):
         """The tasks that this model can be asked."""
         ani = self.recipe.ani
         gate = self.seed is not None and ani is not None and ani.gate != "open"
-        numbers = ani is not None
-        wanted = [each for each in loaded if gate or not each.task.needs_gate]
-        return [each for each in wanted if numbers or not each.task.gates_numbers]
+        return [each for each in loaded if gate or not each.task.needs_gate]
 
     def missing(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:
         """The tasks that this model can be asked and has not answered."""

