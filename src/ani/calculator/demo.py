@@ -25,7 +25,7 @@ CHATS = (
     "On which floor is room 505?",
     "Name a bird.",
 )
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 """Maximum number of tokens of an answer."""
 
 
