@@ -146,7 +146,7 @@ def test_without_a_module_it_is_an_ordinary_checkpoint(method: str, tmp_path: Pa
         ani.merge(tmp_path / "adapter", tmp_path / "out")
     config = config_of(tmp_path / "out")
     assert (config["model_type"], config["architectures"]) == ("gemma3_text", ["Gemma3ForCausalLM"])
-    assert config["ani"] == {"format_version": 1, "method": method}
+    assert config["ani"] == {"format_version": 2, "method": method, "module": None}
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert not is_attached(model)
     assert_same(model, expected, load_tokenizer(str(tmp_path / "out")))
@@ -173,7 +173,8 @@ def test_config(folder: Path, merged: PreTrainedModel) -> None:
     config = config_of(folder / "out")
     assert (config["model_type"], config["architectures"]) == ("ani", ["AniGemma3ForCausalLM"])
     settings = ani_module(merged).config.model_dump(mode="json")
-    assert config["ani"] == {"format_version": 1, "method": "ani", "base_model_type": "gemma3_text", **settings}
+    section = {"format_version": 2, "method": "ani", "module": settings, "base_model_type": "gemma3_text"}
+    assert config["ani"] == section
     assert str(folder) not in "".join(map(str, contents(folder / "out").values()))  # no paths of this machine
     assert merged.config.model_type == "gemma3_text"
     for copied in (copy.deepcopy(merged.config), pickle.loads(pickle.dumps(merged.config))):
@@ -263,13 +264,15 @@ def test_four_bits(folder: Path, merged: PreTrainedModel, tokenizer: PreTrainedT
     [
         ({"format_version": 99}, ["99"]),
         ({"base_model_type": "no-such-family"}, ["base_model_type"]),
-        ({"layer": 4}, ["layer=4"]),
-        ({"policy": "sometimes"}, ["policy", "out"]),
+        ({"module": {"layer": 4}}, ["layer=4"]),
+        ({"module": {"policy": "sometimes"}}, ["policy", "out"]),
         ({"method": "sft"}, ["sft"]),
     ],
 )
 def test_damaged_config(out: Path, changes: dict[str, Any], words: list[str]) -> None:
     config = config_of(out)
+    if "module" in changes:
+        changes = {"module": {**config["ani"]["module"], **changes["module"]}}
     config["ani"] |= changes
     (out / "config.json").write_text(json.dumps(config))
     for load in (AutoModelForCausalLM.from_pretrained, lambda path: load_model(str(path), device="cpu")):
@@ -319,7 +322,7 @@ def test_refused(folder: Path, tmp_path: Path) -> None:
     }
     (tmp_path / "quantized" / "config.json").write_text(json.dumps(config))
     shutil.copytree(folder / "adapter", tmp_path / "moved")
-    change_config(tmp_path / "moved" / CONFIG_FILE, base={"name": str(tmp_path / "gone")})
+    change_config(tmp_path / "moved" / CONFIG_FILE, base=str(tmp_path / "gone"))
     model, _ = attached(FAMILY)
     ani.save_adapter(model, tmp_path / "gate-only")
     cases: list[tuple[Path, dict[str, Any], list[str]]] = [
@@ -349,7 +352,7 @@ def test_lora_that_is_no_number(tmp_path: Path, value: float) -> None:
         if "layers.1" in name and "lora_" in name:
             parameter.data.fill_(value)
     ani.save_adapter(trained, tmp_path / "adapter", method="sft")
-    with pytest.raises(InputError, match="NaN"):
+    with pytest.raises(InputError, match="adapter"):
         ani.merge(tmp_path / "adapter", tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"base", "adapter"}
 
