@@ -38,6 +38,7 @@ stress: $(READY)
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/invariants tests/serving
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/encoders tests/numbers tests/injection tests/probing
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal -m hypothesis
+	ANI_STRESS=1 $(BIN)/python -m pytest -q -n 0 tests/test_separation.py
 	@set -e; for script in $(sort $(wildcard stress/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
 $(READY): pyproject.toml constraints.txt requirements-assets.txt requirements-vllm.txt
