@@ -86,7 +86,7 @@ def test_its_module_trains_and_is_refused_without_the_file(
     assert run("train", tiny_recipe(), "method=early", "training.steps=2") == 0
     adapter = tmp_path / "run" / "adapter"
     config = json.loads((adapter / "ani_config.json").read_text())
-    assert (config["method"], config["layer"], config["policy"]) == ("early", 2, "digitwise")
+    assert (config["method"], config["module"]["layer"], config["module"]["policy"]) == ("early", 2, "digitwise")
     load_adapter(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)), adapter)
     METHODS.pop("early")
     load = partial(load_adapter, load_model(str(tiny_model)), load_tokenizer(str(tiny_model)), adapter)
