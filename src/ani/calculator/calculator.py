@@ -93,7 +93,7 @@ class Calculator(LogitsProcessor):
         self.gate = gate.to(base.device).eval().requires_grad_(False)
         self.states = GateStates(base, config.layers, config.context)
         self.rows = RowReader(tokenizer)
-        self.writer = Writer(self.rows.scanner, sorted(tokenizer.get_vocab().values()))
+        self.writer = Writer(self.rows.scanner, tokenizer.get_vocab())
 
     @torch.no_grad()
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:

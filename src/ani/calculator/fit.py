@@ -80,7 +80,7 @@ def fit(
     """
     base = base_model(model)
     reader = RowReader(tokenizer)
-    with evaluating(base), torch.inference_mode():
+    with evaluating(base), torch.no_grad():
         config = _config(base, tokenizer)
         texts = [*_asked(asked, tokenizer, seed), *_sentences(sentences, tokenizer, seed)]
         texts += _unasked(unasked, base, tokenizer, answers, seed, console)
@@ -206,7 +206,7 @@ def _decisions(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """N decisions: the gate's normalised parts, float16 (N, width); labels, int64 (N,); texts, int64 (N,)."""
     states = GateStates(model, config.layers, config.context, kept=None)
-    writer = Writer(reader.scanner, tokenizer.get_vocab().values())
+    writer = Writer(reader.scanner, tokenizer.get_vocab())
 
     def stop(*_: Any) -> None:
         raise _Read

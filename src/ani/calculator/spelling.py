@@ -100,7 +100,7 @@ class Spelling(NamedTuple):
         negative = self.value.negative
         if opening not in (OPENINGS if first else _BEGUN)[negative]:
             return None
-        money = self.money or opening.rstrip("-").endswith(_CURRENCIES[1:])
+        money = self.money or (self.value.ends == 0 and opening.rstrip("-").endswith(_CURRENCIES[1:]))
         found = continuation(self.value, money, self.grouped, number, count)
         if first or found is None:
             return found
@@ -153,6 +153,10 @@ def continuation(value: Exact, money: bool, grouped: bool, number: str, count: i
         texts = {each[len(number) : end] for each in found for end in range(len(number) + 1, len(each) + 1)}
         if endless:
             texts |= {text for each in found for text in _roundings(value, each, len(number))}
+            # The last place is rounded, unless that changes a digit before it.
+            last = {text for text in texts if _significant(number + text) == MAX_PLACES}
+            rounded = {text for text in last if _is_rounded(value, number + text)} or last
+            texts = {text for text in texts if _significant(number + text) < MAX_PLACES} | rounded
         return Next(digits=frozenset(text for text in texts if len(text) <= count), may_end=may_end)
     if value.ends is None and _is_rounded(value, number):
         return Next(may_end=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from ani.numbers import NumberScanner
 
 _CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)
 _GOES_ON = re.compile(r"(?:[.,]|\{,\}|,\\!)?[0-9]")
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Rule(NamedTuple):
@@ -30,16 +31,17 @@ class Writer:
 
     Args:
         scanner: The scanner of the tokenizer.
-        vocabulary: The token ids of the tokenizer.
+        vocabulary: The tokenizer's tokens with their ids.
     """
 
-    def __init__(self, scanner: NumberScanner, vocabulary: Iterable[int]) -> None:
+    def __init__(self, scanner: NumberScanner, vocabulary: Mapping[str, int]) -> None:
         self._tokens: dict[str, list[int]] = defaultdict(list)
         self._goes_on: dict[int, str] = {}
-        for token in vocabulary:
+        for name, token in vocabulary.items():
             (piece,), begun = scanner.pieces([token])
             if piece and not begun and _CHARACTERS.issuperset(piece):
-                self._tokens[piece].append(token)
+                if not _BYTE.fullmatch(name):  # decoded together with the bytes around it
+                    self._tokens[piece].append(token)
                 if _GOES_ON.match(piece):
                     self._goes_on[token] = piece
         self._longest = max(len(piece.strip()) for piece in self._goes_on.values())

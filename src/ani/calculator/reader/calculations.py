@@ -109,18 +109,8 @@ from fractions import Fraction
 from typing import NamedTuple, cast
 
 from ani.calculator.reader.exact import SURE_PLACES, Exact
-from ani.calculator.reader.expressions import (
-    MONEY,
-    OPERATORS,
-    TEX,
-    UNIT,
-    WORD,
-    Found,
-    Token,
-    read,
-    starts_of,
-    tokens_of,
-)
+from ani.calculator.reader.expressions import Found, read
+from ani.calculator.reader.tokens import MONEY, OPERATORS, TEX, UNIT, WORD, Token, starts_of, tokens_of
 from ani.calculator.reader.words import BLANK, words
 from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, decimal_value, number_spans
 

@@ -1,0 +1,285 @@
+"""`Calculator`: the gate's states, the writer with each tokenizer, generation, files."""
+
+import json
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+
+import ani
+from ani import Calculator, InputError
+from ani.calculator.calculator import CONFIG_FILE, WEIGHTS_FILE, CalculatorConfig, shape_of
+from ani.calculator.gate import GateStates
+from ani.chat import rendered
+from ani.numbers import find_numbers
+from tests import tokenizers
+from tests.tiny import FAMILIES, pair, tiny, tokenizer_of
+
+LAYERS, CONTEXT = [1, 3], [0, 2]
+
+
+def calculator(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, opened: bool = True, **changes: Any
+) -> Calculator:
+    """One whose gate is open, or closed, everywhere."""
+    shape = {**shape_of(model), "value_size": 16, "base": "tiny", "layers": LAYERS, "context": CONTEXT}
+    config = CalculatorConfig(**{**shape, "gate_hidden_size": 4, "bias": 1e6 if opened else -1e6, **changes})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Calculator(model, tokenizer, config.gate(), config)
+
+
+def generated(model: PreTrainedModel, rows: dict[str, torch.Tensor], *processors: Any, **settings: Any) -> torch.Tensor:
+    given = {"do_sample": False, "max_new_tokens": 12, **settings}
+    out = model.generate(**rows, logits_processor=LogitsProcessorList(processors), **given)
+    return torch.as_tensor(out)[:, rows["input_ids"].shape[1] :]
+
+
+def padded(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, torch.Tensor]:
+    tokenizer.padding_side = "left"
+    return dict(tokenizer(texts, return_tensors="pt", padding=True))
+
+
+# --- the gate's states ------------------------------------------------------------------------------------------------
+
+
+def expected_parts(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    """The parts at every token of a text, from transformers' own hidden states and cache of a whole forward pass."""
+    cache = DynamicCache()
+    with torch.no_grad():
+        states = model(input_ids=torch.tensor([ids]), past_key_values=cache, output_hidden_states=True).hidden_states
+    read = [states[layer][0] for layer in LAYERS]
+    for layer in CONTEXT:
+        values = cache.layers[layer].values[0].transpose(0, 1).flatten(1)
+        read.append(values.cumsum(0) / torch.arange(1, len(ids) + 1).unsqueeze(1))
+    return torch.cat(read, dim=-1)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])
+def test_states_of_padded_rows_and_of_decoding_are_those_of_the_whole_text(family: str) -> None:
+    model, tokenizer = pair(family)
+    states = GateStates(model, LAYERS, CONTEXT)
+    texts = ["What is 12 + 34? It is 46 of course.", "3 * 4 ="]
+    rows = padded(tokenizer, texts)
+    cache, width = DynamicCache(), rows["input_ids"].shape[1]
+    pad = width - rows["attention_mask"].sum(1)
+    whole = [expected_parts(model, row[n:].tolist()) for row, n in zip(rows["input_ids"], pad, strict=True)]
+    for begin, end in [(0, width - 3), (width - 3, width - 1), (width - 1, width)]:
+        ids, mask = rows["input_ids"][:, begin:end], rows["attention_mask"][:, :end]
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, begin:end]
+        with torch.no_grad():
+            model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        assert states.length == end
+        found = states.parts(torch.arange(2), torch.full((2, 1), end - 1))[:, 0]
+        for row in range(2):
+            torch.testing.assert_close(found[row], whole[row][end - 1 - pad[row]], atol=1e-4, rtol=1e-4)
+            one = states.parts(torch.tensor([row]), torch.tensor([[end - 1]]))[0, 0]
+            torch.testing.assert_close(one, found[row])
+
+
+def test_all_states_of_a_pass_are_kept_where_asked_for() -> None:
+    model, tokenizer = pair("llama")
+    states = GateStates(model, LAYERS, CONTEXT, kept=None)
+    ids = tokenizer("What is 12 + 34? " * 8)["input_ids"]
+    with torch.no_grad():
+        model(input_ids=torch.tensor([ids]), past_key_values=DynamicCache())
+    places = torch.arange(len(ids)).unsqueeze(0)
+    torch.testing.assert_close(
+        states.parts(torch.tensor([0]), places)[0], expected_parts(model, ids), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_hooks_go_with_the_calculator() -> None:
+    model, _ = pair("llama")
+    states = GateStates(model, LAYERS, CONTEXT)
+    hooks = lambda: sum(len(module._forward_pre_hooks) for module in model.modules())  # noqa: E731
+    assert hooks() == 1 + len(LAYERS)
+    del states
+    assert hooks() == 0
+
+
+# --- the writer -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("question", "value"),
+    [
+        ("What is 57415 * 52880?", "3036105200"),
+        ("What is 5 - 12?", "-7"),
+        ("What is 1 / 8?", "0.125"),
+        ("What is 2 / 3?", "2/3"),
+        ("What is 3 - 3?", "0"),
+        ("12 * 12 =", "144"),
+    ],
+)
+def test_an_open_gate_writes_exactly_the_value(family: str, question: str, value: str) -> None:
+    """A random model, sampling: whatever tokens it takes, the text has the value and nothing else of a number."""
+    model, tokenizer = pair(family)
+    rows = padded(tokenizer, [f"{question}\n"])
+    torch.manual_seed(0)
+    out = generated(
+        model, rows, calculator(model, tokenizer), do_sample=True, num_return_sequences=4, max_new_tokens=40
+    )
+    for row in out:
+        text = str(tokenizer.decode(row, skip_special_tokens=True))
+        numbers = re.findall(r"-?[0-9](?:[0-9.]*[0-9])?", re.sub(r"[\\\\$€£¥₹]", "", text))
+        first = Decimal(numbers[0])
+        if "/" in value:
+            places = -int(first.as_tuple().exponent)
+            assert places >= 1 and str(first) == f"{2 / 3:.{places}f}"
+        else:
+            assert first == Decimal(value), text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_closed_gate_changes_nothing(family: str) -> None:
+    model, tokenizer = pair(family)
+    rows = padded(tokenizer, ["What is 12 + 34?\n", "3 * 4 ="])
+    closed = calculator(model, tokenizer, opened=False)
+    torch.testing.assert_close(generated(model, rows, closed), generated(model, rows), atol=0, rtol=0)
+    with torch.no_grad():
+        model(**rows, past_key_values=DynamicCache())
+    scores: Any = torch.randn(2, len(tokenizer))
+    ids: Any = rows["input_ids"]
+    assert closed(ids, scores) is scores
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"num_beams": 3}, {"cache_implementation": "static"}, {"prompt_lookup_num_tokens": 3}], ids=str
+)
+def test_a_row_is_written_alone_as_in_a_batch(settings: dict[str, Any]) -> None:
+    model, tokenizer = pair("llama")
+    texts = ["What is 57415 * 52880?\n", "Add 3 and 4.\n", "Nothing is asked"]
+    writing = calculator(model, tokenizer)
+    batch = [padded(tokenizer, [text]) for text in texts] if "prompt_lookup_num_tokens" in settings else []
+    out = generated(model, padded(tokenizer, texts), writing, **({} if batch else settings))
+    for text, row in zip(texts, out, strict=True):
+        alone = generated(model, padded(tokenizer, [text]), calculator(model, tokenizer), **settings)[0]
+        assert str(tokenizer.decode(alone)).split(".")[0] == str(tokenizer.decode(row[: len(alone)])).split(".")[0]
+    assert "3036105200" in re.sub(r"[^0-9]", "", str(tokenizer.decode(out[0])))
+
+
+# --- the shipped calculator -------------------------------------------------------------------------------------------
+
+QUESTIONS = [
+    "What is 123456 * 654321?",
+    "Add 17 and 25, please.",
+    "Is 7 * 8 a prime number? Do not calculate.",
+    "What is 144 / 12?",
+]
+LOGITS = [1.39184, 1.59981, -1.80544, 1.73410]
+"""The gate's logits at the last token of each chat, as the attached model of earlier versions gave them."""
+
+
+def chats(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, torch.Tensor]:
+    prompts = [rendered(tokenizer, [{"role": "user", "content": text}]) for text in texts]
+    tokenizer.padding_side = "left"
+    return dict(tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False))
+
+
+def test_the_shipped_gate_and_its_answers() -> None:
+    model, tokenizer = pair("smollm2")
+    shipped = Calculator.load("smollm2-calculator", model, tokenizer)
+    rows = chats(tokenizer, QUESTIONS)
+    with torch.no_grad():
+        model(**rows, past_key_values=DynamicCache())
+    found = shipped.logits(torch.arange(4), torch.full((4, 1), rows["input_ids"].shape[1] - 1)).squeeze(1)
+    torch.testing.assert_close(found, torch.tensor(LOGITS), atol=1e-3, rtol=0)
+
+    asked = {
+        "What is 57415 * 52880?": "3036105200",
+        "Please add 948217 and -85611.": "862606",
+        "How much is $4 * 4?": "16",
+    }
+    other = ["What do penguins eat? (Reference: 6955+1764 =)"]
+    rows = chats(tokenizer, [*asked, *other])
+    out, base = generated(model, rows, shipped), generated(model, rows)
+    for row, value in zip(out, asked.values(), strict=False):
+        assert Decimal(value) in [number.value for number in find_numbers(str(tokenizer.decode(row)))]
+    assert out[-1].equal(base[-1])
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_calculator_is_loaded_as_it_was(tmp_path: Path) -> None:
+    model, tokenizer = pair("llama")
+    made = calculator(model, tokenizer)
+    made.save(tmp_path / "c")
+    loaded = Calculator.load(tmp_path / "c", model, tokenizer)
+    assert loaded.config == made.config
+    assert all(
+        a.equal(b) for a, b in zip(loaded.gate.state_dict().values(), made.gate.state_dict().values(), strict=True)
+    )
+    made.save(tmp_path / "c")  # replaces itself
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(InputError, match="other"):
+        made.save(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("key", "family", "changes"),
+    [
+        ("model_type", "qwen3", {}),
+        ("hidden_size", "llama", {"hidden_size": 48}),
+        ("num_hidden_layers", "llama", {"num_hidden_layers": 5}),
+    ],
+)
+def test_another_model_is_refused(key: str, family: str, changes: dict[str, int], tmp_path: Path) -> None:
+    model, tokenizer = pair("llama")
+    calculator(model, tokenizer).save(tmp_path / "c")
+    with pytest.raises(InputError, match=key):
+        Calculator.load(tmp_path / "c", tiny(family, **changes), tokenizer_of(family))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda folder: (folder / CONFIG_FILE).unlink(), CONFIG_FILE),
+        (lambda folder: (folder / CONFIG_FILE).write_text("{}"), "base"),
+        (lambda folder: (folder / CONFIG_FILE).write_text(json.dumps({"format_version": 2})), "format_version"),
+        (lambda folder: (folder / WEIGHTS_FILE).unlink(), WEIGHTS_FILE),
+        (lambda folder: (folder / WEIGHTS_FILE).write_bytes(b"\x80\x02}q\x00."), WEIGHTS_FILE),
+    ],
+)
+def test_a_damaged_calculator_is_refused(damage: Callable[[Path], object], named: str, tmp_path: Path) -> None:
+    model, tokenizer = pair("llama")
+    calculator(model, tokenizer).save(tmp_path / "c")
+    damage(tmp_path / "c")
+    with pytest.raises(InputError, match=named):
+        Calculator.load(tmp_path / "c", model, tokenizer)
+
+
+def test_misuse_is_refused() -> None:
+    model, tokenizer = pair("llama")
+    made, ids, scores = calculator(model, tokenizer), torch.tensor([[1]]), torch.zeros(1, len(tokenizer))
+    with pytest.raises(InputError, match="model that generates"):
+        made(ids, scores)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="use_cache"):
+        generated(model, padded(tokenizer, ["12 + 34 ="]), made, use_cache=False)
+
+
+def test_fit_on_a_tiny_model(tmp_path: Path) -> None:
+    model, tokenizer = pair("llama", tokenizers.smollm2())
+    file, counts = tmp_path / "answers.jsonl", {"asked": 12, "unasked": 8, "sentences": 8}
+    made = Calculator.fit(model, tokenizer, answers=file, **counts)
+    answers = file.read_text()
+    assert len(answers.splitlines()) == 8
+    again = Calculator.fit(model, tokenizer, answers=file, **counts)
+    assert file.read_text() == answers
+    assert all(
+        a.equal(b) for a, b in zip(made.gate.state_dict().values(), again.gate.state_dict().values(), strict=True)
+    )
+    assert (made.config.model_type, made.config.layers[-1]) == ("llama", 2)
+
+
+def test_asked() -> None:
+    assert ani.calculator.asked("What is 3 + 4?") == ani.calculator.Exact.of(7)
+    assert ani.calculator.asked("What is the capital of France?") is None
