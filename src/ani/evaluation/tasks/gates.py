@@ -58,7 +58,7 @@ record keeps its tags, so that another list can be tried on the same file.
 READERS: dict[str, type[Benchmark]] = {"gsm8k": Gsm8k, "math": Math, "mmlu": Mmlu}
 """The benchmarks whose questions can be read as texts."""
 ROLES: tuple[RoleName, ...] = ("quantitative", "nominal")
-SENTENCES = "sentences"
+LISTED = "sentences"
 """The source of the texts whose numbers the report lists."""
 BINS = 10
 """Bins of the histogram of α."""
@@ -150,7 +150,7 @@ class Gates(Task):
             if (name := read[0].source) in found:
                 raise InputError(f"{entry}: there are texts called {name!r} already; give the file another name")
             found[name] = read
-        own = [GateText(text, SENTENCES) for text in self.sentences]
+        own = [GateText(text, LISTED) for text in self.sentences]
         return [*(text for read in found.values() for text in read), *own]
 
     def check(
@@ -196,7 +196,7 @@ class Gates(Task):
         for source in dict.fromkeys(row.source for row in rows):
             if groups := [row for row in rows if row.source == source and row.group is not None]:
                 found.append(_table(groups))
-        shown = [record for record in records if record.source == SENTENCES]
+        shown = [record for record in records if record.source == LISTED]
         return [*_histogram(records), *found, *([_texts(shown)] if shown else [])]
 
 
