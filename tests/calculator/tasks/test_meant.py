@@ -26,8 +26,7 @@ def test_each_kind_and_operation_has_its_share_and_its_results_are_right() -> No
 def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Meant.asked(limit=2)
     questions = task.questions(seed=0)
-    results = {str(question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]): question
-               for question in questions}  # fmt: skip
+    results = {question.prompt: question for question in questions}
     said: list[str] = []
 
     def answer(prompt: str) -> str:

@@ -146,15 +146,14 @@ def _any(rng: random.Random, symbols: str) -> Expression:
 
 _Draw = Callable[[random.Random, int], Expression]
 _DrawNumber = Callable[[random.Random, int], int]
-_Write = Callable[[Expression, int, random.Random], str | None]
 
 
 class _Reading(NamedTuple):
-    """A meaning of an expression other than its decimal result; each function gets the number that the slot names."""
+    """A meaning of an expression other than its decimal result; both functions get the number that the slot names."""
 
     draw: _Draw
     """Draws an expression that may have this meaning."""
-    write: _Write
+    write: Callable[[Expression, int, random.Random], str | None]
     """Writes what then follows the equals sign; None if the expression does not fit."""
 
 
@@ -178,18 +177,19 @@ def _two(symbols: str, left: _DrawNumber, right: _DrawNumber | None = None) -> _
     return draw
 
 
-def _general(symbols: str) -> _Draw:
-    return lambda rng, _: _any(rng, symbols)
+def _natural(draw: _Draw, write: Callable[[int, int], str], low: int = 1, high: int = 999_999) -> _Reading:
+    """Writes the value if it is a natural number in a range."""
+
+    def written(expression: Expression, number: int, _: random.Random) -> str | None:
+        fits = expression.value.denominator == 1 and low <= expression.value <= high
+        return write(int(expression.value), number) if fits else None
+
+    return _Reading(draw, written)
 
 
-def _operands(expression: Expression) -> tuple[int, int]:
-    left, _, right = expression.parts
-    return int(left), int(right)
-
-
-def _whole(expression: Expression) -> int | None:
-    """The value if it is a natural number, else None."""
-    return int(expression.value) if expression.value >= 0 and expression.value.denominator == 1 else None
+def _of_operands(draw: _Draw, write: Callable[[int, int], str | None]) -> _Reading:
+    """Writes something of the two operands."""
+    return _Reading(draw, lambda expression, *_: write(int(expression.parts[0]), int(expression.parts[2])))
 
 
 def _in_base(value: int, base: int) -> str:
@@ -203,8 +203,8 @@ def _digits_of_base(rng: random.Random, base: int) -> int:
 
 def _based(expression: Expression, base: int, _: random.Random) -> str | None:
     left, symbol, right = expression.parts
-    value = _whole(combined(symbol, *(leaf(str(int(each, base))) for each in (left, right))))
-    return None if value is None else _in_base(value, base)
+    value = combined(symbol, *(leaf(str(int(each, base))) for each in (left, right))).value
+    return _in_base(int(value), base) if value >= 0 else None
 
 
 _ONES = (
@@ -212,6 +212,10 @@ _ONES = (
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 )  # fmt: skip
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_ROMAN = {
+    "M": 1000, "CM": 900, "D": 500, "CD": 400, "C": 100, "XC": 90, "L": 50, "XL": 40, "X": 10, "IX": 9, "V": 5, "IV": 4,
+    "I": 1,
+}  # fmt: skip
 
 
 def _in_words(value: int) -> str:
@@ -223,10 +227,9 @@ def _in_words(value: int) -> str:
     return f"{_in_words(value // unit)} {name}" + (f" {_in_words(value % unit)}" if value % unit else "")
 
 
-def _roman(value: int) -> str:
-    numerals = ("M", 1000), ("CM", 900), ("D", 500), ("CD", 400), ("C", 100), ("XC", 90), ("L", 50), ("XL", 40)
+def _roman(value: int, _: int) -> str:
     text = ""
-    for letters, worth in (*numerals, ("X", 10), ("IX", 9), ("V", 5), ("IV", 4), ("I", 1)):
+    for letters, worth in _ROMAN.items():
         text += letters * (value // worth)
         value %= worth
     return text
@@ -234,8 +237,7 @@ def _roman(value: int) -> str:
 
 def _wrong(expression: Expression, _: int, rng: random.Random) -> str | None:
     """Writes a result with a mistake in one digit."""
-    slip = rng.choice((-1, 1)) * rng.choice((1, 1, 2, 9, 10, 10, 20, 90, 100))
-    value = expression.value + slip
+    value = expression.value + rng.choice((-1, 1)) * rng.choice((1, 1, 2, 9, 10, 10, 20, 90, 100))
     fits = (value * 10**6).denominator == 1 and value * expression.value >= 0
     return f"{'-' * (value < 0)}{plain(abs(value))}" if fits else None
 
@@ -244,24 +246,9 @@ def _nearest(expression: Expression, unit: int, _: random.Random) -> str | None:
     return None if expression.value < 0 else str(int(expression.value / unit + Fraction(1, 2)) * unit)
 
 
-def _natural(write: Callable[[int, int], str], low: int = 1, high: int = 999_999) -> _Write:
-    """Writes values that are natural numbers in a range."""
-
-    def written(expression: Expression, number: int, _: random.Random) -> str | None:
-        value = _whole(expression)
-        return None if value is None or not low <= value <= high else write(value, number)
-
-    return written
-
-
-def _of_operands(write: Callable[[int, int], str | None]) -> _Write:
-    return lambda expression, *_: write(*_operands(expression))
-
-
 def _floats(expression: Expression, *_: object) -> str | None:
     left, symbol, right = expression.parts
-    value = {"+": float.__add__, "-": float.__sub__, "*": float.__mul__}[symbol](float(left), float(right))
-    written = repr(value)
+    written = repr({"+": float.__add__, "-": float.__sub__, "*": float.__mul__}[symbol](float(left), float(right)))
     return written if "e" not in written and len(written) > 12 else None
 
 
@@ -295,43 +282,35 @@ def _factored(left: int, right: int) -> str | None:
     return f"{common} * ({left // common} + {right // common})" if common > 1 else None
 
 
-_small, _medium = _numbers(1, 999), _numbers(2, 9999)
-
-
 def _divisor(rng: random.Random, _: int) -> int:
     return rng.choice((2, 4, 5, 8, 10, 16, 20, 25, 40, 50))
 
 
+_medium = _numbers(2, 9999)
+_up_to_99, _up_to_999 = _two("+-*", _numbers(1, 99)), _two("+-*", _numbers(1, 999))
 _READINGS = {
     "base": _Reading(_two("+-*", _digits_of_base), _based),
-    "to": _Reading(_two("+-*", _numbers(1, 99)), _natural(_in_base)),
-    "mod": _Reading(_two("+-*", _small), _natural(lambda value, number: str(value % number))),
-    "clock": _Reading(
-        _two("+", lambda rng, n: rng.randint(1, n), _numbers(1, 99)), _natural(lambda v, n: str((v - 1) % n + 1))
-    ),
-    "minutes": _Reading(_two("+-*", _numbers(2, 400)), _natural(lambda v, _: f"{v // 60}:{v % 60:02d}", 60, 6000)),
-    "joined": _Reading(_two("+", _medium), _of_operands(lambda left, right: f"{left}{right}")),
-    "repeated": _Reading(
-        _two("*", _medium, lambda rng, _: rng.randint(2, 5)), _of_operands(lambda left, right: str(left) * right)
-    ),
-    "wrong": _Reading(_general("+-*/"), _wrong),
-    "floor": _Reading(_two("/", _medium, _divisor), _of_operands(lambda left, right: str(left // right))),
-    "xor": _Reading(
-        _two("^", _numbers(2, 99), lambda rng, _: rng.randint(2, 4)),
-        _of_operands(lambda left, right: str(left ^ right)),
-    ),
+    "to": _natural(_up_to_99, _in_base),
+    "mod": _natural(_up_to_999, lambda value, number: str(value % number)),
+    "clock": _natural(_two("+", lambda rng, n: rng.randint(1, n), _numbers(1, 99)), lambda v, n: str((v - 1) % n + 1)),
+    "minutes": _natural(_two("+-*", _numbers(2, 400)), lambda v, _: f"{v // 60}:{v % 60:02d}", 60, 6000),
+    "joined": _of_operands(_two("+", _medium), lambda left, right: f"{left}{right}"),
+    "repeated": _of_operands(_two("*", _medium, lambda rng, _: rng.randint(2, 5)), lambda left, n: str(left) * n),
+    "wrong": _Reading(lambda rng, _: _any(rng, "+-*/"), _wrong),
+    "floor": _of_operands(_two("/", _medium, _divisor), lambda left, right: str(left // right)),
+    "xor": _of_operands(_two("^", _numbers(2, 99), lambda rng, _: rng.randint(2, 4)), lambda left, n: str(left ^ n)),
     "floats": _Reading(_tenths, _floats),
-    "same": _Reading(_same, _of_operands(lambda left, _: str(left))),
-    "decibels": _Reading(_same, _of_operands(lambda left, _: str(left + 3))),
-    "less": _Reading(_two("+", _numbers(20, 900)), _natural(lambda value, _: str(value * 97 // 100))),
-    "nearest": _Reading(_general("+-*/"), _nearest),
-    "words": _Reading(_two("+-*", _numbers(1, 999)), _natural(lambda value, _: _in_words(value), 0)),
-    "roman": _Reading(_two("+-*", _numbers(1, 999)), _natural(lambda value, _: _roman(value), 1, 3999)),
-    "fraction": _Reading(_two("/", _numbers(2, 99), _divisor), _of_operands(_as_fraction)),
-    "mixed": _Reading(_two("/", _numbers(2, 999), _divisor), _of_operands(_mixed)),
-    "percent": _Reading(_two("/", _numbers(1, 49), _divisor), _of_operands(_percent)),
-    "feet": _Reading(_two("+", _numbers(2, 99)), _natural(lambda value, _: f"{value // 12} ft {value % 12} in", 12)),
+    "same": _of_operands(_same, lambda left, _: str(left)),
+    "decibels": _of_operands(_same, lambda left, _: str(left + 3)),
+    "less": _natural(_two("+", _numbers(20, 900)), lambda value, _: str(value * 97 // 100)),
+    "nearest": _Reading(lambda rng, _: _any(rng, "+-*/"), _nearest),
+    "words": _natural(_up_to_999, lambda value, _: _in_words(value), 0),
+    "roman": _natural(_up_to_999, _roman, 1, 3999),
+    "fraction": _of_operands(_two("/", _numbers(2, 99), _divisor), _as_fraction),
+    "mixed": _of_operands(_two("/", _numbers(2, 999), _divisor), _mixed),
+    "percent": _of_operands(_two("/", _numbers(1, 49), _divisor), _percent),
+    "feet": _natural(_two("+", _numbers(2, 99)), lambda value, _: f"{value // 12} ft {value % 12} in", 12),
     "swapped": _Reading(_two("+*", _medium), lambda e, *_: " ".join(reversed(e.parts))),
-    "regrouped": _Reading(_two("+", _medium), _of_operands(lambda left, right: f"{left - 1} + {right + 1}")),
-    "factored": _Reading(_two("+", lambda rng, _: 6 * rng.randint(1, 200)), _of_operands(_factored)),
+    "regrouped": _of_operands(_two("+", _medium), lambda left, right: f"{left - 1} + {right + 1}"),
+    "factored": _of_operands(_two("+", lambda rng, _: 6 * rng.randint(1, 200)), _factored),
 }

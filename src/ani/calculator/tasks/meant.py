@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from pydantic import Field
 
-from ani.calculator.data.chats import asked_chats, asked_messages, unasked_chats
-from ani.calculator.data.sentences import sentences
+from ani.calculator.data.chats import AskedChat, UnaskedChat, asked_chats, asked_messages, prompt_text, unasked_chats
+from ani.calculator.data.sentences import Sentence, sentences
 from ani.calculator.reader.arithmetic import SIGNS
 from ani.calculator.reader.calculations import calculation_before, number_behind
 from ani.calculator.reader.digits import is_value
@@ -36,38 +36,26 @@ _LABELS: dict[Kind, str] = {
 }
 
 
-class MeantQuestion(NamedTuple):
+class MeantQuestion(TaskRecord):
     """A prompt that contains a calculation."""
-
-    kind: Kind
-    meant: bool
-    prompt: str | list[Message]
-    """A user's message, or a raw text."""
-    result: str
-    """The calculation's exact result."""
-    operation: str = ""
-    """Such as `addition`; empty except in `asked` and `raw`."""
-    completion: str | None = None
-    """The text after a sentence's equals sign."""
-    template: str | None = None
-    """A sentence's template."""
-
-
-class MeantAnswer(TaskRecord):
-    """An answer to a question, a line of `meant.jsonl`."""
 
     known_by = "kind", "prompt"
 
     kind: Kind
     meant: bool
-    operation: str
+    operation: str = ""
     """Such as `addition`; empty except in `asked` and `raw`."""
-    template: str | None
+    template: str | None = None
     """A sentence's template."""
     prompt: str
     """The user's message, or the raw text."""
     result: str
     """The calculation's exact result."""
+
+
+class MeantAnswer(MeantQuestion):
+    """An answer to a question, a line of `meant.jsonl`."""
+
     output: str
     base_output: str | None = None
     """The base model's answer, in `unasked`."""
@@ -105,31 +93,34 @@ class Meant(Measured):
         kinds: list[Kind] = [kind for kind in ("asked", "raw") if kind in self.kinds]
         wanted = {(kind, name): self.count for kind in kinds for name in _OPERATIONS}
         found: list[MeantQuestion] = []
+
+        def add(kind: Kind, each: AskedChat | UnaskedChat | Sentence, **facts: str) -> None:
+            text = each.prompt if isinstance(each, Sentence) else prompt_text(each)
+            meant = kind not in ("unasked", "other sentence")
+            found.append(MeantQuestion(kind=kind, meant=meant, prompt=text, result=each.result, **facts))
+
         for chat in asked_chats(40 * self.count if wanted else 0, split="test", seed=seed):
             kind: Kind = "raw" if isinstance(chat.prompt, str) else "asked"
             if wanted.get((kind, chat.operation), 0) and chat.result.lstrip("-").isdigit():
                 wanted[kind, chat.operation] -= 1
-                found.append(MeantQuestion(kind, True, chat.prompt, chat.result, chat.operation))
+                add(kind, chat, operation=chat.operation)
         found.sort(key=lambda question: (question.kind, _OPERATIONS.index(question.operation)))
-        messages = asked_messages(2 * self.count, seed=seed)
-        found += [MeantQuestion("asked otherwise", True, each.prompt, each.result) for each in messages]
-        unasked = unasked_chats(3 * self.count, split="test", seed=seed)
-        found += [MeantQuestion("unasked", False, each.prompt, each.result) for each in unasked]
+        for message in asked_messages(2 * self.count, seed=seed):
+            add("asked otherwise", message)
+        for unasked in unasked_chats(3 * self.count, split="test", seed=seed):
+            add("unasked", unasked)
         for each in sentences(2 * self.count, split="test", seed=seed):
-            kind = "sentence" if each.meant else "other sentence"
-            found.append(MeantQuestion(kind, each.meant, each.prompt, each.result, "", each.completion, each.template))
+            add("sentence" if each.meant else "other sentence", each, template=each.template)
         return [question for question in found if question.kind in self.kinds]
 
     def answer(self, engine: Engine, questions: Sequence[MeantQuestion]) -> Answers:
         """Asks greedily; where nobody asks for a calculation, asks the base model too."""
-        unasked = [question.prompt for question in questions if question.kind == "unasked"]
+        prompts = [_as_asked(question) for question in questions]
+        unasked = [prompt for prompt, question in zip(prompts, questions, strict=True) if question.kind == "unasked"]
         with engine.base():
             base = iter(engine.texts(unasked, ROOM) if unasked else [])
-        outputs = engine.texts([question.prompt for question in questions], ROOM)
-        for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
-            prompt = question.prompt if isinstance(question.prompt, str) else question.prompt[0]["content"]
-            facts = {**question._asdict(), "prompt": prompt, "output": output}
-            del facts["completion"]
+        for place, (question, output) in enumerate(zip(questions, engine.texts(prompts, ROOM), strict=True)):
+            facts = {**question.model_dump(exclude_unset=True), "output": output}
             result = Decimal(question.result)
             numbers = [number.value for number in find_numbers(output)]
             match question.kind:
@@ -163,6 +154,12 @@ class Meant(Measured):
             pending = [record.right for record in unasked if PendingReader().feed([record.prompt + BOUNDARY])[0]]
             found["unasked_pending"] = ("Not asked for, but pending when the answer begins: the same", share(pending))
         return found
+
+
+def _as_asked(question: MeantQuestion) -> str | list[Message]:
+    """The raw text, or the user's message."""
+    raw = question.kind in ("raw", "sentence", "other sentence")
+    return question.prompt if raw else [{"role": "user", "content": question.prompt}]
 
 
 def _is_corrected(output: str, base: str) -> bool:
