@@ -10,8 +10,9 @@ Number
     (``$16.00``). Thousands have commas where the calculation is written so, or where the number already has one.
 Endless numbers
     Where the digits go on for ever, each place after the point may have the digit or its rounding (half away from
-    zero), and the model chooses where the number ends: at any place at which it is rounded correctly. So ``3.33`` and
-    ``0.667`` may be written, and ``0.66`` only as a beginning of ``0.667``. After `MAX_PLACES` places it has to end.
+    zero), and the model chooses where the number ends: from the second place on, at any place at which it is rounded
+    correctly. So ``3.33`` and ``0.667`` may be written, and ``0.66`` only as a beginning of ``0.667``. After
+    `MAX_PLACES` places it has to end.
 End
     After the last digit comes no digit, and none after a full stop or comma that follows the last digit directly.
 """
@@ -27,6 +28,9 @@ from ani.calculator.reader.exact import SURE_PLACES, Exact
 
 MAX_PLACES = 12
 """Places of an endless number at most, from its first digit other than 0 on."""
+
+MIN_PLACES = 2
+"""Places after the point of an endless number at least: a model that has the choice often ends after the first one."""
 
 _BLANKS = ("", " ")
 _BOLD = ("", "**")
@@ -191,7 +195,7 @@ def _written(form: str, number: str, grouped: bool) -> Iterator[str]:
 def _roundings(value: Exact, form: str, begin: int) -> Iterator[str]:
     """The texts after `form[:begin]` that end in a rounding, at each place after the point."""
     point = form.index(".")
-    for index in range(max(begin, point + 1), len(form)):
+    for index in range(max(begin, point + MIN_PLACES), len(form)):
         rounded = value.rounded(index - point).removeprefix("-")
         digits = _COMMAS_OF.sub("", form[:index])
         if rounded[:-1] in (digits, f"0{digits}"):
@@ -201,7 +205,7 @@ def _roundings(value: Exact, form: str, begin: int) -> Iterator[str]:
 def _is_rounded(value: Exact, number: str) -> bool:
     """Whether a number has a digit other than 0, a place after the point, and is the value, rounded."""
     plain = _COMMAS_OF.sub("", number)
-    decimal = re.fullmatch(r"[0-9]*\.[0-9]+", plain) is not None and plain.strip("0.") != ""
+    decimal = re.fullmatch(rf"[0-9]*\.[0-9]{{{MIN_PLACES},}}", plain) is not None and plain.strip("0.") != ""
     return decimal and is_value(value, "-" * value.negative + plain)
 
 

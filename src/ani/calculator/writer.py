@@ -24,6 +24,9 @@ class Rule(NamedTuple):
     """Token ids, int64 (N,)."""
     allowed: bool
     """Whether only these tokens may come next; otherwise all others may."""
+    openings: torch.Tensor | None = None
+    """More tokens, int64 (M,), that open the number with a currency sign, bold type or TeX; they may come next where
+    the most likely token is one of them."""
 
 
 class Writer:
@@ -68,6 +71,8 @@ class Writer:
         """
         rule = self._rule(spelling)
         tokens = rule.tokens.to(scores.device)
+        if rule.openings is not None and bool((rule.openings == scores.argmax().cpu()).any()):
+            tokens = torch.cat([tokens, rule.openings.to(scores.device)])
         if not rule.allowed:
             scores[tokens] = -torch.inf
         elif (chosen := scores[tokens]).isfinite().any():
@@ -80,7 +85,12 @@ class Writer:
         if following.may_end:
             return Rule(_ids(i for i, piece in self._goes_on.items() if piece not in following.digits), allowed=False)
         texts = {*following.openings, *(whole + digits for whole in following.whole for digits in following.digits)}
-        return Rule(_ids(token for text in texts for token in self._tokens.get(text, ())), allowed=True)
+        plain = {text for text in texts if not text.strip(" -0123456789.,")} or texts
+        rest = self._ids_of(texts - plain)
+        return Rule(self._ids_of(plain), allowed=True, openings=rest if len(rest) else None)
+
+    def _ids_of(self, texts: Iterable[str]) -> torch.Tensor:
+        return _ids(token for text in texts for token in self._tokens.get(text, ()))
 
 
 def _ids(tokens: Iterable[int]) -> torch.Tensor:
