@@ -120,7 +120,7 @@ def test_messages_of_another_hand_are_all_drawn_and_mostly_understood() -> None:
     found = [PendingReader().feed([prompt_text(chat) + BOUNDARY])[0] for chat in chats]
     assert all(pending is None or pending.value.rational == Fraction(chat.result)
                for chat, pending in zip(chats, found, strict=True))  # fmt: skip
-    assert sum(pending is not None for pending in found) > 0.85 * len(chats)
+    assert sum(pending is not None for pending in found) > 0.75 * len(chats)
 
 
 def test_the_tests_of_others_are_no_training_data(asked: Asked, unasked: Unasked) -> None:

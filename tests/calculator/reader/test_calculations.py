@@ -12,7 +12,6 @@ from ani.calculator.reader.calculations import (
     calculation_asked,
     calculation_before,
     calculation_mentioned,
-    equations,
     number_behind,
 )
 from ani.calculator.reader.words import words
@@ -99,23 +98,12 @@ def asked(text: str) -> Calculation | None:
         ("100% - 40% =", "100% - 40%", 60),
         ("5 / 20 * 100% =", "5 / 20 * 100%", 25),
         ("60 / 20% =", "60 / 20%", 300),
-        ("3 apples * $2 per apple =", "3 apples * $2 per apple", 6),
-        ("She has 5 red pens + 3 blue ones =", "5 red pens + 3 blue ones", 8),
-        ("12 floors / 3 floors/gate =", "12 floors / 3 floors/gate", 4),
-        ("5 kg + 3 + 4 =", "5 kg + 3 + 4", 12),
-        ("20 M&Ms / 2 =", "20 M&Ms / 2", 10),
-        ("4 jars of jam in the old shed + 2 =", "4 jars of jam in the old shed + 2", 6),
         ("So he knew 7300*2 =", "7300*2", 14600),
         ("At last she ended with 55 + 23 =", "55 + 23", 78),
         ("His weight jumped to 87+24 =", "87+24", 111),
         ("It travels in a group of 1 + 2 =", "1 + 2", 3),
-        ("Last year the volcano erupted 3 * 2 =", "3 * 2", 6),
         ("He has 5 jars, so the second shelf-mate brings in 4 * 8 =", "4 * 8", 32),
-        ("It was hotter on this day by 5 + 3 =", "5 + 3", 8),
         ("3 + 4 = 7.\nIn the end Angela wins 2 * $31 =", "2 * $31", 62),
-        ("10ft * 12ft =", "10ft * 12ft", 120),
-        ("2 hours * 60 minutes/hour =", "2 hours * 60 minutes/hour", 120),
-        ("30 miles / 2 hours =", "30 miles / 2 hours", 15),
         # LaTeX
         (r"$\frac{3}{4} + \frac18 =", r"\frac{3}{4} + \frac18", Fraction(7, 8)),
         (r"\[ 12 \times 3 \div 4 =", r"12 \times 3 \div 4", 9),
@@ -129,7 +117,6 @@ def asked(text: str) -> Calculation | None:
         (r"$\frac12(6)(8) =", r"\frac12(6)(8)", 24),
         (r"$8\frac12 \cdot 2 =", r"8\frac12 \cdot 2", 17),
         (r"$2\sqrt9 \cdot 5^2 =", r"2\sqrt9 \cdot 5^2", 150),
-        ("3 cm² + 4 cm² =", "3 cm² + 4 cm²", 7),
         (r"$\frac{9!}{5!4!} =", r"\frac{9!}{5!4!}", 126),
         (r"$\dbinom{5}{2} \cdot 3 =", r"\dbinom{5}{2} \cdot 3", 30),
         (r"$180^\circ - 30^\circ =", r"180^\circ - 30^\circ", 150),
@@ -138,7 +125,6 @@ def asked(text: str) -> Calculation | None:
         (r"$\log_{10} 40 + \log_{10} 25 =", r"\log_{10} 40 + \log_{10} 25", 3),
         (r"$\left\lfloor \frac{10}{3} \right\rfloor =", r"\lfloor \frac{10}{3} \right\rfloor", 3),
         (r"$20\% \cdot 50 =", r"20\% \cdot 50", 10),
-        (r"$3 \text{ cm} \cdot 4 \text{ cm} =", r"3 \text{ cm} \cdot 4 \text{ cm}", 12),
         ("\\begin{align*}\nx &= 3 + 4 \\\\\n&=", "3 + 4", 7),
         ("\\begin{align*}\n3 + 4\n&=", "3 + 4", 7),
         # words
@@ -181,7 +167,6 @@ def asked(text: str) -> Calculation | None:
         ("so **3 + 4 =", "3 + 4", 7),
         ("Answer:3+4=", "3+4", 7),
         ("She walks 3 * 4 =", "3 * 4", 12),
-        ("It takes Tom 3 * 4 =", "3 * 4", 12),
         ("they can carry 3 * 4 =", "3 * 4", 12),
         ("with $8-1=7$ zeros and $9+9=", "9+9", 18),
     ],
@@ -213,7 +198,7 @@ def test_reals(text: str, digits: str) -> None:
 
 
 def test_the_currency_of_literals() -> None:
-    for text, currency in (("$3 + 4 =", "$"), (r"\$3 \cdot 2 =", "$"), ("3€ * 2 =", "€"), (r"so $\frac12 + 2 =", "")):
+    for text, currency in (("$3 + $4 =", "$"), (r"\$3 \cdot 2 =", "$"), ("3€ * 2 =", "€"), (r"so $\frac12 + 2 =", "")):
         found = before(text)
         assert found and found.currency == currency
 
@@ -345,7 +330,22 @@ def test_the_currency_of_literals() -> None:
         "5% * 10% =",
         "50 * 100% =",
         "$3 + €4 =",
-        "$1 + 30 cents =",
+        "$3 + 4 =",
+        # a word next to an operand that is not known
+        "3 apples * $2 per apple =",
+        "She has 5 red pens + 3 blue ones =",
+        "12 floors / 3 floors/gate =",
+        "5 kg + 3 + 4 =",
+        "20 M&Ms / 2 =",
+        "Last year the volcano erupted 3 * 2 =",
+        "10ft * 12ft =",
+        "30 miles / 2 hours =",
+        "It takes Tom 3 * 4 =",
+        "3 zillion + 4 =",
+        "736 335 / 8.7 =",
+        "R$3 + 4 =",
+        "90-100 + 3 =",
+        "5/6/2020 + 3 =",
         "2 hours + 30 minutes =",
         "5 feet / 6 inches =",
         "3 dozen + 4 =",
@@ -403,6 +403,11 @@ def test_no_calculations(text: str) -> None:
         ("Add 12 to 30.", "Add 12 to 30", 42),
         ("Calculate 5 * 3", "5 * 3", 15),
         ("How much is the product of 4 and 5?", "product of 4 and 5", 20),
+        ("What is 3 plus 2 million?", "3 plus 2 million", 2_000_003),
+        ("What is twenty-five plus five?", "twenty-five plus five", 30),
+        ("$1 + 30 cents =", "$1 + 30 cents", Fraction(13, 10)),
+        ("What is two and a half times 2?", "two and a half times 2", 5),
+        ("What is $5M - $250k?", "$5M - $250k", 4_750_000),
         ("3/4 + 1/8", "3/4 + 1/8", Fraction(7, 8)),
         ("What is 5 + 3? Just the number.", "5 + 3", 8),
         ("Please calculate 5*3. Thanks!", "5*3", 15),
@@ -530,42 +535,9 @@ def test_long_texts_cost_no_more_than_short_ones(unit: str) -> None:
 
 
 def test_words_do_not_contradict_themselves() -> None:
-    """What stands between a list's items may not stand before an expression, nor what works something out."""
+    """Words that separate the items of a list are not known to leave an expression alone."""
     joints = {phrase.text for found in words().phrases.values() for phrase in found if phrase.kind == "joint"}
-    assert not words().listed["before"] & (joints | words().listed["computing"])
-
-
-@pytest.mark.parametrize(
-    ("text", "right"),
-    [
-        ("3 + 4 = 7, so 7 * 2 = 15 and 15-20=-5.", [True, False]),
-        ("So 15-20=-5. It is 3 - 5 = −2", [True, True]),
-        ("<<48/2=24>>24", [True]),
-        ("5 * 2 = $10. $3 - $4 = -$1 = $-1", [True, True]),
-        ("600 * 2 = 1,200 apples", [True]),
-        ("3 + 4 = 7.0\n8 + 1 =\t9", [True, True]),
-        ("3 + 4 = 7 - that is all", [True]),
-        (r"$\frac{1}{2} + \frac12 = \boxed{1}$. So 0.5 \cdot 3 = 3", [True, False]),
-        # rounded to any number of places, up or down at a half
-        ("0.125 * 3 = $0.38", [True]),
-        ("1 / 8 = 0.12\n1 / 8 = 0.13\n1 / 8 = 0.14\n1 / 8 = 0.1", [True, True, False, True]),
-        ("10 / 3 = 3.33\n10 / 3 = 3\n10 / 3 = 4\n10 / 3 = 3.34", [True, True, False, False]),
-        ("sqrt(2) = 1.414\nsqrt(2) = 1.415", [True, False]),
-        ("1000 * 3 = 3e3\n1001 * 3 = 3e3\n1501 * 3 = 3e3", [True, True, False]),
-        ("2 + 2 = 1e-999\n12 + 1 = 1e999", [False, False]),
-        # in another unit
-        ("$0.05 * 4 = 20 cents", []),
-        ("1 / 5 = 20%\n20 + 1 = 20%\n10% + 20% = 30%", [True, False, True]),
-        ("2 * 60 minutes = 2 hours\n2 * 60 minutes = 120 minutes\n2 * 60 minutes = 130 minutes", [True, False]),
-        ("3 * 4 = 13 apples\n60 / 20 = 4 hours", [False, False]),
-        # no result, or the number doesn't stand alone
-        ("7/2 = 3r1 or 7/2 = 3 R 1 or 7/2 = 3 remainder 1", []),
-        ("3 + 4 = x, 3 + 4 = 5 + 2, 3 + 4 = 7 * $2, 3 / 4 = 3/4, 3 / 2 = 1 1/2, 3 + 4 = (7)", []),
-        ("3 + 4 == 7, 3 + 4 = = 7, 3 + 4 =", []),
-    ],
-)
-def test_equations(text: str, right: list[bool]) -> None:
-    assert [found.right for found in equations(text)] == right
+    assert not words().before & joints
 
 
 def test_the_number_behind_a_sign() -> None:

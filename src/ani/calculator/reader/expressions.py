@@ -1,9 +1,10 @@
-"""Reads tokens as one expression and computes its exact value.
+"""Computes the exact value of one expression from its tokens.
 
-What an expression is, and where in a text it stands, is in `ani.calculator.reader.calculations`.
+What an expression is, and where in a text it is looked for, is in `ani.calculator.reader.calculations`.
 """
 
 import math
+import re
 from fractions import Fraction
 from typing import NamedTuple, cast
 
@@ -18,21 +19,34 @@ from ani.calculator.reader.operations import (
     Doubt,
     Operand,
     counted,
+    currency_unit,
+    in_whole_money,
     listed,
     operated,
     unit_of,
 )
-from ani.calculator.reader.tokens import ANGLES, BRACKETS, FRACTIONS, OF_LISTS, TEX, Token
+from ani.calculator.reader.tokens import (
+    ANGLES,
+    BRACKETS,
+    COUNTED,
+    FRACTIONS,
+    OF_LISTS,
+    TEX,
+    Token,
+)
 from ani.numbers.grammar import decimal_value
 
+DATE = re.compile(r"(?<![0-9])(?:[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{1,2}\2[0-9]{4})(?![0-9])")
+"""A date of digits."""
+_CHAIN = re.compile(r"[0-9]/[0-9]+/[0-9]")
 MAX_WORK = 60
 """Operands of an expression; a function and a root count for several."""
 MAX_DEPTH = 24
-"""Of brackets, fractions, roots and functions in each other."""
+"""Depth of nested brackets, fractions, roots and functions."""
 MAX_COUNT = 300
-"""Of things that are chosen from."""
+"""Largest number of things to choose from."""
 
-_CURRENCY = "money:"
+_SMALL_FRACTION = re.compile(r"[0-9]{1,2}/[0-9]{1,2}")
 _ROUNDING = {r"\lfloor": math.floor, "⌊": math.floor, r"\lceil": math.ceil, "⌈": math.ceil}
 
 
@@ -109,6 +123,23 @@ class Reader:
         if doubtful:
             raise Doubt
 
+    def is_range(self) -> bool:
+        """Whether signs without blanks may make a range, a date or a size (``90-100 + 5``, ``9/11/01``)."""
+        tight, loose = [], False
+        for at in range(1, self.at):
+            token, spaces = self.tokens[at], self.spaces(at)
+            if token.kind != "operators":
+                continue
+            loose = loose or spaces == (True, True)
+            following = self.tokens[min(at + 1, len(self.tokens) - 1)]
+            if self.tokens[at - 1].kind == "number" == following.kind and spaces == (False, False):
+                tight.append(self.text[token.start])
+        written = self.text[self.tokens[0].start : self.tokens[self.at - 1].end]
+        dated = _CHAIN.search(written) is not None or DATE.search(written) is not None
+        numbers = [token for token in self.tokens[: self.at] if token.kind == "number"]
+        scaled = any(self.text[token.end - 1].isalpha() for token in numbers)
+        return dated or ((loose or scaled) and not {*tight}.isdisjoint("-−–xX"))
+
     def spaces(self, at: int) -> tuple[bool, bool]:
         """Whether something stands before and behind the token at a place."""
         return self.spaced(at), self.spaced(at + 1)
@@ -143,7 +174,9 @@ class Reader:
         ):
             raise Doubt
         self.operated = True
-        unit, scale = unit_of(operator, left, right)
+        if operator in ("+", "-"):
+            left, right = in_whole_money(left, right.unit), in_whole_money(right, left.unit)
+        unit, scale = unit_of(operator, left.unit, right.unit, right.value, left.value)
         value = operated(operator, left.value, right.value)
         return Operand(
             value if scale == 1 else value * Exact.of(scale),
@@ -188,7 +221,7 @@ class Reader:
         chained = base.level == POWER or exponent.level == POWER or (following and following.value == "^")
         if chained or (following and following.kind == "behind"):
             raise Doubt  # 2^3^2 is 512, and 64 in a spreadsheet
-        if base.open or exponent.unit or base.unit not in ("", _CURRENCY):
+        if base.open or exponent.unit or base.unit:
             raise Doubt
         self.operated = True
         if base.value.rational is None or exponent.value.ends != 0:
@@ -209,7 +242,7 @@ class Reader:
                     if before.kind != "number":
                         raise Doubt
                     self.currencies.add(sign)
-                    operand = operand._replace(unit=_CURRENCY)
+                    operand = operand._replace(unit=currency_unit(sign))
                 case _ if operand.unit or operand.level != WHOLE or operand.open or before.kind == "unit":
                     raise Doubt
                 case "behind", "%":
@@ -278,7 +311,10 @@ class Reader:
                 raise Doubt  # in 80\frac12\frac15 all are factors
         elif [token.kind for token in following] == ["number", "operators", "number"] and following[1].value == "/":
             self.at += 3
-            fraction = Exact.of(decimal_value(following[0].value)) / Exact.of(decimal_value(following[2].value))
+            written = self.text[following[0].start : following[2].end]
+            if not _SMALL_FRACTION.fullmatch(written):
+                raise Doubt  # 736 335/8.7
+            fraction = Exact.of(Fraction(written))
             if not self.spaced(at) or self.spaces(at + 1) != (False, False):
                 raise Doubt
         else:
@@ -294,7 +330,9 @@ class Reader:
             raise Doubt
         self.currencies.add(token.value)
         value = self.read_number(number).value
-        return Operand(-value if sign and sign.value == "-" else value, unit=_CURRENCY, signed=sign is not None)
+        return Operand(
+            -value if sign and sign.value == "-" else value, unit=currency_unit(token.value), signed=sign is not None
+        )
 
     def read_constant(self, token: Token) -> Operand:
         return Operand(PI if token.value == "π" else E)
@@ -367,9 +405,11 @@ class Reader:
 
     def read_functions(self, token: Token) -> Operand:
         of = self.power()
+        if of.level == POWER:
+            raise Doubt  # half of 7 squared
         power = {"square": 2, "cube": 3}.get(token.value)
         degree = {"sqrt": 2, "cbrt": 3}.get(token.value)
-        if (power or degree) and (of.unit or (of.worded and not of.open)):
+        if of.unit.startswith(COUNTED) or ((power or degree) and (of.unit or (of.worded and not of.open))):
             raise Doubt
         if power:
             return self.phrase(of.value ** Exact.of(power))
@@ -394,9 +434,10 @@ class Reader:
             raise Doubt  # the sum of 3 and 4 times 2
         operator = token.value.get(used)
         units = {operand.unit for operand in operands}
-        if operator is None or len(units) > 1 or (operator not in KEEP_UNITS and units != {""}):
+        if operator is None or len(units) > 1 or (operator not in (*KEEP_UNITS, "/") and units != {""}):
             raise Doubt
-        return self.phrase(listed(operator, [operand.value for operand in operands]), units.pop())
+        unit = "" if operator == "/" else units.pop()
+        return self.phrase(listed(operator, [operand.value for operand in operands]), unit)
 
     def phrase(self, value: Exact, unit: str = "") -> Operand:
         return self.result(value, unit)._replace(worded=True, open=True)
@@ -412,23 +453,17 @@ class Found(NamedTuple):
     value: Exact
     currency: str
     signed: bool
-    order: bool
-    """Whether it is an order."""
-    counted: str
-    """The words that it ends with, if they are no unit of measurement."""
 
 
 def read(text: str, tokens: list[Token]) -> Found | None:
-    """The expression that tokens begin with, as far as it goes on; None if it is none, or a doubtful one."""
+    """The expression that tokens begin with, as far as it goes; None: there is none, or it is doubtful."""
     reader = Reader(text, tokens)
     try:
         found = reader.chain()
         value = found.value.decided()
     except ArithmeticError:
         return None
-    if not reader.operated or len(reader.currencies) > 1:
+    if not reader.operated or len(reader.currencies) > 1 or reader.is_range():
         return None
     last = reader.tokens[reader.at - 1]
-    counted = text[last.start : last.end] if last.kind == "unit" and not last.value else ""
-    order = tokens[0].kind == "orders"
-    return Found(tokens[0].start, last.end, value, "".join(reader.currencies), found.signed, order, counted)
+    return Found(tokens[0].start, last.end, value, "".join(reader.currencies), found.signed)

@@ -1,4 +1,4 @@
-"""What an operator or a list makes of exact values and of their units."""
+"""Values and units of what operators and lists join."""
 
 import math
 from fractions import Fraction
@@ -6,13 +6,15 @@ from functools import reduce
 from typing import NamedTuple
 
 from ani.calculator.reader.exact import Exact
-from ani.calculator.reader.tokens import OF_LISTS
+from ani.calculator.reader.tokens import CENTS, COUNTED, OF_LISTS
 
 SUM, PRODUCT, POWER, WHOLE = 1, 2, 3, 4
 """Levels of operators, from the weakest on."""
 LEVELS = {"+": SUM, "-": SUM, "^": POWER} | dict.fromkeys(("*", "/", "//", "mod", "of"), PRODUCT)
 KEEP_UNITS = frozenset(("+", "-", "reversed -", "mean", "max", "min"))
-"""What is worked out of a list of quantities in one unit, in that unit."""
+"""Operations on a list of quantities in one unit whose result has that unit."""
+_MONEY = {"$": "money:dollar", "€": "money:euro"}
+"""Units of currency signs that have hundredths called cents."""
 
 
 class Operand(NamedTuple):
@@ -37,26 +39,38 @@ class Doubt(ArithmeticError):
     """What is written is no expression, or may be several."""
 
 
-def unit_of(operator: str, left: Operand, right: Operand) -> tuple[str, Fraction | int]:
-    """The unit of a result, and what is to be multiplied to it; raises where units are to be converted before."""
-    a, b = left.unit, right.unit
-    percents = (a == "%") + (b == "%")
+def currency_unit(sign: str) -> str:
+    """The unit of an amount with a currency sign."""
+    return _MONEY.get(sign, f"money:{sign}")
+
+
+def in_whole_money(amount: Operand, unit: str) -> Operand:
+    """An amount of cents in dollars or euros, if it is added to such an amount."""
+    if amount.unit != CENTS or unit not in _MONEY.values():
+        return amount
+    return amount._replace(value=amount.value / Exact.of(100), unit=unit)
+
+
+def unit_of(operator: str, a: str, b: str, right: Exact, left: Exact) -> tuple[str, Fraction | int]:
+    """The unit of a result of operands in the units a and b, and the factor that it needs.
+
+    Raises:
+        Doubt: If quantities would have to be converted, or their units don't tell the result's.
+    """
     match operator:
-        case "+" | "-" if a == b or (not percents and not (a and b)):
-            return a or b, 1
-        case "*" | "of" if percents == 1:
-            if right == Operand(Exact.of(100), unit="%"):  # 1/4 * 100% is 25%, and 50 * 100% is 50
-                if left.value.rational is None or left.value.rational >= 2:
+        case "+" | "-" if a == b:
+            return a, 1
+        case "*" | "of" if (a == "%") != (b == "%"):
+            if b == "%" and right == Exact.of(100):  # 1/4 * 100% is 25%, and 50 * 100% is 50
+                if left.rational is None or left.rational >= 2:
                     raise Doubt
                 return "%", 1
             return b if a == "%" else a, Fraction(1, 100)
-        case "*" if not percents:
-            return "" if a and b else a or b, 1
-        case "of" if not a:
-            return b, 1
+        case "*" | "of" if not (a and b) and not (a + b).startswith(COUNTED) and "%" not in (a, b):
+            return a or b, 1
         case "/" if b == "%":
             return ("", 1) if a == "%" else (a, 100)
-        case "/" if not percents and (not (a and b) or a == b or a.split(":")[0] != b.split(":")[0]):
+        case "/" if a != "%" and (a == b or (not b and not a.startswith(COUNTED))):
             return "" if b else a, 1
         case "//" | "mod" if not a and not b:
             return "", 1
@@ -83,7 +97,7 @@ def operated(operator: str, a: Exact, b: Exact) -> Exact:
 
 
 def listed(operator: str, values: list[Exact]) -> Exact:
-    """What is worked out of a list."""
+    """The value of an operation on a list."""
     if len(values) < 2 or (len(values) > 2 and operator not in ("+", "*", "mean", *OF_LISTS)):
         raise Doubt
     if operator in ("gcd", "lcm"):

@@ -1,40 +1,49 @@
-"""Splits a text into the tokens of written calculations: numbers, operators, functions, words, units, brackets."""
+"""Splits a text into the tokens of an expression: numbers, units, operators, brackets, functions, words.
+
+A number is a literal or number words, with the scale word after it (``2.5 million``, ``twenty-five``, ``5k``). A number
+that touches a character which may change its value is no number (``A26``, ``#5``, ``12,34``, ``3'10``): lists say what
+may touch it. What no expression contains is a token of the kind "break".
+"""
 
 import re
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ani.calculator.reader.words import BLANK, words
-from ani.numbers.grammar import BLANKS, MAX_BLANKS, number_spans
+from text_to_num import text2num
 
-MAX_UNIT = 8
-"""Words of what is counted."""
+from ani.calculator.reader.words import BLANK, words
+from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, number_spans
 
 MINUS = "-−–"
 MONEY = "$€£¥₹"
+CENTS = "money:cent"
+COUNTED = "counted:"
+"""Prefix of the unit of what is counted (``3 apples``); the rest is the noun."""
+
 BRACKETS = {"(": ")", "[": "]", "{": "}", "⌊": "⌋", "⌈": "⌉"}
 BRACKETS |= {rf"\l{name}": rf"\r{name}" for name in ("floor", "ceil", "vert")}
 ANGLES = ("sin", "cos", "tan")
 OF_LISTS = ("gcd", "lcm", "max", "min")
 """Functions of two operands or more."""
-_FUNCTIONS = ("sqrt", "ln", "exp", *OF_LISTS, *ANGLES)
+FUNCTIONS = ("sqrt", "ln", "exp", *OF_LISTS, *ANGLES)
 FRACTIONS = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac")
 OPERATORS = {"+": "+", "/": "/", "÷": "/", "^": "^", "**": "^", "//": "//"} | dict.fromkeys(MINUS, "-")
 OPERATORS |= dict.fromkeys("*×·⋅∙∗", "*") | {r"\times": "*", r"\cdot": "*", r"\div": "/", r"\bmod": "mod"}
 _SYMBOLS = {written: ("operators", value) for written, value in OPERATORS.items()}
 _SYMBOLS |= {written: ("open", written) for written in BRACKETS}
 _SYMBOLS |= {written: ("close", written) for written in BRACKETS.values()}
-_SYMBOLS |= {rf"\{name}": ("function", name) for name in _FUNCTIONS} | {"√": ("function", "sqrt")}
+_SYMBOLS |= {rf"\{name}": ("function", name) for name in FUNCTIONS} | {"√": ("function", "sqrt")}
 _SYMBOLS |= {name: ("tex", name) for name in (*FRACTIONS, r"\sqrt", r"\binom", r"\dbinom", r"\tbinom")}
 _SYMBOLS |= {r"\pi": ("constant", "π"), "π": ("constant", "π"), "|": ("bar", "|"), ",": ("joint", ",")}
 _SYMBOLS |= {c: ("behind", str(i)) for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
-_SYMBOLS |= {"%": ("behind", "%"), r"\%": ("behind", "%"), "!": ("behind", "!")}
+_SYMBOLS |= {"%": ("behind", "%"), r"\%": ("behind", "%"), "!": ("behind", "!"), "¢": ("unit", CENTS)}
 
 _LETTER = r"[^\W\d_⁰¹²³⁴⁵⁶⁷⁸⁹]"
 WORD = rf"{_LETTER}(?:{_LETTER}|['’&](?={_LETTER}))*"
 _PIECE = re.compile(
     rf"""(?P<blank>(?:{BLANK}|\\[,;:!>\ ]|~|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z]))+)
-    |(?P<degree>°|\^\\circ\b|\^\{{\\circ\}})
+    |(?P<degree>°(?!{BLANK}?[CFK]\b)|\^\\circ\b|\^\{{\\circ\}})
     |(?P<text>\\(?:text(?:rm|bf|normal)?|mbox|mathrm|operatorname)\s*\{{(?P<inside>[^{{}}]*)\}}(?:\^\{{?[23]\}}?)?)
     |(?P<log>\\?log_?(?:\{{(?P<base>[0-9]+)\}}|(?P<digits>[0-9]+)))(?={BLANK}*\\?[\w(\{{])
     |(?P<math>\\begin\{{[a-z]+\*?\}}|\\\\(?:\[[^\]\n]*\])?|\\[()\[\]]|\\q?quad\b|\$\$|(?<!\\)&)
@@ -43,15 +52,39 @@ _PIECE = re.compile(
     re.VERBOSE,
 )
 _GROUPED = re.compile(
-    r"[0-9]{1,3}(?:(?:\{,\}|,\\!|[\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}])[0-9]{3})+(?![0-9])(?:\.[0-9]+)?"
+    r"[0-9]{1,3}(?:(?:\{,\}|,\\![ ]?|\\,|[\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}])[0-9]{3})+(?![0-9])(?:\.[0-9]+)?"
 )
 _GROUPING = re.compile(r"[^0-9.]")
 TEX = re.compile(r"\\[A-Za-z(\[]|\\\\[\s&]|[\^_]\{|\$[^\s$][^$\n]{0,80}(?<!\s)\$(?![0-9])")
 _REMAINDER = re.compile(rf"(?:{BLANK}%{BLANK}|[0-9]%)[0-9]")
-"""A percent sign between two numbers, with what stands before it."""
-UNIT = re.compile(rf"({BLANK}?/{BLANK}?|{BLANK}|-|)({WORD})[²³]?")
+"""A percent sign between two numbers, with the character before it."""
+
+_SIGNS = re.escape("".join(written for written in OPERATORS if len(written) == 1))
+_MAY_PRECEDE = re.compile(
+    rf"(?:[\s{BOUNDARY}{BLANKS}{_SIGNS}(\[{{|⌊⌈√π!%=≈{MONEY}\"“‘'`:;,<>?¿]"
+    r"|\\[a-zA-Z]+|\\[,;:!>]|(?<=[0-9])[xX])\Z",
+)
+_MAY_FOLLOW = re.compile(
+    rf"(?:\Z|[\s{BOUNDARY}{BLANKS})\]}}|⌋⌉√π({{\[!%°^¢={MONEY}²³⁰¹⁴⁵⁶⁷⁸⁹\"”’`~≈≠<>≤≥&?]"
+    rf"|[{_SIGNS}]"
+    rf"|['.,:;](?![\w']|\.[0-9])|,(?=[0-9])|[xX]{BLANK}?(?=[0-9])|\\)"
+)
+_HYPHENED = re.compile(rf"[-–]{_LETTER}")
+_SCALES = {name: 10**zeros for zeros, names in {
+    2: ("hundred",), 3: ("thousand", "k", "grand"), 5: ("lakh", "lakhs"), 6: ("million", "millions", "mn"),
+    7: ("crore", "crores"), 9: ("billion", "billions", "bn"), 12: ("trillion", "trillions"), 15: ("quadrillion",),
+}.items() for name in names}  # fmt: skip
+"""Powers of ten of scale words."""
+_SCALE = re.compile(rf"(?:{BLANK}?(?:k|mn|bn)|(?:{BLANK}|-)?(?:{'|'.join(n for n in _SCALES if len(n) > 2)}))(?![\w-])")
+_HALF = re.compile(rf"{BLANK}+and a half(?![\w-])", re.IGNORECASE)
+_HALF_A = re.compile(rf"half an? ({'|'.join(n for n in _SCALES if len(n) > 3)})(?![\w-])", re.IGNORECASE)
+_ARTICLE = re.compile(r"an?[ ](?=(?:hundred|thousand|million|billion|trillion)\b)", re.IGNORECASE)
+_POINT = re.compile(rf"{BLANK}point((?:{BLANK}(?:zero|one|two|three|four|five|six|seven|eight|nine))+)(?![\w-])", re.I)
+UNIT = re.compile(rf"({BLANK}|)({WORD})(?![\w²³])")
+_NEAR = 120
+"""Characters around a noun in which the other operands have it, too."""
 _AFTER_UNIT = re.compile(
-    rf"{BLANK}{{0,{MAX_BLANKS}}}(?:[+*×·⋅∙∗÷/)\]}}=?!]|[.,](?![0-9])|[{MINUS}](?={BLANK})|x{BLANK}|\Z)"
+    rf"{BLANK}{{0,{MAX_BLANKS}}}(?:[+*×·⋅∙∗÷/)\]}}=?!]|[.,](?![0-9])|[{MINUS}](?={BLANK})|x{BLANK}|\Z|\\?\$)"
 )
 
 
@@ -63,23 +96,21 @@ class Token(NamedTuple):
     start: int
     end: int
     phrase: str = ""
-    """The words that it is."""
+    """The words of the token, if it is written in words."""
 
 
 def tokens_of(text: str, begin: int, *, to_break: bool = False) -> list[Token]:
-    """The tokens of a text from a place on, or those up to a break, which is what no expression holds."""
+    """The tokens of a text from a place on, or only those up to the first break."""
     tex = TEX.search(text) is not None
-    literals = _literals(text, max(0, text.rfind("=", 0, begin)))  # no number goes over a sign
+    literals = _literals(text, max(0, text.rfind("=", 0, begin)))  # no number extends across an equals sign
     found: list[Token] = []
     at = begin
     while at < len(text) and not (to_break and found and found[-1].kind == "break"):
-        counted = not tex and found and found[-1].kind in ("number", "close", "behind", "constant")
-        if counted and (unit := _unit(text, at)):
+        operand = not tex and found and found[-1].kind in ("number", "close", "behind", "constant")
+        if at in literals:
+            found.append(_literal(text, at, literals[at], tex))
+        elif operand and (unit := _unit(text, at)):
             found.append(unit)
-        elif at in literals:
-            grouped = _GROUPED.match(text, at)
-            end = grouped.end() if grouped else literals[at]
-            found.append(Token("number", _GROUPING.sub("", text[at:end]) if grouped else text[at:end], at, end))
         elif match := _PIECE.match(text, at):
             if match.lastgroup == "blank":
                 if match.end() - at > MAX_BLANKS and not tex:
@@ -93,11 +124,73 @@ def tokens_of(text: str, begin: int, *, to_break: bool = False) -> list[Token]:
     return found
 
 
-@lru_cache(maxsize=4)  # a question is read from many places on
+@lru_cache(maxsize=4)  # a question is read from many places
 def _literals(text: str, first: int) -> dict[int, int]:
-    """Where numbers from a place on begin, without their signs, and end."""
+    """Start and end of each number from a place on, without signs."""
     spans = number_spans(text[first:])
     return {first + start + (text[first + start] in "+-"): first + end for start, end in spans.items()}
+
+
+def _literal(text: str, start: int, end: int, tex: bool) -> Token:
+    """The number that begins at a place, with its scale word; a break if a character next to it may change it."""
+    if grouped := _GROUPED.match(text, start):
+        end = grouped.end()
+    digits = _GROUPING.sub("", text[start:end]) if grouped else text[start:end]
+    before = text[:start]
+    clean = not start or (tex and before.endswith("~")) or _MAY_PRECEDE.search(before[-12:]) is not None
+    scaled = _scaled(text, end, Decimal(digits.replace(",", ""))) if not tex or text[end : end + 1] == " " else None
+    if (
+        not scaled and text[end : end + 1] in ("K", "M") and text[start - 1 : start] in (*MONEY,)
+    ):  # 5K may be a temperature
+        scaled = Decimal(digits.replace(",", "")) * {"K": 1000, "M": 10**6}[text[end]], end + 1
+    if scaled:
+        digits, end = f"{scaled[0]:f}", scaled[1]
+    follows = _MAY_FOLLOW.match(text, end) or _unit(text, end)
+    if not clean or not follows or _HYPHENED.match(text, end):
+        return Token("break", digits, start, end)
+    return Token("number", digits, start, end)
+
+
+def _scaled(text: str, end: int, value: Decimal) -> tuple[Decimal, int] | None:
+    """A value times the scale words after it, plus "and a half", and its end; None: there are none."""
+    at = end
+    while match := _SCALE.match(text, at):
+        word = match[0].strip("- \t\N{NO-BREAK SPACE}")
+        value *= _SCALES[word.lower()]
+        at = match.end()
+    if at == end and (match := _HALF.match(text, at)):
+        value, at = value + Decimal("0.5"), match.end()
+    return (value, at) if at > end else None
+
+
+def spoken(text: str, start: int) -> tuple[Decimal, int] | None:
+    """The number in words that begins at a place, and its end; None: there is none, or it isn't well formed."""
+    if match := _HALF_A.match(text, start):
+        return Decimal(_SCALES[match[1].lower()]) / 2, match.end()
+    article = _ARTICLE.match(text, start)
+    at = article.end() if article else start
+    names = ["one"] if article else []
+    numbers = words().listed["numbers"]
+    joint = re.compile(rf"-|{BLANK}+and{BLANK}+|{BLANK}+")
+    while match := re.compile(WORD).match(text, at):
+        if match[0].lower() not in numbers:
+            break
+        names.append(match[0].lower())
+        end = match.end()
+        gap = joint.match(text, end)
+        at = gap.end() if gap and ("and" not in gap[0] or names[-1] in _SCALES) else len(text)
+    if not names or (article and len(names) == 1):
+        return None
+    try:
+        value = Decimal(text2num(" ".join(names), "en"))
+    except ValueError:
+        return None
+    if match := _POINT.match(text, end):
+        value += Decimal("0." + "".join(str(text2num(digit, "en")) for digit in match[1].split()))
+        end = match.end()
+    elif match := _HALF.match(text, end):
+        value, end = value + Decimal("0.5"), match.end()
+    return value, end
 
 
 def _token(text: str, match: re.Match[str], tex: bool) -> Token:
@@ -107,12 +200,10 @@ def _token(text: str, match: re.Match[str], tex: bool) -> Token:
             return Token("unit", "angle:degree", start, end)
         case "text":
             name = match["inside"].strip()
-            if name in _FUNCTIONS:
+            if name in FUNCTIONS:
                 return Token("function", name, start, end)
-            changes = any(
-                word in words().listed["changing"] or word in words().phrases for word in name.lower().split()
-            )
-            return Token("break" if changes else "unit", words().measures.get(name, ""), start, end)
+            measure = words().measures.get(name)
+            return Token("unit", measure, start, end) if measure else Token("break", name, start, end)
         case "log":
             base = match["base"] or match["digits"]
             if match["digits"] and tex:  # TeX lowers one character
@@ -124,7 +215,9 @@ def _token(text: str, match: re.Match[str], tex: bool) -> Token:
             return _word(text, match, tex)
     if written[-1] in MONEY:
         number = text[start - 1 : start].isdigit() or text[end : end + 2].lstrip(" ")[:1] in (*"0123456789.+-−",)
-        return Token("money" if number and (written != "$" or not tex) else "math", written[-1], start, end)
+        foreign = text[start - 1 : start].isalpha() and written == "$"  # R$, A$
+        kind = "break" if foreign else "money" if number and (written != "$" or not tex) else "math"
+        return Token(kind, written[-1], start, end)
     kind, value = _SYMBOLS.get(written, ("break", written))
     if written == "%" and _REMAINDER.match(text, start - 1):
         kind, value = "operators", "mod"
@@ -136,7 +229,7 @@ def _word(text: str, match: re.Match[str], tex: bool) -> Token:
     around = text[start - 1 : start] + text[end : end + 1]
     if word == "x" and not tex and (around.isdigit() or not around.strip(BLANKS)):
         return Token("operators", "*", start, end)
-    if word in _FUNCTIONS and around[-1:] == "(":
+    if word in FUNCTIONS and around[-1:] == "(":
         return Token("function", word, start, end)
     if word == "e" and around[-1:] == "^":
         return Token("constant", "e", start, end)
@@ -144,31 +237,46 @@ def _word(text: str, match: re.Match[str], tex: bool) -> Token:
     found = words().phrase(text, article.start(2), article[2]) if article else words().phrase(text, start, word)
     if found and (not article or found[0].kind in ("functions", "lists")):
         return Token(found[0].kind, found[0].value, start, found[1], found[0].text)
-    return Token("break", word, start, end)
+    number = spoken(text, start)
+    begins = text[start - 1 : start].strip(BLANKS + BOUNDARY + "\n(:\"'“$*") == ""
+    if number and begins and _MAY_FOLLOW.match(text, number[1]) and not _HYPHENED.match(text, number[1]):
+        return Token("number", f"{number[0]:f}", start, number[1], "number")
+    return Token("break", word, start, number[1] if number else end)
+
+
+def _joins(text: str, at: int) -> bool:
+    """Whether an operator or joint in words begins at a place, after a blank."""
+    match = UNIT.match(text, at)
+    found = words().phrase(text, match.start(2), match[2]) if match else None
+    return found is not None and found[0].kind in ("operators", "joint")
 
 
 def _unit(text: str, begin: int) -> Token | None:
-    """The words behind an operand that say what it counts or measures."""
-    at, measure, count = begin, "", 0
-    goes_on = None
-    while match := UNIT.match(text, at):
-        gap, word = match[1].strip(), match[2].lower()
-        known = words().measures.get(match[2]) or (words().measures.get(word) if len(word) > 1 else None)
-        goes_on = words().phrase(text, match.start(2), word)
-        of = goes_on is not None and goes_on[0].value == "of"
-        if word == "x" or word in words().listed["changing"] or (goes_on and not (of and count)):
-            break
-        if not count:
-            # Letters directly behind a digit are a variable, if not a known unit, and so is a single one.
-            short = len(word) < 3 if match[1] else True
-            if gap == "-" or (short and not (known and (match[1] or len(word) > 1))):
-                break
-            measure = known or "" if not gap else ""
-        elif gap == "/" or word == "per":
-            measure = ""
-        at, count, goes_on = match.end(), count + 1, None
-    ends = goes_on[0].kind in ("operators", "joint") and not of if goes_on else _AFTER_UNIT.match(text, at)
-    return Token("unit", measure, begin, at) if ends and 0 < count <= MAX_UNIT else None
+    """The word after an operand that says what it measures or counts."""
+    match = UNIT.match(text, begin)
+    if match is None:
+        return None
+    gap, word = match[1], match[2].lower()
+    measure = words().measures.get(match[2]) or (words().measures.get(word) if len(word) > 1 else None)
+    if measure is None:
+        known = words().phrase(text, match.start(2), word) or word in words().changing or len(word) < 3
+        noun = word.removesuffix("s")
+        shared = (
+            len(
+                re.findall(
+                    rf"(?<!\w){re.escape(noun)}s?(?!\w)", text[max(0, begin - _NEAR) : begin + _NEAR], re.IGNORECASE
+                )
+            )
+            > 1
+        )
+        if known or not gap or not shared or not (_AFTER_UNIT.match(text, match.end()) or _joins(text, match.end())):
+            return None
+        measure = COUNTED + noun
+    elif len(match[2]) == 1 and gap and not _AFTER_UNIT.match(text, match.end()):
+        return None
+    if _SCALE.fullmatch(match[0]):
+        return None
+    return Token("unit", measure, begin, match.end())
 
 
 def starts_of(tokens: list[Token]) -> list[int]:

@@ -13,13 +13,17 @@ from ani.numbers.grammar import BLANKS, BOUNDARY
 BLANK = f"[{BLANKS}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}]"
 
 
+_COMMON = {"and", "or", "is", "was", "if", "to", "in", "on", "by", "from", "of", "with", "points", "choose", "score"}
+"""Words of `changing` that mean no quantity where they follow none."""
+
+
 class Phrase(NamedTuple):
     """Words that belong to a calculation."""
 
     text: str
     pattern: re.Pattern[str]
     kind: str
-    """"operators", "functions", "behind", "lists", "orders", "number", or "joint": between a list's items."""
+    """"operators", "functions", "behind", "lists", "orders", or "joint": between a list's items."""
     value: Any
     """What it stands for; of lists, by joint."""
 
@@ -45,27 +49,13 @@ class Words:
                 self.listed[key] = frozenset(re.split(r",\s+", names))
         for found in self.phrases.values():
             found.sort(key=lambda phrase: (-len(phrase.text), phrase.kind == "joint"))
-        self.endings = tuple(self.listed["before_endings"])
-        self.plain = self.listed["before"] | self.listed["articles"]
-        """Words that work nothing out."""
-        self.operands = (self.listed["numbers"] | self.listed["changing"]) - self.plain
-        """Words that may be an operand, or change one."""
+        self.changing = self.listed["changing"]
+        """Words after a number that may change it."""
         phrases = [phrase for found in self.phrases.values() for phrase in found]
-        joints = {phrase.text for phrase in phrases if phrase.kind == "joint"}
-        spoken = {
-            word
-            for phrase in phrases
-            if phrase.kind not in ("number", "joint")
-            for word in phrase.text.split()
-            if len(word) > 2  # "a quarter of" has more than its article
-        }
-        self.calculating = (self.listed["computing"] | self.listed["otherwise"] | spoken) - joints
-        self.calculating -= self.plain | self.listed["of"]
-        """Words that work something out, or may be part of saying so."""
         openings = [phrase.text for phrase in phrases if phrase.kind in ("functions", "lists", "orders")]
         named = rf"(?:{_any_of(openings)})(?!\w)|(?:{self._any('articles')}){BLANK}"
         self.opening = re.compile(
-            rf"(?:[\n\r{BOUNDARY}]|[.!?]{BLANK})\s*+(?:(?:(?:{self._any('introductions')}){BLANK}*)+:\s*)?"
+            rf"(?:[\n\r{BOUNDARY}]|(?<!\\)[.!?]{BLANK})\s*+(?:(?:(?:{self._any('introductions')}){BLANK}*)+:\s*)?"
             rf"(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|{named})|[;,]{BLANK}+(?={named})",
             re.IGNORECASE,
         )
@@ -76,12 +66,31 @@ class Words:
             re.IGNORECASE,
         )
         """Up to where a question's expression begins."""
+        counted = rf"(?:[0-9]{{1,2}}|one|two|three|four|five|six)(?={BLANK}(?:{self._any('rounding')})(?!\w))"
         self.closing = re.compile(
-            rf"(?:(?:{self._any('closing')})(?!\w)|[0-9]{{1,2}}(?={BLANK}(?:{self._any('rounding')})(?!\w))"
-            rf"|[\s?.!,:;=()\"'`*$\\\])}}{BOUNDARY}])*",
+            rf"(?:(?:{self._any('closing')})(?!\w)|{BLANK}*(?:[?.!,:;=()\"'`*$\\\])}}{BOUNDARY}\n\r]|\Z)"
+            rf"|{BLANK}+(?:{self._any('closing')})(?!\w)(?:{BLANK}+(?:(?:{self._any('closing_on')})(?!\w)|{counted}))*)*",
             re.IGNORECASE,
         )
-        """What may stand behind it."""
+        """What may follow it, up to the end."""
+        verbs = {form for verb in self.listed["verbs"] for form in _forms(verb)}
+        self.before = self.listed["before"] | verbs
+        """What directly precedes an expression before an equals sign without changing it."""
+        known = self.before | self.listed["questions"] | self.listed["fillers"] | self.listed["mentioning"]
+        self.preceding = re.compile(
+            rf"(?:(?<!\\)[\n\r{BOUNDARY}.:;,!?=>(]|(?<!\w)(?:{_any_of(known)}))\Z", re.IGNORECASE
+        )
+        """What directly precedes an expression without changing it."""
+        self.following = re.compile(
+            rf"{BLANK}*(?:\Z|[\n\r{BOUNDARY})=]|[?.!,;:](?![\w'])|(?<!\w)(?:{self._any('following')})(?!\w))",
+            re.IGNORECASE,
+        )
+        """What directly follows an expression without changing it."""
+        long = [name for name in self.measures if len(name) > 2]
+        other = (self.listed["numbers"] - {"one"}) | self.listed["otherwise"] | self.changing - _COMMON
+        units = rf"(?:in|to|into|as){BLANK}+(?:{_any_of([*self.measures])})"
+        self.quantity = re.compile(rf"[0-9]|(?<!\w)(?:{_any_of([*long, *other])}|{units})(?!\w)", re.IGNORECASE)
+        """A quantity, or a word that asks for one in another form."""
 
     def phrase(self, text: str, start: int, word: str) -> tuple[Phrase, int] | None:
         """The longest phrase that begins with a word at a place, and its end."""
@@ -102,7 +111,6 @@ def _phrases(listed: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
         for phrase, joints in listed[kind].items():
             yield phrase, kind, joints
             yield from ((joint, "joint", None) for joint in joints)
-    yield from ((word, "number", str(i)) for i, word in enumerate(re.split(r",\s+", listed["numbers"])))
 
 
 def _any_of(phrases: Iterator[str] | list[str] | frozenset[str]) -> str:
@@ -112,6 +120,22 @@ def _any_of(phrases: Iterator[str] | list[str] | frozenset[str]) -> str:
     for phrase in sorted(phrases, key=len, reverse=True):
         rests.setdefault(phrase[0], []).append(re.escape(phrase[1:]))
     return "|".join(f"{re.escape(first)}(?:{'|'.join(found)})" for first, found in rests.items())
+
+
+def _forms(verb: str) -> Iterator[str]:
+    """The forms of a regular verb, and some that don't exist (``knited``)."""
+    stem = verb.removesuffix("e")
+    yield from (
+        verb,
+        verb + "s",
+        verb + "es",
+        stem + "ed",
+        stem + "ing",
+        verb + verb[-1] + "ed",
+        verb + verb[-1] + "ing",
+    )
+    if verb.endswith("y"):
+        yield from (verb[:-1] + "ies", verb[:-1] + "ied")
 
 
 @cache
