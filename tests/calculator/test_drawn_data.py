@@ -23,14 +23,14 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "rivals": lambda: [each.model_dump() for each in Rivals(count=20).questions(0)],
 }
 HASHES = {
-    "asked, train": "1cb754b5aa4d",
-    "asked, test": "72d38ecdfa69",
-    "unasked, train": "a38533a0b1f5",
+    "asked, train": "248b1c068047",
+    "asked, test": "efa8d0867380",
+    "unasked, train": "b99581b01ad9",
     "unasked, test": "23a723159111",
     "messages": "9394a341a26a",
-    "sentences, train": "573ebc3a71a4",
+    "sentences, train": "7cb717ecce14",
     "sentences, test": "483822fe3d70",
-    "calculations": "e43ada5ca2d3",
+    "calculations": "38b37ae2c325",
     "rivals": "cda6c26fc458",
 }
 

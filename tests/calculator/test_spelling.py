@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ani.calculator.reader import Exact
 from ani.calculator.reader.digits import is_value
-from ani.calculator.spelling import opening_at, spelled
+from ani.calculator.reader.spelling import opening_at, spelled
 from tests.properties import examples
 
 values = st.one_of(

@@ -67,7 +67,7 @@ class Calculator(LogitsProcessor):
         model.generate(**inputs, logits_processor=[calculator])
 
     Where a value is pending and the gate is open, only tokens that continue the value's spelling keep their scores, up
-    to its end (`ani.calculator.spelling`). Elsewhere scores stay as they are, bit for bit. The model is not changed:
+    to its end (`reader/spelling.py`). Elsewhere scores stay as they are, bit for bit. The model is not changed:
     hidden states and KV caches stay its own.
 
     Args:

@@ -8,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ani.calculator.reader.pending import Pending, PendingReader
-from ani.calculator.spelling import Spelling
+from ani.calculator.reader.spelling import Spelling
 from ani.chat import message_ends
 from ani.numbers import NumberScanner
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ani.calculator.reader.pending import Pending
-from ani.calculator.spelling import PIECES, Spelling, opening_at, spelled
+from ani.calculator.reader.spelling import PIECES, Spelling, opening_at, spelled
 from ani.numbers import NumberScanner
 
 _CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)

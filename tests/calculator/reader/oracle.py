@@ -77,10 +77,7 @@ def pending(pieces: list[str], memory: int) -> tuple[Fraction, str] | None:
     first = young[0][-1] if young[0] else young[1][0] if young[1] else None
     if first is None:
         return None
-    beginning = being_written(text, first["at"])
-    if beginning.endswith(".") and first["value"].denominator == 1:
-        return None  # told as a whole number alone, in no division
-    return (first["value"], beginning) if to_come(first["value"], False, beginning, 1) else None
+    return first["value"], being_written(text, first["at"])
 
 
 def endings(text: str) -> list[tuple[str, str]]:
@@ -223,69 +220,6 @@ def expansion(value: Fraction, places: int) -> tuple[str, bool]:
         digit, rest = divmod(rest * 10, 1)
         digits += str(digit)
     return f"{whole}.{digits}" if digits else str(whole), not rest
-
-
-def to_come(value: Fraction, money: bool, beginning: str, count: int) -> list[tuple[str, str, bool, str]]:
-    """(character, the digit if it were the last, whether the value goes on for ever, what an end stands behind) of the
-    next; "" is the end."""
-    body = beginning.replace("$", "")
-    minus, body = body.startswith("-"), body.lstrip("-")
-    start = [("-", "", False, "")] if value < 0 and not minus else []
-    if minus != (value < 0) and (minus or body):
-        return [] if body else to_come(value, money, "", count)
-    exact, whole_of_it = expansion(value, len(body) + count + 2)
-    forms = [(exact, whole_of_it, not ends(value))]
-    if money and value.denominator != 1:
-        cents = int(rounded(abs(value), 2) * 100)
-        forms.insert(0, (f"{cents // 100}.{cents % 100:02}", True, False))
-    for form, complete, endless in forms:
-        for cut in range(len(form) + 1):
-            if any(body == way for way in ways_to_write(form, cut)):
-                left = [with_marks(value, form, i, endless) for i in range(cut, len(form))]
-                return (start + left + [("", "", False, "fraction" * ("." in form))] * complete)[:count]
-    for mark in (".", ",", "{", "{,", ",\\", ",\\!", ""):
-        number = body.removesuffix(mark).replace("{,}", ",").replace(",\\!", ",")
-        if body.endswith(mark) and number and [x[:2] for x in oracle.numbers(number)] == [(0, len(number))]:
-            second = mark == "." and "." in number
-            end = ("", "", False, "separator" if mark else "fraction")
-            return [end] if right(abs(value), number) and not second else []
-    return []
-
-
-def ways_to_write(form: str, cut: int) -> set[str]:
-    """All ways in which the first so many characters of a decimal form are written, up to the next one."""
-    whole, point, _ = form.partition(".")
-    ways = set()
-    for comma in ("", ",", "{,}", ",\\!"):
-        written, at = [""], 0
-        for i, character in enumerate(form[:cut]):
-            if 0 < i < len(whole) and (len(whole) - i) % 3 == 0:
-                written = [written[-1] + comma]
-            written = [written[-1] + character]
-            at = i + 1
-        ways.add(written[-1])
-        if comma and 0 < at < len(whole) and (len(whole) - at) % 3 == 0:
-            ways |= {written[-1] + comma[: k + 1] for k in range(len(comma))}
-    if whole == "0" and point and cut:
-        ways |= {form[1:cut]} if cut > 1 else set()
-    return ways
-
-
-def with_marks(value: Fraction, form: str, index: int, endless: bool) -> tuple[str, str, bool, str]:
-    point = form.find(".") if "." in form else len(form)
-    if index == point or index < point - 1:
-        return form[index], "", False, ""
-    places = max(0, index - point)
-    last, _ = expansion(rounded(value, places), places)
-    if places:
-        whole, _, fraction = last.partition(".")
-        last = f"{whole}.{fraction.ljust(places, '0')}"
-    same = len(last) == index + 1 and all(a == b for a, b in zip(last[:-1], form, strict=False))
-    return form[index], last[-1] if same else "", endless and places > 0, ""
-
-
-def ends(value: Fraction) -> bool:
-    return any((value * 10**places).denominator == 1 for places in range(value.denominator.bit_length()))
 
 
 def chunks(pieces: list[str], cuts: list[int]) -> list[list[str]]:

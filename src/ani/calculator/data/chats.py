@@ -28,6 +28,7 @@ from ani.calculator.data.worded_calculations import (
     signed,
 )
 from ani.calculator.reader.pending import PendingReader
+from ani.calculator.reader.spelling import spelled
 from ani.data.arithmetic import split_of
 from ani.data.diagnostic import ENDLESS, rounds
 from ani.data.records import Message
@@ -155,12 +156,11 @@ def is_pending(chat: AskedChat) -> bool:
     begin = chat.completion.rindex(chat.result)
     before = prompt_text(chat) + ("" if isinstance(chat.prompt, str) else BOUNDARY)
     states = PendingReader().feed([before, *chat.completion])[begin:]
-    last = len(chat.result) - 1
-    for index, (character, pending) in enumerate(zip(chat.result, states, strict=False)):
+    for character, pending in zip(chat.result, states, strict=False):
         if pending is None:
             return False
-        following = pending.next(1)[0]
-        if character != following.character and (index < last or character != following.last):
+        following = spelled(pending.value, pending.currency, pending.text, pending.written).next(1)
+        if following is None or character not in following.digits | following.openings:
             return False
     return True
 

@@ -26,9 +26,7 @@ It is written
     that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers leave what is asked pending, since
     many answers repeat the numbers of the question first.
 It is not offered
-    within another number, where none of its digits may follow (`digits.py`); and behind its own full stop, if
-    it is a sum or product of whole numbers, written in symbols. There the dot ends a sentence, and the model alone
-    writes what follows. Behind another value (``14 / 2 = 7.``) models take it for a decimal point: the end is pending.
+    within another number, after which none of its characters may follow (`spelling.py`).
 It is forgotten
     after `MEMORY` tokens, so that a question that nobody answers doesn't wait for ever.
 """
@@ -39,17 +37,9 @@ from enum import Enum, auto
 from typing import NamedTuple, Self
 
 from ani.calculator.reader import VALUES
-from ani.calculator.reader.digits import (
-    BEGINNINGS,
-    WRITTEN,
-    PendingDigit,
-    is_value,
-    pending_digits,
-    undecided,
-    writing,
-    written,
-)
+from ani.calculator.reader.digits import WRITTEN, is_value, undecided, writing, written
 from ani.calculator.reader.exact import Exact
+from ani.calculator.reader.spelling import spelled
 from ani.calculator.reader.value import WINDOW, Value
 from ani.numbers.grammar import BLANKS, BOUNDARY
 
@@ -58,8 +48,6 @@ MEMORY = 512
 MAX_ASKED = 32
 """How many values of one message are pending together at most; of questions the first, of signs the last ones count."""
 
-_TOGETHER = 3
-_WHOLE = re.compile(r"(?:[0-9,\s$€£¥₹()\[\]+*×·⋅∙xX−–-]|\\times|\\cdot)+")
 _DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\boxed\{{){{0,12}}")
 
 
@@ -88,13 +76,6 @@ class Pending(NamedTuple):
     """The sign of an amount of money."""
     written: str
     """The number that the text ends with, or a beginning of one."""
-
-    def next(self, characters: int) -> tuple[PendingDigit, ...]:
-        """Its next characters (`digits.py`), so many or up to the end; of what is pending there is one."""
-        if self.written.endswith(".") and _WHOLE.fullmatch(self.text):
-            return ()
-        # A module reads 3 by default: all callers at a token share one cached result.
-        return pending_digits(self.value, self.currency, self.written, max(characters, _TOGETHER))[:characters]
 
 
 class _Item(NamedTuple):
@@ -151,21 +132,9 @@ class PendingReader:
         return self._text
 
     @property
-    def lasts(self) -> int:
-        """Behind how many more pieces the same value is pending, if none of them `may_change` that; 0 while a number is
-        being written, or if nothing is pending."""
-        if self.idle or writing(self._text, 0, len(self._text)):
-            return 0
-        return self._next.token + MEMORY - self._tokens
-
-    @property
     def _next(self) -> "_Item":
         """What is pending, unless it is too old, or something else is being written."""
         return self._signs[-1] if self._signs else self._asked[0]
-
-    def may_change(self, piece: str) -> bool:
-        """Whether a value may become known, or a number begin, within a piece, whatever stands before it."""
-        return self.may_learn(piece) or not BEGINNINGS.isdisjoint(piece)
 
     def may_learn(self, piece: str) -> bool:
         """Whether something may become known within a piece, whatever stands before it."""
@@ -294,4 +263,4 @@ class PendingReader:
         if not beginning:
             return item.pending
         pending = item.pending._replace(written=beginning)
-        return pending if pending.next(1) else None
+        return pending if spelled(pending.value, pending.currency, pending.text, beginning).next(1) else None
