@@ -122,7 +122,6 @@ def asked(text: str) -> Calculation | None:
         (r"$180^\circ - 30^\circ =", r"180^\circ - 30^\circ", 150),
         (r"$\sin 30^\circ + \cos^2 60^{\circ} =", r"\sin 30^\circ + \cos^2 60^{\circ}", Fraction(3, 4)),
         (r"$\tan \frac{\pi}{4} =", r"\tan \frac{\pi}{4}", 1),
-        (r"$\log_{10} 40 + \log_{10} 25 =", r"\log_{10} 40 + \log_{10} 25", 3),
         (r"$\left\lfloor \frac{10}{3} \right\rfloor =", r"\lfloor \frac{10}{3} \right\rfloor", 3),
         (r"$20\% \cdot 50 =", r"20\% \cdot 50", 10),
         ("\\begin{align*}\nx &= 3 + 4 \\\\\n&=", "3 + 4", 7),

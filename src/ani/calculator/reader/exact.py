@@ -1,112 +1,95 @@
-"""Exact arithmetic: rationals, and reals whose digits can be computed to any place.
+"""Exact arithmetic: rationals, and reals whose digits are known to any place.
 
-A number is a sum of terms ``coefficient · factors``. The coefficient is a rational; the factors are roots of integers,
-π, e, and what a function makes of another exact number (``ln 3``, ``sin 1``). Sums and products are worked out on the
-terms, so that ``(2√3)² = 12``, ``√8 / √2 = 2`` and ``log 40 + log 25 = 3`` are found to be rational and not only
-nearly so; of a real's digits, balls of rising precision (FLINT's ``arb``, which bounds every error) decide.
-
-No digit of a real can be had that way where the real is rational without our knowing it: ``ln π² − 2 ln π`` is a
-ball around 0 at any precision. Such a number, as one that does not exist (``1 / 0``, ``√−2``), raises
-`ArithmeticError` when it is made. So does one that is out of bounds, as no text may cost more than some hundred
-microseconds: more than `MAX_BITS` bits in a coefficient, `MAX_TERMS` terms, `MAX_WHOLE` digits before the point.
+A real is a computation on balls (FLINT's ``arb``), which bound every error; precision rises until a digit is certain.
+Where a real is rational without our knowing it (``ln π² − 2 ln π``), no precision decides. Such a number, one that does
+not exist (``1 / 0``, ``√−2``), and one that is out of bounds raise `ArithmeticError`. Roots of rationals and rational
+multiples of π are recognised, so that ``(2√3)² = 12``, ``√8 / √2 = 2`` and ``sin 30° = 1/2`` are rational.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 from typing import NamedTuple
 
 from flint import arb, ctx, fmpq, fmpz
 
 MAX_BITS = 1000
-"""Of every numerator and denominator, and of what stands under a root."""
+"""Bits of every numerator and denominator at most."""
 MAX_DEGREE = 12
-"""Of a root that is worked with as such."""
-MAX_TERMS = 16
+"""Degree of a root at most."""
 MAX_WHOLE = 100
-"""Digits before the point."""
+"""Digits before the point at most."""
 SURE_PLACES = 100
-"""Digits behind the point that every number is known to have when it is made."""
+"""Digits after the point that every number is known to have when it is made."""
 
 _SURE_BITS = 64 + 4 * (MAX_WHOLE + SURE_PLACES)
-_PRIMES = [n for n in range(2, 50) if all(n % d for d in range(2, n))]
+_TAN_SQUARES = {Fraction(t): Fraction(square) for t, square in {"0": "0", "1/6": "1/3", "1/4": "1", "1/3": "3"}.items()}
+"""tan² tπ by t."""
+_COS_SQUARES = {t: 1 / Fraction(1 + square) for t, square in _TAN_SQUARES.items()} | {Fraction(1, 2): Fraction(0)}
+"""cos² tπ by t."""
 
 
-class Atom(NamedTuple):
-    """A root; or a constant of `arb`, or a method of it with the number that it is of and another argument."""
+class Radical(NamedTuple):
+    """sign · ᵈ√radicand."""
 
-    name: str
-    of: "Exact | None" = None
-    argument: int = 0
-    """Of a root the degree."""
-
-    @property
-    def degree(self) -> int:
-        """Of a root; 0: it is none."""
-        return self.argument if self.name == "root" else 0
-
-
-Monomial = frozenset[tuple[Atom, int]]
-"""Factors and their powers; of a root what stands under it."""
-_ONE: Monomial = frozenset()
-_E = Atom("const_e")
-_PI: Monomial = frozenset({(Atom("pi"), 1)})
-_SQUARES = {fmpq(0): 4, fmpq(1, 6): 3, fmpq(1, 4): 2, fmpq(1, 3): 1, fmpq(1, 2): 0}
-"""(2 cos tπ)² by t."""
+    sign: int
+    radicand: Fraction
+    """Above 0."""
+    degree: int
 
 
 class Exact:
-    """An exact number, immutable; equal numbers are equal if they are rational or made of the same terms."""
+    """An exact number, immutable. Rationals are equal if their values are, reals if their first digits are.
 
-    __slots__ = ("_hash", "_rational", "_sure", "_terms")
-    _rational: fmpq | None
-    _terms: dict[Monomial, fmpq]
-    _sure: arb | None
-    _hash: int | None
+    Args:
+        rational: The value; None: it is a real.
+        ball: Computes a ball that contains a real, at the precision of FLINT's context.
+        in_pi: The value over π, where that is known to be rational.
+        radical: The value as a root, where it is one.
+    """
 
-    def __init__(self, terms: Mapping[Monomial, fmpq]) -> None:
-        """A sum of terms, by their factors."""
-        self._terms = {factors: c for factors, c in terms.items() if c}
-        self._sure = self._hash = None
-        self._rational = None if any(self._terms) else fmpq(terms.get(_ONE, 0))
-        if len(self._terms) > MAX_TERMS or any(c.height_bits() > MAX_BITS for c in self._terms.values()):
-            raise ArithmeticError("out of bounds")
+    __slots__ = ("_ball", "_sure", "in_pi", "radical", "rational")
+
+    def __init__(
+        self,
+        rational: Fraction | None,
+        ball: Callable[[], arb] | None = None,
+        in_pi: Fraction | None = None,
+        radical: Radical | None = None,
+    ) -> None:
+        self.rational, self.in_pi, self.radical, self._ball = rational, in_pi, radical, ball
+        self._sure: arb | None = None
+        for number in (rational, in_pi, radical and radical.radicand):
+            if number and max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
+                raise ArithmeticError("out of bounds")
 
     @staticmethod
     def of(value: int | Fraction | Decimal) -> "Exact":
-        """A rational number; raises ArithmeticError where it is out of bounds."""
+        """A rational number; raises ArithmeticError if it is out of bounds."""
         if isinstance(value, Decimal) and abs(value.adjusted()) > MAX_BITS:
             raise ArithmeticError("out of bounds")
-        numerator, denominator = value.as_integer_ratio()
-        return _exact(fmpq(numerator, denominator))
+        return Exact(Fraction(value), in_pi=None if value else Fraction(0))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Exact) and self._terms == other._terms
+        return isinstance(other, Exact) and self._key == other._key
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash(frozenset(self._terms.items()))
-        return self._hash
+        return hash(self._key)
 
     def __repr__(self) -> str:
-        return (
-            f"Exact({self.rational})" if self._rational is not None else f"Exact({self._ball().str(10, radius=False)}…)"
-        )
-
-    # --- its digits ---------------------------------------------------------------------------------------------------
+        return f"Exact({self.rational})" if self.rational is not None else f"Exact({self.rounded(10)}…)"
 
     @property
-    def rational(self) -> Fraction | None:
-        """The value, where it is rational."""
-        value = self._rational
-        return None if value is None else Fraction(int(value.numerator), int(value.denominator))
+    def _key(self) -> Fraction | str:
+        return self.rounded(SURE_PLACES // 2) if self.rational is None else self.rational
+
+    # --- digits -------------------------------------------------------------------------------------------------------
 
     @property
     def negative(self) -> bool:
-        """Whether it lies below 0."""
-        value = self._rational
-        return bool(value < 0) if value is not None else bool(self._ball() < 0)
+        """Whether the number is below 0."""
+        return self.rational < 0 if self.rational is not None else bool(self._computed(_SURE_BITS) < 0)
 
     @property
     def whole(self) -> str:
@@ -114,19 +97,19 @@ class Exact:
         return self._digits(0)
 
     def fraction(self, places: int) -> str:
-        """The first `places` digits behind the point, the rest cut off.
+        """The first `places` digits after the point, the rest cut off.
 
         Raises:
-            ArithmeticError: More than `SURE_PLACES` are asked for of a real, and precision does not decide them.
+            ArithmeticError: More than `SURE_PLACES` digits of a real, and precision does not decide them.
         """
         return self._digits(places).zfill(places + 1)[-places:] if places else ""
 
     @property
     def ends(self) -> int | None:
-        """The digits behind the point; None if they go on for ever."""
-        if self._rational is None:
+        """How many digits are after the point; None if there is no last one."""
+        if self.rational is None:
             return None
-        rest, places = int(self._rational.denominator), [0, 0]
+        rest, places = self.rational.denominator, [0, 0]
         for i, prime in enumerate((2, 5)):
             while rest % prime == 0:
                 rest //= prime
@@ -134,272 +117,185 @@ class Exact:
         return max(places) if rest == 1 else None
 
     def rounded(self, places: int) -> str:
-        """It, rounded to so many places, half away from zero; no sign before a zero. Raises as `fraction`."""
+        """The decimal form, rounded to `places` digits after the point, half away from zero; no sign before a zero."""
         digits = str((int(self._digits(places + 1)) + 5) // 10).zfill(places + 1)
         whole, fraction = digits[: len(digits) - places], digits[len(digits) - places :]
         sign = "-" if self.negative and digits.strip("0") else ""
         return f"{sign}{whole}.{fraction}" if places else sign + whole
 
     def _digits(self, places: int) -> str:
-        """The digits up to a place behind the point, without point, sign, and zeros before them."""
-        scale, value = 10**places, self._rational
-        if value is not None:
-            return str(abs(value.numerator) * scale // value.denominator)
+        """The digits up to a place after the point, without point, sign, and zeros before them."""
+        if self.rational is not None:
+            return str(abs(self.rational.numerator) * 10**places // self.rational.denominator)
         for bits in (max(_SURE_BITS, 64 + 4 * (MAX_WHOLE + places)), 8 * (_SURE_BITS + places)):
             with ctx.workprec(bits):
-                floor = (abs(self._ball(bits)) * scale).floor().unique_fmpz()
+                floor = (abs(self._computed(bits)) * 10**places).floor().unique_fmpz()
             if floor is not None:
                 return str(floor)
-        raise ArithmeticError("its digits can't be decided")
+        raise ArithmeticError("the digits can't be decided")
 
-    def _ball(self, bits: int = _SURE_BITS) -> arb:
-        """A ball that holds it, worked out with so many bits."""
+    def ball(self) -> arb:
+        """A ball that contains the number, at the precision of FLINT's context."""
+        if self._ball is None:
+            assert self.rational is not None
+            return arb(fmpq(self.rational.numerator, self.rational.denominator))
+        return self._ball()
+
+    def _computed(self, bits: int) -> arb:
         if bits == _SURE_BITS and self._sure is not None:
             return self._sure
         with ctx.workprec(bits):
-            ball = arb(0)
-            for factors, coefficient in self._terms.items():
-                term = arb(coefficient)
-                for atom, power in factors:
-                    if atom.degree:
-                        term *= arb(power).root(atom.degree)
-                    else:
-                        method = getattr(atom.of._ball(bits) if atom.of else arb, atom.name)
-                        term *= (method(atom.argument) if atom.argument else method()) ** power
-                ball += term
+            found = self.ball()
         if bits == _SURE_BITS:
-            self._sure = ball
-        return ball
+            self._sure = found
+        return found
 
     def decided(self) -> "Exact":
-        """Itself, if its sign, its size and its digits can be told; raises ArithmeticError otherwise."""
-        value = self._rational
-        if value is None:
-            with ctx.workprec(_SURE_BITS):
-                inside = 0 < abs(self._ball()) < arb(10) ** MAX_WHOLE
-            if not inside:
+        """The number itself, if its sign, size and digits are certain; raises ArithmeticError otherwise."""
+        if self.rational is None:
+            if not bool(0 < abs(self._computed(_SURE_BITS)) < arb(10) ** MAX_WHOLE):
                 raise ArithmeticError("out of bounds, or undecided")
             self._digits(SURE_PLACES)
-        elif abs(value) >= fmpq(10) ** MAX_WHOLE:
+        elif abs(self.rational) >= 10**MAX_WHOLE:
             raise ArithmeticError("out of bounds")
         return self
 
-    # --- what is made of it -------------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    def _as_radical(self, degree: int) -> Radical | None:
+        if self.rational:
+            bits = max(self.rational.numerator.bit_length(), self.rational.denominator.bit_length())
+            small = bits * degree <= MAX_BITS
+            return Radical(-1 if self.rational < 0 else 1, abs(self.rational) ** degree, degree) if small else None
+        return self.radical if self.radical and self.radical.degree == degree else None
 
     def __neg__(self) -> "Exact":
-        return _exact(-self._rational) if self._rational is not None else Exact({f: -c for f, c in self._terms.items()})
+        return self * Exact.of(-1)
 
     def __add__(self, other: "Exact") -> "Exact":
-        if self._rational is not None and other._rational is not None:  # many times faster
-            return _exact(self._rational + other._rational)
-        return _summed([*self._terms.items(), *other._terms.items()])
+        if self.rational is not None and other.rational is not None:
+            return Exact.of(self.rational + other.rational)
+        turns = None if self.in_pi is None or other.in_pi is None else self.in_pi + other.in_pi
+        return Exact.of(0) if turns == 0 else Exact(None, lambda: self.ball() + other.ball(), turns)
 
     def __sub__(self, other: "Exact") -> "Exact":
         return self + -other
 
     def __mul__(self, other: "Exact") -> "Exact":
-        if self._rational is not None and other._rational is not None:
-            return _exact(self._rational * other._rational)
-        if len(self._terms) * len(other._terms) > 2 * MAX_TERMS:
-            raise ArithmeticError("out of bounds")
-        return _summed(
-            (factors, ca * cb * c)
-            for a, ca in self._terms.items()
-            for b, cb in other._terms.items()
-            for factors, c in [_product((*a, *b))]
-        )
+        a, b = self.rational, other.rational
+        if 0 in (a, b) or (a is not None and b is not None):
+            return Exact.of((a or 0) * (b or 0) if a is not None and b is not None else 0)
+        degree = (self.radical or other.radical or Radical(1, Fraction(1), 0)).degree
+        first, second = (self._as_radical(degree), other._as_radical(degree)) if degree else (None, None)
+        if first and second:
+            root = Exact.of(first.radicand * second.radicand).root(degree)
+            return root if first.sign == second.sign else root._negated()
+        turns = other.in_pi * a if a is not None and other.in_pi is not None else None
+        turns = self.in_pi * b if b is not None and self.in_pi is not None else turns
+        return Exact(None, lambda: self.ball() * other.ball(), turns)
+
+    def _negated(self) -> "Exact":
+        if self.rational is not None or self.radical is None:
+            return -self
+        return Exact(None, lambda: -self.ball(), radical=self.radical._replace(sign=-self.radical.sign))
 
     def __truediv__(self, other: "Exact") -> "Exact":
-        return self * other._inverse()
+        if other.rational is not None:
+            return self * Exact.of(1 / other.rational)  # ZeroDivisionError is an ArithmeticError
+        if self.in_pi is not None and other.in_pi:
+            return Exact.of(self.in_pi / other.in_pi)
+        if other.radical:
+            sign, radicand, degree = other.radical
+            inverse = Exact.of(1 / radicand).root(degree)
+            return self * (inverse if sign > 0 else inverse._negated())
+        other.decided()
+        return Exact.of(0) if self.rational == 0 else Exact(None, lambda: self.ball() / other.ball())
 
     def __pow__(self, other: "Exact") -> "Exact":
         """A power; of a negative number only one with a whole exponent, as others are doubtful."""
-        exponent = other._rational
-        if not self._terms and (exponent is None or exponent <= 0):
+        exponent, base = other.rational, self.rational
+        if base == 0 and (exponent is None or exponent <= 0):
             raise ArithmeticError("0 to the power of 0 or less")
         if exponent is None:
             return (other * self.ln()).exp()
-        base = self._rational
-        bits = 1 if base is None else base.height_bits()
+        bits = 1 if base is None else max(base.numerator.bit_length(), base.denominator.bit_length())
         if abs(exponent.numerator) * bits > MAX_BITS or exponent.denominator > MAX_BITS:
             raise ArithmeticError("out of bounds")
         if exponent.denominator != 1 and self.decided().negative:
             raise ArithmeticError("a root of a negative number")
         if base is not None:
-            return _exact(base ** int(exponent.numerator)).root(int(exponent.denominator))
-        power = self if exponent > 0 else self._inverse()
-        result, times = Exact.of(1), abs(int(exponent.numerator))
-        while times:
-            if times % 2:
-                result *= power
-            times //= 2
-            power = power * power if times else power
-        return result.root(int(exponent.denominator))
+            return Exact.of(base**exponent.numerator).root(exponent.denominator)
+        if self.radical and exponent.denominator == 1:
+            sign, radicand, degree = self.radical
+            root = (Exact.of(radicand) ** Exact.of(exponent.numerator)).root(degree)
+            return root if sign > 0 or exponent.numerator % 2 == 0 else root._negated()
+        return Exact(None, lambda: self.ball() ** exponent.numerator).root(exponent.denominator)
 
     def root(self, degree: int) -> "Exact":
         """The real root of a degree."""
-        value = self._rational
-        if degree == 1 or not self._terms:
+        if degree == 1 or self.rational == 0:
             return self
         if self.decided().negative:
             if degree % 2 == 0:
                 raise ArithmeticError("an even root of a negative number")
-            return -(-self).root(degree)
-        if value is None and degree == 2:
-            return _applied(self, "sqrt")
-        if value is None or degree > MAX_DEGREE:
+            return (-self).root(degree)._negated()
+        if degree > MAX_DEGREE:
             return (self.ln() / Exact.of(degree)).exp()
-        factors, outside = _product(
-            [(Atom("root", None, degree), int(value.numerator * value.denominator ** (degree - 1)))]
-        )
-        return Exact({factors: outside / value.denominator})
+        value = self.rational
+        if value is None:
+            return Exact(None, lambda: self.ball().root(degree)).decided()
+        parts = [int(fmpz(part).root(degree)) for part in (value.numerator, value.denominator)]
+        if parts[0] ** degree == value.numerator and parts[1] ** degree == value.denominator:
+            return Exact.of(Fraction(*parts))
+        return Exact(None, lambda: self.ball().root(degree), radical=Radical(1, value, degree))
 
     def ln(self) -> "Exact":
-        """The natural logarithm; of a rational by those of its prime factors, so that logarithms meet."""
-        if self.decided().negative or not self._terms:
+        """The natural logarithm."""
+        if self.rational == 0 or self.decided().negative:
             raise ArithmeticError("a logarithm of 0 or less")
-        if self._rational is not None:
-            powers = _prime_powers(self._rational)
-            return Exact({frozenset({(Atom("log", Exact.of(p)), 1)}): fmpq(power) for p, power in powers.items()})
-        (factors, coefficient), *others = self._terms.items()
-        (atom, power), *rest = factors or ((_E, 0),)
-        if coefficient == 1 and atom == _E and not others and not rest:
-            return Exact.of(power)
-        return _applied(self, "log")
+        return Exact.of(0) if self.rational == 1 else Exact(None, lambda: self.ball().log())
 
     def log(self, base: int) -> "Exact":
-        """The logarithm to a base above 1; of a rational by those of primes, but the base's last one."""
-        value = self.decided()._rational
+        """The logarithm to a base above 1; of a rational power of the base it is rational."""
+        value = self.decided().rational
         if value is None or value <= 0 or base < 2:
             return self.ln() / Exact.of(base).ln()
-        powers, (*others, (last, times)) = _prime_powers(value), _prime_powers(fmpq(base)).items()
-        share = fmpq(powers.pop(last, 0), times)
-        terms = {_ONE: share}
-        for prime, power in {**{p: 0 for p, _ in others}, **powers}.items():
-            coefficient = power - share * dict(others).get(prime, 0)
-            terms[frozenset({(Atom("log_base", Exact.of(prime), base), 1)})] = coefficient
-        return Exact(terms)
+        for degree in range(1, 7):
+            power = round(degree * (math.log(value.numerator) - math.log(value.denominator)) / math.log(base))
+            if abs(power) < MAX_BITS and value**degree == Fraction(base) ** power:
+                return Exact.of(Fraction(power, degree))
+        return Exact(None, lambda: self.ball().log() / arb(base).log())
 
     def exp(self) -> "Exact":
-        """e to the power of it."""
-        value = self._rational
-        if value is not None and value.denominator == 1 and abs(value) <= MAX_BITS:
-            return Exact({frozenset({(_E, int(value.numerator))} if value else ()): fmpq(1)})
-        return _applied(self, "exp")
+        """e to the power of the number."""
+        self.decided()
+        return Exact.of(1) if self.rational == 0 else Exact(None, lambda: self.ball().exp()).decided()
 
     def cos(self) -> "Exact":
         """The cosine of an angle in radians; of a multiple of π/4 or π/6 by roots."""
-        turn = self.in_pi
-        if turn is not None:
-            turn = abs(turn - 2 * ((turn + 1) / 2).floor())  # 0 to 1 is half a turn
+        if self.in_pi is not None:
+            turn = abs((self.in_pi + 1) % 2 - 1)  # 0 to 1 is half a turn
             sign, turn = (-1, 1 - turn) if 2 * turn > 1 else (1, turn)
-            if turn in _SQUARES:
-                return Exact.of(_SQUARES[turn]).root(2) * Exact.of(Fraction(sign, 2))
-        return _applied(self, "cos")
+            if (square := _COS_SQUARES.get(turn)) is not None:
+                return Exact.of(square).root(2) * Exact.of(sign)
+        self.decided()
+        return Exact(None, lambda: self.ball().cos()).decided()
 
     def sin(self) -> "Exact":
         """The sine of an angle in radians."""
-        if self.in_pi is None:
-            return _applied(self, "sin")
-        return (Exact({_PI: fmpq(1, 2)}) - self).cos()
+        if self.in_pi is not None:
+            return (PI * Exact.of(Fraction(1, 2)) - self).cos()
+        self.decided()
+        return Exact(None, lambda: self.ball().sin()).decided()
 
     def tan(self) -> "Exact":
         """The tangent of an angle in radians."""
+        if self.in_pi is not None:
+            turn = (self.in_pi + Fraction(1, 2)) % 1 - Fraction(1, 2)
+            if (square := _TAN_SQUARES.get(abs(turn))) is not None:
+                return Exact.of(square).root(2) * Exact.of(-1 if turn < 0 else 1)
         return self.sin() / self.cos()
 
-    @property
-    def in_pi(self) -> fmpq | None:
-        """How many times π it is, where that is rational."""
-        if not self._terms:
-            return fmpq(0)
-        (factors, coefficient), *others = self._terms.items()
-        return coefficient if factors == _PI and not others else None
 
-    def _inverse(self) -> "Exact":
-        if not self._terms:
-            raise ZeroDivisionError
-        if self._rational is not None:
-            return _exact(1 / self._rational)
-        (factors, coefficient), *others = self._terms.items()
-        if others:
-            return _applied(self, "__pos__", -1)
-        inverse = []
-        for atom, power in factors:
-            if atom.degree:
-                inverse.append((atom, power ** (atom.degree - 1)))
-                coefficient *= power
-            else:
-                inverse.append((atom, -power))
-        product, outside = _product(inverse)
-        return Exact({product: outside / coefficient})
-
-
-PI = Exact({_PI: fmpq(1)})
-E = Exact({frozenset({(_E, 1)}): fmpq(1)})
-
-
-@lru_cache(maxsize=64)  # a reader parses one message from several places, and would compute each function again
-def _applied(number: Exact, function: str, power: int = 1) -> Exact:
-    """A power of what a method of `arb` makes of a number."""
-    number.decided()
-    return Exact({frozenset({(Atom(function, number), power)}): fmpq(1)}).decided()
-
-
-def _exact(value: fmpq) -> Exact:
-    """A rational, made faster."""
-    if value.height_bits() > MAX_BITS:
-        raise ArithmeticError("out of bounds")
-    made = object.__new__(Exact)
-    made._rational, made._sure, made._hash = value, None, None
-    made._terms = {_ONE: value} if value else {}
-    return made
-
-
-def _summed(terms: Iterable[tuple[Monomial, fmpq]]) -> "Exact":
-    total: dict[Monomial, fmpq] = {}
-    for factors, coefficient in terms:
-        total[factors] = total.get(factors, fmpq(0)) + coefficient
-    return Exact(total)
-
-
-def _product(factors: Iterable[tuple[Atom, int]]) -> tuple[Monomial, fmpq]:
-    """Factors multiplied: what they come to, and the rational that goes before them."""
-    powers: dict[Atom, int] = {}
-    outside = fmpq(1)
-    for atom, power in factors:
-        if atom.degree:
-            before, powers[atom] = _extracted(powers.get(atom, 1) * power, atom.degree)
-            outside *= before
-        else:
-            powers[atom] = powers.get(atom, 0) + power
-    if any(abs(power) > MAX_BITS for atom, power in powers.items() if not atom.degree):
-        raise ArithmeticError("out of bounds")
-    return frozenset((atom, power) for atom, power in powers.items() if power != bool(atom.degree)), outside
-
-
-def _extracted(radicand: int, degree: int) -> tuple[int, int]:
-    """(a, b) with ᵈ√radicand = a · ᵈ√b; b is 1 if the root is whole, and has no small prime too often."""
-    if radicand.bit_length() > MAX_BITS:
-        raise ArithmeticError("out of bounds")
-    whole = int(fmpz(radicand).root(degree))
-    if whole**degree == radicand:
-        return whole, 1
-    outside = 1
-    for prime in _PRIMES:
-        while radicand % prime**degree == 0:
-            radicand //= prime**degree
-            outside *= prime
-    return outside, radicand
-
-
-def _prime_powers(value: fmpq) -> dict[int, int]:
-    """The powers of small primes in a positive rational, and what is left of it above and below its line."""
-    powers: dict[int, int] = {}
-    for side, power in ((int(value.numerator), 1), (int(value.denominator), -1)):
-        for prime in _PRIMES:
-            while side % prime == 0:
-                side //= prime
-                powers[prime] = powers.get(prime, 0) + power
-        if side > 1:
-            powers[side] = powers.get(side, 0) + power
-    return powers
+PI = Exact(None, lambda: arb.pi(), Fraction(1))
+E = Exact(None, lambda: arb(1).exp())
