@@ -190,12 +190,15 @@ def test_the_readme_is_short_and_its_python_runs(
     for kind, load in ((AutoModelForCausalLM, load_model), (AutoTokenizer, load_tokenizer)):
         monkeypatch.setattr(kind, "from_pretrained", partial(_at_hand, kind.from_pretrained, load))
     readme = ROOT / "README.md"
-    assert len(readme.read_text().splitlines()) <= 150
+    assert len(readme.read_text().splitlines()) <= 100
+    (tmp_path / "my-data.jsonl").write_text('{"prompt": "Room 505 holds", "completion": " 10 people"}\n' * 4)
     code = "\n".join(blocks(readme, "python"))
-    exec(code, {})
+    assert "max_steps=200" in code
+    exec(code.replace("max_steps=200", "max_steps=2, report_to=[], use_cpu=True"), {})
     printed = capsys.readouterr().out
-    promised = re.findall(r"# … (.*?)(?: …)?$", code, re.MULTILINE)
+    promised = re.findall(r"# … (\d+)", code)
     assert len(promised) == 2 and all(answer in printed for answer in promised), printed
+    assert "value=Decimal('505')" in printed
 
 
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
