@@ -145,17 +145,7 @@ class Calculator(LogitsProcessor):
         """
         if name == OPEN:
             return cls._open_gate(model, tokenizer)
-        folder = _folder(str(name))
-        config = read_config(folder)
-        gate, file = config.gate(), folder / WEIGHTS_FILE
-        try:
-            weights = load_file(file)
-            gate.load_state_dict(weights)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise InputError(f"{file} does not fit {CONFIG_FILE}: {str(error).splitlines()[0]}") from error
-        if not all(weight.isfinite().all() for weight in weights.values()):
-            raise InputError(f"{file} contains weights that are not finite; fit the calculator again")
-        return cls(model, tokenizer, gate, config)
+        return cls(model, tokenizer, *read_gate(folder_of(str(name))))
 
     @classmethod
     def _open_gate(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> Self:
@@ -235,7 +225,21 @@ def read_config(folder: Path) -> CalculatorConfig:
         raise InputError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
 
 
-def _folder(name: str) -> Path:
+def read_gate(folder: Path) -> tuple[Gate, CalculatorConfig]:
+    """Read a calculator's gate and config from its directory; raises InputError if a file is missing or damaged."""
+    config = read_config(folder)
+    gate, file = config.gate(), folder / WEIGHTS_FILE
+    try:
+        weights = load_file(file)
+        gate.load_state_dict(weights)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InputError(f"{file} does not fit {CONFIG_FILE}: {str(error).splitlines()[0]}") from error
+    if not all(weight.isfinite().all() for weight in weights.values()):
+        raise InputError(f"{file} contains weights that are not finite; fit the calculator again")
+    return gate, config
+
+
+def folder_of(name: str) -> Path:
     """The directory of a calculator: a shipped one, a directory, or a download from the hub."""
     folder = Path(name)
     if folder.is_dir():

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 from typer import Argument, Option
@@ -83,3 +83,17 @@ def inspect(
         print(json.dumps([each._asdict() for each in found], ensure_ascii=False))
     else:
         console_for(as_json).print(table(found))
+
+
+@app.command()
+def merge(
+    calculator: Annotated[str, Argument(help="Calculator: directory, hub name, or smollm2-calculator.")],
+    out: Annotated[Path, Argument(help="Directory to write.")],
+    model: Annotated[str | None, Option(help="Base model; default: the one that the calculator names.")] = None,
+    dtype: Annotated[str | None, Option(help="float32, bfloat16 or float16; default: the base model's.")] = None,
+) -> None:
+    """Write base model and calculator as one checkpoint directory, for ani serve and vLLM."""
+    from ani.calculator.serving import merge as run
+
+    run(calculator, out, model=model, dtype=cast(Any, dtype))
+    say_where("merged checkpoint", out)

@@ -37,7 +37,7 @@ class RowReader:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.scanner = NumberScanner(tokenizer)
-        self._unread = Row(PendingReader(message_ends(tokenizer)))
+        self.unread = Row(PendingReader(message_ends(tokenizer)))
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
 
     def read(self, token_ids: np.ndarray) -> Row:
@@ -45,7 +45,7 @@ class RowReader:
         key = token_ids.tobytes()
         if (row := self._rows.get(key)) is None:
             row = self._rows.get(token_ids[:-1].tobytes())
-            row = self._after(self._unread, token_ids) if row is None else self._after(row, token_ids[-1:])
+            row = self.after(self.unread, token_ids) if row is None else self.after(row, token_ids[-1:])
             self.remember(token_ids, row)
         return row
 
@@ -60,9 +60,10 @@ class RowReader:
     def every(self, token_ids: Sequence[int]) -> list[Pending | None]:
         """The value that is pending after each token of a text."""
         pieces, _ = self.scanner.pieces(token_ids)
-        return self._unread.reader.copy().feed(pieces)
+        return self.unread.reader.copy().feed(pieces)
 
-    def _after(self, row: Row, token_ids: np.ndarray) -> Row:
+    def after(self, row: Row, token_ids: np.ndarray) -> Row:
+        """Read on after a row: at least one more token id, int (count,)."""
         pieces, begun = self.scanner.pieces(token_ids, row.begun)
         reader = row.reader.copy()
         pending = reader.feed(pieces)[-1] if pieces else None

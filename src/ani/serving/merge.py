@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from huggingface_hub import split_torch_state_dict_into_shards
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.chat import PLAIN_TEMPLATE
 from ani.errors import InputError
@@ -45,8 +46,6 @@ def merge(
         InputError: If the base model or the adapter is missing or they don't fit, the base model is quantized,
             `out_path` is not a merged checkpoint, or another process writes it; nothing is written then.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
     try:
         split_torch_state_dict_into_shards({}, max_shard_size=max_shard_size)
     except ValueError as error:
@@ -56,24 +55,37 @@ def merge(
         if out.exists() and not _is_merged(out) and not (out.is_dir() and not any(out.iterdir())):
             raise InputError(f"{out} exists and is not a merged checkpoint; choose another path or remove it")
         adapter = Adapter.read(adapter_path)
-        base = model or adapter.base_model()
-        config = load_config(base)
-        if getattr(config, "quantization_config", None) is not None:
-            raise InputError(f"{base} is quantized, so it can't be merged; name the full-precision model")
-        tokenizer = load_tokenizer(base)
-        if dtype is None:
-            stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
-            dtype = cast(DType, stored if stored in DTYPES else "float32")
-        merged = load_model(base, dtype=dtype, device="cpu")
+        merged, tokenizer = full_precision_base(model or adapter.base_model(), dtype)
         adapter.load(merged, tokenizer, fold=True)
         mark_merged(merged, adapter.method)
         merged.save_pretrained(work, max_shard_size=max_shard_size)
-        tokenizer.chat_template = tokenizer.chat_template or PLAIN_TEMPLATE
         tokenizer.save_pretrained(work)
         load = "LoRA is part of the weights; load it like any model of its family."
         if is_attached(merged):
             load = "Load it with `AutoModelForCausalLM.from_pretrained(path)` after `import ani`."
         (work / "README.md").write_text(f"{_CARD}Method `{adapter.method}`. {load}\n")
+
+
+def full_precision_base(base: str, dtype: DType | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the base model of a merged checkpoint on the CPU, and its tokenizer, with a chat template in any case.
+
+    Args:
+        base: Directory, hub name, or `smollm2`.
+        dtype: Dtype of the weights; None: the dtype of the model's config.
+
+    Raises:
+        InputError: If the dtype is unknown, or the model is missing or quantized.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
+    config = load_config(base)
+    if getattr(config, "quantization_config", None) is not None:
+        raise InputError(f"{base} is quantized, so it can't be merged; name the full-precision model")
+    tokenizer = load_tokenizer(base)
+    tokenizer.chat_template = tokenizer.chat_template or PLAIN_TEMPLATE
+    stored = str(config.dtype or config.get_text_config().dtype).removeprefix("torch.")
+    dtype = dtype or cast(DType, stored if stored in DTYPES else "float32")
+    return load_model(base, dtype=dtype, device="cpu"), tokenizer
 
 
 def _is_merged(path: Path) -> bool:

@@ -47,21 +47,31 @@ def why_not_vllm(
         return f"ANI serves {', '.join(FAMILIES)} with vLLM, not {family}; use transformers"
     if settings.combine == "substitute":
         return "combine='substitute' removes tokens of the prompt, which vLLM can't do; use transformers"
-    return None if engine is None else _why_not_engine(settings, engine)
+    return engine and (why_not_every_token(engine, settings.causal) or _why_not_cached(settings, engine))
 
 
-def _why_not_engine(settings: InjectionSettings, engine: Any) -> str | None:
+def why_not_every_token(engine: Any, generated: bool = True) -> str | None:
+    """Return the reason why a process of vLLM does not see every token of a text, and how to change it, or None.
+
+    Args:
+        engine: vLLM's settings, a `VllmConfig`.
+        generated: Whether generated tokens are needed too, before the next step.
+    """
     if engine.model_config.enable_prompt_embeds:
         return "numbers are found in token ids, not in embeddings; leave out --enable-prompt-embeds"
     parallel = engine.parallel_config
     if parallel.pipeline_parallel_size > 1 or parallel.prefill_context_parallel_size > 1 or parallel.use_ubatching:
         return "each process must see all tokens of a step; use --tensor-parallel-size alone"
+    if generated and engine.scheduler_config.async_scheduling and not engine.use_v2_model_runner:
+        return (
+            "each generated token is needed before the next step; pass --no-async-scheduling, or set "
+            "VLLM_USE_V2_MODEL_RUNNER=1"
+        )
+    return None
+
+
+def _why_not_cached(settings: InjectionSettings, engine: Any) -> str | None:
     if settings.causal:
-        if engine.scheduler_config.async_scheduling and not engine.use_v2_model_runner:
-            return (
-                "numbers of an answer need each generated token before the next step; pass --no-async-scheduling, or "
-                "set VLLM_USE_V2_MODEL_RUNNER=1"
-            )
         return None
     stored = engine.kv_transfer_config is not None or engine.cache_config.kv_offloading_size is not None
     if stored or engine.cache_config.enable_prefix_caching:
@@ -151,6 +161,12 @@ def _separate_cache(_: Any, request: Any, *rest: Any) -> None:
         request.cache_salt = f"{request.cache_salt or ''}|{SWITCH}=closed"
 
 
+def schedule_synchronously(engine: Any) -> None:
+    """Turn asynchronous scheduling off in the V1 runner unless the user chose; vLLM would decide after our check."""
+    if engine.scheduler_config.async_scheduling is None and not engine.use_v2_model_runner:
+        engine.scheduler_config.async_scheduling = False
+
+
 class _Check:
     """Methods that vLLM calls before it loads one of our models."""
 
@@ -161,8 +177,7 @@ class _Check:
     @staticmethod
     def verify_and_update_config(vllm_config: Any) -> None:
         """Refuse settings that would be served wrongly; raises ValueError, as vLLM's own checks do."""
-        if vllm_config.scheduler_config.async_scheduling is None and not vllm_config.use_v2_model_runner:
-            vllm_config.scheduler_config.async_scheduling = False  # vLLM would decide later, after this check
+        schedule_synchronously(vllm_config)
         if reason := why_not_vllm(vllm_config.model_config.hf_config, engine=vllm_config):
             raise ValueError(f"this ANI checkpoint can't be served with these settings: {reason}")
         check_weights(vllm_config.model_config.model)  # vLLM accepts some incomplete checkpoints

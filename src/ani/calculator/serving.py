@@ -1,0 +1,90 @@
+"""Serving the calculator: a checkpoint directory of base model and calculator, and the plugin for vLLM.
+
+The base model is an ordinary checkpoint, which transformers loads as usual. Only `architectures` in its `config.json`
+names our class, so that vLLM uses the calculator, and refuses the checkpoint without this package. The calculator's
+files are in a sub-folder.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from ani.calculator.calculator import CONFIG_FILE, Calculator, folder_of, read_config
+from ani.errors import InputError
+from ani.files import replacing_directory
+from ani.models import check_weights
+from ani.serving.merge import DType, full_precision_base
+from ani.serving.plugin import FAMILIES, schedule_synchronously, why_not_every_token, why_not_vllm
+
+FOLDER = "calculator"
+"""Sub-folder of a served checkpoint that contains the calculator's files."""
+
+
+def merge(calculator: str, out_path: str | Path, *, model: str | None = None, dtype: DType | None = None) -> None:
+    """Write base model and calculator as one checkpoint directory that vLLM serves.
+
+    Args:
+        calculator: `smollm2-calculator`, a directory, or a name on the Hugging Face hub.
+        out_path: Directory; an earlier checkpoint of this kind there is replaced as a whole.
+        model: Base model: directory, hub name, or `smollm2`. None: the one that the calculator names.
+        dtype: Dtype of the base model's weights. None: the dtype of its config.
+
+    Raises:
+        InputError: The calculator or its base is missing or they don't fit, the base is quantized or of a family that
+            is not served, or `out_path` is something else; nothing is written then.
+    """
+    out = Path(out_path)
+    with replacing_directory(out) as work:
+        if (
+            out.exists()
+            and not (out / FOLDER / CONFIG_FILE).is_file()
+            and not (out.is_dir() and not any(out.iterdir()))
+        ):
+            raise InputError(f"{out} exists and is not a merged calculator; choose another path or remove it")
+        base, tokenizer = full_precision_base(model or read_config(folder_of(calculator)).base, dtype)
+        family = MODEL_FOR_CAUSAL_LM_MAPPING[type(base.config)].__name__
+        if family not in FAMILIES:
+            raise InputError(
+                f"{base.name_or_path}: vLLM serves the calculator with {', '.join(FAMILIES)}, not {family}"
+            )
+        Calculator.load(calculator, base, tokenizer).save(work / FOLDER)
+        base.save_pretrained(work)
+        tokenizer.save_pretrained(work)
+        file = work / "config.json"
+        config = {**json.loads(file.read_text("utf-8")), "architectures": [f"Calculator{family}"]}
+        file.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+
+
+def register() -> None:
+    """Register the classes and the check with vLLM; under a version that is not supported, register nothing."""
+    if why_not_vllm():  # the plugin of merged checkpoints warns
+        return
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    for family in FAMILIES:
+        ModelRegistry.register_model(f"Calculator{family}", f"ani.calculator.vllm:Calculator{family}")
+        MODELS_CONFIG_MAP[f"Calculator{family}"] = _Check
+
+
+class _Check:
+    """Methods that vLLM calls before it loads a checkpoint with a calculator."""
+
+    @staticmethod
+    def verify_and_update_model_config(model_config: Any) -> None:
+        """Change nothing."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: Any) -> None:
+        """Refuse settings that would be served wrongly; raises ValueError, as vLLM's own checks do."""
+        schedule_synchronously(vllm_config)
+        reason = why_not_every_token(vllm_config)
+        if vllm_config.speculative_config is not None:
+            reason = "the calculator decides one token at a time; leave out --speculative-config"
+        elif vllm_config.parallel_config.enable_batch_sharded_sampling:
+            reason = "each process must see all logits; leave out --enable-batch-sharded-sampling"
+        if reason is not None:
+            raise ValueError(f"this calculator can't be served with these settings: {reason}")
+        check_weights(vllm_config.model_config.model)  # vLLM accepts some incomplete checkpoints
