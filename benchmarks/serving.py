@@ -49,9 +49,8 @@ def scan(find: Callable[[EngineStep], object], prose: list[int], requests: int =
 
 def scans(tokenizer: Any) -> dict[str, float]:
     """Milliseconds per step of 256 requests, by what is looked for."""
-    from ani.calculator.vllm import StepReader
-
     from ani.calculator.rows import RowReader
+    from ani.calculator.vllm import StepReader
 
     prose = tokenizer(PROSE * 12)["input_ids"]
     finds: dict[str, Callable[[EngineStep], object]] = {

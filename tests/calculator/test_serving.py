@@ -27,7 +27,7 @@ from ani.calculator.vllm import StepReader  # noqa: E402  # it imports vLLM
 from tests.serving.test_vllm import engine, engine_config, quiet_vllm, served  # noqa: E402, F401
 
 SYSTEM = "You are a helpful assistant who answers every question of a customer in one short sentence, and politely. "
-"""More than a block of the KV cache."""
+"""Twice this is more than a block of the KV cache."""
 NEW = 12
 CONTEXT = 2
 
@@ -39,7 +39,7 @@ def chats(count: int) -> list[str]:
     texts = [
         kinds[i % 3].format(draw.randrange(1000), draw.choice("+-*/"), draw.randrange(1, 99)) for i in range(count)
     ]
-    return [SYSTEM + text for text in texts]
+    return [2 * SYSTEM + text for text in texts]
 
 
 def calculated(folder: Path, family: str = "llama") -> tuple[Any, Any, Calculator]:
@@ -94,7 +94,7 @@ def test_vllm_writes_what_transformers_writes(tmp_path: Path, family: str) -> No
         question = tokenizer("\nWhat is 21 * 34?\n", add_special_tokens=False)["input_ids"]
         turns = [[*row, *answer, *question] for row, answer in zip(rows, expected, strict=True)]
         again, cached = served(llm, turns, NEW)
-        assert [tokens for tokens, _ in again] == greedy(model, turns, calculator) and cached > len(rows) * 32
+        assert [tokens for tokens, _ in again] == greedy(model, turns, calculator) and cached >= len(rows) * 32
     finally:
         llm.llm_engine.engine_core.shutdown()
 
