@@ -197,7 +197,7 @@ def processor(name: str) -> Processor:
     load = partial(Calculator.load, name)
     if name == OPEN:
         return Processor(f"calculator {name}", load)
-    folder = _folder(name)
+    folder = folder_of(name)
     read_config(folder)
     content = b"".join((folder / file).read_bytes() for file in (CONFIG_FILE, WEIGHTS_FILE))
     return Processor(f"calculator {name} ({sha256(content).hexdigest()[:12]})", load)

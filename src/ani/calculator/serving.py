@@ -9,8 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
 from ani.calculator.calculator import CONFIG_FILE, Calculator, folder_of, read_config
 from ani.errors import InputError
 from ani.files import replacing_directory
@@ -44,7 +42,7 @@ def merge(calculator: str, out_path: str | Path, *, model: str | None = None, dt
         ):
             raise InputError(f"{out} exists and is not a merged calculator; choose another path or remove it")
         base, tokenizer = full_precision_base(model or read_config(folder_of(calculator)).base, dtype)
-        family = MODEL_FOR_CAUSAL_LM_MAPPING[type(base.config)].__name__
+        family = type(base).__name__
         if family not in FAMILIES:
             raise InputError(
                 f"{base.name_or_path}: vLLM serves the calculator with {', '.join(FAMILIES)}, not {family}"

@@ -4,6 +4,7 @@ Hidden states and caches are the base model's. Before each step the model reads 
 forward pass `compute_logits` asks the gate where a value is pending, and masks the logits where one is written.
 """
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,20 +49,19 @@ class StepReader:
 
     def __init__(self, rows: RowReader) -> None:
         self._rows = rows
-        self._learns = rows.scanner.table(lambda piece: not piece.isprintable() or rows.unread.reader.may_learn(piece))
+        self._learns = lru_cache(maxsize=None)(self._may_learn)
         self._read: dict[str, _Reading] = {}
 
     def read(self, step: EngineStep) -> dict[int, Row]:
         """Return the requests, by index, after whose last token a value is pending or being written."""
         found, stops = {}, step.stops
-        last = step.token_ids[step.rows, stops - 1]
-        learns = self._learns.take(last + 1, mode="clip").tolist()
+        last = step.token_ids[step.rows, stops - 1].tolist()
         samples = (stops >= step.prompt_lengths).tolist()
         for i, (name, stop) in enumerate(zip(step.names, stops.tolist(), strict=True)):
             known = self._read.get(name)
             if not samples[i] or step.closed(i) or (known is not None and known.tokens > stop):
                 continue  # a part of a prompt, or of a text that is computed again after a preemption
-            if known is not None and known.idle and not learns[i]:
+            if known is not None and known.idle and not self._learns(last[i]):
                 continue
             row, tokens = known or (self._rows.unread, 0)
             if tokens < stop:
@@ -70,6 +70,11 @@ class StepReader:
             if row.pending or row.spelling:
                 found[i] = row
         return found
+
+    def _may_learn(self, token: int) -> bool:
+        """Whether a value may become known within a token."""
+        (piece,), begun = self._rows.scanner.pieces([token])
+        return bool(begun) or not piece.isprintable() or self._rows.unread.reader.may_learn(piece)
 
     def remember(self, name: str, row: Row, tokens: int) -> None:
         """Keep a request as it is read, in place of what was known of it."""
@@ -104,7 +109,7 @@ class CalculatorForCausalLM(StepModel):
         self._bias = config.bias
         rows = RowReader(tokenizer)
         self._reader = StepReader(rows)
-        self._writer = Writer(rows.scanner, sorted(tokenizer.get_vocab().values()))
+        self._writer = Writer(rows.scanner, tokenizer.get_vocab())
         self._step: tuple[EngineStep, dict[int, Row]] | None = None
 
     def before_step(self, step: EngineStep | None) -> None:
