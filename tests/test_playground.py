@@ -21,9 +21,9 @@ import ani
 import ani.cli
 from ani.injection.adapter import load_adapter
 from ani.injection.adapter_files import SHIPPED
+from ani.injection.decisions import gate_view
 from ani.injection.inspection import forced_gates, without_adapter
 from ani.playground import _hosts, answer, build, decisions, launch
-from ani.results.decisions import gate_view
 from tests.refusals import refused
 from tests.tiny import attached, pair, randomise
 from tests.tokenizers import llama3
@@ -94,7 +94,7 @@ def test_page(visit: Callable[..., Page]) -> None:
     marks = page.locator("#gates mark")
     page.get_by_label("Text").fill(TEXT)
     assert {number.injected for number in numbers} == {True, False}
-    told = [f"{n.text} = {n.value} · α {n.alpha:.3f} · {'open' if n.injected else 'shut'}" for n in numbers]
+    told = [f"{n.text} = {n.value} · α {n.alpha:.3f} · {'open' if n.injected else 'closed'}" for n in numbers]
     expect(marks).to_have_text(told)
     styles = marks.evaluate_all("marks => marks.map(mark => getComputedStyle(mark).borderTopStyle)")
     assert styles == ["solid" if number.injected else "dashed" for number in numbers]
@@ -106,7 +106,7 @@ def test_page(visit: Callable[..., Page]) -> None:
     assert base == answer(*bare, TEXT, 8)
     assert learnt == answer(model, tokenizer, TEXT, 8) != base
 
-    for choice, state in (("open", "open, forced"), ("shut", "shut, forced")):
+    for choice, state in (("open", "open, forced"), ("closed", "closed, forced")):
         page.get_by_label(choice, exact=True).check()
         expect(marks).to_contain_text([state] * len(numbers))
         if state.startswith("open"):
@@ -135,7 +135,7 @@ def test_shipped_adapter(visit: Callable[..., Page]) -> None:
     page = visit(model, tokenizer)
     marks = page.locator("#gates mark")
     expect(marks).to_contain_text(["505", "10"])
-    expect(marks).to_contain_text(["shut", "open"])
+    expect(marks).to_contain_text(["closed", "open"])
     picture = os.environ.get("ANI_SCREENSHOT")
     page.get_by_role("spinbutton").fill("48" if picture else "6")
     page.keyboard.press("Tab")

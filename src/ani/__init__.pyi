@@ -9,6 +9,7 @@ from .injection.adapter import save_adapter as save_adapter
 from .injection.attach import attach as attach
 from .injection.attach import detach as detach
 from .injection.config import AniConfig as AniConfig
+from .injection.decisions import NumberDecision as NumberDecision
 from .injection.inspection import forced_gates as forced_gates
 from .injection.inspection import inspect as inspect
 from .injection.number_batch import NumberBatch as NumberBatch
@@ -17,7 +18,6 @@ from .numbers import NumberScanner as NumberScanner
 from .probing.curve import LayerSelection as LayerSelection
 from .probing.run import select_layer as select_layer
 from .probing.selection import PAPER_LAYERS as PAPER_LAYERS
-from .results.decisions import NumberDecision as NumberDecision
 from .serving.merge import merge as merge
 
 __version__: str

@@ -44,9 +44,7 @@ def _choose_device(device: str) -> None:
 
 BaseOption = Annotated[
     str | None,
-    Option(
-        "--model", help="Directory, hub name, or smollm2 (embedded); default: the adapter's base, without one smollm2."
-    ),
+    Option("--model", help="Directory, hub name, or smollm2 (embedded). Default: the adapter's base, or smollm2."),
 ]
 AdapterOption = Annotated[str | None, Option("--adapter", help="Adapter directory or hub name.")]
 DeviceOption = Annotated[
@@ -55,17 +53,14 @@ DeviceOption = Annotated[
 RayOption = Annotated[
     str | None,
     Option(
-        "--ray",
-        help="Carry out the runs on a Ray cluster: its address, auto (RAY_ADDRESS, or the cluster of this machine), or "
-        "local (start Ray on this machine). All nodes need a shared disk.",
+        help="Carry out the runs on a Ray cluster with a shared disk: its address, auto (RAY_ADDRESS, or this "
+        "machine's cluster), or local (start Ray on this machine)."
     ),
 ]
 GpusOption = Annotated[
     int | None, Option("--gpus-per-run", min=1, help="GPUs per run with --ray. Default: 1; with --device cpu: 0.")
 ]
-ChatOption = Annotated[
-    bool, Option("--chat", help="Read texts as a user's messages, as a model that learnt from chats is asked.")
-]
+ChatOption = Annotated[bool, Option("--chat", help="Read texts as a user's messages, for a model trained on chats.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for scripts.")]
 Overrides = Annotated[list[str] | None, Argument(help="Changes to the recipe, such as training.steps=100.")]
 
@@ -80,7 +75,7 @@ def demo(
     from ani.compare.plan import DEMO
 
     need_one_process("demo")
-    # No layer is looked for where one is named.
+    # The layer is not searched for if one is named.
     named = any(each.startswith("ani.layer=") and each != "ani.layer=auto" for each in overrides or ())
     changes = ["probe=false"] if named else []
     changes += [] if out is None else [f"output={json.dumps(str(out))}"]
@@ -102,29 +97,30 @@ def inspect(
     chat: ChatOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which numbers of a text the gate injects. Without --adapter: the merged model's, or smollm2's that ships."""
+    """Show which numbers of a text the gate injects. Default adapter: the merged model's, or the shipped one of
+    smollm2."""
     from ani.evaluation.engines import TransformersEngine
     from ani.evaluation.model_spec import adapted_model, model_and_adapter
-    from ani.results.decisions import DecidedText, decisions_table, marked_text
+    from ani.injection.decisions import decisions_table, marked_text
 
     backend = TransformersEngine(*adapted_model(*model_and_adapter(model, adapter)))
-    decided = DecidedText(text=text, numbers=backend.decide(text, [] if chat else None))
+    numbers = backend.decide(text, [] if chat else None)
     if as_json:
-        print(json.dumps(decided.model_dump(mode="json", exclude_unset=True), ensure_ascii=False))
+        found = [number.model_dump(mode="json", exclude_unset=True) for number in numbers]
+        print(json.dumps({"text": text, "numbers": found}, ensure_ascii=False))
     else:
-        console = console_for(as_json)
-        console.print(marked_text(text, decided.numbers))
-        console.print(decisions_table(decided.numbers))
+        console.print(marked_text(text, numbers))
+        console.print(decisions_table(numbers))
 
 
 @app.command()
 def playground(
     model: BaseOption = None,
     adapter: AdapterOption = None,
-    host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 lets others in.")] = "127.0.0.1",
+    host: Annotated[str, Option(help="Address to listen on; 0.0.0.0: all networks.")] = "127.0.0.1",
     port: Annotated[int, Option(min=1, max=65535)] = 7860,
 ) -> None:
-    """Serve a web page: the gate of every number, open or shut at will, and answers with and without ANI."""
+    """Serve a web page: the gate of every number, opened or closed at will, and answers with and without ANI."""
     from ani.evaluation.model_spec import adapted_model, model_and_adapter
     from ani.playground import build, launch
 
@@ -139,22 +135,15 @@ def probe(
     out: Annotated[Path, Option(help="Directory for the result files.")],
     model: Annotated[str, Option(help="Directory, hub name, or smollm2 (embedded).")] = "smollm2",
     data: Annotated[
-        str | None,
-        Option(
-            help="Sentences with labelled numbers: a JSONL file, a directory, or diagnostic, our own (the default)."
-        ),
+        str | None, Option(help="Labelled sentences: a JSONL file, a directory, or diagnostic, our own (default).")
     ] = None,
     held_out: Annotated[
-        str | None,
-        Option(help="Sentences for the held-out test, like --data. Default: each domain of --data in turn."),
+        str | None, Option(help="Sentences for the held-out test, like --data. Default: each domain of --data in turn.")
     ] = None,
     sentences: Annotated[
         int | None, Option(min=1, help="Maximum number of sentences. Default: a whole file, 4000 of our own.")
     ] = None,
-    policy: Annotated[
-        Policy,
-        Option(help="Injection policy of the adapter to be trained; the probes read a number where it is injected."),
-    ] = DEFAULT_POLICY,
+    policy: Annotated[Policy, Option(help="Injection policy of the adapter to be trained.")] = DEFAULT_POLICY,
     layers: Annotated[str | None, Option(help="Layers to probe, such as 0,4,9. Default: all.")] = None,
     chat: ChatOption = False,
     seed: Annotated[int, Option(help="Seed of sentences, folds and bootstrap.")] = 0,
@@ -230,8 +219,7 @@ def train(
 def compare(
     recipe: Annotated[Path, Argument(help="Comparison, a YAML file.")],
     overrides: Annotated[
-        list[str] | None,
-        Argument(help="Changes to the comparison, such as 'seeds=[0, 1]' or overrides.0=training.steps=100."),
+        list[str] | None, Argument(help="Changes, such as 'seeds=[0, 1]' or overrides.0=training.steps=100.")
     ] = None,
     ray: RayOption = None,
     gpus: GpusOption = None,
@@ -280,10 +268,7 @@ def evaluate(
     adapter: AdapterOption = None,
     calculator: Annotated[
         str | None,
-        Option(
-            help="Calculator that writes exact values: a directory, a hub name, smollm2-calculator, or open (it writes "
-            "every value, whether it is asked for or not)."
-        ),
+        Option(help="Calculator: a directory, a hub name, smollm2-calculator, or open (it writes every exact value)."),
     ] = None,
     tasks: Annotated[str, Option(help="Comma-separated names of tasks.")] = "arithmetic",
     data: Annotated[
@@ -305,9 +290,8 @@ def evaluate(
     texts: Annotated[
         list[str] | None,
         Option(
-            help="Texts for the task gates: diagnostic (held-out sentences, the default), finer, gsm8k, math, mmlu, "
-            "one of the last four with a path such as mmlu=PATH, a text file (one text per line) or a JSONL file. May "
-            "be repeated."
+            help="Texts for the task gates: diagnostic (default), natural, finer, gsm8k, math, mmlu, one of the last "
+            "four with a path such as mmlu=PATH, a text file (one text per line) or a JSONL file. May be repeated."
         ),
     ] = None,
     field: Annotated[
@@ -319,16 +303,13 @@ def evaluate(
     backend: Annotated[
         Literal["auto", "transformers", "vllm"],
         Option(
-            help="vllm is faster, merges an adapter first, and can't read gates. auto: the backend of the results in "
-            "--out; without results vLLM for benchmarks, if it is installed and uses a GPU."
+            help="auto: the backend of the results in --out; without results vllm for benchmarks, if it is installed "
+            "and uses a GPU. vllm merges an adapter first, and can't read gates."
         ),
     ] = "auto",
     vllm: Annotated[
         list[str] | None,
-        Option(
-            help="Setting of vLLM: gpu_memory_utilization=0.5, tensor_parallel_size=2 or max_model_len=2048. May be "
-            "repeated."
-        ),
+        Option(help="Setting of vLLM, such as gpu_memory_utilization=0.5 or tensor_parallel_size=2. May be repeated."),
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -345,17 +326,13 @@ def evaluate(
     from ani.settings import override, validated
 
     need_one_process("eval")
-    asked = with_options(
+    names, given = (
         chosen("task", tasks, evaluated_tasks()),
-        data=dict(name_and_value("--data", entry) for entry in data or ()),
-        operations=chosen("operation", operations, SYMBOLS),
-        limit=limit,
-        max_new_tokens=max_new_tokens,
-        texts=texts or None,
-        field=field or None,
-        group=group,
-        chat=chat,
+        dict(name_and_value("--data", entry) for entry in data or ()),
     )
+    options = {"limit": limit, "max_new_tokens": max_new_tokens, "group": group, "chat": chat}
+    options |= {"texts": texts or None, "field": field or None, "operations": chosen("operation", operations, SYMBOLS)}
+    asked = with_options(names, given, **options)
     engine: dict[str, Any] = {}
     override(engine, vllm or ())
     settings = validated(VllmSettings, engine, "--vllm")
@@ -411,9 +388,9 @@ def report(folder: Annotated[Path, Argument(help="Directory with result files.")
 def diagnostic(
     out: Annotated[Path, Argument(help="Directory to write.")],
     quantitative: Annotated[str, Option(help="Maths texts: hub name, JSONL or parquet file, or directory.")] = OPENMATH,
-    nominal: Annotated[str, Option(help="Chat texts, likewise, or diagnostic: our own sentences.")] = MAGPIE,
-    count: Annotated[int, Option(min=1, help="Texts of each kind; the paper has 10000.")] = 10_000,
-    seed: Annotated[int, Option()] = 0,
+    nominal: Annotated[str, Option(help="Chat texts, named in the same way; diagnostic: our own sentences.")] = MAGPIE,
+    count: Annotated[int, Option(min=1, help="Number of texts of each kind; the paper has 10000.")] = 10_000,
+    seed: Annotated[int, Option(help="Seed that draws the texts.")] = 0,
 ) -> None:
     """Build the paper's diagnostic set: maths texts beside chat texts, labelled, with a data card."""
     from ani.data.openmath_magpie import build_openmath_magpie
@@ -430,7 +407,7 @@ def merge(
     out: Annotated[Path, Argument(help="Directory to write.")],
     model: BaseOption = None,
     dtype: Annotated[str | None, Option(help="float32, bfloat16 or float16; default: the base model's.")] = None,
-    max_shard_size: Annotated[str, Option(help="Of a weights file.")] = "5GB",
+    max_shard_size: Annotated[str, Option(help="Maximum size of a weights file.")] = "5GB",
 ) -> None:
     """Write base model and adapter as one checkpoint directory."""
     from ani.serving.merge import merge as run
@@ -444,9 +421,9 @@ def merge(
 @app.command()
 def push(
     adapter: Annotated[Path, Argument(help="Adapter directory.")],
-    name: Annotated[str, Argument(help="On the Hugging Face hub: me/my-adapter, or my-adapter.")],
-    results: Annotated[Path | None, Option(help="Result folder, whose tables the model card gets.")] = None,
-    licence: Annotated[str | None, Option("--license", help="The card's, such as apache-2.0.")] = None,
+    name: Annotated[str, Argument(help="Name on the Hugging Face hub: me/my-adapter, or my-adapter.")],
+    results: Annotated[Path | None, Option(help="Result folder, whose tables go into the model card.")] = None,
+    licence: Annotated[str | None, Option("--license", help="Licence in the model card, such as apache-2.0.")] = None,
 ) -> None:
     """Put an adapter on the Hugging Face hub, with a model card; --adapter and load_adapter then take its name."""
     from ani.evaluation.evaluate import results_markdown
@@ -461,11 +438,11 @@ def push(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
     context: typer.Context,
-    checkpoint: Annotated[str, Argument(help="What ani merge wrote: a directory or hub name.")],
+    checkpoint: Annotated[str, Argument(help="Checkpoint of ani merge: a directory or hub name.")],
 ) -> None:
     """Serve a merged checkpoint with vLLM's OpenAI-compatible server, on 127.0.0.1; options are vLLM's.
 
-    Prefix caching is off where the checkpoint's policy doesn't allow it. All options: vllm serve --help=all.
+    Prefix caching is off if the checkpoint's policy doesn't allow it. All options: vllm serve --help=all.
 
     Examples: ani serve merged, or ani serve merged --port 8000 --max-model-len 4096
     """

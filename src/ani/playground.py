@@ -19,12 +19,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ani.chat import around_message
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
+from ani.injection.decisions import NumberDecision, gate_view
 from ani.injection.inspection import forced_gates, inspect, without_adapter
 from ani.injection.model_parts import ani_module
-from ani.results.decisions import NumberDecision, gate_view
 from ani.serving.checkpoint import merged_method
 
-GATES = {"as learnt": None, "open": True, "shut": False}
+GATES = {"as learnt": None, "open": True, "closed": False}
 EXAMPLE = "Room 505 has a capacity of 10 people. How many can be in it?"
 MOST_NEW_TOKENS = 512
 LONGEST_TEXT = 20_000

@@ -68,7 +68,7 @@ def test_a_notebook_shows_the_text_with_its_gates() -> None:
     assert html.count('<mark class="open"') == sum(decision.injected for decision in shown)
     assert html.count("<mark ") == len(shown) == 4
     for decision in shown:
-        assert f"= {decision.value} · α {decision.alpha:.3f} · {'open' if decision.injected else 'shut'}" in html
+        assert f"= {decision.value} · α {decision.alpha:.3f} · {'open' if decision.injected else 'closed'}" in html
     assert copy.copy(shown) == shown == list(shown)
 
 

@@ -1,6 +1,5 @@
 """The evaluation against the paper: prompts letter by letter, how answers are judged, sizes of the sets, statistics."""
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -8,36 +7,28 @@ from typing import Any
 
 import pytest
 
+from tests.json_lines import write_lines
 from tests.paper import facts, project
 
 PROMPTS = Path(__file__).parent / "prompts"
 
 
-def lines(path: Path, *records: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    return path
-
-
-def chat_text(question: Any) -> str:
-    """A question's messages in the form of the files in `prompts`."""
-    return "".join(f"[{message['role'].title()}]\n{message['content']}\n\n" for message in question.messages).strip()
-
-
-def test_the_prompt_of_gsm8k_is_the_papers(tmp_path: Path) -> None:
-    data = lines(tmp_path / "gsm8k.jsonl", {"question": "How many are 2 and 3?", "answer": "2 + 3 = 5.\n#### 5"})
-    question = project.question("gsm8k", data)
-    expected = (PROMPTS / "gsm8k.txt").read_text().strip().replace("{Target Question}", "How many are 2 and 3?")
-    assert chat_text(question) == expected
-    assert question.generation["max_gen_toks"] == facts.ANSWER_TOKENS["gsm8k"]
-    assert not question.generation["do_sample"]
-
-
-def test_the_prompt_of_math_is_the_papers(tmp_path: Path) -> None:
-    record = {"problem": "What is $2+3$?", "solution": r"It is \boxed{5}.", "type": "Algebra", "level": "Level 1"}
-    question = project.question("math", lines(tmp_path / "math.jsonl", record))
-    expected = (PROMPTS / "math.txt").read_text().strip().replace("{Target Problem}", "What is $2+3$?")
-    assert chat_text(question) == expected
-    assert question.generation["max_gen_toks"] == facts.ANSWER_TOKENS["math"]
+@pytest.mark.parametrize(
+    ("task", "record"),
+    [
+        ("gsm8k", {"question": "How many are 2 and 3?", "answer": "2 + 3 = 5.\n#### 5"}),
+        (
+            "math",
+            {"problem": "How many are 2 and 3?", "solution": r"\boxed{5}.", "type": "Algebra", "level": "Level 1"},
+        ),
+    ],
+)
+def test_the_prompts_of_gsm8k_and_math_are_the_papers(task: str, record: dict[str, Any], tmp_path: Path) -> None:
+    question = project.question(task, write_lines(tmp_path / f"{task}.jsonl", record))
+    template = (PROMPTS / f"{task}.txt").read_text().strip()
+    messages = (f"[{message['role'].title()}]\n{message['content']}\n\n" for message in question.messages)
+    assert "".join(messages).strip() == re.sub(r"\{Target \w+\}", "How many are 2 and 3?", template)
+    assert question.generation["max_gen_toks"] == facts.ANSWER_TOKENS[task]
     assert not question.generation["do_sample"]
 
 
@@ -47,8 +38,8 @@ def test_the_prompt_of_mmlu_is_the_papers(tmp_path: Path) -> None:
         return {"question": f"Q{number}?", "choices": choices, "answer": number % 4, "subject": "college_physics"}
 
     (tmp_path / "mmlu").mkdir()
-    lines(tmp_path / "mmlu" / "test.jsonl", row(9))
-    lines(tmp_path / "mmlu" / "dev.jsonl", *map(row, range(6)))
+    write_lines(tmp_path / "mmlu" / "test.jsonl", row(9))
+    write_lines(tmp_path / "mmlu" / "dev.jsonl", *map(row, range(6)))
     template = (PROMPTS / "mmlu.txt").read_text().strip()
     system, shot, target = re.split(r"\n\[User\]\n|\n\n", template)
 
@@ -95,7 +86,7 @@ def test_finer_has_its_nominal_tag(tmp_path: Path) -> None:
     assert nominal == facts.NOMINAL_TAGS
     tokens = ["It", "owes", "100", "dollars", "until", "2025", "at", "7"]
     tags = ["O", "O", "B-DebtInstrumentFaceAmount", "O", "O", "B-DebtInstrumentMaturityDate", "O", "O"]
-    data = lines(tmp_path / "test.jsonl", {"tokens": tokens, "ner_tags": tags})
+    data = write_lines(tmp_path / "test.jsonl", {"tokens": tokens, "ner_tags": tags})
     assert project.finer_labels(data) == [["quantitative", "nominal", None]]
 
 

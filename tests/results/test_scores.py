@@ -93,6 +93,6 @@ def test_differences_pair_the_problems() -> None:
 
 
 def test_runs_that_were_asked_different_problems_are_refused() -> None:
-    refused(lambda: scored(solved()[:-1]), "run 'other': its seeds 0, 1 were not asked the same problems")
-    refused(lambda: compared(solved()[1:]), "runs 'ours' and 'base' were asked different problems")
-    refused(lambda: compared(solved()[4:], "gone"), "runs 'ours' and 'gone' were asked different problems")
+    refused(lambda: scored(solved()[:-1]), "'other'", "0, 1")
+    refused(lambda: compared(solved()[1:]), "'ours'", "'base'")
+    refused(lambda: compared(solved()[4:], "gone"), "'ours'", "'gone'")

@@ -14,14 +14,13 @@ from ani.evaluation.tasks.language import Language
 from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Fitted, Table, inline, leader, markdown, percent, points
 from tests.evaluation.test_summaries import LOSSES, gated
-from tests.refusals import refused
 from tests.results.test_scores import SOLVED
 
 
-def shown(tables: Iterable[Table]) -> str:
+def shown(tables: Iterable[Table], width: int = 200) -> str:
     stream = StringIO()
     for table in tables:
-        Console(width=200, file=stream).print(Fitted(table))
+        Console(width=width, file=stream).print(Fitted(table))
     return stream.getvalue()
 
 
@@ -53,8 +52,6 @@ def test_cells() -> None:
 def test_the_terminal_shows_labels_as_they_are() -> None:
     text = shown([table((Cell("[red]x[/red]"), Cell("1", ("small",))), (Cell("y"), Cell("2")))])
     assert "[red]x[/red]" in text and "small" in text
-    assert "├" in text  # rules between rows that have small print
-    assert "├" not in shown([table((Cell("x"), Cell("1")), (Cell("y"), Cell("2")))])
 
 
 def test_markdown_escapes_what_would_break_the_table() -> None:
@@ -95,23 +92,13 @@ def test_benchmarks_are_means_over_seeds_and_the_best_is_bold() -> None:
     shares = [["base", "25.0%", "100.0%"], ["ours", "62.5%", "–"], ["other", "0.0%", "–"]]
     assert [[cell.text for cell in row] for row in found.rows] == shares
     assert [[cell.bold for cell in row[1:]] for row in found.rows] == [[False, False], [True, False], [False, False]]
-    assert found.rows[1][1].details[-1] == "n = 4 × 2 seeds"
-    refused(lambda: Benchmark.tables(judged()[:-2]), "run 'other': its seeds 0, 1 were not asked the same problems")
-    text = markdown(Benchmark.tables(judged()[:-1], "base"))
-    assert "| ours | **62.5%** (" in text and "| GSM8K | all | +37.5 (" in text
-
-
-def test_a_gate_on_the_terminal_and_in_markdown() -> None:
-    tables = Gates.tables(gated(("nominal", 0.2, False), ("quantitative", 0.9, True)))
-    terminal, text = shown(tables), markdown(tables)
-    for part in ("Balanced accuracy", "AUC of α", "1.000", "100.0%", "n = 2"):
-        assert part in terminal and part in text
+    assert "| GSM8K | all | +37.5 (" in markdown(Benchmark.tables(judged()[:-1], "base"))
 
 
 def test_a_comparison_on_the_terminal_and_in_markdown() -> None:
     decisions = [
         decided
-        for run, seed, shift in (("ours", 0, 0.0), ("ours", 1, 0.4), ("other", 0, 0.0), ("other", 1, 0.0))
+        for run, seed, shift in (("ours", 0, 0.0), ("ours", 1, 0.4))
         for decided in gated(
             *((role, alpha + shift, alpha + shift > 0.5) for role, alpha in (("nominal", 0.2), ("quantitative", 0.4))),
             run=run,
@@ -120,12 +107,9 @@ def test_a_comparison_on_the_terminal_and_in_markdown() -> None:
     ]
     tables = [*Arithmetic.tables(additions(), "base"), *Gates.tables(decisions), *Language.tables(LOSSES, "base")]
     terminal, text = shown(tables), markdown(tables)
-    parts = ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "left alone", "1.000", "18.34")
-    for part in (*parts, "–20.09"):
+    for part in ("62.5%", "n = 4 × 2 seeds", "seeds 50.0–75.0", "+37.5", "p = 0.", "1.000", "18.34", "–20.09"):
         assert part in terminal and part in text, part
     assert "| + | ours | **62.5%** (" in text
-    assert "compared to base" in terminal
-    assert "compared to" not in markdown(Arithmetic.tables(additions()))
     assert len([cell for cell in text.split("|") if "**" in cell]) == 3
 
 
@@ -134,13 +118,9 @@ def test_a_wide_table_is_cut_into_blocks_and_loses_no_word(width: int) -> None:
     header = ("Operation", "Run", "All", *(f"{digits} digits" for digits in range(2, 13)))
     share = percent(Estimate(0.24, 0.143, 0.374, cases=50))
     rows = tuple((Cell("addition"), Cell(name), *[share] * 12) for name in ("reference", "runs/a/folder/of/long/name"))
-    table = Table("Exact answers", header, rows, label_columns=2)
-    stream = StringIO()
-    Console(width=width, file=stream).print(Fitted(table))
-    shown = stream.getvalue()
-    assert max(map(len, shown.splitlines())) <= width
-    assert "…" not in shown
-    assert shown.count("24.0%") == shown.count("14.3–37.4") == 24  # no share twice, none broken
-    assert shown.count("Exact answers") == 1
-    assert all(shown.count(f" {name} ┃") == 1 for name in header[2:])
-    assert (shown.count("addition") == 2) == (width == 300)
+    text = shown([Table("Exact answers", header, rows, label_columns=2)], width)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("24.0%") == text.count("14.3–37.4") == 24  # no share twice, none broken
+    assert text.count("Exact answers") == 1
+    assert all(text.count(f" {name} ┃") == 1 for name in header[2:])
+    assert (text.count("addition") == 2) == (width == 300)

@@ -14,16 +14,13 @@ from ani.results.tables import Table
 
 
 def compare_folders(run: Path, baseline: Path) -> tuple[list[Table], dict[str, Any]]:
-    """Compare one model's results to another's on the same problems (paper, "Confidence Intervals and Difficulty-wise
-    Analysis"), in all and by digits, level, group and subject.
-
-    Args:
-        run: Folder with the results of one model to tasks that are judged question by question.
-        baseline: Another one. Operations and benchmarks that only one of them has are left out.
+    """Compare two models' results on the same problems, in all and by digits, level, group and subject (paper,
+    "Confidence Intervals and Difficulty-wise Analysis"). Operations and benchmarks that only one folder has are left
+    out.
 
     Returns:
-        Tables; and for scripts, per task and part the difference of the shares of right answers, its 95% interval and
-        the one-sided p of no gain.
+        Tables; and for JSON, per task and part, the difference of the shares of right answers, its 95% interval and the
+        one-sided p of no gain.
 
     Raises:
         InputError: A folder has no such results or those of several models, the two have none in common, or their
@@ -51,12 +48,13 @@ def _judged(folder: Path) -> dict[type[Task], list[Any]]:
     results = {task: records for task, records in read_results(folder).items() if task in judged}
     if not results:
         files = ", ".join(task_file(Path(), task.name).name for task in judged)
-        raise InputError(f"{folder} holds none of {files}, or only empty ones; `ani eval --out` writes them")
+        raise InputError(f"{folder} contains none of {files}, or only empty ones; `ani eval --out` writes them")
     return results
 
 
 def _same_generation(task: str, run: Path, baseline: Path) -> None:
-    """A shorter answer may be wrong for being cut off. Folders without such settings in `run.json` are let pass."""
+    """Raise InputError if `run.json` names different settings of generation: a shorter answer may be wrong because it
+    is cut off."""
     known = [(read_run(folder) or Run()).settings.get(task) for folder in (run, baseline)]
     found = [settings.get("generation") if isinstance(settings, dict) else None for settings in known]
     if None not in found and found[0] != found[1]:
@@ -68,7 +66,7 @@ def _same_generation(task: str, run: Path, baseline: Path) -> None:
 
 
 def backends_differ(run: Path, baseline: Path) -> str | None:
-    """A sentence to show beside a comparison whose two folders were answered by different backends; else None."""
+    """Return a note if two folders were answered by different backends; else None."""
     ours, theirs = ((read_run(folder) or Run()).backend for folder in (run, baseline))
     if ours == theirs:
         return None
@@ -76,10 +74,10 @@ def backends_differ(run: Path, baseline: Path) -> str | None:
 
 
 def _of_one_model(folder: Path, task: type[Task], records: list[Any]) -> list[Any]:
-    """The records, as those of the run that the folder is."""
+    """Return the records with the folder as their run; raises InputError if they are of several models."""
     if (models := len({(record.run, record.seed) for record in records})) > 1:
         path = task_file(folder, task.name)
         raise InputError(
-            f"{path} holds the answers of {models} models; name the folder of one, such as runs/NAME/seed-0"
+            f"{path} contains answers of {models} models; name the folder of one, such as runs/NAME/seed-0"
         )
     return [record.model_copy(update={"run": str(folder)}) for record in records]

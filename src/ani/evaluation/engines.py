@@ -1,4 +1,4 @@
-"""Inference backends: transformers and vLLM. Both generate and score; transformers alone tells the gate's decisions."""
+"""Inference backends: transformers and vLLM. Both generate and score; only transformers gives the gate's decisions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from pydantic import Field
 
 from ani.errors import InputError, one_line
+from ani.injection.decisions import NumberDecision
 from ani.injection.methods import METHODS, Method
 from ani.numbers import find_numbers
-from ani.results.decisions import NumberDecision
 from ani.settings import Section
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Engine(ABC):
         return False
 
     def ids(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt as the method writes it; of chat messages by the model's template, up to the answer."""
+        """Return the token ids of a prompt as the method writes it; chat messages follow the model's template."""
         from ani.chat import rendered
 
         if isinstance(prompt, str):
@@ -145,15 +145,16 @@ class Engine(ABC):
         batch_size: int | None = None,
         read_as: Sequence[Prompt] | None = None,
     ) -> Iterator[tuple[int, str]]:
-        """Answer greedily: position in `prompts` and text without special tokens, in the order in which they are done.
+        """Answer greedily; yield the position in `prompts` and the text without special tokens, as soon as it is
+        complete.
 
         Args:
-            prompts: One that is too long for the model loses its beginning.
+            prompts: Texts or chats; one that is too long for the model loses its beginning.
             max_new_tokens: Maximum number of new tokens per answer.
             stop: Texts that end an answer; they are not part of it.
             batch_size: Prompts per forward pass, unless the engine has its own; None: all. vLLM makes its own batches.
-            read_as: For each prompt the text whose numbers are injected (`ani.injection.inspection.injected_as`), for a
-                `TransformersEngine` with an attached model; None: the prompts.
+            read_as: Texts whose numbers are injected instead, one per prompt (`ani.injection.inspection.injected_as`),
+                for a `TransformersEngine` with an attached model.
         """
         room = max(1, longest_text(self.config) - max_new_tokens)
         rows = [self.ids(prompt)[-room:] for prompt in prompts]
@@ -167,7 +168,7 @@ class Engine(ABC):
     def texts(
         self, prompts: Sequence[Prompt], max_new_tokens: int, read_as: Sequence[Prompt] | None = None
     ) -> list[str]:
-        """What `generate` gives, in the order of the prompts."""
+        """Return the texts of `generate`, in the order of the prompts."""
         return [text for _, text in sorted(self.generate(prompts, max_new_tokens, read_as=read_as))]
 
     @contextmanager
@@ -184,36 +185,32 @@ class Engine(ABC):
     def _generate(
         self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None
     ) -> Iterator[tuple[int, list[int]]]:
-        """Position in `rows`, and the new token ids; these may go on behind an end token."""
+        """Yield the position in `rows`, and the new token ids; these may go on after an end token."""
 
     def score(
         self, prompts: Sequence[Prompt], continuations: Sequence[str], *, batch_size: int | None = None
     ) -> Iterator[tuple[int, list[float]]]:
-        """Position in `prompts`, and each continuation's log-probability of coming next, in the order in which they are
-        done. A continuation is one token; raises InputError where the tokenizer writes more."""
+        """Yield the position in `prompts`, and the log-probability of each continuation, in any order. A continuation
+        is one token; raises InputError where the tokenizer writes more."""
         tokens = [cast(list[int], self.tokenizer.encode(text, add_special_tokens=False)) for text in continuations]
         if longer := [text for text, ids in zip(continuations, tokens, strict=True) if len(ids) != 1]:
             raise InputError(f"the tokenizer writes {longer[0]!r} in several tokens, so it can't be scored as one")
-        room = longest_text(self.config) - 1  # vLLM can't but write a token
+        room = longest_text(self.config) - 1  # vLLM always writes a token
         rows = [self.ids(prompt)[-room:] for prompt in prompts]
         yield from self._score(rows, [token for (token,) in tokens], batch_size)
 
     @abstractmethod
     def _score(self, rows: Rows, tokens: list[int], batch_size: int | None) -> Iterator[tuple[int, list[float]]]:
-        """Position in `rows`, and the log-probability of each of `tokens` being the next one."""
+        """Yield the position in `rows`, and the log-probability of each of `tokens` as the next one."""
 
     def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
-        """The gate's decision about each number of a text: a prompt by itself, or a user's message behind the messages
-        `before`, if these are given. Raises InputError if this backend has no gate to ask."""
+        """Return the gate's decision about each number of a text: a prompt, or with `before` (not None) a user's
+        message after these messages. Raises InputError if this backend can't."""
         raise InputError("vLLM doesn't give the gate's decisions: use the backend transformers")
 
     def decide_roles(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
-        """`decide` for each of `find_numbers(text)`, in order.
-
-        Raises:
-            RewrittenNumbers: The tokenizer changes the text (as by Unicode's NFKC, "10²" to "102"), so that the model
-                reads other numbers than the labelled ones.
-        """
+        """Return the decision about each of `find_numbers(text)`. Raises RewrittenNumbers if the tokenizer changes the
+        text (as by Unicode's NFKC, "10²" to "102"), so that the model reads other numbers than the labelled ones."""
         found, written = self.decide(text, before), find_numbers(text)
         values = [str(decision.value) for decision in found]
         if values != [str(number.value) for number in written]:
@@ -225,10 +222,8 @@ class Engine(ABC):
 
 
 class TransformersEngine(Engine):
-    """A loaded model in evaluation mode: a PreTrainedModel or PeftModel, with ANI attached or without.
-
-    `longest` is the maximum number of tokens of prompt and answer together; `processors` take part in generation.
-    """
+    """A loaded model in evaluation mode: a PreTrainedModel or PeftModel, with or without ANI. `longest` is the maximum
+    number of tokens of prompt and answer together."""
 
     def __init__(
         self,
@@ -284,8 +279,8 @@ class TransformersEngine(Engine):
             yield
 
     def _shared_prefix(self, rows: Rows) -> tuple[list[int], DynamicCache | None]:
-        """What all rows begin with, up to the end of a line, and its keys and values; nothing where that is too short,
-        or layers have sliding windows, whose keys are gone."""
+        """Return the lines with which all rows begin, and their keys and values; nothing if that is too short, or a
+        layer has a sliding window, whose keys are lost."""
         import torch
         from transformers import DynamicCache
 
@@ -315,17 +310,17 @@ class TransformersEngine(Engine):
             yield from enumerate(last[:, tokens].tolist(), start=first)
 
     def _padded(self, rows: Rows, side: str, prefix: int = 0) -> dict[str, Tensor]:
-        """`input_ids` and `attention_mask`; the padding follows the first `prefix` tokens, which all rows share."""
+        """Return `input_ids` and `attention_mask`; padding follows the first `prefix` tokens, which all rows share."""
         import torch
 
         ids, shared = {"input_ids": [row[prefix:] for row in rows]}, torch.tensor(rows[0][:prefix], dtype=torch.long)
-        behind = cast(Any, self.tokenizer).pad(ids, padding_side=side, return_tensors="pt", verbose=False)
+        rest = cast(Any, self.tokenizer).pad(ids, padding_side=side, return_tensors="pt", verbose=False)
         parts = {"input_ids": shared, "attention_mask": torch.ones_like(shared)}
-        found = {key: torch.cat([part.expand(len(rows), -1), behind[key]], dim=1) for key, part in parts.items()}
+        found = {key: torch.cat([part.expand(len(rows), -1), rest[key]], dim=1) for key, part in parts.items()}
         return {key: part.to(self.model.device) for key, part in found.items()}
 
     def _batches(self, rows: Rows, batch_size: int | None) -> Iterator[tuple[int, Rows]]:
-        """The place of each batch's first row, and its rows."""
+        """Yield the position of each batch's first row, and its rows."""
         size = self.batch_size or batch_size or len(rows)
         for first in range(0, len(rows), size):
             yield first, rows[first : first + size]
@@ -339,13 +334,11 @@ class TransformersEngine(Engine):
 
 
 class VllmEngine(Engine):
-    """A checkpoint in vLLM, which makes its own batches: a directory, a hub name, or `smollm2`; a merged checkpoint for
-    a model with an adapter.
+    """A checkpoint in vLLM: a directory, a hub name, or `smollm2`; a merged one for a model with an adapter.
 
-    Its numbers are those of transformers as far as that is possible: the same dtype, `longest_text` tokens, logits in
-    float32, and the generation config's end tokens and repetition penalty (the rest of it is for sampling). Raises
-    InputError if there is no vLLM, no such model, one that vLLM doesn't serve with ANI, or not with these settings on
-    this machine.
+    Its results are those of transformers as far as possible: the same dtype, `longest_text` tokens, logits in float32,
+    and the generation config's end tokens and repetition penalty (the rest of it is for sampling). Raises InputError if
+    vLLM isn't installed, or can't serve this model with these settings on this machine.
     """
 
     def __init__(self, name: str, method: Method = METHODS["ani"], settings: VllmSettings | None = None) -> None:
@@ -362,7 +355,7 @@ class VllmEngine(Engine):
             raise InputError(f"{name}: {reason}")
         module = merged_settings(self.config)
         self._merged = merged_method(self.config) is not None
-        check_weights(name)  # vLLM asks of the fewest whether it found them
+        check_weights(name)  # vLLM checks few models for missing weights
         from vllm import LLM
 
         given = settings.model_dump(exclude_none=True) | {"max_model_len": longest_text(self.config)}
@@ -380,8 +373,8 @@ class VllmEngine(Engine):
                 use_tqdm_on_load=False,
                 **given,
             )
-        except ValueError as error:  # too few cards, or too little memory: it says how much there is
-            raise InputError(f"vLLM can't serve {name} so: {one_line(error, 1000)}") from error
+        except ValueError as error:  # too few cards, or too little memory
+            raise InputError(f"vLLM can't serve {name}: {one_line(error, 1000)}") from error
         self._engine: Any = llm.llm_engine
         self._penalty: float = llm.get_default_sampling_params().repetition_penalty
         self._names = map(str, itertools.count())
@@ -413,7 +406,7 @@ class VllmEngine(Engine):
             yield position, [output.logprobs[0][token].logprob for token in tokens]
 
     def _asked(self, rows: Rows, **settings: Any) -> Iterator[tuple[int, Any]]:
-        # Not by LLM.generate: it returns when all are done, and what a killed run had done would be lost.
+        # LLM.generate returns when all are done, so a killed run would lose everything.
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 Answered = dict[int, Sequence[TaskRecord]]
-"""Records by the place of their question."""
+"""Records by position of their question."""
 
 
 class LoadedTask(NamedTuple):
@@ -39,19 +39,16 @@ class LoadedTask(NamedTuple):
     """Further facts for `run.json`, such as the engine's settings."""
 
     def facts(self, seed: int | None, model: str | None) -> dict[str, Any]:
-        """What `run.json` says of the task. Its `hash` is equal where the same model was asked the same questions with
-        the same settings; `model` identifies the model's files and settings."""
+        """Return the task's entry in `run.json`. Its `hash` is equal where the same model was asked the same questions
+        with the same settings; `model` identifies the model's files and settings."""
         facts = {**self.task.facts(self.questions), **self.how, "seed": seed}
         identity = [self.task.name, self.task.model_dump(mode="json"), facts, self.questions, model]
         return {**facts, "hash": hashlib.sha256(json.dumps(identity, default=repr).encode()).hexdigest()[:16]}
 
 
 def with_options(names: Sequence[str], data: Mapping[str, str], **options: Any) -> list[Task]:
-    """Tasks with those options of the command line that each of them has; `data` is by task.
-
-    Raises:
-        InputError: `data` names a task that takes no data or isn't among `names`, or an option has a wrong value.
-    """
+    """Return the tasks, each with those command-line options that it has; `data` is by task. Raises InputError if
+    `data` names a task that takes no data or isn't among `names`, or an option has a wrong value."""
     known = evaluated_tasks()
     takers = [name for name, task in known.items() if "data" in task.model_fields]
     for name in data:
@@ -65,7 +62,7 @@ def with_options(names: Sequence[str], data: Mapping[str, str], **options: Any) 
 def load_tasks(
     tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, seed: int
 ) -> list[LoadedTask]:
-    """The questions of every task; raises InputError for bad input that is known before the model is asked."""
+    """Return every task with its questions; raises InputError for bad input that is known before the model is asked."""
     loaded = [LoadedTask(task, task.questions(seed)) for task in tasks]
     for task, questions, _ in loaded:
         task.check(questions, tokenizer, config)
@@ -89,7 +86,7 @@ def evaluate(
         out: Result folder; earlier results of the same tasks are replaced, those of other tasks are kept.
         seed: Draws problems, sentences and questions; none of ours occurs in training data, whatever the seed.
         console: For progress and tables.
-        facts: What `run.json` says of the model (`ModelSpec.facts`). If it has a `fingerprint`, questions that the same
+        facts: The model's entries in `run.json` (`ModelSpec.facts`). With a `fingerprint`, questions that the same
             model has answered are not asked again.
 
     Returns:
@@ -121,8 +118,8 @@ def answer(
 ) -> Iterator[tuple[Task, list[Any]]]:
     """Yield each task and its records, in the order of `loaded`, once its file is in the folder.
 
-    `load` gives the model; it is called only if there is something to ask. `facts` are as for `evaluate`; `name`, the
-    model's, is shown next to the progress.
+    `load` loads the model; it is called only if there is something to ask. `facts` are as for `evaluate`; `name` is the
+    model's, for the progress line.
     """
     load = cache(load)
     for each in loaded:
@@ -136,7 +133,7 @@ def answer(
 
 
 def known_hashes(folder: Path) -> dict[str, str | None]:
-    """The `hash` in `run.json` of each task that has results or answers in a folder (`LoadedTask.facts`)."""
+    """Return the `hash` in `run.json` of each task with results or answers in a folder (`LoadedTask.facts`)."""
     settings = (read_run(folder) or Run()).settings
     return {
         task: known.get("hash") if isinstance(known, dict) else None
@@ -180,7 +177,7 @@ def _ask(loaded: LoadedTask, load: Callable[[], Engine], part: Path, console: Co
 
 
 def _answers(part: Path, loaded: LoadedTask) -> Answered:
-    """The answers in a file of an interrupted run; a last line that was being written is cut off."""
+    """Return the answers in a file of an interrupted run; an incomplete last line is cut off."""
     if not part.is_file():
         return {}
     record: Any = loaded.task.record
@@ -209,14 +206,14 @@ def refuse_another_model(out: Path, model: Mapping[str, Any]) -> None:
 
 
 def read_results(folder: Path) -> dict[type[Task], list[Any]]:
-    """The records of a folder by task; raises InputError if a file is malformed."""
+    """Return the records of a folder by task; raises InputError if a file is malformed."""
     files = {task: task_file(folder, name) for name, task in TASKS.items()}
     found = {task: read_records(file, task.record) for task, file in files.items() if file.exists()}
     return {task: records for task, records in found.items() if records}
 
 
 def presented(results: Mapping[type[Task], Sequence[TaskRecord]]) -> list[tuple[type[Task], list[Any]]]:
-    """Tasks and records as they are shown: tasks of one title, such as the benchmarks, share an entry."""
+    """Return tasks and records as they are shown: tasks of one title, such as the benchmarks, share an entry."""
     groups: dict[str, tuple[type[Task], list[Any]]] = {}
     for task in TASKS.values():
         if records := results.get(task):
@@ -225,15 +222,15 @@ def presented(results: Mapping[type[Task], Sequence[TaskRecord]]) -> list[tuple[
 
 
 def results_markdown(folder: Path) -> str:
-    """The tables of a folder's results, as a model card has them; raises InputError where there are none."""
+    """Return the tables of a folder's results for a model card; raises InputError if there are none."""
     run = read_run(folder) or Run()
     results = presented(read_results(folder))
     if not results:
-        raise InputError(f"{folder} holds no results; give the folder that ani eval --out or ani compare wrote to")
+        raise InputError(f"{folder} contains no results; give the folder that ani eval --out or ani compare wrote to")
     facts = (f"`{run.command}`" if run.command else None, f"commit {run.commit}" if run.commit else None, run.date)
-    told = ", ".join(fact for fact in facts if fact)
+    source = ", ".join(fact for fact in facts if fact)
     parts = [
         f"### {task.title}\n\n{markdown([*task.tables(found, run.baseline), *task.details(found, run.baseline)])}"
         for task, found in results
     ]
-    return "\n".join([f"Measured by {told}.\n"] * bool(told) + parts)
+    return "\n".join([f"Measured by {source}.\n"] * bool(source) + parts)

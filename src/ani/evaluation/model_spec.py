@@ -60,8 +60,8 @@ class ModelSpec(NamedTuple):
     vllm: VllmSettings = VllmSettings()
 
     def resolved(self, tasks: Sequence[Task], out: Path, machine: Machine | None = None) -> "ModelSpec":
-        """Replace `auto` by the backend of the results in `out`. Without results: vLLM for benchmarks, if it is
-        installed, uses a GPU (of `machine`; None: of this one) and passes `check`; else transformers. Raises as
+        """Replace `auto` by the backend of the results in `out`; without results by vLLM for benchmarks, if it is
+        installed, uses a GPU (of `machine`, by default this one) and passes `check`; else by transformers. Raises as
         `check`."""
         found = read_run(out)
         if self.backend != "auto":
@@ -75,7 +75,7 @@ class ModelSpec(NamedTuple):
         return self._replace(backend="transformers").resolved(tasks, out)
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Raise InputError for what can be told before anything is loaded."""
+        """Raise InputError for bad input that is known before anything is loaded."""
         gated = _gated(tasks)
         if self.backend == "vllm":
             if gated:
@@ -91,24 +91,24 @@ class ModelSpec(NamedTuple):
             if self.batch_size is not None:
                 raise InputError("vLLM makes its own batches: leave out --batch-size")
         elif self.vllm != VllmSettings():
-            raise InputError("transformers answers, which has no settings of vLLM's: leave out --vllm")
+            raise InputError("the backend transformers takes no settings of vLLM: leave out --vllm")
         if self._method() is None and gated:
             raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
 
     def load(self, tasks: Sequence[Task], out: Path = Path()) -> Engine:
-        """Load the model. For vLLM an adapter is merged first, in `out`; `clear` removes that. Raises InputError if it
-        can't be loaded, or lacks a gate that a task needs."""
+        """Load the model; for vLLM an adapter is merged first, in `out` (see `clear`). Raises InputError if it can't be
+        loaded, or lacks a gate that a task needs."""
         method = self._method() or METHODS["ani"]
         if self.backend == "vllm":
             return VllmEngine(self.served(out), method, self.vllm)
         model, tokenizer = adapted_model(self.model, self.adapter, self.dtype, self.quantization)
         if (gated := _gated(tasks)) and not has_gate(model):
-            raise InputError(f"{gated} needs an adapter with a gate, and that of {self.adapter or self.model} has none")
+            raise InputError(f"{gated} needs an adapter with a gate, but {self.adapter or self.model} has none")
         processors = [processor.load(model, tokenizer) for processor in self.processors]
         return TransformersEngine(model, tokenizer, method, self.batch_size, self.vllm.max_model_len, processors)
 
     def served(self, out: Path) -> str:
-        """The checkpoint that vLLM serves: the model, or model and adapter merged in `out`, now if they weren't yet."""
+        """Return the checkpoint for vLLM: the model, or model and adapter merged in `out`."""
         if self.adapter is None:
             return self.model
         merged = out / f"{MERGED}{Adapter.read(self.adapter).digest()[:12]}"
@@ -118,14 +118,14 @@ class ModelSpec(NamedTuple):
 
     @staticmethod
     def clear(out: Path) -> None:
-        """Remove what `load` and `served` have merged in `out`."""
+        """Remove the merged checkpoints in `out`."""
         for merged in out.glob(f"{MERGED}*"):
             shutil.rmtree(merged)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `run.json` says of it. `fingerprint` differs for other files of the model, another commit of the hub's,
-        another adapter, dtype or backend."""
+        """Entries of `run.json`. `fingerprint` depends on the model's files or the hub's commit, adapter, dtype and
+        backend."""
         dtype = default_dtype() if self.dtype == "auto" else f"torch.{self.dtype}"
         adapter = None if self.adapter is None else Adapter.read(self.adapter).digest()
         length = self.vllm.model_dump(include={"max_model_len"}, exclude_defaults=True)
@@ -144,7 +144,7 @@ class ModelSpec(NamedTuple):
 
 
 def _files(model: str) -> Any:
-    """Which files a model's name stands for: their sizes and times, or the hub's commit."""
+    """Return what identifies a model's files: their sizes and times, or the hub's commit."""
     path = Path(model_source(model))
     if not path.is_dir():
         from huggingface_hub import try_to_load_from_cache
@@ -155,7 +155,7 @@ def _files(model: str) -> Any:
 
 
 def model_for(model: str | None, adapter: str | None) -> str:
-    """The model to load: the one that is named, else the base that the adapter names, else the embedded one; raises as
+    """Return the model to load: the one that is named, else the adapter's base, else the embedded one; raises as
     `Adapter.base_model`."""
     return model or (EMBEDDED if adapter is None else Adapter.read(adapter).base_model())
 
@@ -163,7 +163,7 @@ def model_for(model: str | None, adapter: str | None) -> str:
 def adapted_model(
     model: str, adapter: str | None, dtype: DTypeName = "auto", quantization: Quantization = "none"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model in evaluation mode, with an adapter if one is named, and its tokenizer."""
+    """Load a model in evaluation mode, with its adapter if one is named, and its tokenizer."""
     tokenizer = load_tokenizer(model)
     loaded = load_model(model, dtype=dtype, quantization=quantization)
     if adapter is not None:
@@ -172,8 +172,8 @@ def adapted_model(
 
 
 def model_and_adapter(model: str | None, adapter: str | None) -> tuple[str, str | None]:
-    """The model to load (`model_for`) and its adapter: the one that is named, else the one that ships for the model;
-    None: the model is a merged checkpoint, which has its own."""
+    """Return the model to load (`model_for`) and its adapter: the one that is named, else the one that ships for the
+    model, or None for a merged checkpoint."""
     model = model_for(model, adapter)
     if adapter is None and model == EMBEDDED:
         return model, SHIPPED[0]

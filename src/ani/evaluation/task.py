@@ -1,6 +1,6 @@
 """`Task`, the base class of evaluation tasks: questions, records, summary, tables.
 
-A task's settings are its fields: what `evaluation` says of it in a comparison, or the options of `ani eval`.
+A task's settings are its fields, set by `evaluation` in a comparison or by the options of `ani eval`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 Answers = Iterator[tuple[int, Sequence[TaskRecord]]]
-"""The place of a question and its records, as soon as it is answered."""
+"""Position of a question and its records, as soon as it is answered."""
 
 
 class Pairs(NamedTuple):
@@ -30,30 +30,30 @@ class Pairs(NamedTuple):
 
     tables: list[Table]
     facts: dict[str, Any]
-    """For scripts."""
+    """Values for JSON output."""
 
 
 class Task(Section, ABC):
     """Base of all tasks; `ani.evaluation.tasks.TASKS` lists them."""
 
     name: ClassVar[str]
-    """On the command line, in a comparison, and of its file."""
+    """Name on the command line, in a comparison, and of the task's file."""
     title: ClassVar[str]
-    """Of its section of the page; tasks of one title share their tables and section."""
+    """Title of the report's section; tasks of one title share their tables and section."""
     note: ClassVar[str] = ""
-    """Under the title."""
+    """Text under the title."""
     unit: ClassVar[str]
-    """What is counted while it runs, such as problems."""
+    """Noun of the progress line, such as problems."""
     record: ClassVar[type[TaskRecord]]
-    """A line of its file."""
+    """Class of a line of the task's file."""
     needs_gate: ClassVar[bool] = False
-    """Only asked of models with a gate."""
+    """Whether only models with a gate are asked."""
     together: ClassVar[int] = 50
-    """Questions that `answer` is given at once. What it has given is not asked again by a run that goes on."""
+    """Number of questions in a call of `answer`."""
 
     @classmethod
     def asked(cls, **options: Any) -> Task:
-        """The task with those of the command line's options that it has; raises InputError if one isn't valid."""
+        """Return the task with those command-line options that it has; raises InputError if one isn't valid."""
         if "count" in cls.model_fields:
             options["count"] = options.get("limit")
         given = {key: value for key, value in options.items() if key in cls.model_fields and value is not None}
@@ -61,56 +61,56 @@ class Task(Section, ABC):
 
     @abstractmethod
     def questions(self, seed: int) -> Sequence[Any]:
-        """What is asked; the same seed draws the same. Raises InputError if the data can't be read."""
+        """Return the questions, drawn by the seed; raises InputError if the data can't be read."""
 
     def check(self, questions: Sequence[Any], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-        """Raises InputError for what can be told before the model is asked."""
+        """Raise InputError for bad input that is known before the model is asked."""
 
     @abstractmethod
     def answer(self, engine: Engine, questions: Sequence[Any]) -> Answers:
-        """Ask the model some of the questions; each has its place in `questions`, in any order."""
+        """Ask the model some of the questions; yield the answers in any order."""
 
     def facts(self, questions: Sequence[Any]) -> Mapping[str, Any]:
-        """What `run.json` says of it."""
+        """Return the settings for `run.json`."""
         return self.model_dump(mode="json", exclude_none=True)
 
     @classmethod
     @abstractmethod
     def summary(cls, records: Sequence[Any]) -> Any:
-        """For scripts: counts and shares with 95% intervals (None where nothing was counted)."""
+        """Return counts and shares with 95% intervals for JSON; None where nothing was counted."""
 
     @classmethod
     @abstractmethod
     def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
-        """For the terminal; in a comparison with a baseline also the differences to it. Raises InputError if the runs
-        of a comparison were asked different questions."""
+        """Return the tables, with a baseline also the differences to it; raises InputError if the runs of a comparison
+        were asked different questions."""
 
     @classmethod
     def details(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
-        """Further, longer tables, which only the report shows."""
+        """Return longer tables, which only the report shows."""
         return []
 
     @classmethod
     def notes(cls, records: Sequence[Any]) -> list[str]:
-        """Sentences above the tables in the report."""
+        """Return the sentences above the tables in the report."""
         return [cls.note] if cls.note else []
 
     @classmethod
     def pairs(cls, records: Sequence[Any], baseline: str) -> Pairs | None:
-        """Two models' records in pairs; None: this task isn't judged question by question."""
+        """Compare two models question by question; None: the task can't."""
         return None
 
 
 class Measured(Task):
-    """Base of tasks whose records make a few shares."""
+    """Base of tasks with a few shares as their result."""
 
     caption: ClassVar[str] = ""
-    """Of its table, where it isn't the title."""
+    """Caption of the table; default: the title."""
 
     @classmethod
     @abstractmethod
     def measures(cls, records: Sequence[Any]) -> dict[str, tuple[str, Estimate | None]]:
-        """Of one model, trained with one seed or several; measure: what it is called, and its share."""
+        """Return label and share by measure, for the records of one model, of all its seeds."""
 
     @classmethod
     def summary(cls, records: Sequence[Any]) -> dict[str, Any]:
@@ -126,38 +126,38 @@ class Measured(Task):
 
 
 class PromptAnswer(Answer):
-    """What a model wrote behind a prompt that no other question has."""
+    """The text that a model wrote after a prompt."""
 
     known_by = ("prompt",)
 
     prompt: str
     answer: str
-    """What should be written."""
+    """Right answer."""
     output: str
-    """What was."""
+    """Written text."""
 
 
 class Scored(Task):
-    """Base of tasks whose answers are counted."""
+    """Base of tasks with right and wrong answers, counted by kind of question and number of digits."""
 
     what: ClassVar[str]
-    """Begins the captions of tables, such as "Exact answers"."""
+    """Beginning of the tables' captions, such as "Exact answers"."""
     heading: ClassVar[str]
-    """What the first column names, such as "Operation"."""
+    """Header of the first column, such as "Operation"."""
     names: ClassVar[Mapping[str, str]] = {}
     """Name of a kind in JSON output, where it differs."""
-
     kinds: ClassVar[Sequence[Callable[[Any], str]]]
-    """What kind of question a record is of, by each of these; the parts are its `digits`."""
+    """Functions from a record to its kind of question; each makes rows of the tables."""
 
     @classmethod
     def scores(cls, records: Sequence[Any]) -> list[Score]:
-        """Right answers by kind of question and run."""
+        """Return the shares of right answers by kind and run."""
         return [row for kind in cls.kinds for row in scores(records, kind, attrgetter("digits"))]
 
     @classmethod
     def differences(cls, records: Sequence[Any], baseline: str) -> list[Difference]:
-        """Gains in right answers likewise; raises InputError if runs were asked different questions."""
+        """Return the gains in right answers by kind and run; raises InputError if runs were asked different
+        questions."""
         return [row for kind in cls.kinds for row in differences(records, baseline, kind, attrgetter("digits"))]
 
     @classmethod
@@ -188,7 +188,7 @@ class Scored(Task):
 
     @classmethod
     def _gains(cls, rows: Sequence[Difference], baseline: str) -> Table:
-        """One row a kind and run: its share minus the baseline's, in all and by part."""
+        """Return a row per kind and run: its share minus the baseline's, in all and by part."""
         names, found = _columns(rows)
         return Table(
             f"{cls.what} compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
@@ -202,8 +202,8 @@ class Scored(Task):
 
 
 def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit") -> Table:
-    """One row a kind of question (such as an operation; `kinds` is their column's name) and run, all together and a
-    column a number of units; a kind's best is bold."""
+    """Return a row per kind of question (`kinds` heads their column) and run, and a column per number of units; the
+    best run of a kind is bold."""
     names, shares = _columns(rows, unit)
     lines: list[tuple[Cell, ...]] = []
     for row, own in zip(rows, shares, strict=True):
@@ -216,27 +216,26 @@ def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit"
 
 
 def changed(row: Difference) -> dict[str, Any]:
-    """For JSON output: how many problems the run mends and breaks, and the sign test."""
-    found = sign_test(row.mended, row.broken)
+    """Return the numbers of problems that the run fixes and breaks, and the sign test, for JSON output."""
+    found = sign_test(row.fixed, row.broken)
     facts = {} if found is None else difference_facts({"share": found})["share"]
-    return {"changed": {"mended": row.mended, "broken": row.broken, **facts}}
+    return {"changed": {"fixed": row.fixed, "broken": row.broken, **facts}}
 
 
 def changes(rows: Sequence[Difference], baseline: str) -> Table:
-    """One row a kind: how many problems the run mends and breaks."""
-    header = ("Problems", "Asked", "Mended", "Broken", "Mended, of those that changed")
+    """Return a row per kind: the numbers of problems that the run fixes and breaks."""
     lines = []
     for row in rows:
-        counts = (row.overall.cases, row.mended, row.broken)
-        found = sign_test(row.mended, row.broken)
+        counts = (row.overall.cases, row.fixed, row.broken)
+        found = sign_test(row.fixed, row.broken)
         share = percent(found, counted=False)
         if found is not None:
             share = share._replace(details=(*share.details, f"p = {found.p:.3g}"))
         lines.append((Cell(row.task), *(Cell(str(count)) for count in counts), share))
     return Table(
-        f"Problems mended (wrong by {baseline}, right by {rows[0].run}) and broken (the reverse), with the exact 95% "
-        "interval and the exact two-sided p of as many mended as broken",
-        header,
+        f"Problems fixed (wrong by {baseline}, right by {rows[0].run}) and broken (the reverse), with the exact 95% "
+        "interval and the exact two-sided p of as many fixed as broken",
+        ("Problems", "Asked", "Fixed", "Broken", "Fixed, of those that changed"),
         tuple(lines),
         label_columns=1,
     )
@@ -245,8 +244,7 @@ def changes(rows: Sequence[Difference], baseline: str) -> Table:
 def _columns(
     rows: Sequence[Score] | Sequence[Difference], unit: str = "digit"
 ) -> tuple[list[str], list[list[Estimate | None]]]:
-    """What the columns are called, all parts together and each part, a number of units; and what every row has in
-    them."""
+    """Return the columns' names, and each row's estimates in them: all parts together, and each part."""
     parts = sorted({part for row in rows for part in row.parts})
     names = [f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
     return ["All", *names], [[row.overall, *map(row.parts.get, parts)] for row in rows]
@@ -262,27 +260,25 @@ def _with_seeds(cell: Cell, row: Score) -> Cell:
 def answers_to(
     engine: Engine, prompts: Sequence[str], expected: Iterable[str], read_as: Sequence[str] | None = None
 ) -> list[str]:
-    """What is written behind each prompt, greedily, with room for the expected answers; `read_as` as in `Engine`.
-
-    They are best given with thousands separators: a model that writes them must not be cut short.
-    """
+    """Return the text written after each prompt, greedily, with room for the longest of the expected answers. Give
+    these with thousands separators, as a model may write them. `read_as` is as in `Engine.generate`."""
     answers = [engine.method.write(f" {answer}") for answer in expected]
     longest = max(len(ids) for ids in cast(Any, engine.tokenizer)(answers, add_special_tokens=False)["input_ids"])
     return engine.texts(prompts, longest + 2, read_as)
 
 
 def judged(output: str, number: Decimal | None, right: int) -> dict[str, Any]:
-    """What a record says of an output, of which a number is judged."""
+    """Return a record's facts about an output and the number in it that is judged."""
     return {"output": output, "prediction": None if number is None else str(number), "correct": number == right}
 
 
 def few_shot(examples: Iterable[tuple[str, str]], question: str) -> list[dict[str, str]]:
-    """The chat messages of examples, each a question and its answer, and of a question behind them."""
+    """Return the chat messages of examples (question and answer) and of a question after them."""
     turns = [turn for example in examples for turn in zip(("user", "assistant"), example, strict=True)]
     return [{"role": role, "content": content} for role, content in (*turns, ("user", question))]
 
 
 def first_number(output: str) -> Decimal | None:
-    """The one that is judged."""
+    """Return the first number of a text; None if it has none."""
     found = find_numbers(output)
     return found[0].value if found else None

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ani.injection.decisions import NumberDecision, gate_view
 from ani.injection.model_parts import ani_module, base_model, is_attached, is_peft_model, last_decision, number_locator
 from ani.injection.number_batch import PADDING
 from ani.models import evaluating
 from ani.numbers import Number
-from ani.results.decisions import NumberDecision, gate_view
 
 
 class Decisions(list[NumberDecision]):

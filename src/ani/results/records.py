@@ -13,17 +13,17 @@ from ani.errors import InputError, first_problem, one_line
 from ani.files import replacing_file
 
 RUN = "run.json"
-"""Where the results of a folder come from (`Run`)."""
+"""Origin of a folder's results (`Run`)."""
 REPORT = "report.html"
 LAYERS = "layers.jsonl"
-"""The probes' curve."""
+"""Curve of the probes."""
 SELECTION = "selection.json"
-"""The layer that probing chose."""
+"""Chosen layer."""
 TRAINING_LOG = "training_log.jsonl"
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Integer = Annotated[int, Field(ge=-(2**53), le=2**53)]
-"""What a float can hold too, as the statistics and figures have it."""
+"""Integer that a float can represent."""
 
 
 class Record(BaseModel):
@@ -34,7 +34,7 @@ class Record(BaseModel):
 
 
 class TrainedRun(Record):
-    """A run of a comparison: a variant trained with a seed, and the layer that it injects at."""
+    """A run of a comparison: a variant trained with a seed, and its injection layer."""
 
     variant: str
     seed: Integer | None = None
@@ -43,7 +43,7 @@ class TrainedRun(Record):
 
 
 class Run(Record):
-    """`run.json`: where the results come from. Every key may be missing."""
+    """Origin of results, the file `run.json`. Every key may be missing."""
 
     title: str = "Adaptive Numerical Injection"
     model: str | None = None
@@ -57,13 +57,13 @@ class Run(Record):
     command: str | None = None
     date: str | None = None
     notes: tuple[str, ...] = ()
-    """What is to be known of a comparison's rows: their precision and backend, and what isn't alike."""
+    """Notes on a comparison's rows: their precision and backend, and differences between them."""
     baseline: str | None = None
-    """The run that a comparison's other runs are compared to."""
+    """Run to which a comparison's other runs are compared."""
     runs: tuple[TrainedRun, ...] = ()
-    """Of a comparison."""
+    """Runs of a comparison."""
     published: dict[str, dict[str, float]] = {}
-    """Of a comparison: run, and what a paper gives for it, in percent by column of the tables."""
+    """Values of a paper for a comparison's runs, in percent by column of the tables."""
     packages: dict[str, str] = {}
     settings: dict[str, Any] = {}
 
@@ -72,17 +72,17 @@ R = TypeVar("R", bound=Record)
 
 
 def task_file(folder: Path, task: str) -> Path:
-    """The file with the records of a task."""
+    """Return the path of a task's records."""
     return folder / f"{task}.jsonl"
 
 
 def read_run(folder: Path) -> Run | None:
-    """A folder's `run.json`; None if there is none."""
+    """Read a folder's `run.json`; None if there is none."""
     return read_object(folder / RUN, Run) if (folder / RUN).is_file() else None
 
 
 def read_object(path: Path, kind: type[R]) -> R:
-    """Reads a file of one JSON object. Raises InputError, naming the file and the key, if it is malformed."""
+    """Read a file of one JSON object. Raises InputError, naming the file and the key, if it is malformed."""
     try:
         return kind.model_validate_json(_bytes(path))
     except ValidationError as error:
@@ -90,10 +90,10 @@ def read_object(path: Path, kind: type[R]) -> R:
 
 
 def read_records(path: Path, kind: type[R]) -> list[R]:
-    """Reads a file of JSON lines (blank lines are skipped); raises InputError if one is malformed, naming file, line
+    """Read a file of JSON lines (blank lines are skipped); raises InputError if one is malformed, naming file, line
     and key."""
     found = []
-    # Split on b"\n" alone: str.splitlines would also break at U+2028, which may stand raw in a JSON string.
+    # Split on b"\n" alone: str.splitlines would also break at U+2028, which may occur raw in a JSON string.
     for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
         if line.strip():
             try:
@@ -105,7 +105,7 @@ def read_records(path: Path, kind: type[R]) -> list[R]:
 
 
 def record_json(record: Record) -> str:
-    """The record as one line of JSON."""
+    """Return the record as one line of JSON."""
     return json.dumps(record.model_dump(mode="json", exclude_unset=True), ensure_ascii=False)
 
 

@@ -12,19 +12,19 @@ from ani.results.records import Integer, Record
 from ani.results.statistics import Estimate, mean_share, paired_difference
 
 ONE_MODEL = "model"
-"""The run of results that aren't a comparison's."""
+"""The run's name in results that aren't a comparison's."""
 
 
 class TaskRecord(Record):
-    """What a model made of a question, or what its gate did."""
+    """A model's answer to a question, or its gate's decisions."""
 
     run: str = ONE_MODEL
-    """In a comparison the variant."""
+    """Variant of a comparison."""
     seed: Integer | None = None
-    """In a comparison: of the training run that made the model; null: untrained."""
+    """Training seed of a comparison's model; null: untrained."""
 
     known_by: ClassVar[tuple[str, ...]]
-    """Keys that identify the question: equal for all runs and seeds that were asked the same."""
+    """Keys that identify the question, whatever the run and seed."""
 
     @property
     def identity(self) -> Hashable:
@@ -36,7 +36,7 @@ class Answer(TaskRecord):
     """A judged answer."""
 
     prediction: str | None = None
-    """What was read as the answer; None: nothing could be."""
+    """Answer that was read in the output; None: there is none."""
     correct: bool
 
 
@@ -45,39 +45,39 @@ A = TypeVar("A", bound=TaskRecord)
 J = TypeVar("J", bound=Answer)
 Key = Callable[[J], Any]
 _Right = dict[Hashable, list[bool]]
-"""Question: whether each seed's answer is right."""
+"""Whether each seed's answer is right, by question."""
 
 
 class Score(NamedTuple):
-    """Right answers of one run to one task, the mean over its seeds."""
+    """Share of right answers of one run in one task, the mean over its seeds."""
 
     task: str
     run: str
     overall: Estimate
     parts: dict[Any, Estimate]
-    """Ascending."""
+    """Share by part, ascending."""
     by_seed: tuple[Estimate, ...]
     """`overall` of each seed; one entry where answers have no seed."""
     unreadable: int
-    """Answers of all seeds in which no answer was found."""
+    """Number of outputs, of all seeds, in which no answer was found."""
 
 
 class Difference(NamedTuple):
-    """How much better a run answers a task than the baseline, both asked the same."""
+    """Gain of a run over the baseline in one task, both asked the same."""
 
     task: str
     run: str
     overall: Estimate
     parts: dict[Any, Estimate]
-    """Ascending."""
-    mended: int
-    """Problems that a greater share of its seeds solves than of the baseline's."""
+    """Share by part, ascending."""
+    fixed: int
+    """Number of problems that a greater share of the run's seeds solves than of the baseline's."""
     broken: int
-    """The reverse."""
+    """Number of problems that a smaller share solves."""
 
 
 def grouped(records: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """The records by key, in order of appearance; those whose key is None are left out."""
+    """Return the records by key, in order of appearance; a record whose key is None is left out."""
     groups: dict[Any, list[T]] = {}
     for record in records:
         if (value := key(record)) is not None:
@@ -86,7 +86,7 @@ def grouped(records: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]
 
 
 def by_seed(run: str, records: Iterable[A]) -> list[list[A]]:
-    """The records of each seed of a run. Raises InputError if seeds were asked different questions."""
+    """Return the records of each seed of a run; raises InputError if seeds were asked different questions."""
     seeds = grouped(records, lambda record: (record.seed,))
     asked = [Counter(record.identity for record in group) for group in seeds.values()]
     if any(questions != asked[0] for questions in asked):
@@ -96,8 +96,8 @@ def by_seed(run: str, records: Iterable[A]) -> list[list[A]]:
 
 
 def scores(answers: Iterable[J], task: Key[J], part: Key[J]) -> list[Score]:
-    """One entry a task and run, both in order of appearance. An answer's part may be its digits; None: it is of no
-    part. Raises InputError if the seeds of a run were asked different questions."""
+    """Return an entry per task and run, in order of appearance. An answer whose part is None belongs to no part. Raises
+    InputError if the seeds of a run were asked different questions."""
     return [
         Score(
             name,
@@ -121,8 +121,8 @@ def _mean_share(seeds: Sequence[Sequence[Answer]]) -> Estimate:
 
 
 def differences(answers: Iterable[J], baseline: str, task: Key[J], part: Key[J]) -> list[Difference]:
-    """One entry a task and run but the baseline, in order of appearance; task and part as for `scores`. Raises
-    InputError if a run, or a seed of it, was asked other questions than the baseline."""
+    """Return an entry per task and run except the baseline; task and part as for `scores`. Raises InputError if a run,
+    or a seed of it, was asked other questions than the baseline."""
     result = []
     for name, of_task in grouped(answers, task).items():
         runs = grouped(of_task, lambda answer: answer.run)

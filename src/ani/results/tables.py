@@ -25,7 +25,7 @@ class Cell(NamedTuple):
     details: tuple[str, ...] = ()
     bold: bool = False
     estimate: Estimate | float | None = None
-    """The number that the text says, for charts; a float has no interval."""
+    """Number in the text, for charts; a float has no interval."""
 
 
 Chart = Literal["lines", "bars", "histogram"]
@@ -42,11 +42,11 @@ class Table(NamedTuple):
     rows: tuple[tuple[Cell, ...], ...]
     label_columns: int
     chart: Chart | None = None
-    """The chart by which the report shows the table; None: the table alone."""
+    """Chart in the report; None: the table alone."""
 
 
 def percent(found: Estimate | None, *, counted: bool = True, leader: float | None = None) -> Cell:
-    """A share such as "60.0%" above "44.0–74.0" and, if `counted`, "n = 100"; bold where it is the leader's."""
+    """Return a share such as "60.0%" above "44.0–74.0" and, if `counted`, "n = 100"; bold if it is the leader's."""
     if found is None:
         return Cell(MISSING)
     details = [f"{100 * found.low:.1f}–{100 * found.high:.1f}"]
@@ -56,12 +56,12 @@ def percent(found: Estimate | None, *, counted: bool = True, leader: float | Non
 
 
 def count(found: Estimate) -> str:
-    """What a mean is over."""
+    """Return the number of cases and seeds of a mean."""
     return f"n = {found.cases}" if found.seeds == 1 else f"n = {found.cases} × {found.seeds} seeds"
 
 
 def points(found: Estimate | None) -> Cell:
-    """A difference of shares in percentage points, with its p if it has one."""
+    """Return a difference of shares in percentage points, with its p if it has one."""
     if found is None:
         return Cell(MISSING)
     value, low, high = (f"{100 * number:+.1f}" for number in found[:3])
@@ -69,18 +69,18 @@ def points(found: Estimate | None) -> Cell:
 
 
 def inline(cell: Cell) -> Cell:
-    """Details in brackets: a table of many rows stays short."""
+    """Return the cell with its details in brackets, for tables of many rows."""
     return cell._replace(text=f"{cell.text} ({', '.join(cell.details)})", details=())
 
 
 def leader(shares: Iterable[Estimate | None]) -> float | None:
-    """The highest of several shares; None where all are equal."""
+    """Return the highest of several shares; None if all are equal."""
     values = {share.value for share in shares if share is not None}
     return max(values) if len(values) > 1 else None
 
 
 class Fitted(NamedTuple):
-    """A table for the terminal, by rich: one that is too wide stands in blocks of columns, one beneath the other."""
+    """A table for the terminal, by rich; one that is too wide is cut into blocks of columns."""
 
     table: Table
 
@@ -97,9 +97,8 @@ class Fitted(NamedTuple):
 
 
 def _block(table: Table, columns: range, narrow: bool) -> RichTable:
-    """Some of its columns behind those that name the rows, `narrow` or as wide as they are; nothing is cut off."""
+    """Return the label columns, `narrow` or in full width, and some other columns; no text is cut off."""
     labels = range(table.label_columns)
-    # Rules between rows that have small print.
     tall = len(table.rows) > 1 and any(cell.details for row in table.rows for cell in row)
     first = columns.start == table.label_columns
     rich = RichTable(title=table.caption if first else None, title_justify="left", show_lines=tall)
@@ -120,7 +119,7 @@ def _block(table: Table, columns: range, narrow: bool) -> RichTable:
 
 
 def markdown(tables: Iterable[Table]) -> str:
-    """Tables in Markdown, each under its caption."""
+    """Return tables in Markdown, each after its caption."""
     return "\n".join(f"{table.caption}:\n\n{_markdown(table)}" for table in tables)
 
 

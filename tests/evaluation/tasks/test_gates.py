@@ -1,6 +1,5 @@
 import copy
 import json
-import re
 import zipfile
 from pathlib import Path
 from typing import Any, cast
@@ -96,19 +95,14 @@ def test_a_text_whose_numbers_the_tokenizer_changes_is_left_out_and_counted(atta
     changing = TransformersEngine(attached.model, copy.deepcopy(attached.tokenizer))
     assert [decision.value for decision in changing.decide_roles("It is 10² m, or 5")] == [10, 5]
     changing.tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
-    turned = "turns the numbers ['10', '5'] … into ['102', '5']"
-    refused(lambda: changing.decide_roles("It is 10² m, or 5"), turned)
+    refused(lambda: changing.decide_roles("It is 10² m, or 5"), "['10', '5']", "['102', '5']")
     rewritten = GateText("It is 10² m, or 5", "diagnostic", "areas", (Label("nominal"), None))
     alone, records = (answers_of(Gates(), changing, asked) for asked in ([LABELLED], [rewritten, LABELLED]))
     assert records[1:] == alone and (records[0].rewritten, records[0].numbers) == (True, ())
     of_others, whole = gate_shares(alone)[0], gate_shares(records)[0]
     assert whole._replace(left_out=0) == of_others and whole.left_out == 1
-    runs = [record.model_copy(update={"run": run}) for run, of in (("a", alone), ("b", records)) for record in of]
-    (table,) = Gates.tables(runs)
-    assert table.header == ("Measure", "diagnostic, a", "diagnostic, b")
-    texts, left_out, *_ = ([cell.text for cell in row] for row in table.rows)
-    assert texts == ["Texts", "1", "1"]
-    assert left_out == ["Texts left out, as the tokenizer changes their numbers", "0", "1"]
+    (table,) = Gates.tables(records)
+    assert [row[1].text for row in table.rows[:2]] == ["1", "1"]
 
 
 def test_a_number_that_is_left_alone_has_no_alpha_and_a_model_without_ani_is_refused(tiny_model: Path) -> None:
@@ -123,11 +117,10 @@ def test_a_number_that_is_left_alone_has_no_alpha_and_a_model_without_ani_is_ref
         refused(lambda text=text: answers_of(Gates(), answerer, [text]), "no ANI module")
 
 
-def test_texts_that_do_not_fit_are_told() -> None:
+def test_texts_that_do_not_fit_are_named() -> None:
     model, tokenizer = tiny.attached("qwen3")  # reads 512 tokens
     texts = [GateText("12", "b"), GateText("word " * 600, "a")]
-    told = refused(lambda: Gates().check(texts, tokenizer, model.config), "the text 'word word … of a has ")
-    assert re.search(r" of a has [\d,]+ tokens, but the model reads 512", told)
+    refused(lambda: Gates().check(texts, tokenizer, model.config), "word word ", "512")
 
 
 # --- texts of files and benchmarks ---
@@ -156,9 +149,11 @@ def test_lines_of_a_text_file(tmp_path: Path) -> None:
 def test_bad_files(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 12")
-    refused(lambda: read(tmp_path / "empty.txt"), "holds no text")
-    refused(lambda: read(tmp_path / "latin.txt"), "UTF-8")
-    refused(lambda: read(tmp_path / "none.txt"), "can't be read")
+    for name in ("empty.txt", "latin.txt", "none.txt"):
+        refused(lambda name=name: read(tmp_path / name), name)
+    notes = [tmp_path / "notes.txt", write_lines(tmp_path / "notes.jsonl", {"text": "3"})]
+    notes[0].write_text("12\n")
+    refused(lambda: read(*notes), "'notes'")
 
 
 @pytest.mark.parametrize(("task", "groups", "count"), [("gsm8k", 1, 10), ("math", 7, 15), ("mmlu", 2, 3)])
@@ -209,17 +204,11 @@ def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
     assert {MATURITY} == NOMINAL_TAGS
 
 
-@pytest.mark.parametrize(("family", "policy"), [("qwen3", "terminal"), ("mistral", "terminal"), ("mistral", "after")])
-def test_tags_stand_beside_the_decisions(tmp_path: Path, family: str, policy: str) -> None:
-    model, tokenizer = tiny.attached(family, policy=policy)
+def test_a_record_has_tags_and_decisions(tmp_path: Path) -> None:
+    model, tokenizer = tiny.attached("mistral", policy="after")
     sentences = finer(write_lines(tmp_path / "f.jsonl", NOTES))
     (record,) = answers_of(Gates(), TransformersEngine(model, tokenizer), sentences)
-    assert [(n.text, n.role, n.tag) for n in record.numbers[1:]] == [
-        ("1,250", "quantitative", "DebtInstrumentFaceAmount"),
-        ("15", "nominal", MATURITY),
-        ("2024", "nominal", MATURITY),
-        ("8", None, None),
-    ]
+    assert [(n.text, n.role, n.tag) for n in record.numbers[3:]] == [("2024", "nominal", MATURITY), ("8", None, None)]
     decided = [(d.alpha, d.injected) for d in ani.inspect(model, tokenizer, SENTENCE)]
     assert [(n.alpha, n.injected) for n in record.numbers] == decided
 
@@ -242,10 +231,6 @@ def test_the_zip_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
         file.writestr("finer139/test.jsonl", json.dumps(NOTES) + "\n\n" + json.dumps(SEGMENTS))
     assert sorted(len(sentence.labels or ()) for sentence in finer(archive)) == [1, 5]
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
-        file.writestr("finer139/train.jsonl", json.dumps(SEGMENTS))
-    refused(lambda: finer(tmp_path / "other.zip"), "no test.jsonl, only finer139/train.jsonl")
-
     asked: list[Any] = []
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: asked.append((a, k)) or str(archive))
     assert len(read("finer", limit=1)) == 2
@@ -262,32 +247,26 @@ def test_records_of_ones_own_may_have_roles(tmp_path: Path) -> None:
     refused(lambda: read_texts(str(wrong), ["text"], None, None, 0), f"{wrong}, line 1: 'roles' names 2 numbers")
 
 
-def test_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    refused(lambda: read("finer"), "nlpaueb/finer-139", "give its zip or a JSON-lines file")
-
-
 @pytest.mark.parametrize(
-    ("record", "message"),
+    ("record", "named"),
     [
-        (["a"], "expected an object"),
-        ({"tokens": ["a"]}, "no 'ner_tags'"),
-        ({"tokens": "a", "ner_tags": ["O"]}, "'tokens' must be a list of texts"),
-        ({"tokens": ["8"], "ner_tags": [42]}, "the tags' names such as 'B-DebtInstrumentMaturityDate'"),
-        ({"tokens": ["8", "9"], "ner_tags": ["O"]}, "2 tokens, but 1 tags"),
-        ({"tokens": ["8"], "ner_tags": [MATURITY]}, "is no tag"),
+        (["a"], "'tokens'"),
+        ({"tokens": ["a"]}, "ner_tags"),
+        ({"tokens": "a", "ner_tags": ["O"]}, "tokens"),
+        ({"tokens": ["8"], "ner_tags": [42]}, "ner_tags.0"),
+        ({"tokens": ["8", "9"], "ner_tags": ["O"]}, "2"),
+        ({"tokens": ["8"], "ner_tags": [MATURITY]}, "ner_tags.0"),
     ],
 )
-def test_bad_records_are_named(tmp_path: Path, record: Any, message: str) -> None:
+def test_bad_records_of_finer_are_named(tmp_path: Path, record: Any, named: str) -> None:
     path = write_lines(tmp_path / "f.jsonl", SEGMENTS, record)
-    assert refused(lambda: finer(path), message).startswith(f"{path}, line 2: ")
+    refused(lambda: finer(path), f"{path}, line 2", named)
 
 
-def test_bad_files_of_finer(tmp_path: Path) -> None:
+def test_bad_files_of_finer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     untagged = write_lines(tmp_path / "f.jsonl", PLAIN, WORDS)
-    refused(lambda: finer(untagged), "holds no sentence with a tagged number")
-    refused(lambda: finer(tmp_path / "none.jsonl"), "does not exist")
     (tmp_path / "bad.zip").write_bytes(b"no zip")
-    refused(lambda: finer(tmp_path / "bad.zip"), "can't be read as a zip")
-    (tmp_path / "latin.jsonl").write_bytes(b'{"tokens": ["\xe9"]}')
-    refused(lambda: finer(tmp_path / "latin.jsonl"), "not UTF-8")
+    for path in (untagged, tmp_path / "none.jsonl", tmp_path / "bad.zip"):
+        refused(lambda path=path: finer(path), path.name)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    refused(lambda: read("finer"), "nlpaueb/finer-139")

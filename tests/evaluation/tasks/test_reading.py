@@ -3,9 +3,8 @@ from typing import Any, cast
 import pytest
 
 from ani.data.arithmetic import COMPUTE, ArithmeticProblem
-from ani.evaluation.engines import Engine, TransformersEngine, VllmEngine
+from ani.evaluation.engines import Engine, TransformersEngine
 from ani.evaluation.tasks.reading import Reading, ReadingAnswer, ReadingProblem
-from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, number_locator
 from ani.numbers import find_numbers
 from tests.answers import answers_of
@@ -75,25 +74,19 @@ def test_other_values_reach_generation(policy: str) -> None:
         answerer = TransformersEngine(*attached(family, **OPENED, policy=policy))
         records = answers_of(TASK, answerer, TASK.questions(seed=0))
         assert sum(record.output != record.others_output for record in records if record.by_others) > 6
-        assert sum(record.output != record.shut_output for record in records) > 6
+        assert sum(record.output != record.closed_output for record in records) > 6
         assert {record.by_others == record.answer for record in records} == {False}
 
 
-@pytest.mark.parametrize("left_out", ["no module", "vllm"])
-def test_models_without_values_to_replace_are_asked_once(left_out: str) -> None:
-    model, tokenizer = pair("qwen3")
-    answerer: Any = Ignorant(model, tokenizer)
-    if left_out == "vllm":
-        answerer = object.__new__(VllmEngine)
-        answerer.texts = Ignorant(model, tokenizer).texts
-        answerer.tokenizer, answerer.method = tokenizer, METHODS["ani"]
-    assert shares(answerer) == {"sums, right values": 1, "word problems, right values": 1}
-    (table,) = Reading.tables(answers_of(TASK, answerer, TASK.questions(seed=0)))
+def test_models_without_values_to_replace_are_asked_once() -> None:
+    engine = Ignorant(*pair("qwen3"))
+    assert shares(engine) == {"sums, right values": 1, "word problems, right values": 1}
+    (table,) = Reading.tables(answers_of(TASK, engine, TASK.questions(seed=0)))
     assert "(model asked once: " in table.caption and len(table.rows) == 2
 
 
 def record(run: str, seed: int | None, prompt: str, right: bool, followed: bool | None) -> ReadingAnswer:
-    more = {} if followed is None else {"kept": not followed, "followed": followed, "shut": right}
+    more = {} if followed is None else {"kept": not followed, "followed": followed, "closed": right}
     return ReadingAnswer(
         run=run, seed=seed, kind="sums", prompt=prompt, digits=2, answer="3", output="", correct=right, **more
     )
@@ -143,4 +136,4 @@ def test_numbers_whose_answer_carries_nothing() -> None:
         problem._replace(left=4, right=4),
     )
     (record,) = answers_of(TASK, answerer, [question])
-    assert (record.by_others, record.followed) == (None, None) and record.shut is not None
+    assert (record.by_others, record.followed) == (None, None) and record.closed is not None

@@ -4,9 +4,7 @@ from decimal import Decimal
 from importlib import resources
 
 import pytest
-import torch
 import yaml
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 from ani.evaluation.engines import TransformersEngine
@@ -20,7 +18,6 @@ from ani.evaluation.tasks.routing import (
     parse_calls,
     routing_queries,
 )
-from ani.injection.methods import METHODS
 from ani.numbers import find_numbers
 from tests.answers import answers_of
 from tests.tiny import attached, pair, smollm2
@@ -34,34 +31,25 @@ BONUS = query("payroll", "Employee 2048 earns $5,000 and gets a 10% bonus. How m
 SEATS = query("rooms", "Room 12 seats 12 and the hall seats 45. How many can sit?", "12 + 45 = 57")
 
 
-def routed(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *queries: RoutingQuery, method: str = "ani"
-) -> list[RoutedQuery]:
-    return answers_of(Routing(), TransformersEngine(model, tokenizer, METHODS[method]), queries)
-
-
 @pytest.mark.parametrize(
     ("output", "calls"),
     [
-        ('calculator(["5000", "0.10"])', [["5000", "0.10"]]),
         (' Sure!\n```python\nresult = calculator( ["5000",\n "0.10"] )\n```', [["5000", "0.10"]]),
         ("Calculator(5000, 0.10)", [["5000", "0.10"]]),
         ("calculator(numbers=[5_000, .1], operation='multiply')", [["5000", "0.1"]]),
-        ("calculator(['$5,000', '10%'])", [["5000", "10"]]),
         (r'calculator(["\$5,000", "it\'s 10%)"])', [["5000", "10"]]),
         ("calculator(\"(5000 * 0.1)\") and calculator('2048')", [["5000", "0.1"], ["2048"]]),
         ("calculator((5000 - 12) * 0.10)", [["5000", "12", "0.10"]]),
         ('calculator([calculator(["1", "2"]), "-3"])', [["1", "2", "3"]]),
         ('I use calculator (as asked): calculator(["7", "8"])', [["7", "8"]]),
         ('calculator (["7"]) and calculator (a="8")', [["7"], ["8"]]),
-        ("calculator({'a': '5000', 'b': 0.1})", [["5000", "0.1"]]),
-        # A Python reader takes 5,000 without quotes for 5 and 0, and so would the tool.
-        ("calculator([5,000])", [["5", "0"]]),
+        ("calculator({'a1': '5000', 'b': 0.1})", [["5000", "0.1"]]),
+        ("calculator([5,000])", [["5", "0"]]),  # as Python reads it
         (
             '<tool_call>\n{"name": "calculator", "arguments": {"numbers": ["5000", 0.10]}}\n</tool_call>',
             [["5000", "0.10"]],
         ),
-        ('{"name": "calculator", "parameters": {"expression": "5000 * 0.1"}}', [["5000", "0.1"]]),
+        ('{"name": "calculator", "parameters": {"expression": "5000 * 0.1", "exact": true}}', [["5000", "0.1"]]),
         (
             '[{"type": "function", "function": {"name": "calculator", "arguments": "{\\"a\\": [1, {\\"b\\": 2}]}"}}]',
             [["1", "2"]],
@@ -75,44 +63,31 @@ def test_calls_in_many_forms(output: str, calls: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "output",
+    ("output", "call"),
     [
-        'calculator(["5000", "0.10"]',
-        'calculator (["5000", "0.10"]',
-        'calculator(["5000, 0.10])',
-        "calculator(salary, 0.10)",
-        "calculator([])",
-        'calculator(["salary", "bonus"])',
-        "calculator(05000)",
-        "calculator(1e99999999999999999999)",
-        "calculator(True)",
-        "calculator(" * 300,
-        "calculator(" + "[" * 3000 + "1" + "]" * 3000 + ")",
-        '{"name": "calculator", "arguments": {"numbers": ["5000", ',
-        '{"name": "calculator", "arguments": {}}',
-        '{"name": "calculator"}',
-        '[{"name": "calculator", "arguments": ' + "[" * 100_000,
+        *(
+            (output, "malformed")
+            for output in (
+                'calculator(["5000", "0.10"]',
+                'calculator(["5000, 0.10])',
+                "calculator(salary, 0.10)",
+                'calculator(["salary", "bonus"])',
+                "calculator(05000)",
+                "calculator(1e99999999999999999999)",
+                "calculator(True)",
+                "calculator(" * 300,
+                "calculator(" + "[" * 3000 + "1" + "]" * 3000 + ")",
+                '{"name": "calculator", "arguments": {"numbers": ["5000", ',
+                '{"name": "calculator"}',
+                '[{"name": "calculator", "arguments": ' + "[" * 100_000,
+            )
+        ),
+        *((output, "none") for output in ("", "The calculator says 500.", 'my_calculator(["5"])', '{"name": "x"}')),
+        ("I would ask the calculator (a tool), and the calculator\n(with 5000 and 10%) says 500.", "none"),
     ],
 )
-def test_malformed_calls(output: str) -> None:
-    assert parse_calls(output)[0] == []
-    assert judged(BONUS, output).call == "malformed"
-
-
-@pytest.mark.parametrize(
-    "output",
-    [
-        "",
-        "500",
-        "The calculator says 500.",
-        'my_calculator(["5"])',
-        '{"name": "x", "a": 5}',
-        "I would ask the calculator (a tool), and the calculator\n(with 5000 and 10%) says 500.",
-    ],
-)
-def test_no_calls(output: str) -> None:
-    assert parse_calls(output) == ([], 0)
-    assert judged(BONUS, output).call == "none"
+def test_no_readable_call(output: str, call: str) -> None:
+    assert parse_calls(output)[0] == [] and judged(BONUS, output).call == call
 
 
 @pytest.mark.parametrize(
@@ -168,14 +143,8 @@ def test_malformed_calls_are_no_successes() -> None:
     summary = Routing.summary([judged(BONUS, output) for output in outputs])
     counts = {name: (share["right"], share["total"]) for name, share in summary.items()}
     assert counts == {
-        "called": (2, 4),
-        "malformed": (1, 4),
-        "none": (1, 4),
-        "exact": (1, 4),
-        "traps_closed": (0, 0),
-        "operands_open": (0, 0),
-        "traps_avoided": (1, 4),
-        "traps_avoided_when_called": (1, 2),
+        **{"called": (2, 4), "malformed": (1, 4), "none": (1, 4), "exact": (1, 4), "traps_closed": (0, 0)},
+        **{"operands_open": (0, 0), "traps_avoided": (1, 4), "traps_avoided_when_called": (1, 2)},
         "operands_passed": (3, 8),
     }
 
@@ -204,25 +173,20 @@ def test_gate_and_calls_of_a_tiny_model(together: int, policy: str, monkeypatch:
     model, tokenizer = attached("qwen3", policy=policy)
     queries = routing_queries()[:4]
     records = answers_of(Routing(), TransformersEngine(model, tokenizer), queries)
-    prompts = [
-        tokenizer.apply_chat_template(
+    for query, record in zip(queries, records, strict=True):
+        prompt = tokenizer.apply_chat_template(
             conversation(query), add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
-        for query in queries
-    ]
-    for query, record, prompt in zip(queries, records, prompts, strict=True):
         answer = model.generate(**prompt, max_new_tokens=6, do_sample=False)[0, prompt["input_ids"].shape[1] :]
         assert record.output == tokenizer.decode(answer, skip_special_tokens=True)
         chat = tokenizer.decode(prompt["input_ids"][0])
         first = chat.rindex(query.text)
         decisions = [
-            decision
+            (decision.start - first, decision.alpha, decision.injected)
             for decision in ani.inspect(model, tokenizer, chat, around=("", ""))
             if first <= decision.start < first + len(query.text)
         ]
-        assert [number.injected for number in record.numbers] == [d.injected for d in decisions]
-        assert [number.start for number in record.numbers] == [d.start - first for d in decisions]
-        assert [number.alpha for number in record.numbers] == [d.alpha for d in decisions]
+        assert [(number.start, number.alpha, number.injected) for number in record.numbers] == decisions
     numbers = [number for record in records for number in record.numbers]
     gate = Routing.summary(records)
     assert gate["traps_closed"]["right"] == sum(n.role == "nominal" and not n.injected for n in numbers)
@@ -233,27 +197,12 @@ def test_gate_and_calls_of_a_tiny_model(together: int, policy: str, monkeypatch:
 def test_models_without_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 1)
     for model, tokenizer in (pair("qwen3"), attached("qwen3", gate="open")):
-        (record,) = routed(model, tokenizer, BONUS)
+        (record,) = answers_of(Routing(), TransformersEngine(model, tokenizer), [BONUS])
         assert {(number.alpha, number.injected) for number in record.numbers} == {(None, None)}
 
 
-def test_a_method_that_rewrites_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model reads digit counts, and its answer is judged without them."""
-    model, tokenizer = pair("qwen3")
-    seen: list[str] = []
-
-    def answer(*_: object, input_ids: torch.Tensor, **__: object) -> torch.Tensor:
-        seen.append(tokenizer.decode(input_ids[0]))
-        return torch.cat([input_ids, tokenizer('calculator(["4:5000", "1.2:0.10"])', return_tensors="pt").input_ids], 1)
-
-    monkeypatch.setattr(model, "generate", answer)
-    (record,) = routed(model, tokenizer, BONUS, method="numerologic")
-    assert "Employee 4:2048 earns" in seen[0]
-    assert record.exact and record.query == BONUS.text
-
-
 def test_smollm2_writes_calls() -> None:
-    record, _ = routed(*smollm2(), routing_queries()[2], BONUS)
+    (record,) = answers_of(Routing(), TransformersEngine(*smollm2()), [routing_queries()[2]])
     assert record.call == "called" and record.calls
 
 
@@ -263,14 +212,10 @@ def test_smollm2_writes_calls() -> None:
 def test_our_queries() -> None:
     queries = routing_queries()
     assert len({query.text for query in queries}) == len(queries) >= 60
-    assert len({query.domain for query in queries}) >= 10
     for query in queries:
         assert [number.text for number in query.numbers] == [number.text for number in find_numbers(query.text)]
-        for number in query.numbers:
-            assert query.text[number.start : number.end] == number.text
         roles = [number.role for number in query.numbers]
         assert 1 <= roles.count("nominal") <= 3 and roles.count("quantitative") >= 2
-        assert query.text.endswith("?")
         # An independent reading of the solution: Python's arithmetic.
         assert re.fullmatch(r"[\d.]+ [-+*/] [\d.]+ = [\d.]+", query.solution, re.ASCII), query.solution
         calculation, result = query.solution.split(" = ")
@@ -278,36 +223,17 @@ def test_our_queries() -> None:
         operands = [number for number in query.numbers if number.role == "quantitative"]
         used = [Decimal(text) for text in re.findall(r"[\d.]+", calculation)]
         assert sorted(used) == sorted(min(query.forms(operand)) for operand in operands)
-
-
-def test_operands_and_percentages_can_be_told_apart_in_a_call() -> None:
-    for query in routing_queries():
-        operands = Counter(form for n in query.numbers if n.role == "quantitative" for form in query.forms(n))
+        # A call tells operands and percentages apart.
+        forms = Counter(form for operand in operands for form in query.forms(operand))
         every = Counter(form for number in query.numbers for form in query.forms(number))
         percentages = [form for n in query.numbers if len(query.forms(n)) > 1 for form in query.forms(n)]
-        assert set(operands.values()) == {1}, query.text
-        assert all(every[form] == 1 for form in percentages), query.text
+        assert set(forms.values()) == {1} and all(every[form] == 1 for form in percentages), query.text
 
 
-def test_few_queries_are_of_many_kinds() -> None:
+def test_the_seed_draws_the_queries() -> None:
     few = Routing(limit=16).questions(seed=0)
     assert few == Routing().questions(seed=0)[:16] != Routing(limit=16).questions(seed=1)
     assert sorted(Routing().questions(seed=0)) == sorted(routing_queries())
-    assert len({query.domain for query in few}) > len({query.domain for query in routing_queries()[:16]}) + 3
-
-
-def test_what_makes_them_deceptive() -> None:
-    """The role is in neither the value nor the place alone."""
-    queries = routing_queries()
-    equal = [
-        query
-        for query in queries
-        if {n.value for n in query.numbers if n.role == "nominal"}
-        & {n.value for n in query.numbers if n.role == "quantitative"}
-    ]
-    assert len(equal) >= 5
-    assert sum(query.numbers[0].role == "quantitative" for query in queries) >= 8
-    assert sum(query.numbers[-1].role == "nominal" for query in queries) >= 8
 
 
 def test_queries_are_new_to_a_gate_trained_on_our_sentences() -> None:
@@ -326,9 +252,3 @@ def test_queries_are_new_to_a_gate_trained_on_our_sentences() -> None:
         for number in reversed(query.numbers):
             masked = f"{masked[: number.start]}#{masked[number.end :]}"
         assert not runs(masked) & trained, query.text
-
-
-def test_percentages_have_two_forms() -> None:
-    forms = [{Decimal(2019)}, {Decimal(45), Decimal("0.45")}, {Decimal(60)}]
-    asked = query("gates", "In 2019, 45% of 60 went.", "0.45 * 60 = 27")
-    assert [asked.forms(number) for number in asked.numbers] == forms

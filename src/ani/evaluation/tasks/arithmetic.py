@@ -20,10 +20,8 @@ from ani.settings import validated
 
 PAPER_DIGITS = (2, 4, 6, 8, 10, 12)
 """Digit lengths of the paper's Table 2; it has 100 problems of each."""
-HEADLINES = 4
-"""More accuracies than these are left to the table."""
 SHOTS, ROOM = 2, 128
-"""In chat: worked problems, and new tokens, as a model may write down its steps."""
+"""Numbers of worked problems and of new tokens in chat, where a model may write down its steps."""
 
 
 class ArithmeticAnswer(Answer):
@@ -35,25 +33,25 @@ class ArithmeticAnswer(Answer):
     digits: Integer = Field(ge=1)
     prompt: str | None = None
     answer: str | None = None
-    """The right one."""
+    """Right answer."""
     chain: Integer | None = None
-    """Of an addition: the longest run of places through which a carry must travel."""
+    """Number of places through which an addition's carry must travel, at most."""
     output: str | None = None
-    """What the model wrote."""
+    """Text that the model wrote."""
 
 
 class Problems(Settings):
     """Problems of some operations and lengths."""
 
     count: int = Field(default=100, ge=1)
-    """Problems for each length and operation; the paper has 100."""
+    """Number of problems per length and operation; the paper has 100."""
     digits: list[int] = Field(default=list(PAPER_DIGITS))
     """Lengths of the operands."""
     operations: list[Operation] = Field(default=["addition"])
-    """Of `addition`, `subtraction`, `multiplication` and `division`."""
+    """Some of `addition`, `subtraction`, `multiplication` and `division`."""
     chains: list[int] | None = None
-    """Of additions: as many problems for each of these numbers of places through which a carry must travel, such as
-    `[0, 1, 2, 3, 4, 6]`, which need operands of one digit more; null: as they come."""
+    """Numbers of places through which a carry must travel, such as `[0, 1, 2, 3, 4, 6]`: `count` additions for each,
+    with operands of one digit more; null: as they come."""
 
     @model_validator(mode="after")
     def _of_additions(self) -> Self:
@@ -62,7 +60,7 @@ class Problems(Settings):
         return self
 
     def drawn(self, seed: int) -> list[ArithmeticProblem]:
-        """Of the test split."""
+        """Draw the problems from the test split."""
         count = self.count * len(self.digits)
         if self.chains is not None:
             return chained_sums(
@@ -73,7 +71,7 @@ class Problems(Settings):
 
 
 class Arithmetic(Scored):
-    """N-digit arithmetic, answered by generation: `Problems`, or a list of them where operations differ in those."""
+    """N-digit arithmetic, answered by generation: `Problems`, or a list of them, one per set of operations."""
 
     name = "arithmetic"
     title = "Arithmetic"
@@ -84,7 +82,7 @@ class Arithmetic(Scored):
     heading, kinds = "Operation", (attrgetter("operation"),)
     names: ClassVar[Mapping[str, str]] = {symbol: name for name, symbol in SYMBOLS.items()}
     judged_number: ClassVar[int] = 0
-    """Which of an output's numbers is judged."""
+    """Index of the output's number that is judged."""
 
     problems: list[Problems] = Field(default=[Problems()], min_length=1)
 
@@ -108,7 +106,7 @@ class Arithmetic(Scored):
         return validated(cls, {key: value for key, value in given.items() if value is not None}, f"the task {cls.name}")
 
     def questions(self, seed: int) -> list[ArithmeticProblem]:
-        """The problems, shortest first; none of them stands in training data, whatever the seed."""
+        """Return the problems, shortest first; none occurs in training data, whatever the seed."""
         problems = [problem for each in self.problems for problem in each.drawn(seed)]
         return sorted(problems, key=lambda problem: problem.digits)
 
@@ -122,7 +120,7 @@ class Arithmetic(Scored):
             yield place, [ArithmeticAnswer(run=ONE_MODEL, **facts)]
 
     def written(self, engine: Engine, problems: Sequence[ArithmeticProblem]) -> list[str]:
-        """What the model writes behind each problem."""
+        """Return the model's text after each problem."""
         return answers_to(engine, [each.prompt for each in problems], [f"{each.answer:,}" for each in problems])
 
     def facts(self, questions: Sequence[ArithmeticProblem]) -> Mapping[str, Any]:
@@ -130,13 +128,13 @@ class Arithmetic(Scored):
 
     @classmethod
     def chains(cls, records: Sequence[ArithmeticAnswer]) -> list[Score]:
-        """Of additions; the parts are carry chains."""
+        """Return the shares of additions; the parts are carry chains."""
         known = [answer for answer in records if answer.chain is not None]
         return scores(known, lambda answer: answer.operation, lambda answer: answer.chain)
 
     @classmethod
     def differences(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> list[Difference]:
-        """By operation; the parts are digits. Raises InputError also if answers lack their prompt."""
+        """Return the gains by operation; raises InputError also if answers lack their prompt."""
         for answer in records:
             if answer.prompt is None:
                 raise InputError(f"run {answer.run!r}: an answer lacks its prompt, so runs can't be compared in pairs")
@@ -172,22 +170,20 @@ class Arithmetic(Scored):
 
 
 class ArithmeticInChat(Arithmetic):
-    """The same problems in the model's chat template, with worked ones of the same kind and room to write.
-
-    Completing `Calculate 12 + 34 =` is what our recipes teach, so it says little of a model that was not taught it.
-    """
+    """The same problems in the model's chat template, with worked problems and room to write. Our recipes teach to
+    complete `Calculate 12 + 34 =`, so that prompt says little about other models."""
 
     name = "arithmetic-chat"
     title = "Arithmetic in chat"
     note = (
-        f"The same problems, in the model's chat template behind {SHOTS} worked ones of the same operation and length, "
+        f"The same problems, in the model's chat template after {SHOTS} worked ones of the same operation and length, "
         f"with room for {ROOM} tokens: an answer is exact if its last number is. Wilson 95% intervals."
     )
     what = "Exact answers in chat"
     judged_number = -1
 
     def written(self, engine: Engine, problems: Sequence[ArithmeticProblem]) -> list[str]:
-        """What the model writes in answer to each problem."""
+        """Return the model's answer to each problem."""
         prompts = []
         for problem in problems:
             operation = next(name for name, symbol in SYMBOLS.items() if symbol == problem.operation)
@@ -198,7 +194,7 @@ class ArithmeticInChat(Arithmetic):
 
 
 def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:
-    """One row an operation and run: what became of its answers, those of all seeds together."""
+    """Return a row per operation and run: the shares of each kind of error, over all seeds."""
     kinds = {"carries": "Carries", "digits": "Other digits", "length": "Length or sign"}
     rows = []
     for operation, of_operation in grouped(answers, lambda answer: answer.operation).items():

@@ -30,11 +30,7 @@ from ani.evaluation.engines import Engine, longest_text
 from ani.evaluation.task import Answers, Pairs, Task, changed, changes
 from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
-from ani.results.statistics import (
-    Estimate,
-    difference_facts,
-    share_facts,
-)
+from ani.results.statistics import Estimate, difference_facts, share_facts
 from ani.results.tables import MISSING, Cell, Table, leader, percent, points
 from ani.text_files import json_lines
 
@@ -62,19 +58,18 @@ class BenchmarkAnswer(Answer):
 
     task: BenchmarkName
     id: Integer
-    """Row of the data, from 0."""
+    """Row number in the data, from 0."""
     question: str | None = None
     answer: str | None = None
-    """The right one; of MMLU its letter."""
+    """Right answer; MMLU: its letter."""
     output: str | list[float] | None = None
-    """What the model wrote; of MMLU the log-probabilities of A to D."""
+    """Text that the model wrote; MMLU: the log-probabilities of A to D."""
     prompt_hash: str
-    """SHA-256 of the chat messages, before a method rewrites them and before the model's template: equal prompts have
-    equal ones, whatever the model."""
+    """SHA-256 of the chat messages, before a method rewrites them and before the model's template."""
     truncated: bool = False
-    """The prompt was too long, so its beginning was cut off."""
+    """Whether the prompt was too long, so that its beginning was cut off."""
     marker: str | None = None
-    """GSM8K: `####`, or "The answer is", by which the prediction was found."""
+    """GSM8K: the text before the prediction, `####` or "The answer is"."""
     subject: str | None = None
     """MATH, MMLU."""
     level: Integer | None = None
@@ -87,7 +82,7 @@ class BenchmarkAnswer(Answer):
 
     @property
     def part(self) -> str | None:
-        """What the paper reports apart: of MATH easy and hard levels, of MMLU the group."""
+        """Part that the paper reports by itself: MATH's easy or hard levels, MMLU's groups."""
         if self.task == "math" and self.level is not None:
             return "levels 1–3" if self.level <= 3 else "levels 4–5"
         return self.group
@@ -99,18 +94,18 @@ class BenchmarkQuestion(NamedTuple):
     doc: dict[str, Any]
     messages: list[dict[str, str]]
     generation: dict[str, Any] | None
-    """Where the answer is written, its `max_gen_toks` and `until`; None: letters are compared."""
+    """Settings `max_gen_toks` and `until` of a written answer; None: letters are compared."""
     facts: dict[str, Any]
-    """What `run.json` says of all questions."""
+    """Facts about all questions for `run.json`."""
 
     @property
     def new_tokens(self) -> int:
-        """At most."""
+        """Maximum number of new tokens."""
         return 0 if self.generation is None else int(self.generation["max_gen_toks"])
 
 
 class Benchmark(Task):
-    """What the three have in common; each is asked at most once."""
+    """Base of the three benchmarks."""
 
     title = "Benchmarks"
     note = (
@@ -124,28 +119,26 @@ class Benchmark(Task):
     data: str | None = None
     """A hub name, a JSONL file or a directory of them; null: the set on the hub."""
     limit: int | None = Field(default=None, ge=1)
-    """Questions, drawn by the seed; null: all. A larger limit only appends."""
+    """Number of questions, drawn by the seed; null: all. A larger limit only appends."""
     max_new_tokens: int | None = Field(default=None, ge=1)
-    """Of an answer; null: 512 of GSM8K, 2,048 of MATH. MMLU's answers aren't written."""
+    """Maximum number of new tokens of an answer; null: 512 for GSM8K, 2,048 for MATH. MMLU's answers aren't written."""
 
     @staticmethod
     @abstractmethod
     def read(data: str | None = None, seed: int = 0, **_: Any) -> dict[str, Dataset]:
-        """The questions as lm-evaluation-harness's `custom_dataset`: one split, `test`, in an order that the seed
-        draws, so that the first N are a fair sample.
+        """Return lm-evaluation-harness's `custom_dataset`: one split, `test`, in an order that the seed draws.
 
-        `data` is None (the set on the hub), another hub name of a set in the same format, a JSONL file, or a directory
-        with `test.jsonl` (for MMLU perhaps also `dev.jsonl`). Raises InputError, which names file and line, if the data
-        can't be read or a record lacks a field.
+        `data` is None (the set on the hub), another hub name, a JSONL file, or a directory with `test.jsonl` (for MMLU
+        perhaps also `dev.jsonl`). Raises InputError, which names file and line, if the data can't be read.
         """
 
     @staticmethod
     @abstractmethod
     def judge(answer: Any, output: Any) -> dict[str, Any]:
-        """What a record says of an output: `prediction`, `correct` and more."""
+        """Return a record's facts about an output: `prediction`, `correct` and more."""
 
     def harness(self, seed: int) -> HarnessTask:
-        """lm-evaluation-harness's task, with its questions in the order that the seed draws."""
+        """Return lm-evaluation-harness's task."""
         from lm_eval.tasks import TaskManager
 
         manager = TaskManager(
@@ -184,12 +177,12 @@ class Benchmark(Task):
         return cast(dict[str, Any], questions[0].facts)
 
     def answer(self, engine: Engine, questions: Sequence[BenchmarkQuestion]) -> Answers:
-        """Ask and judge.
-
-        Prompts are chat messages in the model's template, answers greedy. A template's thinking mode is off, as the
-        paper's scores of its reference model suggest. A template without a system role has that text before the user's.
-        """
-        lengths, order, size = self._longest_first(engine, questions)
+        """Ask, greedily, by chat messages in the model's template, and judge. A template's thinking mode is off, as the
+        paper's scores of its reference model suggest. A template without a system role has that text before the
+        user's."""
+        lengths = [len(engine.ids(question.messages)) for question in questions]
+        order = sorted(range(len(questions)), key=lambda place: -lengths[place])
+        size = engine.batch_size or (64 if engine.on_gpu else 8)
         prompts = [questions[place].messages for place in order]
         results: Iterator[tuple[int, Any]]
         if (generation := questions[0].generation) is None:
@@ -202,13 +195,6 @@ class Benchmark(Task):
             facts["prompt_hash"] = hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest()
             facts["truncated"] = lengths[place] > longest_text(engine.config) - questions[place].new_tokens
             yield place, [BenchmarkAnswer(run=ONE_MODEL, **facts)]
-
-    @staticmethod
-    def _longest_first(engine: Engine, questions: Sequence[BenchmarkQuestion]) -> tuple[list[int], list[int], int]:
-        """Tokens of each prompt, the places of the questions in order, and how many make a batch."""
-        lengths = [len(engine.ids(question.messages)) for question in questions]
-        order = sorted(range(len(questions)), key=lambda place: -lengths[place])
-        return lengths, order, engine.batch_size or (64 if engine.on_gpu else 8)
 
     @classmethod
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
@@ -267,7 +253,8 @@ def _with_rows(tables: Iterable[Table]) -> list[Table]:
 
 
 def _main_results(rows: Sequence[Score]) -> Table:
-    """One row a run, one column a benchmark (paper, Tables "Main Results" and "Scalability"); the best is bold."""
+    """Return a row per run and a column per benchmark (paper, Tables "Main Results" and "Scalability"); the best is
+    bold."""
     tasks = list(dict.fromkeys(row.task for row in rows))
     shares = {(row.run, row.task): row.overall for row in rows}
     leaders = {task: leader(row.overall for row in rows if row.task == task) for task in tasks}
@@ -303,7 +290,7 @@ def _by_part(
     rows: Iterable[tuple[Score | Difference, Mapping[str, Estimate]]],
     cell: Callable[[Estimate], Cell],
 ) -> Table:
-    """One row a benchmark and part of it, one column a run."""
+    """Return a row per benchmark and part, and a column per run."""
     runs: dict[str, None] = {}
     found: dict[tuple[str, str], dict[str, Cell]] = {}
     for row, parts in rows:
@@ -322,7 +309,7 @@ def _by_part(
 
 
 def messages_of(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
-    """The chat that the harness would render by a model's template."""
+    """Return the chat messages of the harness's prompt."""
     as_chat = {"apply_chat_template": True, "fewshot_as_multiturn": True}
     prompt: Any = task.fewshot_context(doc, 0, **as_chat, chat_template=lambda messages, **_: json.dumps(messages))
     return cast(list[dict[str, str]], json.loads(prompt))
@@ -332,8 +319,8 @@ def messages_of(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:
-    """Places and records of a split; `hub` names sets on the hub and their configurations. None of `dev` where a local
-    file or directory has no such split."""
+    """Return places and records of a split; `hub` names sets on the hub and their configurations. A local file or
+    directory may lack the split `dev`."""
     instead = "a JSONL file or a directory with test.jsonl as data"
     if data is None:
         return [found for name, part in hub for found in hub_records(name, split, None, instead, part)]
@@ -350,7 +337,7 @@ def records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tu
 
 
 def rows(data: str | None, split: str, hub: list[tuple[str, str]], row: Callable[[Any, str], Row]) -> list[Row]:
-    """The questions of a split, each with its place in the data as `id`; `row` reads a record."""
+    """Return the questions of a split, with their row number as `id`; `row` reads a record."""
     return [{"id": number, **row(record, where)} for number, (where, record) in enumerate(records(data, split, hub))]
 
 
@@ -365,12 +352,12 @@ def split(rows: list[Row], seed: int) -> dict[str, Dataset]:
 
 
 def text_of(record: Any, key: str, where: str) -> str:
-    """A text of a record; raises InputError if it is missing or empty."""
+    """Return a text of a record; raises InputError if it is missing or empty."""
     return cast(str, field_of(record, key, where, lambda value: isinstance(value, str) and bool(value.strip())))
 
 
 def field_of(record: Any, key: str, where: str, fits: Callable[[Any], bool]) -> Any:
-    """A value of a record; raises InputError if it is missing or doesn't fit."""
+    """Return a value of a record; raises InputError if it is missing or doesn't fit."""
     if not isinstance(record, dict) or key not in record:
         raise InputError(f"{where}: no {key!r}; see the benchmark's format on the hub")
     if not fits(record[key]):
@@ -379,10 +366,8 @@ def field_of(record: Any, key: str, where: str, fits: Callable[[Any], bool]) -> 
 
 
 def equivalent(gold: str, answer: str) -> bool:
-    """Whether two answers mean the same: as texts, or as mathematics by math-verify.
-
-    math-verify limits its time by a signal, which only the main thread may set; elsewhere it works without a limit.
-    """
+    """Return whether two answers mean the same, as texts or as mathematics by math-verify. In the main thread
+    math-verify's time is limited, by a signal."""
     if _plain(gold) == _plain(answer):
         return True
     if max(len(gold), len(answer)) > LONGEST_ANSWER:

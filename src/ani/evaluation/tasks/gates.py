@@ -1,10 +1,10 @@
-"""Task `gates`: how often the gate lets numbers of texts through and, where their roles are known, how often rightly.
+"""Task `gates`: how often the gate opens for the numbers of texts and, where roles are known, how often rightly.
 
 The paper's "Gating Behavior Analysis" counts open gates, its "Gating Accuracy" FiNER-139's nominal tags.
 
 FiNER-139 (Loukas et al. 2022, CC BY-SA 4.0), sentences of financial reports whose numbers have XBRL tags, is a zip of
-JSON-lines files on the hub, `train.jsonl`, `validation.jsonl` and `test.jsonl`. A record has `tokens` and, for each of
-them, the name of a tag in `ner_tags`: `O`, or `B-` and `I-` before one of 139 names.
+JSON-lines files on the hub. A record has `tokens` and, for each of them, the name of a tag in `ner_tags`: `O`, or `B-`
+and `I-` before one of 139 names.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.records import OURS, checked_roles, hub_errors, labelled_numbers
-from ani.errors import InputError, one_line
+from ani.errors import InputError, first_problem, one_line
 from ani.evaluation.engines import Engine, RewrittenNumbers
 from ani.evaluation.task import Answers, Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.evaluation.tasks.gsm8k import Gsm8k
 from ani.evaluation.tasks.math import Math
 from ani.evaluation.tasks.mmlu import Mmlu
+from ani.injection.decisions import NumberDecision
 from ani.numbers import find_numbers
-from ani.results.decisions import DecidedText
-from ani.results.scores import ONE_MODEL, by_seed, grouped
+from ani.results.records import Record
+from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
 from ani.results.statistics import Estimate, area_under_roc, grouped_share, mean_of_two, share_facts
 from ani.results.tables import MISSING, Cell, Table, percent
 from ani.roles import RoleName
-from ani.text_files import json_lines, zipped_json_lines
+from ani.text_files import json_lines, read_text, zipped_json_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -43,25 +44,20 @@ FINER_NAME = "nlpaueb/finer-139"
 FINER_FILE = "finer139.zip"
 FINER_SPLIT = "test"
 SENTENCES = 100
-"""Of `diagnostic` without a limit."""
+"""Number of sentences of `diagnostic` without a limit."""
 
 NOMINAL_TAGS = frozenset({"DebtInstrumentMaturityDate"})
-"""FiNER's tags whose numbers are nominal, by the rules of `ani.data.diagnostic`: positions in a calendar are, whatever
-counts or measures isn't.
-
-The maturity date is the one that the paper names; it says "e.g.", but lists no other. All the other 138 tags are
-amounts, prices, rates, counts of shares, claims, segments or properties, areas, and durations (terms, vesting periods,
-useful lives). Two of them are arguable: `DebtInstrumentInterestRateStatedPercentage` ("the 7.00 % Senior Notes") and
-`PreferredStockDividendRatePercentage` often stand in the name of a security, yet they are the rate that it pays. Every
-record keeps its tags, so that another list can be tried on the same file.
-"""
+"""FiNER's tags of nominal numbers, by the rules of `ani.data.diagnostic`: positions in a calendar, as the paper's
+example. The other 138 are amounts, prices, rates, counts and durations. Arguable are
+`DebtInstrumentInterestRateStatedPercentage` ("the 7.00 % Senior Notes") and `PreferredStockDividendRatePercentage`,
+rates that often occur in a security's name."""
 READERS: dict[str, type[Benchmark]] = {"gsm8k": Gsm8k, "math": Math, "mmlu": Mmlu}
 """The benchmarks whose questions can be read as texts."""
 ROLES: tuple[RoleName, ...] = ("quantitative", "nominal")
 LISTED = "sentences"
 """The source of the texts whose numbers the report lists."""
 BINS = 10
-"""Bins of the histogram of α."""
+"""Number of bins in the histogram of α."""
 MEASURES = {
     "numbers": "Numbers injected",
     "texts_open": "Texts with an open gate, of those with a number",
@@ -70,21 +66,47 @@ MEASURES = {
     "balanced_accuracy": "Balanced accuracy",
     "precision": "Nominal ones among the numbers left alone",
 }
-"""We read the paper's "75.8% precision in bypassing these nominal identifiers" as `nominal`. A gate that is always
-closed would have all of it, so it wants reading beside `quantitative`. `precision` has the word's usual sense; it
-depends on how many texts of each kind were read."""
+"""Shares by key. We read the paper's "75.8% precision in bypassing these nominal identifiers" as `nominal`, which a
+gate that is always closed has in full. `precision` depends on how many texts of each kind were read."""
+
+
+class DecidedText(TaskRecord):
+    """A text and the gate's decision about each of its numbers, in their order; a line of `gates.jsonl`."""
+
+    known_by = "source", "text"
+
+    source: str = ""
+    """Source of the text, such as `mmlu`."""
+    group: str | None = None
+    """Group within the source, such as a subject."""
+    text: str
+    numbers: tuple[NumberDecision, ...]
+    rewritten: bool = False
+    """Whether the tokenizer changes the numbers of the text, so that their roles are unknown; `numbers` is then
+    empty."""
+
+    @model_validator(mode="after")
+    def _numbers_are_in_text(self) -> Self:
+        last = 0
+        for number in self.numbers:
+            found = self.text[number.start : number.end]
+            if number.start < last or not found or found != number.text:
+                place = f"characters [{number.start}, {number.end})"
+                raise ValueError(f"number {number.text!r} is not at {place} of the text, after the number before it")
+            last = number.end
+        return self
 
 
 class Label(NamedTuple):
-    """What the data says about a number."""
+    """Role of a number, by the data."""
 
     role: RoleName
     tag: str | None = None
-    """FiNER's, without `B-` or `I-`."""
+    """FiNER's tag without `B-` or `I-`."""
 
 
 class GateText(NamedTuple):
-    """A text, where it comes from, and the group of that source that it counts in, such as an MMLU subject."""
+    """A text, its source, and the group of that source that it counts in, such as an MMLU subject."""
 
     text: str
     source: str
@@ -94,21 +116,20 @@ class GateText(NamedTuple):
 
 
 class GateShare(NamedTuple):
-    """What the gates of one run do in one source, or in a group of its texts."""
+    """Measures of one run's gate in one source, or in a group of its texts."""
 
     source: str
     group: str | None
-    """None: all."""
+    """None: all groups."""
     run: str
     texts: int
     left_out: int
-    """Further texts, whose numbers the tokenizer changes, so that their roles aren't known."""
+    """Number of further texts, whose numbers the tokenizer changes."""
     measures: dict[str, Estimate | None]
-    """Of all seeds; those of roles are None where the data knows none. The paper doesn't say whether its "instances" of
-    open gates are numbers or texts."""
+    """Shares over all seeds, by the keys of `MEASURES`; those of roles are None where no role is known."""
     auc: float | None
-    """P(α of a quantitative number > α of a nominal one) + P(equal)/2, the rank statistic: what any threshold could
-    reach, where the shares are for the threshold in use; the mean over seeds. None where a role or an α is missing."""
+    """P(α of a quantitative number > α of a nominal one) + P(equal)/2, the mean over seeds. None where a role or an α
+    is missing."""
 
 
 class Gates(Task):
@@ -136,14 +157,13 @@ class Gates(Task):
     group: str | None = None
     """Key of a JSONL record's group; lines have none."""
     limit: int | None = Field(default=None, ge=1)
-    """Texts of each, drawn by the seed; of `finer` as many with a nominal number, and as many without. null: all, and
-    100 of `diagnostic`. A larger limit only appends."""
+    """Maximum number of texts per source, drawn by the seed; of `finer` as many with a nominal number, and as many
+    without. null: all, and 100 of `diagnostic`. A larger limit only appends."""
     chat: bool = False
-    """Whether each text is read as a user's message, by the model's chat template, as what it learnt from was if that
-    was chats; else as a prompt by itself."""
+    """Whether each text is read as a user's message in the model's chat template; else as a prompt by itself."""
 
     def questions(self, seed: int) -> list[GateText]:
-        """Raises InputError if a source can't be read or holds no text, or two have the same name."""
+        """Raises InputError if a source can't be read or contains no text, or two have the same name."""
         found: dict[str, list[GateText]] = {}
         for entry in self.texts:
             read = read_texts(entry, self.field, self.group, self.limit, seed)
@@ -201,9 +221,9 @@ class Gates(Task):
 
 
 def gate_shares(records: Iterable[DecidedText]) -> list[GateShare]:
-    """One entry a source and run, in order of appearance, and after those of a source one for each of its groups and
-    runs, if it has two groups or more, from the greatest share of numbers to the least (paper, Figure
-    "Interpretability Analysis"). Raises InputError if the seeds of a run were given different texts."""
+    """Return an entry per source and run, in order of appearance. After those of a source with two groups or more,
+    return one per group and run, by falling share of numbers (paper, Figure "Interpretability Analysis"). Raises
+    InputError if the seeds of a run were given different texts."""
     result = []
     for source, of_source in grouped(records, lambda record: record.source).items():
         for run, of_run in grouped(of_source, lambda record: record.run).items():
@@ -246,7 +266,7 @@ def _name(what: str | None, run: str) -> str:
 
 
 def _histogram(records: Sequence[DecidedText]) -> list[Table]:
-    """The distribution of α by role; no table where no role or no α is known."""
+    """Return the distribution of α by role; no table where no role or no α is known."""
     rows = []
     for (source, run), texts in grouped(records, lambda record: (record.source, record.run)).items():
         for role in ROLES:
@@ -262,7 +282,7 @@ def _histogram(records: Sequence[DecidedText]) -> list[Table]:
 
 
 def _texts(records: Sequence[DecidedText]) -> Table:
-    """One row a text and run, with its numbers by decision."""
+    """Return a row per text and run, with its numbers by decision."""
 
     def listed(record: DecidedText, injected: bool) -> Cell:
         numbers = [number for number in record.numbers if number.injected == injected]
@@ -274,8 +294,8 @@ def _texts(records: Sequence[DecidedText]) -> Table:
 
 
 def _table(rows: Sequence[GateShare]) -> Table:
-    """A row a measure and a column a source and run; of groups, which may be many, a row each. A measure without any
-    value is left out."""
+    """Return a row per measure and a column per source and run; for groups, a row per group and run. A measure without
+    a value is left out."""
     columns = {
         "Texts": [Cell(str(row.texts)) for row in rows],
         "Texts left out, as the tokenizer changes their numbers": [Cell(str(row.left_out)) for row in rows],
@@ -297,11 +317,8 @@ def _table(rows: Sequence[GateShare]) -> Table:
 
 
 def read_texts(entry: str, fields: Sequence[str], group: str | None, limit: int | None, seed: int) -> list[GateText]:
-    """The texts of one entry of `Gates.texts`, at most `limit` of them, drawn by the seed; a larger limit only appends.
-
-    Raises:
-        InputError: The source can't be read, a record is malformed (the file and line are named), or there is no text.
-    """
+    """Return the texts of one entry of `Gates.texts`, as `Gates` says; raises InputError if the source can't be read, a
+    record is malformed, or there is no text."""
     name, _, place = entry.partition("=")
     if name == "diagnostic":
         sentences = diagnostic_sentences(limit or SENTENCES, split="test", seed=seed)
@@ -322,7 +339,7 @@ def read_texts(entry: str, fields: Sequence[str], group: str | None, limit: int 
         ]
     read = list(_file_texts(Path(entry), fields, group))
     if not read:
-        raise InputError(f"{entry} holds no text")
+        raise InputError(f"{entry} contains no text")
     if limit is not None:
         random.Random(f"gate shares {seed}").shuffle(read)
     return read[:limit]
@@ -347,13 +364,7 @@ def _file_texts(path: Path, fields: Sequence[str], group: str | None) -> Iterato
                 labels = tuple(Label(role) if role else None for role in roles)
             yield GateText(text, path.stem, named, labels)
         return
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            for line in lines:
-                if line.strip():
-                    yield GateText(line.rstrip("\n"), path.stem)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} can't be read as UTF-8 text: {one_line(error)}") from error
+    yield from (GateText(line, path.stem) for line in read_text(path).split("\n") if line.strip())
 
 
 def _parts(record: Any, field: str, where: str) -> list[str]:
@@ -369,8 +380,8 @@ def _parts(record: Any, field: str, where: str) -> list[str]:
 
 
 def _finer_sentences(source: str, limit: int | None, seed: int) -> list[GateText]:
-    """The sentences that hold a tagged number in digits; at most `limit` with a nominal number, and as many without, as
-    maturity dates are rare."""
+    """Return the sentences with a tagged number in digits: at most `limit` with a nominal number, and as many
+    without."""
     path = source
     if source == FINER_NAME:
         from huggingface_hub import hf_hub_download
@@ -382,7 +393,7 @@ def _finer_sentences(source: str, limit: int | None, seed: int) -> list[GateText
     read = (_finer_sentence(record, where) for where, record in records)
     sentences = [sentence for sentence in read if any(sentence.labels or ())]
     if not sentences:
-        raise InputError(f"{source} holds no sentence with a tagged number; check the file")
+        raise InputError(f"{source} contains no sentence with a tagged number; check the file")
     random.Random(f"finer {seed}").shuffle(sentences)
     kinds: dict[bool, list[GateText]] = {True: [], False: []}
     for sentence in sentences:
@@ -391,23 +402,21 @@ def _finer_sentences(source: str, limit: int | None, seed: int) -> list[GateText
     return [sentence for sentence in sentences if sentence in chosen]
 
 
-def _finer_sentence(record: Any, where: str) -> GateText:
-    """The tokens, joined by single spaces: `$ 100 million of the 7.00 % Senior Notes`."""
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
-    for key in ("tokens", "ner_tags"):
-        if key not in record:
-            raise InputError(f"{where}: no {key!r}; a record of FiNER-139 has 'tokens' and 'ner_tags'")
-        if not isinstance(record[key], list) or not all(isinstance(entry, str) for entry in record[key]):
-            raise InputError(
-                f"{where}: {key!r} must be a list of texts"
-                + (", the tags' names such as 'B-DebtInstrumentMaturityDate'" if key == "ner_tags" else "")
-            )
-    tokens, tags = record["tokens"], record["ner_tags"]
+class _Tagged(Record):
+    tokens: list[str]
+    ner_tags: list[Annotated[str, Field(pattern="^(O$|B-|I-)")]]
+
+
+def _finer_sentence(value: Any, where: str) -> GateText:
+    """Join the tokens by single spaces: `$ 100 million of the 7.00 % Senior Notes`."""
+    try:
+        record = _Tagged.model_validate(value)
+    except ValidationError as error:
+        known = "a record of FiNER-139 has 'tokens' and 'ner_tags' such as 'B-DebtInstrumentMaturityDate'"
+        raise InputError(f"{where}: {first_problem(error)}; {known}") from error
+    tokens, tags = record.tokens, record.ner_tags
     if len(tokens) != len(tags):
         raise InputError(f"{where}: {len(tokens)} tokens, but {len(tags)} tags")
-    if wrong := [tag for tag in tags if tag != "O" and tag[:2] not in ("B-", "I-")]:
-        raise InputError(f"{where}: {wrong[0]!r:.80} is no tag; write 'O', or 'B-' or 'I-' and a name")
     text, ends = " ".join(tokens), list(accumulate(len(token) + 1 for token in tokens))
     found = find_numbers(text) if set(tags) != {"O"} else []
     names = [tags[bisect_right(ends, number.start)][2:] for number in found]

@@ -29,22 +29,22 @@ class Gsm8k(Benchmark):
 
     @staticmethod
     def read(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
-        """Rows of `id`, `question`, `answer` (plain digits)."""
+        """Return rows of `id`, `question`, `answer` (plain digits)."""
         return split(rows(data, "test", GSM8K, _row), seed)
 
     @staticmethod
     def judge(answer: str, output: str) -> dict[str, Any]:
-        """`prediction`, `marker` (which of the two ways; None: neither) and `correct`."""
+        """Return `prediction`, `marker` (`MARKER`, `SAYS` or None) and `correct`."""
         prediction, marker = marked_answer(output) or (None, None)
         correct = prediction is not None and equivalent(answer, prediction)
         return {"prediction": prediction, "marker": marker, "correct": correct}
 
 
 def marked_answer(text: str) -> tuple[str, str] | None:
-    """The number, as plain digits, after the last `####`, else after the last "The answer is", and which it was.
+    """Return the number, as plain digits, after the last `####`, else after the last "The answer is", and the marker.
 
-    A number may be a fraction (`3/4`), or come out of a calculation (`3 + 4 = 7`); everything else around it (`$`, a
-    unit, a box) is left out.
+    A number may be a fraction (`3/4`), or the result of a calculation (`3 + 4 = 7`); everything around it (`$`, a unit,
+    a box) is left out.
     """
     for marker, pattern in ((MARKER, MARKER), (SAYS, _SAYS)):
         for match in reversed([*re.finditer(pattern, text)]):

@@ -23,12 +23,12 @@ from ani.results.tables import MISSING, Cell, Table, count
 
 FEWEST_WORDS = 8
 MOST_CHARACTERS = 1000
-"""Of a plain text."""
+"""Limits of a plain text."""
 HUB_SPLIT = "test"
 HUB_RECORDS = 20_000
-"""Read from the hub at most; a file is read whole."""
+"""Maximum number of records read from the hub."""
 BATCH_SIZE = 16
-"""Texts a forward pass."""
+"""Number of texts per forward pass."""
 
 TextKind = Literal["plain", "nominal"]
 _KINDS: dict[TextKind, str] = {"plain": "Without numbers", "nominal": "Nominal numbers"}
@@ -42,33 +42,32 @@ class TextLoss(TaskRecord):
     kind: TextKind
     text: str
     tokens: Integer = Field(ge=1)
-    """Word tokens, those that were scored."""
+    """Number of word tokens, which are scored."""
     loss: FiniteFloat
-    """Their negative log-likelihood in nats, summed."""
+    """Sum of their negative log-likelihoods, in nats."""
 
 
 class LanguageText(NamedTuple):
-    """A text to score: `plain` holds no number, `nominal` only nominal numbers."""
+    """A text to score: `plain` has no number, `nominal` only nominal ones."""
 
     kind: TextKind
     text: str
 
 
 class Perplexity(NamedTuple):
-    """How well one run predicts the word tokens of one kind of text, the mean over its seeds."""
+    """Perplexity of one run on one kind of text, over its seeds."""
 
     value: Estimate
-    """exp of the mean loss of a word token, of all seeds."""
+    """exp of the mean loss per word token."""
     difference: Estimate | None
-    """Mean loss minus the baseline's, in nats; None for the baseline, or without one."""
+    """Mean loss minus the baseline's, in nats per token; None for the baseline, or without one."""
 
 
 class Language(Task):
     """Perplexity on texts without numbers and on sentences whose numbers are nominal: shows damage.
 
-    A word token is one that overlaps no number, isn't special, and is neither a text's first token nor the one right
-    after a number. Inside a number some methods predict nothing sensible, and at its last token some know that it has
-    ended, because what they put there says so: the token that follows would be a gift to them.
+    A word token overlaps no number, isn't special, and is neither a text's first token nor the one right after a
+    number. Some methods predict nothing sensible inside a number, and some show at its last token that it is complete.
     """
 
     name = "language"
@@ -84,20 +83,19 @@ class Language(Task):
     together = 10 * BATCH_SIZE  # of which those of like length make a batch
 
     texts: str | None = None
-    """JSONL file, or a data set on the hub, of which the first 20,000 records of the split `test` are read; no text of
-    it should be in the training data, which is not checked. null: no plain texts."""
+    """JSONL file, or data set on the hub (the first 20,000 records of its split `test`), that should not occur in the
+    training data; null: no plain texts."""
     field: str = "text"
-    """The key of the text in each record."""
+    """Key of the text in each record."""
     count: int = Field(ge=1)
-    """Texts without numbers, and as many sentences; a larger count only appends to each kind."""
+    """Number of texts without numbers, and of sentences; a larger count only appends to each kind."""
 
     def questions(self, seed: int) -> list[LanguageText]:
-        """`count` plain texts of the user's, then `count` nominal sentences of the diagnostic set's test split. Raises
-        InputError if the source can't be read, a record lacks the text, or there are fewer texts than `count`.
+        """Return `count` plain texts of the user's, then `count` nominal sentences of the diagnostic set's test split.
 
-        Plain texts are distinct and hold no number, 8 words or more and at most 1,000 characters. All nominal sentences
-        go on for five words or more after their first number, where a number that was taken for a quantity would do its
-        damage.
+        Plain texts are distinct and have no number, 8 words or more and at most 1,000 characters. Sentences go on for
+        five words or more after their first number, where injecting it would do damage. Raises InputError if the source
+        can't be read, a record lacks the text, or there are too few.
         """
         nominal = [LanguageText("nominal", text) for text in _nominal(self.count, seed)]
         if self.texts is None:
@@ -107,15 +105,14 @@ class Language(Task):
         plain = list(dict.fromkeys(text for text in found if _is_plain(text)))
         if len(plain) < self.count:
             raise InputError(
-                f"{self.texts} holds {len(plain)} texts without numbers, of {FEWEST_WORDS} words or more and at most "
-                f"{MOST_CHARACTERS:,} characters, under {self.field!r}; that is fewer than the count of {self.count}: "
-                "lower it"
+                f"{self.texts} has {len(plain)} texts without numbers, of {FEWEST_WORDS} words or more and at most "
+                f"{MOST_CHARACTERS:,} characters, under {self.field!r}; lower the count of {self.count}"
             )
         random.Random(f"language {seed}").shuffle(plain)
         return [*(LanguageText("plain", text) for text in plain[: self.count]), *nominal]
 
     def answer(self, engine: Engine, questions: Sequence[LanguageText]) -> Answers:
-        """Score the word tokens of every text; one without a word has no record. Raises InputError if a loss isn't
+        """Score the word tokens of every text; a text without a word has no record. Raises InputError if a loss isn't
         finite."""
         import torch
         from torch.nn.functional import cross_entropy
@@ -174,8 +171,8 @@ class Language(Task):
 
 
 def perplexities(losses: Sequence[TextLoss], baseline: str | None = None) -> dict[str, dict[TextKind, Perplexity]]:
-    """Run, in order of appearance → kind of text → its perplexity. Raises InputError if the seeds of a run were given
-    different texts, or a run other texts than the baseline.
+    """Return the perplexity by run and kind of text. Raises InputError if the seeds of a run were given different
+    texts, or a run other texts than the baseline.
 
     Intervals are percentiles over 1,000 resamples of texts, each drawn with its loss and tokens under both runs, so
     differences are paired.
@@ -215,7 +212,7 @@ def _nats(found: Estimate | None) -> Cell:
 
 def _text(record: Any, field: str, where: str) -> str:
     if not isinstance(record, dict) or not isinstance(record.get(field), str):
-        raise InputError(f"{where}: no text under {field!r}; name the key that holds the text as field")
+        raise InputError(f"{where}: no text under {field!r}; name its key as field")
     return cast(str, record[field])
 
 

@@ -22,12 +22,13 @@ class Math(Benchmark):
 
     @staticmethod
     def read(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
-        """Rows of `id`, `question`, `answer` (LaTeX), `subject`, `level` (1 to 5; None: the set says "Level ?")."""
+        """Return rows of `id`, `question`, `answer` (LaTeX), `subject`, `level` (1 to 5; None: the set says "Level
+        ?")."""
         return split(rows(data, "test", MATH, _row), seed)
 
     @staticmethod
     def judge(answer: str, output: str) -> dict[str, Any]:
-        """`prediction` (None without a box) and `correct`."""
+        """Return `prediction` (None without a box) and `correct`."""
         prediction = boxed_answer(output)
         return {"prediction": prediction, "correct": prediction is not None and equivalent(answer, prediction)}
 

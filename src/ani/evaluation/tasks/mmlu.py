@@ -39,7 +39,7 @@ class Mmlu(Benchmark):
 
     @staticmethod
     def read(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
-        """Rows of `id`, `question`, `choices`, `answer` (0 to 3), `subject`, `group`, `shots`, `shots_from`.
+        """Return rows of `id`, `question`, `choices`, `answer` (0 to 3), `subject`, `group`, `shots`, `shots_from`.
 
         The examples are the first five of the subject's dev split. A local file has no such split: then the first five
         rows of each subject are its examples, no question is asked about them, and `shots_from` says "test, held out".
@@ -66,7 +66,7 @@ class Mmlu(Benchmark):
 
     @staticmethod
     def judge(answer: int, output: Sequence[float]) -> dict[str, Any]:
-        """`answer` and `prediction` (the likeliest choice) as letters, and `correct`."""
+        """Return `answer` and `prediction` (the likeliest choice) as letters, and `correct`."""
         best = max(range(4), key=lambda choice: output[choice])
         return {"answer": "ABCD"[answer], "prediction": "ABCD"[best], "correct": best == answer}
 

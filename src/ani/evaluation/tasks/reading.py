@@ -19,31 +19,31 @@ from ani.results.tables import Table
 
 Kind = Literal["sums", "word problems"]
 FOLLOWED = "follow rate"
-_MEASURES = {"right values": "correct", "other values": "kept", "no values": "shut", FOLLOWED: "followed"}
-"""What was injected, and the record's key that says whether the answer was exact."""
+_MEASURES = {"right values": "correct", "other values": "kept", "no values": "closed", FOLLOWED: "followed"}
+"""Injected values, and the record's key of whether the answer is exact."""
 _ATTEMPTS = 20
-"""Drawings after which the answer is taken to be the same whatever the other numbers are, as that of 4 + 5."""
+"""Number of draws after which all other numbers are taken to give the same answer, as for 4 + 5."""
 
 
 class ReadingAnswer(PromptAnswer):
-    """A problem, answered up to three times, a line of `reading.jsonl`. The second and third time are missing where
-    nothing else can be injected: the model has no module, or vLLM answered."""
+    """A problem, answered up to three times, a line of `reading.jsonl`. The second and third answers are missing where
+    nothing else can be injected: without a module, or in vLLM."""
 
     kind: Kind
     digits: Integer
-    """Of each of its two numbers."""
+    """Number of digits of each of the two numbers."""
     by_others: str | None = None
-    """The right answer by the other values; missing where it is the same."""
+    """Right answer by the other values; missing where it is the same."""
     others_output: str | None = None
-    """What the model wrote when these were injected."""
+    """Output with the other values injected."""
     kept: bool | None = None
-    """Whether that was right by the text."""
+    """Whether that output is right by the text."""
     followed: bool | None = None
-    """Whether that was right by the other values."""
-    shut_output: str | None = None
-    """What the model wrote when nothing was injected."""
-    shut: bool | None = None
-    """Whether that was right."""
+    """Whether that output is right by the other values."""
+    closed_output: str | None = None
+    """Output with every gate closed."""
+    closed: bool | None = None
+    """Whether that output is right."""
 
 
 class ReadingProblem(NamedTuple):
@@ -73,7 +73,7 @@ class Reading(Scored):
     heading, kinds = "Problems", (attrgetter("kind"),)
 
     count: int = Field(default=100, ge=1)
-    """Sums, and as many word problems; each length has its share."""
+    """Number of sums, and of word problems; equally many per length."""
     digits: list[int] = Field(default=[2, 4, 6, 8, 10, 12])
     """Lengths of the numbers."""
 
@@ -111,13 +111,13 @@ class Reading(Scored):
             prompts = [question.prompt for question in askable]
             followed = answers_to(engine, prompts, expected, [question.other_prompt for question in askable])
             with forced_gates(cast(Any, engine).model, False):
-                shut = answers_to(engine, prompts, expected)
-            again = dict(zip(askable, zip(followed, shut, strict=True), strict=True))
+                closed = answers_to(engine, prompts, expected)
+            again = dict(zip(askable, zip(followed, closed, strict=True), strict=True))
         for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
             right, facts = question.problem.answer, dict[str, Any]()
             if question in again:
                 by_others, without = again[question]
-                facts |= {"shut_output": without, "shut": first_number(without) == right}
+                facts |= {"closed_output": without, "closed": first_number(without) == right}
                 if (other := question.other.answer) != right:
                     found = first_number(by_others)
                     facts |= {"by_others": str(other), "others_output": by_others}
@@ -128,7 +128,7 @@ class Reading(Scored):
 
     @classmethod
     def scores(cls, records: Sequence[ReadingAnswer]) -> list[Score]:
-        """By kind of problem and what is injected; the parts are digits."""
+        """Return the shares by kind of problem and injected values; the parts are digits."""
 
         def of(kind: Kind, name: str, key: str) -> list[Score]:
             judged = [
@@ -144,7 +144,7 @@ class Reading(Scored):
     @classmethod
     def tables(cls, records: Sequence[ReadingAnswer], baseline: str | None = None) -> list[Table]:
         exact, *others = super().tables(records, baseline)
-        twice = {record.run for record in records if record.shut is not None}
+        twice = {record.run for record in records if record.closed is not None}
         if left_out := [run for run in dict.fromkeys(record.run for record in records) if run not in twice]:
             why = "without a module, or in vLLM, nothing else can be injected"
             exact = exact._replace(caption=f"{exact.caption} ({', '.join(left_out)} asked once: {why})")
@@ -152,9 +152,8 @@ class Reading(Scored):
 
 
 def _other(problem: ArithmeticProblem, random: Random) -> ArithmeticProblem:
-    """Numbers as long, whose digits make the same digit in each place, modulo 10, as the problem's: what differs is
-    what is carried. `345 + 678` may become `512 + 401`, but not `512 + 402`. The answer is another one, if there is
-    any."""
+    """Return numbers of the same length whose digits give the same digit in each place, modulo 10, so only the carries
+    differ, and with them the answer, if possible. `345 + 678` may become `512 + 401`, but not `512 + 402`."""
     compute = COMPUTE[problem.operation]
     for _ in range(_ATTEMPTS):
         drawn: list[tuple[int, ...]] = []
@@ -169,7 +168,7 @@ def _other(problem: ArithmeticProblem, random: Random) -> ArithmeticProblem:
 
 
 def _askable(engine: Engine, questions: Sequence[ReadingProblem]) -> list[ReadingProblem]:
-    """Those for which other values can be injected: other ones than the prompt's, at the same tokens."""
+    """Return the problems whose other values can be injected: they differ from the prompt's, at the same tokens."""
     import torch
 
     from ani.injection.model_parts import is_attached, number_locator
