@@ -330,7 +330,7 @@ def evaluate(
         chosen("task", tasks, evaluated_tasks()),
         dict(name_and_value("--data", entry) for entry in data or ()),
     )
-    options = {"limit": limit, "max_new_tokens": max_new_tokens, "group": group, "chat": chat}
+    options: dict[str, Any] = {"limit": limit, "max_new_tokens": max_new_tokens, "group": group, "chat": chat}
     options |= {"texts": texts or None, "field": field or None, "operations": chosen("operation", operations, SYMBOLS)}
     asked = with_options(names, given, **options)
     engine: dict[str, Any] = {}

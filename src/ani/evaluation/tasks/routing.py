@@ -49,7 +49,17 @@ _NAME = re.compile(r"""\bcalculator(?:\(|\s+\((?=\s*(?:["'\[{(\d.$+-]|\w+\s*=)))
 """After a space only before a literal or a named argument: "the calculator (a tool)" is prose."""
 _QUOTE_OR_PARENTHESIS = re.compile(r"""[()]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|["']""", re.DOTALL)
 _JSON_NAME = re.compile(r'"name"\s*:\s*"calculator"', re.IGNORECASE)
-_LITERAL = (ast.Expression, ast.Call, ast.keyword, ast.Name, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict)
+_LITERAL: tuple[type[ast.AST], ...] = (
+    ast.Expression,
+    ast.Call,
+    ast.keyword,
+    ast.Name,
+    ast.Constant,
+    ast.List,
+    ast.Tuple,
+    ast.Set,
+    ast.Dict,
+)
 _LITERAL += (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.expr_context)
 """Nodes of a readable call."""
 
