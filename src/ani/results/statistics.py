@@ -58,19 +58,19 @@ def share(right: Iterable[bool]) -> Estimate | None:
     return mean_share([(sum(right), len(right))]) if right else None
 
 
-def sign_test(mended: int, broken: int) -> Estimate | None:
-    """The share of mended problems among those that only one of two models solves; None without such a problem.
+def sign_test(fixed: int, broken: int) -> Estimate | None:
+    """Return the share of fixed problems among those that only one of two models solves; None without such a problem.
 
-    The interval is Clopper and Pearson's. p is the exact two-sided one of the sign test (McNemar's): as many mended as
+    The interval is Clopper and Pearson's. p is the exact two-sided one of the sign test (McNemar's): as many fixed as
     broken. It is below 5% where the interval leaves out one half.
     """
     from scipy.stats import binomtest
 
-    if not (changed := mended + broken):
+    if not (changed := fixed + broken):
         return None
-    test = binomtest(mended, changed)
+    test = binomtest(fixed, changed)
     low, high = test.proportion_ci()
-    return Estimate(mended / changed, float(low), float(high), changed, p=float(test.pvalue))
+    return Estimate(fixed / changed, float(low), float(high), changed, p=float(test.pvalue))
 
 
 def mean_share(seeds: Sequence[tuple[int, int]]) -> Estimate:
