@@ -1,20 +1,16 @@
 """`ani demo` in small: the comparison that it is, started from the command line."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from ani.compare import plan, runs
-from ani.evaluation.tasks.gates import Gates
 from tests import test_cli
 from tests.fixtures import MadeOnce
 from tests.json_lines import read_lines as read
-from tests.training.runs import interrupt_at, interrupted
 
 run = test_cli.run
 DEMO = yaml.safe_load(plan.DEMO.read_text())
@@ -51,7 +47,7 @@ def run_demo(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> RunDemo:
-    """In `tmp_path/demo` and at layer 1, unless told otherwise."""
+    """Runs the demo in `tmp_path/demo` and at layer 1 by default."""
     monkeypatch.setattr(plan, "DEMO", small_demo)
     monkeypatch.setattr("ani.calculator.demo.show_chats", lambda console: None)
     # A process of its own for each run would import all anew; tests/compare has such.
@@ -65,7 +61,7 @@ def run_demo(
 
 @pytest.fixture
 def finished(run_demo: RunDemo, made_once: MadeOnce) -> Path:
-    """What it leaves, `demo`, and beside it what it prints."""
+    """The demo's folder, `demo`, and beside it its output, `printed`."""
 
     def make(folder: Path) -> None:
         done = run_demo(out=folder / "demo")
@@ -115,50 +111,6 @@ def test_the_demo_finds_its_layer(run_demo: RunDemo, tmp_path: Path) -> None:
     assert selection["layer"] in layers
     assert "".join(selection["reason"].split()) in "".join(done.out.split())
     assert done.out.count("layers probed") == 1
-
-
-def test_a_second_run_reuses_what_is_there(
-    run_demo: RunDemo, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = shutil.copytree(finished / "demo", tmp_path / "demo")
-    kept = [*folder.glob("runs/**/*.jsonl"), *folder.glob("runs/*/*/training/adapter/*")]
-    times = [path.stat().st_mtime_ns for path in kept]
-    report = (folder / "report.html").read_bytes()
-    (folder / "report.html").unlink()
-
-    monkeypatch.setattr(runs, "carry_out", None)  # nothing is done again
-    assert run_demo().code == 0
-    assert [path.stat().st_mtime_ns for path in kept] == times and len(kept) > 8
-    assert len((folder / "report.html").read_bytes()) == pytest.approx(len(report), rel=0.01)
-
-
-def test_an_interrupted_demo_goes_on(run_demo: RunDemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Again and again, each time a stage further."""
-    place = tmp_path / "demo" / "runs"
-    kept: dict[Path, int] = {}
-    stages: list[tuple[Any, str, Any, set[str]]] = [
-        (runs, "answer", interrupted, set()),
-        (runs, "training_lines", lambda console: interrupt_at(3), {"reference/arithmetic.jsonl"}),
-        (
-            Gates,
-            "answer",
-            interrupted,
-            {f"{name}/arithmetic.jsonl" for name in ("reference", "ani/seed-0")},
-        ),
-    ]
-    for where, stage, replacement, there in stages:
-        with monkeypatch.context() as patch:
-            patch.setattr(where, stage, replacement)
-            done = run_demo()
-        assert done.code == 130 and done.err == "interrupted: continue with the same command\n"
-        results = {path: path.stat().st_mtime_ns for path in place.rglob("arithmetic.jsonl")}
-        assert {path.relative_to(place).as_posix() for path in results} == there
-        assert kept.items() <= results.items()
-        assert not (place.parent / "report.html").exists()
-        kept = results
-    assert run_demo().code == 0
-    assert {path.name for path in (tmp_path / "demo").iterdir()} == RESULTS
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 @pytest.mark.parametrize("wrong", ["training.stepps=1", "model=gone/model"])

@@ -246,25 +246,6 @@ def test_a_killed_run_can_be_resumed(tiny_recipe: Write, tmp_path: Path) -> None
     refused(lambda: train(recipe), str(out))
 
 
-def test_a_half_removed_checkpoint_is_never_resumed(
-    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(folder: Path, *args: Any, **kwargs: Any) -> None:
-        if not folder.name.startswith("checkpoint-"):
-            return remove(folder, *args, **kwargs)
-        (folder / "optimizer.pt").unlink()
-        raise SystemExit
-
-    out, remove = tmp_path / "run", shutil.rmtree
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(SystemExit):
-            train(load_recipe(tiny_recipe(training={"save_every": 1, "log_every": 1})))
-    assert last_step(out) == 3 and not (out / "checkpoint-1" / COMPLETE).exists()
-    train(resume_recipe(out), resume=True)
-    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-5", "checkpoint-6"]
-
-
 # --- what killed processes leave ---
 
 

@@ -20,7 +20,6 @@ from ani.data import MAGPIE, OPENMATH
 from ani.errors import InputError
 from ani.files import only_process_in
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.launch import PARENT, end_with_parent, need_one_process
 from ani.terminal import chosen, console, console_for, integers, name_and_value, say_where
 
 app = typer.Typer(
@@ -35,6 +34,11 @@ if find_spec("ani.calculator") is not None:
     from ani.calculator.commands import app as calculator
 
     app.add_typer(calculator, name="calculator")
+
+
+def _need_one_process(command: str) -> None:
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError(f"ani {command} runs in one process; start it without torchrun or accelerate launch")
 
 
 def _choose_device(device: str) -> None:
@@ -74,7 +78,7 @@ def demo(
     """Train ANI and LoRA alone on the embedded model, compare them in a table and a report, and show the calculator."""
     from ani.compare.plan import DEMO
 
-    need_one_process("demo")
+    _need_one_process("demo")
     # The layer is not searched for if one is named.
     named = any(each.startswith("ani.layer=") and each != "ani.layer=auto" for each in overrides or ())
     changes = ["probe=false"] if named else []
@@ -158,7 +162,7 @@ def probe(
     from ani.results.records import SELECTION, read_object
     from ani.results.tables import Fitted
 
-    need_one_process("probe")
+    _need_one_process("probe")
     wanted = None if layers is None else integers("--layers", layers)
     shown = console_for(as_json)
     shown.print(where(), highlight=False)
@@ -231,11 +235,10 @@ def compare(
     from ani.compare.runs import carry_out_one
 
     if run is not None:
-        end_with_parent(os.environ.get(PARENT))
         carry_out_one(recipe, overrides or (), run, console)
         return
     if ray is None:  # Ray's launcher starts one process per node, one of which continues
-        need_one_process("compare")
+        _need_one_process("compare")
     say_where("report", _compared(recipe, overrides or (), ray, gpus).resolve())
 
 
@@ -325,7 +328,7 @@ def evaluate(
     from ani.evaluation.tasks import evaluated_tasks
     from ani.settings import override, validated
 
-    need_one_process("eval")
+    _need_one_process("eval")
     names, given = (
         chosen("task", tasks, evaluated_tasks()),
         dict(name_and_value("--data", entry) for entry in data or ()),
@@ -412,7 +415,7 @@ def merge(
     """Write base model and adapter as one checkpoint directory."""
     from ani.serving.merge import merge as run
 
-    need_one_process("merge")
+    _need_one_process("merge")
     with terminal.resumable("start the same command again"):
         run(adapter, out, model=model, dtype=cast(Any, dtype), max_shard_size=max_shard_size)
     say_where("merged checkpoint", out)
@@ -430,7 +433,7 @@ def push(
     from ani.hub import push_adapter
     from ani.injection.adapter import Adapter
 
-    need_one_process("push")
+    _need_one_process("push")
     tables = None if results is None else results_markdown(results)
     say_where("adapter", push_adapter(Adapter.read(adapter).path, name, results=tables, licence=licence))
 

@@ -19,7 +19,6 @@ import argparse
 import shutil
 import statistics
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -87,7 +86,7 @@ def main() -> None:
     """Rehearse at full size, then in miniature."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full-size", action="store_true", help="only at full size, every variant")
-    given, began = parser.parse_args(), time.monotonic()
+    given = parser.parse_args()
     try:
         rehearse_all(given.full_size)
         if not given.full_size:
@@ -96,7 +95,6 @@ def main() -> None:
             miniature.main()
     finally:
         shutil.rmtree(os.environ["HF_HOME"])
-    print(f"rehearsed in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

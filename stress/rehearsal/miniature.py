@@ -63,7 +63,7 @@ SMALLER = {
 TRAINING = ["training.steps=2", "training.log_every=1", "data.0.limit=2"]
 TRAIN = "recipes/paper/train.yaml"
 SHOWN = os.dup(1)
-"""File descriptor for progress lines; the commands' own output goes to a file."""
+"""Standard output, for progress; the commands' own output goes to a file."""
 LAYERS_OF_8B = 32
 """Layers of the small Qwen3-8B; layer-sensitivity.yaml goes up to 30."""
 
@@ -214,23 +214,16 @@ def lines() -> list[list[list[str]]]:
         """Commands that write its tables and its page."""
         return [compared[name], ["report", f"runs/paper/{name}"]]
 
-    def served(name: str, folder: str, *changes: str) -> list[str]:
-        """Command of a comparison whose benchmarks vLLM answers."""
-        settings = [f"output=runs/paper/{folder}", "backend=vllm", "baseline=null", *changes]
-        return [*compared[name], *settings]
-
     of_8b = [command for name in OF_8B for command in comparison(name)]
     of_8b += [words for words in commands if words[0] != "compare"]
-    # Two tables are served; where there is a card, `backend: auto` serves all.
-    qwen, mistral = "scalability-qwen3-4b", "scalability-mistral-7b-v0.3"
+    qwen = "scalability-qwen3-4b"  # vLLM answers this one; where there is a card, `backend: auto` serves all
     diff = ["diff", "runs/paper/served/runs/ani/seed-0", f"runs/paper/{qwen}/runs/ani/seed-0"]
     written = json.dumps({name: SMALLER[name] for name in ("gsm8k", "mmlu")})
-    served_qwen = [*comparison(qwen), served(qwen, "served", f"evaluation={written}"), diff]
-    served_mistral = [*comparison(mistral), served(mistral, "served-mistral", "variants={ani: []}", "published={}")]
+    served = [*compared[qwen], "output=runs/paper/served", "backend=vllm", "baseline=null", f"evaluation={written}"]
     auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=diagnostic", "probe.sentences=120"]
-    others = [name for name in COMPARISONS if name not in (*OF_8B, qwen, mistral)]
+    others = [name for name in COMPARISONS if name not in (*OF_8B, qwen)]
     probed = ["train", TRAIN, "output=runs/paper/auto", *auto, *TRAINING]
-    return [of_8b, served_qwen, served_mistral, *map(comparison, others), [probed]]
+    return [of_8b, [*comparison(qwen), served, diff], *map(comparison, others), [probed]]
 
 
 def carry_out(line: list[list[str]]) -> None:
@@ -240,7 +233,7 @@ def carry_out(line: list[list[str]]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     for words in line:
-        began, used = time.monotonic(), time.process_time()
+        began = time.monotonic()
         sys.argv = ["ani", *words]
         try:
             ani.cli.main()
@@ -249,8 +242,7 @@ def carry_out(line: list[list[str]]) -> None:
                 sys.stdout.flush()
                 raise RuntimeError(f"ani {shlex.join(words)} failed:\n{said.read_text()[-4000:]}") from end
         sys.stdout.flush()
-        took = f"{time.monotonic() - began:5.0f} s ({time.process_time() - used:.0f} of the processor)"
-        os.write(SHOWN, f"{took}: ani {shlex.join(words)}\n".encode())
+        os.write(SHOWN, f"{time.monotonic() - began:5.0f} s: ani {shlex.join(words)}\n".encode())
 
 
 def check() -> None:

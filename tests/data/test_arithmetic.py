@@ -17,14 +17,6 @@ def unordered(problem: ArithmeticProblem) -> tuple[str, int, int]:
     return problem.operation, *(sorted((left, right)) if problem.operation in ("+", "*") else (left, right))
 
 
-def test_prompt_and_answer() -> None:
-    assert ArithmeticProblem(3, "+", 123, 456).prompt == "Calculate 123 + 456 ="
-    assert ArithmeticProblem(2, "-", 12, 99).answer == -87
-    assert ArithmeticProblem(2, "*", 12, 12).prompt == "Calculate 12 * 12 ="
-    big = ArithmeticProblem(30, "*", 10**30 - 1, 10**30 - 1)
-    assert str(big.answer) == "9" * 29 + "8" + "0" * 29 + "1"
-
-
 @examples(60)
 @given(
     count=st.integers(0, 100),

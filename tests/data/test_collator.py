@@ -54,7 +54,7 @@ def test_prompt_then_completion_then_eos(name: str) -> None:
     assert tokenized.roles == [Role.UNKNOWN] * len(tokenized.input_ids)
 
 
-def test_an_eos_that_the_tokenizer_adds_stands_at_the_end_only() -> None:
+def test_an_eos_that_the_tokenizer_adds_is_at_the_end_only() -> None:
     tokenizer = copy.deepcopy(gemma_like())
     special = [("<bos>", tokenizer.bos_token_id), ("<eos>", tokenizer.eos_token_id)]
     added = TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
@@ -110,7 +110,7 @@ def test_chat_goes_through_the_template() -> None:
 
 @pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
 @pytest.mark.parametrize("strip", [False, True])
-def test_roles_stand_on_the_last_message_whatever_the_template_says(name: str, strip: bool) -> None:
+def test_roles_are_on_the_last_message_whatever_the_template_says(name: str, strip: bool) -> None:
     template = WITH_DIGITS.replace("m['content']", "m['content'] | trim") if strip else WITH_DIGITS
     messages = [*CHAT[:-1], {"role": "user", "content": "  Room 505 holds 10\n"}] if strip else CHAT
     example = Example(messages, "Yes.", ("nominal", "quantitative"))
@@ -211,12 +211,3 @@ def test_padding_does_not_join_numbers_of_a_row() -> None:
     assert (numbers.rows == 0).sum() == 2
     first = [number.value for number in find.scanner.scan_running(rows[0].input_ids)]
     assert torch.equal(numbers.features[:2], FourierNumberEncoder(10, 6).encode(first))
-
-
-def test_a_number_that_ends_a_prompt_keeps_its_role_where_it_is_known_to_be_over() -> None:
-    tokenizer, find = gemma_like(), locator("gemma_like", "after")
-    row = tokenize(Example("Room 505 and 10", " of them", ("nominal", "quantitative")), tokenizer, find, LONG)
-    numbers = NumberCollator(tokenizer, find)([row])["numbers"]
-    assert numbers.positions.tolist()[-1] == row.prompt_length
-    assert numbers.roles.tolist() == [Role.NOMINAL, Role.QUANTITATIVE]
-    assert torch.equal(numbers.features, FourierNumberEncoder(10, 6).encode([505, 10]))

@@ -28,13 +28,13 @@ FUNCTION_WORDS = set(
 RECORDS = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 
 
-def test_the_card_counts_what_the_file_holds() -> None:
+def test_the_card_counts_what_the_file_contains() -> None:
     card = (files("ani.data") / "labelled_numbers.md").read_text(encoding="utf-8")
     roles = Counter(role for record in RECORDS for role in record["roles"])
-    told = re.search(r"([\d,]+) numbers in ([\d,]+) texts, ([\d,]+) of them nominal and ([\d,]+) quantitative", card)
-    assert told is not None
+    counts = re.search(r"([\d,]+) numbers in ([\d,]+) texts, ([\d,]+) of them nominal and ([\d,]+) quantitative", card)
+    assert counts is not None
     found = [roles["nominal"] + roles["quantitative"], len(RECORDS), roles["nominal"], roles["quantitative"]]
-    assert [int(count.replace(",", "")) for count in told.groups()] == found
+    assert [int(count.replace(",", "")) for count in counts.groups()] == found
     rows = re.findall(r"^\| .+ \| .+ \| (\d+) \| (\d+) \|$", card, re.MULTILINE)
     assert [sum(map(int, column)) for column in zip(*rows, strict=True)] == found[2:]
 

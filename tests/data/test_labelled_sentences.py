@@ -39,25 +39,11 @@ def test_written_sentences_come_back(tmp_path: Path, separator: str) -> None:
     assert len(path.read_bytes().split(b"\n")) == 302
 
 
-def test_a_directory_stands_for_its_file(tmp_path: Path) -> None:
+def test_a_directory_means_its_file(tmp_path: Path) -> None:
     write_lines(tmp_path / LABELLED_FILE, {"text": TEXT, "roles": MIXED})
     assert read_labelled(tmp_path) == read_labelled(tmp_path / LABELLED_FILE)
     (tmp_path / LABELLED_FILE).unlink()
     refused(lambda: read_labelled(tmp_path), LABELLED_FILE)
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", {"text": TEXT, "roles": MIXED})
-    before = path.read_bytes()
-
-    def broken() -> Any:
-        yield from diagnostic_sentences(1, split="train")
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_labelled(path, broken())
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from ani import InputError
 from ani.data import MAGPIE, OPENMATH, openmath_magpie
-from ani.data.labelled_sentences import LABELLED_FILE, read_labelled
-from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, TRAINING_FILE, build_openmath_magpie
-from ani.data.records import read_examples
+from ani.data.labelled_sentences import read_labelled
+from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, build_openmath_magpie
 from ani.numbers import find_numbers
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -54,7 +52,7 @@ def names(tmp_path: Path) -> str:
 
 
 def nominal_texts(tmp_path: Path, maths: str, *records: Any, count: int = 1) -> list[str]:
-    """What becomes of records on the nominal side, sorted."""
+    """The texts that records give on the nominal side, sorted."""
     source = write(tmp_path / "nominal.jsonl", *records)
     build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=source, count=count)
     return sorted(s.text for s in read_labelled(tmp_path / "set") if s.domain == "nominal.jsonl")
@@ -90,30 +88,6 @@ def test_records_are_known_by_their_fields(tmp_path: Path, names: str, record: A
     assert len(first.roles) == len(find_numbers(text))
 
 
-def test_sides_take_turns_and_are_equally_many(tmp_path: Path, maths: str, names: str) -> None:
-    amounts: list[int] = []
-    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=names, count=20, on_kept=amounts.append)
-    sentences = read_labelled(tmp_path / "set")
-    assert [sentence.roles[0] for sentence in sentences] == ["quantitative", "nominal"] * 20
-    assert [sentence.domain for sentence in sentences] == ["openmath.jsonl", "magpie.jsonl"] * 20
-    assert len({sentence.text for sentence in sentences}) == 40
-    assert sum(amounts) == 40
-    assert sorted(path.name for path in (tmp_path / "set").iterdir()) == [CARD_FILE, LABELLED_FILE, TRAINING_FILE]
-
-
-def test_the_kept_records_can_be_trained_on(tmp_path: Path, maths: str) -> None:
-    source = write(
-        tmp_path / "nominal.jsonl", chat("Where is room 7?", "Upstairs. " * 300, "And 8?", "Too."), {"text": "Bus 12."}
-    )
-    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=source, count=2)
-    examples = read_examples(tmp_path / "set" / TRAINING_FILE)
-    assert len(examples) == 3  # a text alone has no answer
-    (name,) = [example for example in examples if example.roles == ("nominal",)]
-    assert name.prompt == [{"role": "user", "content": "Where is room 7?"}]
-    assert name.completion == "Upstairs. " * 300  # not cut
-    assert [example.roles for example in examples if example != name] == [("quantitative",) * 2] * 2
-
-
 def test_our_own_sentences_hold_names_only(tmp_path: Path, maths: str) -> None:
     build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=DIAGNOSTIC, count=30)
     ours = [sentence for sentence in read_labelled(tmp_path / "set") if sentence.domain == DIAGNOSTIC]
@@ -123,43 +97,38 @@ def test_our_own_sentences_hold_names_only(tmp_path: Path, maths: str) -> None:
     refused(build, "diagnostic")
 
 
-@pytest.mark.parametrize("buffer", [10_000, 7])
-def test_the_seed_decides(tmp_path: Path, maths: str, names: str, monkeypatch: pytest.MonkeyPatch, buffer: int) -> None:
-    monkeypatch.setattr(openmath_magpie, "SHUFFLE_BUFFER", buffer)
+def test_the_seed_decides(tmp_path: Path, maths: str, names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openmath_magpie, "SHUFFLE_BUFFER", 7)
 
-    def files(name: str, seed: int, count: int) -> dict[str, bytes]:
-        build_openmath_magpie(tmp_path / name, quantitative=maths, nominal=names, count=count, seed=seed)
-        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+    def texts(seed: int, count: int) -> list[str]:
+        build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=names, count=count, seed=seed)
+        return [sentence.text for sentence in read_labelled(tmp_path / "set")]
 
-    assert files("a", 1, 30) == files("b", 1, 30)  # all that there is: a shuffle loses nothing
-    assert files("a", 1, 10) == files("b", 1, 10)
-    files("b", 2, 10)
-    assert {s.text for s in read_labelled(tmp_path / "a")} != {s.text for s in read_labelled(tmp_path / "b")}
+    assert texts(1, 30) == texts(1, 30)  # all that there is: a shuffle loses nothing
+    assert texts(1, 10) != texts(2, 10)
 
 
 @pytest.mark.parametrize(
-    "word",
+    ("word", "found"),
     [
-        *("Mathematics", "after-math", "MATH's", "equations", "linear algebra"),
-        *("SQL", "sql_query", "python3", "C++", "Node.js"),
+        *(
+            (word, True)
+            for word in ("after-math", "MATH's", "equations", "linear algebra", "python3", "C++", "Node.js")
+        ),
+        *((word, False) for word in ("aftermath", "Mathilda", "summer", "pythonic", "C")),
     ],
 )
-def test_a_term_is_found(tmp_path: Path, maths: str, word: str) -> None:
-    drop = partial(nominal_texts, tmp_path, maths, {"text": f"Room 505: {word} club"})
-    refused(drop, "gives 0 nominal texts, …(dropped: 1 maths or programming term)")
-
-
-@pytest.mark.parametrize(
-    "word",
-    ["aftermath", "Mathilda", "summer", "pythonic", "C"],
-)
-def test_a_term_inside_a_word_is_none(tmp_path: Path, maths: str, word: str) -> None:
-    assert nominal_texts(tmp_path, maths, {"text": f"Room 505: {word} club"}) == [f"Room 505: {word} club"]
+def test_a_term_is_a_whole_word(tmp_path: Path, maths: str, word: str, found: bool) -> None:
+    text = f"Room 505: {word} club"
+    if found:
+        refused(lambda: nominal_texts(tmp_path, maths, {"text": text}), "0 nominal", "1 maths or programming term")
+    else:
+        assert nominal_texts(tmp_path, maths, {"text": text}) == [text]
 
 
 def test_a_term_in_any_turn_counts_and_only_on_the_nominal_side(tmp_path: Path, maths: str, names: str) -> None:
     late = chat("Where is room 505?", "Upstairs.", "And now?", "Now some algebra.")
-    refused(lambda: nominal_texts(tmp_path, maths, late), "gives 0 nominal texts")
+    refused(lambda: nominal_texts(tmp_path, maths, late), "0 nominal")
     assert nominal_texts(tmp_path, maths, late, chat("Where is room 7?", "Here.")) == ["Where is room 7?\n\nHere."]
     source = write(tmp_path / "late.jsonl", late)
     build_openmath_magpie(tmp_path / "set", quantitative=source, nominal=names, count=1)
@@ -194,25 +163,12 @@ def test_the_card_counts_what_was_read_and_dropped(tmp_path: Path, monkeypatch: 
     assert "## Licences" in card
 
 
-def test_a_source_that_gives_too_few_texts_is_refused(tmp_path: Path, maths: str, names: str) -> None:
-    out = tmp_path / "set"
-    build_openmath_magpie(out, quantitative=maths, nominal=names, count=3)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    poor = write(tmp_path / "poor.jsonl", {"text": "1 + 1"}, {"text": "1 + 1"}, {"text": "one"})
-    found = "gives 1 quantitative texts, 2 are wanted (dropped: 1 duplicate, 1 no number)"
-    build = partial(build_openmath_magpie, out, quantitative=poor, nominal=names, count=2)
-    refused(build, found, "ask for at most 1")
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-
-
 @pytest.mark.parametrize(
     ("text", "cut"),
     [
         ("Take bus 7. It leaves at 3.", "Take bus 7."),
-        ("Take bus 7! It leaves.", "Take bus 7!"),
-        ("Pay 1,234,567,890", None),
         ("Line 1\nof a long list", "Line 1"),
-        ("Take bus 77. It left.", "Take bus 77."),
+        ("Pay 1,234,567,890", None),
         ("Stop. Take bus 777 now", None),
     ],
 )
@@ -222,8 +178,7 @@ def test_a_long_text_ends_with_a_sentence(
     monkeypatch.setattr(openmath_magpie, "MOST_CHARACTERS", 12)
     short = write(tmp_path / "short.jsonl", {"text": "1 + 1"})
     if cut is None:
-        with pytest.raises(InputError, match=r"dropped: 1 (too long|no number)\)"):
-            nominal_texts(tmp_path, short, {"text": text})
+        refused(lambda: nominal_texts(tmp_path, short, {"text": text}), "0 nominal", "dropped: 1")
     else:
         assert nominal_texts(tmp_path, short, {"text": text}) == [cut]
 
@@ -262,18 +217,19 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
         refused(build, name)
 
 
-def test_what_stands_in_the_way_is_kept(tmp_path: Path, maths: str, names: str) -> None:
+def test_only_a_diagnostic_set_is_replaced(tmp_path: Path, maths: str, names: str) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("x")
     for out in (tmp_path / "full", Path(maths)):
-        with pytest.raises(InputError, match=out.name):
-            build_openmath_magpie(out, quantitative=maths, nominal=names, count=1)
+        refused(lambda out=out: build_openmath_magpie(out, quantitative=maths, nominal=names, count=1), out.name)
     assert (tmp_path / "full" / "thesis.txt").read_text() == "x"
-    (tmp_path / "empty").mkdir()
-    for count in (1, 2):  # the second replaces the first
-        build_openmath_magpie(tmp_path / "empty", quantitative=maths, nominal=names, count=count)
-        assert len(read_labelled(tmp_path / "empty")) == 2 * count
-    refused(lambda: build_openmath_magpie(tmp_path / "none", quantitative=maths, nominal=names, count=0), "count is 0")
+    for count in (1, 2):
+        build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=names, count=count)
+        assert len(read_labelled(tmp_path / "set")) == 2 * count
+    build = partial(build_openmath_magpie, tmp_path / "set", quantitative=maths, nominal=names)
+    refused(partial(build, count=31), "30 quantitative", "at most 30")
+    assert len(read_labelled(tmp_path / "set")) == 4
+    refused(partial(build, count=0), "0")
 
 
 def test_a_directory_gives_its_train_files_jsonl_and_parquet(tmp_path: Path, names: str) -> None:
@@ -288,7 +244,7 @@ def test_a_directory_gives_its_train_files_jsonl_and_parquet(tmp_path: Path, nam
     texts = {sentence.text for sentence in read_labelled(tmp_path / "out") if sentence.domain == "set"}
     assert {text.split()[2] for text in texts} == {"1", "2", "3", "4"}
     build = partial(build_openmath_magpie, tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names)
-    refused(partial(build, count=5), "gives 4 quantitative texts, 5 are wanted")
+    refused(partial(build, count=5), "4 quantitative", "5")
 
 
 class _Stream:
@@ -312,8 +268,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
     def install(streams: dict[str, Any]) -> None:
         def load_dataset(name: str, *, split: str, streaming: bool) -> Any:
             assert streaming and split == "train"
-            if isinstance(streams[name], Exception):
-                raise streams[name]
             return streams[name]
 
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
@@ -332,14 +286,12 @@ def test_the_hub_is_read_as_a_stream(tmp_path: Path, hub: Any) -> None:
         assert stream.shuffled == {"seed": 3, "buffer_size": openmath_magpie.SHUFFLE_BUFFER}
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_an_unreachable_hub_is_bad_input(tmp_path: Path, maths: str, hub: Any, late: bool) -> None:
+def test_an_unreachable_hub_is_bad_input(tmp_path: Path, maths: str, hub: Any) -> None:
     def breaking() -> Iterator[Any]:
         yield chat("Where is room 1?", "Here.")
         raise ConnectionError("no\nroute")
 
-    hub({MAGPIE: _Stream(breaking()) if late else ConnectionError("no\nroute")})
+    hub({MAGPIE: _Stream(breaking())})
     build = partial(build_openmath_magpie, tmp_path / "set", quantitative=maths, count=2)
-    unreachable = f"dataset '{MAGPIE}' (split 'train') can't be read from the hub: no route"
-    refused(build, unreachable, "give a local JSONL or parquet file instead")
+    refused(build, MAGPIE, "'train'", "no route")
     assert [path.name for path in tmp_path.iterdir()] == ["openmath.jsonl"]

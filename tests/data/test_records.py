@@ -2,10 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ani import InputError
 from ani.data.records import Example, read_examples
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -36,14 +33,6 @@ PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
 )
 def test_every_form_of_a_record(tmp_path: Path, record: Any, expected: list[Example]) -> None:
     assert read_examples(write_lines(tmp_path / "data.jsonl", record)) == expected
-
-
-def test_records_stay_in_order_and_blank_lines_do_not_count(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(
-        b'\xef\xbb\xbf{"prompt": "a", "completion": "b"}\r\n\n  \n{"prompt": "\xe2\x80\xa8", "completion": "d"}'
-    )
-    assert read_examples(path) == [Example("a", "b"), Example("\u2028", "d")]
 
 
 @pytest.mark.parametrize(
@@ -78,14 +67,6 @@ def test_records_stay_in_order_and_blank_lines_do_not_count(tmp_path: Path) -> N
 def test_a_malformed_record_names_file_line_and_key(tmp_path: Path, record: Any, named: str) -> None:
     path = write_lines(tmp_path / "data.jsonl", PAIR, record)
     refused(lambda: read_examples(path), f"{path}, line 2: ", named)
-
-
-@given(data=st.binary(max_size=40))
-def test_bytes_give_examples_or_an_input_error(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=r"fuzz\.jsonl"):  # 40 bytes are too few for a whole record
-        read_examples(path)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from pydantic import TypeAdapter
 
 from ani.data.arithmetic import ArithmeticProblem
 from ani.data.diagnostic import diagnostic_sentences
@@ -13,7 +12,6 @@ from ani.data.records import Example
 from ani.data.sources import (
     MATH,
     SOURCES,
-    AnySource,
     DataSource,
     DiagnosticSource,
     Gsm8kSource,
@@ -30,10 +28,6 @@ from tests.refusals import refused
 USER = {"role": "user", "content": "Room 505 holds 10?"}
 ASSISTANT = {"role": "assistant", "content": "Yes, 10."}
 PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
-
-
-def source(**settings: Any) -> Any:
-    return TypeAdapter[Any](AnySource).validate_python(settings)
 
 
 def test_examples_of_generated_problems_and_sentences() -> None:
@@ -53,14 +47,8 @@ def test_examples_of_generated_problems_and_sentences() -> None:
         assert len(example.completion.split()) >= 2
 
 
-def test_nearly_all_sentences_are_examples() -> None:
-    """More than half of what the generator gives can be asked for, as few sentences end with a number."""
-
-    def examples(count: int) -> list[Example]:
-        return DiagnosticSource(kind="diagnostic", count=count).examples(0)
-
-    assert len(set(examples(22_000))) == 22_000
-    refused(lambda: examples(43_559), "count=43559", "43558")
+def test_more_sentences_than_there_are() -> None:
+    refused(lambda: DiagnosticSource(kind="diagnostic", count=43_559).examples(0), "count=43559", "43558")
 
 
 def test_a_source_of_ones_own_is_known_to_recipes(tmp_path: Path) -> None:
@@ -151,16 +139,3 @@ def test_published_problems(
     offer([record])
     assert load(name) == [expected] * len(kind.configurations)
     assert load(name, 1) == [expected]
-
-
-def test_the_seed_draws_from_all_subjects(tmp_path: Path) -> None:
-    """The files are sorted by subject."""
-    rows = [{"problem": subject, "solution": str(i)} for i, subject in enumerate(sorted([*"abcdefg"] * 100))]
-    path = str(write_lines(tmp_path / "data.jsonl", *rows))
-    few, more, other = (
-        source(kind="math", path=path, limit=limit).examples(seed) for limit, seed in ((70, 0), (140, 0), (70, 1))
-    )
-    assert few == more[:70] and few != other
-    for drawn in (few, other):
-        assert {str(example.prompt)[3] for example in drawn} == {*"abcdefg"}
-        assert len({example.completion for example in drawn}) == 70

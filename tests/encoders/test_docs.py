@@ -54,8 +54,3 @@ def test_its_encoder_generates_saves_and_loads(registered: None, policy: str, tm
     ani.save_adapter(model, tmp_path / "adapter")
     loaded = ani.load_adapter(pair("gemma")[0], tokenizer, tmp_path / "adapter")
     assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
-
-
-def test_without_its_file_the_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="no encoder 'decade'"):
-        ani.AniConfig(layer=1, **CHOICE)

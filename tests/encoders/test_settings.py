@@ -1,23 +1,18 @@
 """Every choice of encoders: what all of them promise, what a config may name, and ANI with each of them."""
 
-import json
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ani import AniConfig, BitsNumberEncoder, FourierNumberEncoder, MagnitudeNumberEncoder, load_adapter, save_adapter
+from ani import AniConfig, BitsNumberEncoder, FourierNumberEncoder, MagnitudeNumberEncoder
 from ani.encoders import EncoderSettings, NumberEncoder, build_encoder
 from ani.injection.model_parts import ani_module, last_decision, number_locator
 from tests.invariants.test_injection import POLICIES, assert_parity, encode, generate, logits_of
-from tests.properties import examples
 from tests.refusals import refused
-from tests.tiny import MIXED_TEXT, attached, pair
+from tests.tiny import MIXED_TEXT, attached
 
 CHOICES: dict[str, dict[str, Any]] = {
     "fourier": {},
@@ -56,18 +51,6 @@ def test_shape_and_type(choice: str) -> None:
 
 
 @choices
-@examples(30)
-@given(values=st.lists(st.decimals(-(10**8), 10**8, allow_nan=False, places=4), min_size=1, max_size=5))
-def test_a_row_depends_on_its_number_alone(choice: str, values: list[Decimal]) -> None:
-    encoder = encoder_of(choice)
-    features = encoder.encode(values)
-    for value, row in zip(values, features, strict=True):
-        spellings: list[str | Decimal] = [value, f"{value:f}", f"{value:,f}", f"{value:E}", f"{value:f}00"]
-        assert (encoder.encode(spellings) == row).all()
-        assert len({encoder.in_range(spelling) for spelling in spellings}) == 1
-
-
-@choices
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=ascii)
 def test_what_is_no_number_is_named(choice: str, value: str | Decimal) -> None:
     encoder = encoder_of(choice)
@@ -103,11 +86,6 @@ def test_settings_reach_their_encoder() -> None:
     assert [encoder.in_range(value) for value in values] == [True, True, False]
 
 
-def test_the_default_is_the_papers_but_for_the_sign() -> None:
-    encoder, papers = build_encoder(AniConfig(layer=1)), FourierNumberEncoder(10, 6, sign="phase")
-    assert torch.equal(encoder.encode(["505", "0.1"])[:, :-1], papers.encode(["505", "0.1"]))
-
-
 def test_a_number_is_in_range_where_it_is_for_all() -> None:
     both = build_encoder(EncoderSettings(encoders=("bits", "magnitude"), integer_digits=2))
     assert [both.in_range(value) for value in ("99", "100", "1e999")] == [True, False, False]
@@ -136,15 +114,6 @@ def test_bad_choices_are_named(changes: dict[str, Any], words: list[str]) -> Non
     assert all(word in str(caught.value) for word in words)
 
 
-def change_config(adapter: Path, changes: dict[str, Any]) -> None:
-    """None: without the key."""
-    file = adapter / "ani_config.json"
-    config = json.loads(file.read_text())
-    module = {**config["module"], **changes}
-    config["module"] = {key: value for key, value in module.items() if value is not None}
-    file.write_text(json.dumps(config))
-
-
 # --- ANI with each choice ---------------------------------------------------------------------------------------------
 
 
@@ -155,31 +124,6 @@ def test_generation_with_a_cache_equals_the_full_forward(choice: str, policy: st
     assert ani_module(model).projection.in_features == number_locator(model).encoder.width
     ids = encode(tokenizer, MIXED_TEXT)
     assert_parity(model, ids, torch.ones_like(ids), generate(model, tokenizer, ids))
-
-
-@choices
-def test_save_and_load_change_no_bit(choice: str, tmp_path: Path) -> None:
-    model, tokenizer = attached("llama", **CHOICES[choice])
-    ids = encode(tokenizer, MIXED_TEXT)
-    save_adapter(model, tmp_path / "adapter")
-    loaded = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
-    assert ani_module(loaded).config == ani_module(model).config
-    assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
-    assert not torch.equal(logits_of(loaded, ids), logits_of(pair("llama")[0], ids))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"encoders": ["mine"]}, "encoders: …'mine'…ENCODERS"),
-        ({"sign": None}, "module.sign is missing"),  # else it would have today's default
-    ],
-)
-def test_an_adapter_of_other_encoders_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    model, tokenizer = attached("llama")
-    save_adapter(model, tmp_path / "adapter")
-    change_config(tmp_path / "adapter", changes)
-    refused(lambda: load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter"), "ani_config.json", words)
 
 
 def test_skip_asks_the_chosen_encoder() -> None:

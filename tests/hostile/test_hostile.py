@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -22,8 +20,7 @@ from ani.data.records import Example, read_examples
 from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.tasks.gates import Gates, GateText
 from ani.evaluation.tasks.math import boxed_answer
-from ani.injection.adapter_files import CONFIG_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
-from ani.injection.model_parts import is_attached
+from ani.injection.adapter_files import PEFT_CONFIG_FILE
 from ani.models import check_weights, load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.digit_counts import remove_digit_counts
@@ -34,7 +31,6 @@ from tests.refusals import refused
 from tests.tiny import tiny
 from tests.tokenizers import CHATML, gemma_like
 
-FILES = [CONFIG_FILE, WEIGHTS_FILE, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE]
 GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
 DIAGNOSTIC = {"kind": "diagnostic", "count": 8}
 
@@ -49,6 +45,9 @@ def finer_sentences(path: Path) -> list[GateText]:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
+        ("", "recipe.yaml"),
+        ("- model", "recipe.yaml"),
+        ("model: [", "recipe.yaml"),
         ("output: 2024-13-45", "recipe.yaml"),
         ("model: !!python/object/apply:os.system [echo]", "python/object/apply:os.system"),
         ("a: " + "[" * 9_000, "recipe.yaml"),
@@ -68,6 +67,8 @@ def test_recipe(tmp_path: Path, text: str, named: str) -> None:
 
 
 def test_names_that_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"\xff\xfe\x00")
+    refused(lambda: load_recipe(tmp_path / "latin.yaml"), "latin.yaml")
     for name in (tmp_path, "x" * 5000, "a\0b"):
         refused(lambda name=name: load_recipe(name))
     (tmp_path / "data.jsonl").mkdir()
@@ -147,148 +148,13 @@ def test_token_ids_of_any_kind() -> None:
     assert [number.text for number in scanner.scan_running(ids)] == ["1"] * 4
 
 
-# --- adapters ---------------------------------------------------------------------------------------------------------
+# --- models -----------------------------------------------------------------------------------------------------------
 
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An adapter with LoRA weights for the tiny gemma."""
-    model = tiny("gemma", tokenizer=gemma_like())
-    lora = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    trained = get_peft_model(model, lora)
-    ani.attach(trained, gemma_like(), ani.AniConfig(layer=2, gate_hidden_size=4))
-    path = tmp_path_factory.mktemp("saved") / "adapter"
-    ani.save_adapter(trained, path)
-    return path
-
-
-@pytest.fixture
-def adapter(saved: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(saved, tmp_path / "adapter"))
+LAYER = "model.layers.1."
 
 
 def edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
-
-def edit_module(adapter: Path, **changes: Any) -> None:
-    file = adapter / CONFIG_FILE
-    edit(file, module={**json.loads(file.read_text())["module"], **changes})
-
-
-def refusal(adapter: Path, *named: str) -> None:
-    """The adapter is refused with a sentence that names these, and the model is left alone."""
-    model = tiny("gemma", tokenizer=gemma_like())
-    modules = [(name, type(module)) for name, module in model.named_modules()]
-    refused(lambda: ani.load_adapter(model, gemma_like(), adapter), *named)
-    assert not is_attached(model) and modules == [(name, type(module)) for name, module in model.named_modules()]
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"integer_digits": 10**9}, "integer_digits"),
-        ({"gate_hidden_size": 10**9}, "gate_hidden_size"),
-        ({"gate_hidden_size": 2**16}, WEIGHTS_FILE),
-        ({"hidden_size": 2**20}, WEIGHTS_FILE),
-        ({"layer": 10**30}, "layer"),
-        ({"embedding_scale": math.nan}, "embedding_scale"),
-        ({"penalty": math.inf}, "penalty"),
-        ({"model_type": "x" * 5000}, "model_type"),
-    ],
-)
-def test_adapter_settings(adapter: Path, changes: dict[str, Any], named: str) -> None:
-    edit_module(adapter, **changes)
-    refusal(adapter, named)
-
-
-def with_header(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8 : 8 + size])
-    change(header)
-    written = json.dumps(header).encode()
-    return struct.pack("<Q", len(written)) + written + data[8 + size :]
-
-
-@pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])
-@pytest.mark.parametrize(
-    "lie",
-    [
-        lambda data: struct.pack("<Q", 2**63) + data[8:],
-        lambda data: data[:-4] + struct.pack("<f", math.nan),
-        lambda data: with_header(data, lambda header: next(iter(header.values())).update(shape=[2**40])),
-        lambda data: with_header(data, lambda header: list(header.values())[-1].update(dtype="I32")),
-        lambda data: with_header(data, lambda header: list(header.values())[-1].update(data_offsets=[0, 2**50])),
-        lambda data: b"\x80\x04\x95",
-        lambda data: data[:-20],
-    ],
-    ids=range(7),
-)
-def test_weights_that_lie(adapter: Path, name: str, lie: Callable[[bytes], bytes]) -> None:
-    (adapter / name).write_bytes(lie((adapter / name).read_bytes()))
-    refusal(adapter, name)
-
-
-@pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])
-def test_weights_of_other_names(adapter: Path, name: str) -> None:
-    """PEFT would draw what is missing at random."""
-    weights = load_file(adapter / name)
-    first, *_ = weights
-    for others in ({**weights, "x": torch.zeros(2)}, {n: w for n, w in weights.items() if n != first}):
-        save_file(others, adapter / name)
-        refusal(adapter, name, "x" if "x" in others else first)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"peft_type": "PROMPT_TUNING", "tokenizer_kwargs": {"trust_remote_code": True}}, "peft_type"),
-        ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "megatron_config"),
-        ({"megatron_core": "antigravity"}, "megatron_core"),
-        ({"target_modules": "(q_proj"}, PEFT_CONFIG_FILE),
-        ({"target_modules": None}, "target_modules"),
-        ({"target_modules": ["q_proj", "k_proj"]}, PEFT_WEIGHTS_FILE),
-        ({"target_modules": ["no_such_projection"]}, PEFT_CONFIG_FILE),
-        ({"r": "four"}, "r: "),
-        ({"r": 3}, PEFT_WEIGHTS_FILE),
-        ({"lora_alpha": math.nan}, "lora_alpha"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"layer_replication": [[0, 10**9]]}, "layer_replication"),
-        ({"use_dora": True}, "use_dora"),
-        ({"bias": "all"}, "bias"),
-    ],
-)
-def test_settings_of_lora(adapter: Path, changes: dict[str, Any], named: str) -> None:
-    edit(adapter / PEFT_CONFIG_FILE, **changes)
-    refusal(adapter, named)
-
-
-@pytest.mark.parametrize("name", [WEIGHTS_FILE, PEFT_WEIGHTS_FILE])
-def test_pickles_are_never_opened(adapter: Path, name: str) -> None:
-    (adapter / name).rename((adapter / name).with_suffix(".bin"))
-    refusal(adapter, name, "safetensors only")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_links_out_of_the_adapter(adapter: Path, tmp_path: Path, name: str) -> None:
-    (adapter / name).rename(tmp_path / "secret")
-    (adapter / name).symlink_to(tmp_path / "secret")
-    refusal(adapter, name, "link")
-
-
-def test_links_of_the_hub_s_cache(adapter: Path, tmp_path: Path) -> None:
-    snapshot = tmp_path / "cache" / "snapshots" / "1"
-    snapshot.mkdir(parents=True)
-    adapter.rename(tmp_path / "cache" / "blobs")
-    for name in FILES:
-        (snapshot / name).symlink_to(f"../../blobs/{name}")
-    model = tiny("gemma", tokenizer=gemma_like())
-    assert is_attached(ani.load_adapter(model, gemma_like(), snapshot))
-
-
-# --- models -----------------------------------------------------------------------------------------------------------
-
-LAYER = "model.layers.1."
 
 
 @pytest.fixture
@@ -356,9 +222,9 @@ def test_merged_weights_are_complete(tiny_model: Path, tiny_adapter: Path, tmp_p
     refused(lambda: AutoModelForCausalLM.from_pretrained(tmp_path / "merged"), lacks)
 
 
-def test_a_model_with_an_adapter_in_its_folder(model: Path, adapter: Path) -> None:
+def test_a_model_with_an_adapter_in_its_folder(model: Path) -> None:
     """transformers would load that too, with whatever its config asks of PEFT."""
-    shutil.copy(adapter / PEFT_CONFIG_FILE, model)
+    (model / PEFT_CONFIG_FILE).write_text("{}")
     refused(lambda: load_model(str(model)), PEFT_CONFIG_FILE)
 
 

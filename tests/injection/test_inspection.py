@@ -103,7 +103,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_shut_gates_are_the_base_model(method: str) -> None:
+def test_closed_gates_are_the_base_model(method: str) -> None:
     model, tokenizer = attached("gemma", **METHODS[method])
     ids = encode(tokenizer)
     base: Any = pair("gemma")[0]

@@ -2,8 +2,6 @@
 the bare model computes for rows without them."""
 
 import copy
-import math
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,18 +14,14 @@ from transformers import (
     GenerationConfig,
     Lfm2Config,
     Lfm2ForCausalLM,
-    LogitsProcessorList,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    StoppingCriteriaList,
 )
 
 from ani import AniConfig, attach, inspect, load_adapter, save_adapter
-from ani.data.collator import IGNORED, NumberCollator, TokenizedExample, tokenize
+from ani.data.collator import NumberCollator, TokenizedExample, tokenize
 from ani.data.records import Example
-from ani.encoders import FourierNumberEncoder, MagnitudeNumberEncoder
 from ani.injection.adapter import Adapter
-from ani.injection.inspection import forced_gates
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, MethodName
 from ani.injection.model_parts import ani_module, base_model, number_locator
@@ -36,7 +30,7 @@ from ani.injection.number_batch import PADDING
 from ani.numbers import Number
 from tests.properties import cover
 from tests.refusals import refused
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair, tiny
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 
 SUBSTITUTIONS: list[MethodName] = ["xval", "fone"]
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -169,54 +163,11 @@ def test_padding_without_a_mask_is_recognized() -> None:
     )
 
 
-def test_criteria_and_processors_see_the_text() -> None:
-    model, tokenizer = method("qwen3", "fone")
-    ids = encode(tokenizer, PROMPT)
-    seen: list[torch.Tensor] = []
-
-    def stop(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        seen.append(input_ids)
-        return torch.tensor([input_ids.shape[1] == ids.shape[1] + 2])
-
-    def process(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        seen.append(input_ids)
-        return scores
-
-    output = model.generate(
-        ids,
-        max_new_tokens=6,
-        do_sample=False,
-        eos_token_id=None,
-        stopping_criteria=StoppingCriteriaList([stop]),
-        logits_processor=LogitsProcessorList([process]),
-    )
-    assert output.shape[1] == ids.shape[1] + 2
-    assert len(seen) == 4 and all(torch.equal(rows[:, : ids.shape[1]], ids) for rows in seen)
-
-
 def answer_loss(row: TokenizedExample, kept: list[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
     """The cross-entropy of an answer's tokens, summed, and how many they are."""
     targets = torch.tensor(row.input_ids[row.prompt_length :])
     answer = logits[len(kept) - len(targets) - 1 : -1]
     return torch.nn.functional.cross_entropy(answer, targets, reduction="sum"), len(targets)
-
-
-@families
-@substitutions
-def test_training_losses_are_those_of_shortened_rows(family: str, name: MethodName) -> None:
-    model, tokenizer = method(family, name)
-    locator = number_locator(model)
-    examples = [Example(PROMPT, " 17 of 18 and 1999"), Example("It was 12345", " 6789 then"), Example("some", " 7")]
-    rows = [tokenize(example, tokenizer, locator, 200) for example in examples]
-    batch = NumberCollator(tokenizer, locator)(rows)
-    total, labelled = torch.tensor(0.0), 0
-    for row in rows:
-        loss, count = answer_loss(row, *prompt_reference(family, model, row.input_ids, row.prompt_length))
-        total, labelled = total + loss, labelled + count
-    assert int((batch["labels"] != IGNORED).sum()) == labelled
-    # The same loss from ids and labels as any other trainer gives them.
-    for given in (batch, NumberCollator(tokenizer, None)(rows)):
-        assert model(**given).loss.item() == pytest.approx(float(total) / labelled, abs=1e-4)
 
 
 def test_a_token_with_other_text_is_left_as_it_is() -> None:
@@ -254,7 +205,7 @@ def test_what_would_be_wrong_is_refused() -> None:
 
 
 @cover(family=FAMILIES, implementation=["eager", "sdpa"], checkpointing=[False, True])
-def test_gradients_are_those_of_shortened_rows(family: str, implementation: str, checkpointing: bool) -> None:
+def test_loss_and_gradients_are_those_of_shortened_rows(family: str, implementation: str, checkpointing: bool) -> None:
     model, tokenizer = method(family, "fone")
     base, module = pair(family)[0], copy.deepcopy(ani_module(model))
     model.set_attn_implementation(implementation)
@@ -263,13 +214,17 @@ def test_gradients_are_those_of_shortened_rows(family: str, implementation: str,
     # One row begins with a number, whose hidden tokens have nothing to attend to; the batch is padded.
     examples = [Example("90417 and 12 then 1,234.5 of", " 17 and 1999"), Example("It was 3.5", " 6789")]
     rows = [tokenize(example, tokenizer, number_locator(model), 200) for example in examples]
-    model.train()(**NumberCollator(tokenizer, number_locator(model))(rows)).loss.backward()
+    loss = model.train()(**NumberCollator(tokenizer, number_locator(model))(rows)).loss
+    # The same loss from ids and labels, as any other trainer gives them.
+    assert model(**NumberCollator(tokenizer, None)(rows)).loss.item() == pytest.approx(loss.item(), abs=1e-5)
+    loss.backward()
     total, labelled = torch.tensor(0.0), 0
     for row in rows:
         numbers = substituted(model, row.input_ids, stop=row.prompt_length)
         found = shortened_forward(base.train(), module, number_locator(model), row.input_ids, numbers)
-        loss, count = answer_loss(row, *found)
-        total, labelled = total + loss, labelled + count
+        answer_sum, count = answer_loss(row, *found)
+        total, labelled = total + answer_sum, labelled + count
+    torch.testing.assert_close(loss, total / labelled, atol=1e-4, rtol=0)
     (total / labelled).backward()
     expected = {name: p.grad for name, p in base.named_parameters()}
     expected["ani.projection.weight"] = module.projection.weight.grad
@@ -334,7 +289,7 @@ def test_a_cache_carried_over_two_turns(family: str, name: MethodName, only_new_
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_a_manual_loop_over_chunks(family: str, size: int) -> None:
     model, tokenizer = method(family, "fone")
-    # One row is padded; outside `generate` only the caller knows where numbers end, so they are told.
+    # One row is padded; outside `generate` only the caller knows where numbers end, so it passes them.
     batch = tokenizer([PROMPT, "It was 12345 in 2024"], return_tensors="pt", padding=True, padding_side="left")
     ids, mask = batch["input_ids"], batch["attention_mask"]
     rows = [row[kept == 1].tolist() for row, kept in zip(ids, mask, strict=True)]
@@ -349,17 +304,6 @@ def test_a_manual_loop_over_chunks(family: str, size: int) -> None:
     for row, text in enumerate(rows):
         kept, expected = prompt_reference(family, model, text)
         assert (together[row, -len(text) :][kept] - expected).abs().max() <= 1e-4
-
-
-def test_gates_that_are_forced_shut_hide_nothing() -> None:
-    model, tokenizer = method("qwen3", "fone")
-    base, _ = pair("qwen3")
-    ids = encode(tokenizer, PROMPT)
-    numbers = number_locator(model).batch(ids.tolist())
-    with forced_gates(model, False):
-        assert torch.equal(logits_of(model, ids), logits_of(base, ids))
-        assert torch.equal(logits_of(model, ids, numbers=numbers), logits_of(base, ids))
-        assert torch.equal(model.generate(ids, max_new_tokens=4), base.generate(ids, max_new_tokens=4))
 
 
 def test_layers_that_heed_no_mask_are_refused() -> None:
@@ -380,12 +324,6 @@ def test_substitution_has_one_shape(wrong: dict[str, Any]) -> None:
         AniConfig(**{**METHODS["fone"].settings, **wrong})
 
 
-def test_bits_can_be_substituted_too() -> None:
-    model, tokenizer = method("llama", "fone", encoders=["bits", "magnitude"])
-    kept, expected = prompt_reference("llama", model, encode(tokenizer, PROMPT)[0].tolist())
-    assert (logits_of(model, encode(tokenizer, PROMPT))[0, kept] - expected).abs().max() <= 1e-4
-
-
 def test_logits_to_keep_and_tuples() -> None:
     model, tokenizer = method("mistral", "fone")
     ids = encode(tokenizer, PROMPT)
@@ -393,25 +331,6 @@ def test_logits_to_keep_and_tuples() -> None:
     same(logits_of(model, ids, logits_to_keep=1), whole[:, -1:])
     same(logits_of(model, ids, logits_to_keep=torch.tensor([0, 3])), whole[:, [0, 3]])
     same(model(input_ids=ids, return_dict=False)[0], whole)
-
-
-def test_inspection_shows_substituted_numbers_at_their_places() -> None:
-    model, tokenizer = method("qwen3", "fone")
-    decisions = inspect(model, tokenizer, PROMPT)
-    assert [PROMPT[d.start : d.end] for d in decisions] == ["505", "12", "3.5", "1,234,567"]
-    assert all(decision.injected for decision in decisions)
-
-
-def test_the_features_of_fone_and_xval_are_the_published_ones() -> None:
-    fone, _ = method("qwen3", "fone", integer_digits=4, fraction_digits=2, sign="phase")
-    xval, _ = method("qwen3", "xval", integer_digits=4)
-    encoders = [number_locator(model).encoder for model in (fone, xval)]
-    assert isinstance(encoders[0], FourierNumberEncoder)
-    assert isinstance(encoders[1], MagnitudeNumberEncoder)
-    x = Decimal("987.65")
-    closed = [f(2 * math.pi * float(x) / 10.0**i) for i in range(-1, 5) for f in (math.cos, math.sin)]
-    assert encoders[0].encode([x])[0].tolist() == pytest.approx(closed, abs=1e-6)
-    assert float(encoders[1].encode([x])) == pytest.approx(5 * math.log1p(987.65) / math.log1p(10**4))
 
 
 @pytest.mark.parametrize("name", ["sft", "numerologic"])
@@ -432,26 +351,3 @@ def test_a_module_is_not_lost_by_a_wrong_method(tmp_path: Path) -> None:
     refused(partial(save, method="sft"), "has no module, but one is attached")
     refused(partial(save, method="telepathy"), "no method 'telepathy'")
     assert not (tmp_path / "adapter").exists()
-
-
-def test_an_unknown_method_of_an_adapter_is_named(tmp_path: Path) -> None:
-    model, tokenizer = method("llama", "static")
-    save_adapter(model, tmp_path / "adapter", method="static")
-    file = tmp_path / "adapter" / "ani_config.json"
-    assert Adapter.read(tmp_path / "adapter").method == "static"
-    file.write_text(file.read_text().replace('"static"', '"telepathy"'))
-    load = partial(load_adapter, tiny("llama"), tokenizer, tmp_path / "adapter")
-    refused(load, "no method 'telepathy'; known are ani, sft")
-
-
-def test_attaching_keeps_the_text_around_numbers() -> None:
-    model, tokenizer = pair("qwen3")
-    attach(model, tokenizer, AniConfig(**METHODS["xval"].settings))
-    ids = encode(tokenizer, "no number at all")
-    assert torch.equal(logits_of(model, ids), logits_of(pair("qwen3")[0], ids))
-
-
-@pytest.mark.parametrize("policy", ["running", "after", "digitwise"])
-def test_the_response_is_injected_under_terminal_alone(policy: Any) -> None:
-    with pytest.raises(ValueError, match="scope='all'"):
-        AniConfig(layer=1, policy=policy, scope="all")

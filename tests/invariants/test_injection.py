@@ -326,7 +326,7 @@ def full_forward(
 
 
 def prompt_numbers(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> NumberBatch | None:
-    """What the full forward must be told under `terminal`: the answer's numbers get nothing."""
+    """The numbers that the full forward needs under `terminal`: the answer's numbers get nothing."""
     locator = number_locator(model)
     if locator.causal:
         return None
@@ -395,7 +395,7 @@ def test_sampling_equals_full_forward(family: str, policy: str) -> None:
     ids, mask = ids.repeat_interleave(2, dim=0), mask.repeat_interleave(2, dim=0)
     assert_parity(model, ids, mask, output)
     generated = [len(number_locator(model).scanner.scan(row[ids.shape[1] :].tolist())) for row in output.sequences]
-    assert sum(generated) > 0  # else the policies were not told apart
+    assert sum(generated) > 0  # else the policies were not distinguished
 
 
 @pairs(*FAMILIES, *REAL)
@@ -423,7 +423,7 @@ def test_beam_scores_are_log_probabilities(family: str, policy: str) -> None:
 
 
 def carried_numbers(model: PreTrainedModel, before: torch.Tensor, now: torch.Tensor, held: int) -> NumberBatch:
-    """What a cache carried over holds stays as it is: the numbers that `before` told of it, then those of `now`."""
+    """A carried cache stays as it is: the numbers that `before` has in it, then those of `now`."""
     locator = number_locator(model)
     cached, new = locator.batch(before.tolist()).between(0, held), locator.batch(now.tolist(), start=held)
     return NumberBatch.concatenated([cached, replace(new, positions=new.positions + held)])

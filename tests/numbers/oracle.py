@@ -9,9 +9,9 @@ from itertools import product
 DIGITS = "0123456789"
 CONTINUATIONS = ["".join(letters) for length in range(1, 5) for letters in product("0.,e+ aé", repeat=length)]
 """Every way to go on that the grammar could tell apart: digits (it looks at no more than four, nor at which, once the
-text before has said whether a 0 is first), each character that can stand within a number, and what can't."""
+text before has said whether a 0 is first), each character that can be within a number, and what can't."""
 ZEROS = ["0", "00", "000"]
-"""Enough of them: a number that isn't over goes on with a digit behind it or its dot, comma or exponent, or is broken
+"""Enough of them: a number that isn't over goes on with a digit after it or its dot, comma or exponent, or is broken
 up by one (a fraction's second dot), or is joined by a group of three (`test_grammar` tries the others)."""
 BLANK = " \t\xa0"
 CLOSERS = ")]}）"

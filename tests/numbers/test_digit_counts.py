@@ -6,8 +6,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ani.data.arithmetic import arithmetic_problems
-from ani.data.diagnostic import diagnostic_sentences
 from ani.injection.methods import METHODS
 from ani.numbers.digit_counts import remove_digit_counts
 from tests.properties import examples
@@ -37,24 +35,6 @@ def test_it_can_be_undone_in_any_text(text: str) -> None:
     assert remove_digit_counts(METHODS["numerologic"].write(text)) == text
 
 
-def test_it_can_be_undone_in_our_data() -> None:
-    texts = [sentence.text for sentence in diagnostic_sentences(2000, split="train")]
-    texts += [
-        f"{problem.prompt} {problem.answer}"
-        for problem in arithmetic_problems(
-            600, digits=[2, 12], operations=["subtraction", "multiplication"], split="test", seed=0
-        )
-    ]
-    for text in texts:
-        written = METHODS["numerologic"].write(text)
-        assert written != text
-        assert remove_digit_counts(written) == text
-
-
 @pytest.mark.parametrize("text", ["3:42", "2:4", "1.2:3.1", "at 9:30 sharp", ":42", "2:", "1.:5", "ratio 7:x"])
 def test_what_does_not_count_right_stays(text: str) -> None:
     assert remove_digit_counts(text) == text
-
-
-def test_a_text_that_looks_counted_loses_its_first_number() -> None:
-    assert remove_digit_counts("2:42") == "42"

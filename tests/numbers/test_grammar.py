@@ -1,4 +1,3 @@
-from decimal import Decimal
 from itertools import pairwise, product
 
 import pytest
@@ -21,106 +20,48 @@ def literals(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", []),
         ("no digits, ٣ ² ½ ५", []),
-        ("0", ["0"]),
-        ("007", ["007"]),
         ("10%, $5,000, 7th, v2, COVID-19", ["10", "5,000", "7", "2", "19"]),
         ("3D and x2y3", ["3", "2", "3"]),
         # thousands
         ("1,234,567", ["1,234,567"]),
         ("1,234,5678", ["1,234", "5678"]),
-        ("1,2,3", ["1", "2", "3"]),
-        ("1,2345", ["1", "2345"]),
-        ("1,23", ["1", "23"]),
-        ("1234,567", ["1234", "567"]),
         ("0,123", ["0", "123"]),
-        ("12,345.67", ["12,345.67"]),
-        ("1,,234", ["1", "234"]),
-        ("1, 234", ["1", "234"]),
         ("-1,234.5e3", ["-1,234.5e3"]),
-        ("1.5,000", ["1.5", "000"]),
         # fractions
         ("3.14", ["3.14"]),
-        ("3.", ["3"]),
         ("costs 3.5. Then", ["3.5"]),
         (".5", [".5"]),
-        ("a .5 b", [".5"]),
-        ("($.5)", [".5"]),
-        ("Fig.5", ["5"]),
         ("Fig.5.2", ["5.2"]),
-        ("1..5", ["1", "5"]),
         ("...5", ["5"]),
-        ("(a).5", ["5"]),
-        ("_.5", ["5"]),
         # dotted chains
         ("192.168.1.1", ["192", "168", "1", "1"]),
         ("2.0.1", ["2", "0", "1"]),
-        ("version 2.0.1.", ["2", "0", "1"]),
         (".5.6", ["5", "6"]),
-        ("-.5.6", ["5", "6"]),
         ("1,234.5.6", ["1,234", "5", "6"]),
-        ("1.2.3,456", ["1", "2", "3", "456"]),
-        ("1.2.3e4", ["1", "2", "3", "4"]),
         # exponents
         ("1e-5", ["1e-5"]),
-        ("3e8", ["3e8"]),
         ("2.5E+10 m", ["2.5E+10"]),
-        (".5e3", [".5e3"]),
-        ("1,234e5", ["1,234e5"]),
-        ("3e8f", ["3", "8"]),
-        ("3e-8f", ["3", "8"]),
         ("v2e5", ["2", "5"]),
-        ("_2e5", ["2", "5"]),
-        ("1e1234", ["1", "1234"]),
-        ("1e-1234.5", ["1", "1234.5"]),
         ("1e5e3", ["1", "5", "3"]),
-        ("1e5.3", ["1e5", "3"]),
-        ("1e5.", ["1e5"]),
-        ("1e", ["1"]),
-        ("1e+", ["1"]),
-        ("1 e5", ["1", "5"]),
-        ("3e8é", ["3", "8"]),
         # signs that belong to the number
         ("-5", ["-5"]),
-        ("+5", ["+5"]),
         ("-.5", ["-.5"]),
         ("(-5", ["-5"]),
-        ("= -5", ["-5"]),
-        ("=-5", ["-5"]),
         ("to -5 degrees", ["-5"]),
         ("x\n-5", ["-5"]),
-        ("x\n  -5", ["-5"]),
         ("3, -5", ["3", "-5"]),
-        ("$-5$", ["-5"]),
         ("x & -5 \\\\-6", ["-5", "-6"]),
-        ("3 + -5", ["3", "-5"]),
-        ("end. -5", ["-5"]),
-        ("“-5”", ["-5"]),
-        ("#### -5", ["-5"]),
         ("<|x|>\0-5", ["-5"]),
         # and those that may be an operator or a hyphen
         ("3-5", ["3", "5"]),
         ("3 -5", ["3", "5"]),
-        ("3 - 5", ["3", "5"]),
-        ("- 5", ["5"]),
-        ("x -5", ["5"]),
         ("2x -5", ["2", "5"]),
-        ("θ -5", ["5"]),
         ("x² -5", ["5"]),
-        ("(a) -5", ["5"]),
         ("10% -5", ["10", "5"]),
-        ("2020-11", ["2020", "11"]),
-        ("COVID-19", ["19"]),
-        ("10--20", ["10", "20"]),
-        ("3+5", ["3", "5"]),
-        (")-5", ["5"]),
-        ("é-5", ["5"]),
         # boundaries
         ("1\0002", ["1", "2"]),
         ("1,\000234", ["1", "234"]),
-        ("1\0.5", ["1", ".5"]),
-        ("1e\0005", ["1", "5"]),
         ("3 \0-5", ["3", "-5"]),
     ],
 )
@@ -135,82 +76,25 @@ def test_an_operand_is_seen_through_blanks(blanks: int) -> None:
     assert literals("x" + " " * blanks + "-5") == ["5"]
 
 
-def test_more_blanks_make_a_column() -> None:
-    assert literals("3" + " " * (MAX_BLANKS + 1) + "-5") == ["3", "-5"]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1,234,567.50", "1234567.50"),
-        ("-.5", "-0.5"),
-        ("+7", "7"),
-        ("-0", "-0"),
-        ("0.1", "0.1"),
-        ("1e-5", "0.00001"),
-        ("2.5E+3", "2500"),
-        ("12345678901234567890123456789.123456789", "12345678901234567890123456789.123456789"),
-        ("1e999", "1e999"),
-    ],
-)
-def test_values_are_exact(text: str, value: str) -> None:
-    (number,) = find_numbers(text)
-    assert number.value == Decimal(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "so_far"),
-    [
-        ("1,2345", ["1", "2", "23", "1,234", "2345"]),
-        ("12,345,6", ["1", "12", "3", "34", "12,345", "6"]),
-        ("1.2", ["1", "1.2"]),
-        ("1.2.3", ["1", "1.2", "3"]),
-        (".5.6", [".5", "6"]),
-        ("1e-5", ["1", "1e-5"]),
-        ("3e8", ["3", "3e8"]),
-        ("1e2345", ["1", "1e2", "1e23", "1e234", "2345"]),
-        ("(-12", ["-1", "-12"]),
-        ("3-12", ["3", "1", "12"]),
-    ],
-)
-def test_number_so_far_at_each_digit(text: str, so_far: list[str]) -> None:
-    prefixes = [text[: i + 1] for i, character in enumerate(text) if character.isdigit()]
-    assert [literals(prefix)[-1] for prefix in prefixes] == so_far
-    assert [
-        text[run.start(cut, "") : cut] for run in digit_runs(text) for cut in range(run.begin + 1, run.end + 1)
-    ] == so_far
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("345 + 678 =", ["345| ", "678| "]),
         ("7% 3-5; v2:", ["7|%", "3|-", "5|;", "2|:"]),
-        ("12\0003", ["12|\0"]),
         ("1,234 screws", ["1,234| "]),
         ("costs 3. Then 3.5. Then", ["3|. ", "3.5|. "]),
-        ("3..5)", ["3|..", "5|)"]),
-        ("2.0.", []),
         ("2.0.1", ["2|.0.1", "0|.1"]),
         ("192.168.1.1,", ["192|.168.1", "168|.1", "1|.", "1|,"]),
-        ("Fig.5.2.x", ["5.2|.x"]),
-        ("1,", []),
-        ("1,x", ["1|,x"]),
         ("1,23", []),
         ("1,23 ", ["1|,23 ", "23| "]),
-        ("1,2345", ["1|,2345"]),
         ("(1,2,3)", ["1|,2,", "2|,3)", "3|)"]),
-        ("0,1234,1.5,x", ["0|,", "1234|,", "1.5|,"]),
         ("1,234,5678 ", ["1,234|,5678", "5678| "]),
-        ("3em 3e-x", ["3|em", "3|e-x"]),
         ("3e8f", ["3|e8f", "8|f"]),
         ("3e8 3e-8) 3e8. 3e8,", ["3e8| ", "3e-8|)", "3e8|.", "3e8|,"]),
         ("1e1234", ["1|e1234"]),
-        ("v2e 1e5e", ["2|e", "1|e5e", "5|e"]),
         ("3e-8e5 ", ["3|e-8e", "8e5| "]),
     ],
 )
-def test_what_shows_that_a_number_is_over(text: str, expected: list[str]) -> None:
+def test_where_a_number_is_known_to_be_complete(text: str, expected: list[str]) -> None:
     assert [f"{text[begin:end]}|{text[end:known]}" for begin, end, known in ended_spans(text)] == expected
     assert oracle.known(text) == [(begin, end, known) for begin, end, known in ended_spans(text)]
 
@@ -260,16 +144,6 @@ def test_numbers_known_after_a_start_are_those_of_the_whole_text(text: str, star
 @example("1,234.5.6e7")
 def test_agrees_with_the_oracle(text: str) -> None:
     assert [(n.start, n.end, n.value) for n in find_numbers(text)] == oracle.numbers(text)
-
-
-@given(texts)
-def test_every_digit_is_in_exactly_one_number(text: str) -> None:
-    numbers = find_numbers(text)
-    assert all(before.end <= after.start for before, after in pairwise(numbers))
-    covered = {i for number in numbers for i in range(number.start, number.end)}
-    assert {i for i, character in enumerate(text) if character in oracle.DIGITS} <= covered
-    assert all(number.text == text[number.start : number.end] for number in numbers)
-    assert all(number.text[-1] in oracle.DIGITS for number in numbers)
 
 
 @given(texts)

@@ -1,4 +1,4 @@
-"""What a training run left, for tests that compare runs; knows nothing about what they test."""
+"""Logs and weights of training runs, for tests that compare runs."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,3 @@
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +6,7 @@ import pytest
 
 from ani.errors import TrainingFailed
 from ani.results.records import TRAINING_LOG
-from ani.training.checkpoints import ADAPTER, COMPLETE, last_step
+from ani.training.checkpoints import ADAPTER, COMPLETE
 from ani.training.recipe import load_recipe
 from ani.training.run import RECIPE_FILE, resume_recipe, train
 from ani.training.trainer import AniTrainer
@@ -90,49 +86,6 @@ def test_a_resumed_run_is_the_unbroken_one(
     assert_same_run(run, unbroken(tmp_path / "recipe.yaml", settings))
 
 
-@pytest.mark.parametrize(("number", "end"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
-def test_a_signal_within_a_step_saves_that_step(
-    tiny_recipe: Write, tmp_path: Path, unbroken: Unbroken, monkeypatch: pytest.MonkeyPatch, number: int, end: Any
-) -> None:
-    count = AniTrainer._count
-
-    def counting(trainer: AniTrainer, inputs: dict[str, Any]) -> None:
-        count(trainer, inputs)
-        if trainer.state.global_step == 3:
-            signal.raise_signal(signal.SIGTERM)  # a second one changes nothing
-            signal.raise_signal(number)
-
-    run = tmp_path / "run"
-    before = signal.getsignal(number)
-    with monkeypatch.context() as patched, pytest.raises(end):
-        patched.setattr(AniTrainer, "_count", counting)
-        train(load_recipe(tiny_recipe(), ["training.log_every=4", "training.gradient_accumulation=1"]))
-    assert last_step(run) == 4 and signal.getsignal(number) is before
-    assert not (run / ADAPTER).exists()
-    train(resume_recipe(run), resume=True)
-    whole = unbroken(tmp_path / "recipe.yaml", ["training.log_every=4", "training.gradient_accumulation=1"])
-    assert_same_run(run, whole)
-
-
-def test_a_killed_run_resumes_to_the_same_end(tiny_recipe: Write, tmp_path: Path, unbroken: Unbroken) -> None:
-    settings = ["training.steps=60", "training.save_every=5", "training.log_every=5"]
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "ani", "train", str(tiny_recipe()), *settings]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        while not (run / "checkpoint-10" / COMPLETE).exists():
-            assert process.poll() is None, process.communicate()[0].decode()
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert not (run / ADAPTER).exists()
-    assert log_of(run)[-1]["step"] < 60
-    train(resume_recipe(run), resume=True)
-    assert_same_run(run, unbroken(tmp_path / "recipe.yaml", settings))
-
-
 def test_a_half_written_checkpoint_is_ignored_and_removed(
     tiny_recipe: Write, tmp_path: Path, unbroken: Unbroken
 ) -> None:
@@ -148,28 +101,6 @@ def test_a_half_written_checkpoint_is_ignored_and_removed(
     assert steps == [3, 4, 5, 6]  # from checkpoint 2, not 4 or 5
     assert not (run / "checkpoint-5").exists()
     assert_same_run(run, unbroken(tmp_path / "recipe.yaml", settings))
-
-
-def test_a_crash_while_a_checkpoint_is_written(
-    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-
-    def crash(self: Any, output_dir: str) -> None:
-        if output_dir.endswith("6"):
-            raise OSError("disk full")
-        original(self, output_dir)
-
-    original = AniTrainer._save_optimizer_and_scheduler
-    monkeypatch.setattr(AniTrainer, "_save_optimizer_and_scheduler", crash)
-    with pytest.raises(OSError, match="disk full"):
-        train(load_recipe(tiny_recipe()))
-    assert (run / "checkpoint-3" / COMPLETE).is_file()
-    assert not (run / "checkpoint-6" / COMPLETE).exists()
-    monkeypatch.undo()
-    steps: list[int] = []
-    train(resume_recipe(run), resume=True, on_log=lambda line: steps.append(line["step"]))
-    assert steps == [4, 6]
 
 
 def test_weights_that_are_not_finite_are_not_saved(

@@ -22,7 +22,7 @@ WORKER = Path(__file__).with_name("distributed_worker.py")
 
 
 class Pair(NamedTuple):
-    """What two processes did."""
+    """The results of two processes."""
 
     folder: Path
     results: dict[str, list[Any]]

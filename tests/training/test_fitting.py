@@ -19,8 +19,6 @@ from ani.training.checkpoints import ADAPTER
 from ani.training.fitted_gate import fit_gate
 from ani.training.recipe import load_recipe
 from ani.training.run import train
-from tests.json_lines import write_lines
-from tests.refusals import refused
 from tests.tiny import pair
 
 Write = Callable[..., Path]
@@ -37,7 +35,7 @@ def _little_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _states(rows: list[Any], layers: tuple[int, ...]) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """What a gate of these layers is given at the known numbers of rows, and their roles; by the bare model."""
+    """The inputs of a gate of these layers at the known numbers of rows, and their roles, by the bare model."""
     base, tokenizer = pair("llama")
     ani.attach(base, tokenizer, ani.AniConfig(layer=layers[0], policy="terminal"))
     locator = number_locator(base)
@@ -56,7 +54,7 @@ def _states(rows: list[Any], layers: tuple[int, ...]) -> tuple[list[torch.Tensor
 
 
 @pytest.mark.parametrize("layers", [(2,), (2, 0, 1)])
-def test_the_gate_tells_roles_on_the_base_models_states(layers: tuple[int, ...]) -> None:
+def test_the_gate_separates_roles_on_the_base_models_states(layers: tuple[int, ...]) -> None:
     model, tokenizer = pair("llama")
     config = ani.AniConfig(layer=2, policy="terminal", gate="fitted", gate_layers=layers[1:])
     ani.attach(model, tokenizer, config)
@@ -111,7 +109,7 @@ def test_a_text_counts_once_and_by_what_is_worst_in_it() -> None:
 
 
 def test_a_states_common_part_is_no_hindrance() -> None:
-    """Roles are told all the same by states that are nearly parallel."""
+    """Nearly parallel states still show the roles."""
     model, tokenizer = pair("llama")
     ani.attach(model, tokenizer, ani.AniConfig(layer=2, policy="terminal", gate="fitted"))
     locator = number_locator(model)
@@ -140,12 +138,6 @@ def test_it_is_left_as_it_is_in_training_and_saved(tiny_recipe: Write, tiny_mode
     fit_gate(fresh, NumberCollator(tokenizer, locator), rows)
     refit: Any = ani_module(fresh).gate
     assert refit.outer.weight.flatten().tolist() == pytest.approx(loaded.outer.weight.flatten().tolist(), abs=1e-4)
-
-
-def test_data_of_one_role_is_refused(tiny_recipe: Write, tmp_path: Path) -> None:
-    data = write_lines(tmp_path / "d.jsonl", {"prompt": "Room 505 is", "completion": " red.", "roles": "nominal"})
-    changes = ["ani.gate=fitted", f"data=[{{kind: jsonl, path: '{data}'}}]"]
-    refused(lambda: train(load_recipe(tiny_recipe(), changes)), "ani.gate=fitted", "no quantitative")
 
 
 def test_states_are_dropped_out_and_stay_the_same_on_average() -> None:

@@ -2,13 +2,10 @@ import json
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
-from transformers import PreTrainedConfig, Qwen3Config
 
-from ani import InputError
 from ani.injection.model_parts import ani_module
 from ani.probing.run import SELECTION
 from ani.training import run as run_module
@@ -65,22 +62,6 @@ def test_a_resumed_run_does_not_probe_again(
     assert found["reason"] in shown.getvalue()
 
 
-def test_a_run_killed_or_failed_while_it_probes_can_be_resumed(
-    auto_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreadable(*args: Any, **settings: Any) -> None:
-        raise InputError("gone")
-
-    for resume, error, probe in ((False, KeyboardInterrupt, interrupted), (True, InputError, unreadable)):
-        with monkeypatch.context() as patch, pytest.raises(error):
-            patch.setattr(run_module, "probe", probe)
-            train(load_recipe(auto_recipe(), ["training.steps=1"]), resume=resume)
-        assert (tmp_path / "run" / RECIPE_FILE).is_file()
-    train(resume_recipe(tmp_path / "run"), resume=True)
-    assert (tmp_path / "run" / ADAPTER).is_dir()
-    assert (tmp_path / "run" / PROBE / SELECTION).is_file()
-
-
 def test_results_that_are_there_are_read(auto_recipe: Write, tmp_path: Path) -> None:
     recipe = load_recipe(auto_recipe())
     folder = tmp_path / "run" / PROBE
@@ -119,23 +100,6 @@ def test_a_layer_that_cannot_be_found_leaves_nothing(
 
 
 # --- the paper's layer ---
-
-
-def test_the_paper_layer_goes_by_the_configuration(
-    tiny_recipe: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Without the weights."""
-    recipe = load_recipe(tiny_recipe(), ["ani.layer=paper", "model=somebody/fine-tuned"])
-    names: list[str] = []
-
-    def config(name: str) -> PreTrainedConfig:
-        names.append(name)
-        return Qwen3Config(num_hidden_layers=36, hidden_size=4096, vocab_size=151_936)
-
-    monkeypatch.setattr(run_module, "load_config", config)
-    assert with_layer(recipe).ani.layer == 24
-    assert names == ["somebody/fine-tuned"]
-    assert with_layer(recipe).ani.config().layer == 24
 
 
 def test_the_paper_layer_of_another_model_is_refused(tiny_recipe: Write, tiny_model: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_moved_run_resumes_where_it_lies_now(tiny_recipe: Write, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
-def test_nothing_is_left_behind_by_bad_input(tiny_recipe: Write, tmp_path: Path) -> None:
+def test_bad_input_leaves_nothing(tiny_recipe: Write, tmp_path: Path) -> None:
     bad = [["model=no/such-model"], ["ani.layer=3"], ["data=[{kind: jsonl, path: gone.jsonl}]"]]
     for settings in (*bad, ["data.1.count=1000000"], ["quantization=nf4", "lora=null"]):
         refused(lambda settings=settings: train(load_recipe(tiny_recipe(), settings)))
@@ -128,7 +128,7 @@ def test_what_is_computed_in_which_precision(
 @needs_bitsandbytes
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.06)])
 def test_gradients_through_four_bit_weights(tiny_recipe: Write, dtype: str, tolerance: float) -> None:
-    """They are those of a float32 model that holds the dequantized weights, but for the share `tolerance`."""
+    """They are those of a float32 model with the dequantized weights, but for the share `tolerance`."""
     from bitsandbytes.functional import dequantize_4bit
     from bitsandbytes.nn import Linear4bit
 

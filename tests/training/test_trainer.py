@@ -1,13 +1,9 @@
-import re
-import traceback
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ani.errors import TrainingFailed
 from ani.injection.model_parts import ani_module, last_decision
@@ -16,7 +12,7 @@ from ani.training import trainer as trainer_module
 from ani.training.checkpoints import ADAPTER, COMPLETE
 from ani.training.recipe import load_recipe
 from ani.training.run import prepare, train
-from ani.training.trainer import AniTrainer, adamw
+from ani.training.trainer import AniTrainer
 from tests.json_lines import write_lines
 from tests.training.runs import log_of
 
@@ -31,65 +27,6 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(tiny_recipe: Write, tmp_p
     assert not (tmp_path / "run" / "checkpoint-1" / COMPLETE).exists()
     assert not (tmp_path / "run" / ADAPTER).exists()
     assert [line["step"] for line in log_of(tmp_path / "run")] == [1]
-
-
-class Synchronizations(TorchDispatchMode):
-    """Counts what a GPU would be waited for while it is `on`, by the file that asks: values that the host reads, and
-    shapes that depend on values. Collating is the host's own."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        self.on, self.found = False, Counter[str]()
-        for name in ("tolist", "cpu", "numpy"):
-            monkeypatch.setattr(torch.Tensor, name, self._noting(getattr(torch.Tensor, name)))
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        aten = torch.ops.aten
-        indexed = func.overloadpacket in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
-        by_values = indexed and any(index is not None and index.dtype == torch.bool for index in args[1])
-        asking = (aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2)
-        if by_values or func.overloadpacket in asking:
-            self._note()
-        return func(*args, **(kwargs or {}))
-
-    def _noting(self, method: Any) -> Any:
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            self._note()
-            return method(*args, **kwargs)
-
-        return noted
-
-    def _note(self) -> None:
-        files = [frame.filename for frame in traceback.extract_stack()]
-        if self.on and not any("/torch/utils/data/" in file for file in files):
-            asking = [file for file in files if "/torch/" not in file and file != __file__][-1]
-            self.found[re.sub(".*/(site-packages|src)/", "", asking)] += 1
-
-
-@pytest.mark.parametrize("settings", [["ani.role_weight=0.5"], ["method=sft"]])
-def test_a_step_waits_for_nothing_between_log_lines(
-    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]
-) -> None:
-    counted = Synchronizations(monkeypatch)
-    fetch, log = AniTrainer.get_batch_samples, AniTrainer.log
-
-    def fetched(self: AniTrainer, *args: Any, **kwargs: Any) -> Any:
-        counted.on = self.state.global_step in (1, 2)  # one is logged
-        return fetch(self, *args, **kwargs)
-
-    def logged(self: AniTrainer, *args: Any, **kwargs: Any) -> None:
-        on, counted.on = counted.on, False
-        log(self, *args, **kwargs)
-        counted.on = on
-
-    monkeypatch.setattr(AniTrainer, "get_batch_samples", fetched)
-    monkeypatch.setattr(AniTrainer, "log", logged)
-    with counted:
-        train(load_recipe(tiny_recipe(), ["training.save_every=100", *settings]))
-    # AdamW reads how many steps each weight has made, which the host knows; the Trainer its loss, for a log line.
-    assert {*counted.found} <= {"accelerate/optimizer.py", "transformers/trainer.py"}
-    assert counted.found["accelerate/optimizer.py"] > 0
-    assert {"loss", "tokens_per_second"} <= log_of(tmp_path / "run")[0].keys()
 
 
 def without_roles(tmp_path: Path) -> str:
@@ -126,16 +63,6 @@ def _with_bias(monkeypatch: pytest.MonkeyPatch, bias: float) -> None:
         return model, tokenizer
 
     monkeypatch.setattr(run_module, "prepare", prepared)
-
-
-def test_learning_rates_are_separate(tiny_recipe: Write) -> None:
-    recipe = load_recipe(tiny_recipe(), ["training.learning_rate=1e-3", "training.module_learning_rate=1e-2"])
-    model, _ = prepare(recipe)
-    module = set(ani_module(model).parameters())
-    lora, ours = adamw(model, recipe.training).param_groups
-    assert (lora["lr"], ours["lr"], lora["weight_decay"], ours["weight_decay"]) == (1e-3, 1e-2, 0, 0)
-    assert set(ours["params"]) == module
-    assert set(lora["params"]) == {p for name, p in model.named_parameters() if "lora_" in name}
 
 
 @pytest.mark.parametrize("steps", [["training.steps=8"], ["training.steps=null", "training.epochs=1"]])

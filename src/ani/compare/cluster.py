@@ -19,8 +19,11 @@ from uuid import uuid4
 from ani.devices import DEVICE
 from ani.errors import InputError, one_line
 from ani.evaluation.engines import Machine
-from ani.launch import ENDING, PARENT
 
+PARENT = "ANI_PARENT"
+"""Environment variable: id of the process that started this one."""
+ENDING = 300
+"""Seconds to wait for another process that works on the same run and is about to end."""
 RETRIES = 3
 """How often a command is started again, on any node, after its process or node was ended."""
 

@@ -3,8 +3,10 @@
 A comparison that is started again continues: a hash of recipe and data identifies a run, and finished steps are kept.
 """
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +16,7 @@ from pathlib import Path
 from accelerate.utils import release_memory
 from rich.console import Console
 
-from ani.compare.cluster import Cluster
+from ani.compare.cluster import ENDING, PARENT, Cluster
 from ani.compare.plan import ComparedRun, Plan, Probe, asks_merged, load_plan
 from ani.compare.tables import notes_of, show, write_report
 from ani.devices import where
@@ -23,7 +25,6 @@ from ani.evaluation.engines import Machine
 from ani.evaluation.evaluate import LoadedTask, answer
 from ani.evaluation.model_spec import ModelSpec
 from ani.files import only_process_in, replacing_directory, replacing_file
-from ani.launch import ENDING, PARENT, this_program
 from ani.models import load_model
 from ani.probing.run import probe
 from ani.results.records import LAYERS, SELECTION
@@ -124,8 +125,10 @@ def on_cluster(arguments: Sequence[str], cluster: Cluster) -> Start:
 
 
 def run_command(arguments: Sequence[str], name: str, plan: Plan) -> list[str]:
-    """Python's arguments that carry out one run."""
-    return [*this_program(), "compare", *arguments, f"backend={plan.backend}", "--run", name]
+    """Python's arguments that carry out one run, by this program: `-m ani`, or the script of a user's own tasks."""
+    program = Path(sys.argv[0])
+    ours = ["-m", "ani"] if program.name in ("ani", "cli.py", "__main__.py") else [str(program)]
+    return [*ours, "compare", *arguments, f"backend={plan.backend}", "--run", name]
 
 
 def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
@@ -144,7 +147,12 @@ def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
 
 
 def carry_out_one(path: str | Path, overrides: Sequence[str], name: str, console: Console) -> None:
-    """Carry out the job of a comparison that has this name; raises InputError if there is none."""
+    """Carry out the job of a comparison that has this name; raises InputError if there is none. Ends when the process
+    that started this one dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+    if (parent := os.environ.get(PARENT)) is not None and os.getppid() != int(parent):
+        sys.exit(143)
     plan = load_plan(path, overrides)
     every: list[Job] = [*map(plan.probe, [plan.base, *(run.recipe for run in plan.runs)]), *plan.runs]
     jobs = {job.name: job for job in every}

@@ -17,7 +17,7 @@ IGNORED = -100
 """Label of a token that is not learnt: the prompt and the padding."""
 
 _PLACEHOLDER = "\ue000"
-"""Private-use character that stands for a message while its place in a chat template is looked for."""
+"""Private-use character in place of a message, to find where a chat template puts it."""
 
 
 class TokenizedExample(NamedTuple):
@@ -32,10 +32,10 @@ class TokenizedExample(NamedTuple):
 def tokenize(
     example: Example, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, max_length: int
 ) -> TokenizedExample:
-    """Tokenize an example as it will stand at inference: the prompt by itself, then the completion and EOS.
+    """Tokenize an example as at inference: the prompt by itself, then the completion and EOS.
 
     A chat prompt is rendered (`ani.chat`). Examples longer than `max_length` are cut at the right. Without a locator (a
-    model without ANI) roles stay unknown: nobody asks for them.
+    model without ANI) roles stay unknown.
     """
     prompt = example.prompt if isinstance(example.prompt, str) else rendered(tokenizer, example.prompt)
     prompt_ids = tokenizer(prompt, add_special_tokens=isinstance(example.prompt, str))["input_ids"]
@@ -62,7 +62,7 @@ def _own_numbers(
     """
     text, start = example.prompt, 0
     if not isinstance(text, str):
-        # The template says where the message goes: its words may stand in the template or earlier in the chat too.
+        # The template says where the message goes: its words may be in the template or earlier in the chat too.
         last = text[-1]
         start = rendered(tokenizer, [*text[:-1], {**last, "content": _PLACEHOLDER}]).find(_PLACEHOLDER)
         text = last["content"] if prompt.startswith(last["content"], start) else last["content"].strip()

@@ -9,7 +9,7 @@ Hard cases
     The same preposition in both roles ("went to 60", "fell to 60"; "by 1900 most families", "by 1900 votes");
     only the words after the number tell ("Take 12 from the station" or "from the fare fund"), which a causal
     model at the number has not read; a number at the beginning of the sentence ("12 passed the ball"); a number
-    that stands for the thing itself ("the guests in 12", "the 340 stops behind the market"); a year beside a
+    that is used for the thing itself ("the guests in 12", "the 340 stops behind the market"); a year beside a
     count ("the 1950 flood", "the 40 survivors"); decimals that are names (rules, versions, classes of books)
     and long plain integers that are quantities.
 What words give away

@@ -3,7 +3,7 @@
 The paper describes it in the appendix "Diagnostic Dataset Construction". A text is a question with its answer, the
 first turn of a conversation with its reply, or a record's plain text. The paper leaves these points open:
 
-- Every number has the role of its source: nobody judged single numbers, so a date in a maths problem is a quantity.
+- Every number has the role of its source, so a date in a maths problem is a quantity.
 - A conversation is left out if any of its turns contains a term of `excluded_terms.yaml`: a whole word in any case,
   perhaps with a plural s or digits after it (`python3`); hyphens and underscores end words.
 - Numbers that count the items of a list at the beginning of a line are removed on both sides: a chat may contain few
