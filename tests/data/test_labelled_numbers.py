@@ -7,15 +7,9 @@ from importlib.resources import files
 
 from pydantic import TypeAdapter
 
-from ani.data.collator import tokenize
 from ani.data.diagnostic import read_split
-from ani.data.records import Example, record_examples
 from ani.data.sources import AnySource, LabelledSource
-from ani.injection.model_parts import number_locator
 from ani.numbers import find_numbers
-from ani.roles import Role
-from tests.refusals import refused
-from tests.tiny import attached
 
 FILE = files("ani.data") / "labelled_numbers.jsonl"
 FUNCTION_WORDS = set(
@@ -60,14 +54,3 @@ def test_no_sentence_of_ours_is_like_a_held_out_one() -> None:
     assert len(ours) > 1000
     for text in ours:
         assert all(len(nouns_and_verbs(text) & of_template) < 2 for of_template in held_out), text
-
-
-def test_a_number_without_a_role_is_unknown() -> None:
-    model, tokenizer = attached("llama")
-    row = tokenize(
-        Example("12 of 345 in 7", " rooms", (None, "quantitative", "nominal")), tokenizer, number_locator(model), 99
-    )
-    numbers = number_locator(model).scanner.scan(row.input_ids)
-    assert [row.roles[number.last_token] for number in numbers] == [Role.UNKNOWN, Role.QUANTITATIVE, Role.NOMINAL]
-    wrong = {"prompt": "1 and 2", "completion": " x", "roles": [None, "name"]}
-    refused(lambda: list(record_examples(wrong, "here")), "here", "'roles'")

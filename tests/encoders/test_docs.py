@@ -1,4 +1,4 @@
-"""docs/encoders.md: what it shows runs, and what it says of its encoder is so."""
+"""The encoder that docs/encoders.md shows does what the page says."""
 
 import re
 from collections.abc import Iterator
@@ -11,8 +11,7 @@ import torch
 
 import ani
 from ani.encoders import ENCODERS, build_encoder
-from tests.invariants.test_injection import POLICIES, assert_parity, encode, generate, logits_of
-from tests.tiny import MIXED_TEXT, attached, pair
+from tests.tiny import MIXED_TEXT, attached, encode, logits_of, pair
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "encoders.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -46,11 +45,10 @@ def test_its_encoder_marks_the_power_of_ten(registered: None) -> None:
     assert encoder.encode([]).shape == (0, encoder.width)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_its_encoder_generates_saves_and_loads(registered: None, policy: str, tmp_path: Path) -> None:
-    model, tokenizer = attached("gemma", policy=policy, **CHOICE)
+def test_its_encoder_injects_saves_and_loads(registered: None, tmp_path: Path) -> None:
+    model, tokenizer = attached("gemma", **CHOICE)
     ids = encode(tokenizer, MIXED_TEXT)
-    assert_parity(model, ids, torch.ones_like(ids), generate(model, tokenizer, ids))
     ani.save_adapter(model, tmp_path / "adapter")
     loaded = ani.load_adapter(pair("gemma")[0], tokenizer, tmp_path / "adapter")
     assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
+    assert not torch.equal(logits_of(loaded, ids), logits_of(pair("gemma")[0], ids))

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from ani import AniConfig, BitsNumberEncoder, FourierNumberEncoder, MagnitudeNumberEncoder
 from ani.encoders import EncoderSettings, NumberEncoder, build_encoder
-from ani.injection.model_parts import ani_module, last_decision, number_locator
-from tests.invariants.test_injection import POLICIES, assert_parity, encode, generate, logits_of
+from ani.injection.model_parts import last_decision
+from tests.invariants.test_injection import encode, logits_of
 from tests.refusals import refused
-from tests.tiny import MIXED_TEXT, attached
+from tests.tiny import attached
 
 CHOICES: dict[str, dict[str, Any]] = {
     "fourier": {},
@@ -115,15 +115,6 @@ def test_bad_choices_are_named(changes: dict[str, Any], words: list[str]) -> Non
 
 
 # --- ANI with each choice ---------------------------------------------------------------------------------------------
-
-
-@choices
-@pytest.mark.parametrize("policy", POLICIES)
-def test_generation_with_a_cache_equals_the_full_forward(choice: str, policy: str) -> None:
-    model, tokenizer = attached("gemma", policy=policy, **CHOICES[choice])
-    assert ani_module(model).projection.in_features == number_locator(model).encoder.width
-    ids = encode(tokenizer, MIXED_TEXT)
-    assert_parity(model, ids, torch.ones_like(ids), generate(model, tokenizer, ids))
 
 
 def test_skip_asks_the_chosen_encoder() -> None:

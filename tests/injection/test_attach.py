@@ -20,8 +20,6 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     DynamicCache,
-    Gemma3nForCausalLM,
-    Gemma3nTextConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     T5Config,
@@ -177,26 +175,10 @@ def test_a_decoder_of_another_build(family: str) -> None:
 
 
 def test_hidden_states_in_several_streams() -> None:
-    tokenizer = gemma_like()
-    config = Gemma3nTextConfig(
-        vocab_size=len(tokenizer),
-        vocab_size_per_layer_input=len(tokenizer),
-        hidden_size=16,
-        hidden_size_per_layer_input=4,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        num_kv_shared_layers=0,
-        laurel_rank=4,
-        layer_types=["sliding_attention", "full_attention"],
-        activation_sparsity_pattern=[0.0, 0.0],
-        pad_token_id=0,
-    )
-    model = Gemma3nForCausalLM(config).eval()
-    words = ("hidden states of Gemma3nForCausalLM", "[4, 1, ", "choose a model with one stream")
-    refused(lambda: attach(model, tokenizer, AniConfig(layer=1)), *words)
+    """Gemma 3n's have the shape (streams, batch, tokens, width)."""
+    model, tokenizer = pair("gemma")
+    model.forward = lambda **_: SimpleNamespace(hidden_states=[torch.ones(4, 1, 8, 32)] * LAYERS)
+    refused(lambda: attach(model, tokenizer, AniConfig(layer=1)), type(model).__name__, "[4, 1, ")
     assert not is_attached(model)
 
 

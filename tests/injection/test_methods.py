@@ -11,7 +11,6 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import (
     DynamicCache,
-    GenerationConfig,
     Lfm2Config,
     Lfm2ForCausalLM,
     PreTrainedModel,
@@ -26,7 +25,6 @@ from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, MethodName
 from ani.injection.model_parts import ani_module, base_model, number_locator
 from ani.injection.module import AniModule
-from ani.injection.number_batch import PADDING
 from ani.numbers import Number
 from tests.properties import cover
 from tests.refusals import refused
@@ -36,7 +34,6 @@ SUBSTITUTIONS: list[MethodName] = ["xval", "fone"]
 families = pytest.mark.parametrize("family", FAMILIES)
 substitutions = pytest.mark.parametrize("name", SUBSTITUTIONS)
 PROMPT = "Room 505 holds 12 people; 3.5 kg cost $1,234,567 and"
-TEXTS = [MIXED_TEXT, "no number here", "7 of 1999", "1999"]
 
 
 def method(family: str, name: MethodName, **settings: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -109,15 +106,6 @@ def test_substitution_is_one_embedding_in_place_of_a_number(family: str, name: M
     assert bool(logits[gone].isnan().all())  # nobody shall take them for likelihoods
 
 
-@cover(family=FAMILIES, name=SUBSTITUTIONS, side=["left", "right"])
-def test_a_padded_batch_equals_one_row_at_a_time(family: str, name: MethodName, side: str) -> None:
-    model, tokenizer = method(family, name)
-    batch = tokenizer(TEXTS, return_tensors="pt", padding=True, padding_side=side)
-    together = logits_of(model, **batch)
-    for row, text in enumerate(TEXTS):
-        same(together[row, batch["attention_mask"][row] == 1], logits_of(model, encode(tokenizer, text))[0])
-
-
 @families
 @substitutions
 def test_generating_in_a_batch_equals_full_forwards(family: str, name: MethodName) -> None:
@@ -136,20 +124,6 @@ def test_generating_in_a_batch_equals_full_forwards(family: str, name: MethodNam
         kept, expected = prompt_reference(family, model, [*prompt, *answer], len(prompt))
         assert (together[row] - expected[len(kept) - len(answer) - 1 : -1]).abs().max() <= 1e-4
         assert answer == expected.argmax(-1)[len(kept) - len(answer) - 1 : -1].tolist()
-
-
-@substitutions
-def test_beams_and_lengths(name: MethodName) -> None:
-    model, tokenizer = method("qwen3", name)
-    ids = encode(tokenizer, PROMPT)
-    sequences = model.generate(ids, max_new_tokens=4, num_beams=3, num_return_sequences=2, do_sample=False)
-    assert sequences.shape[0] == 2
-    assert sequences[:, : ids.shape[1]].tolist() == ids.tolist() * 2
-    length = ids.shape[1] + 3
-    assert model.generate(ids, max_length=length, do_sample=False, eos_token_id=None).shape[1] == length
-    config = GenerationConfig(max_length=length, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-    assert model.generate(ids, generation_config=config).shape[1] == length
-    assert config.max_length == length
 
 
 def test_padding_without_a_mask_is_recognized() -> None:
@@ -283,27 +257,6 @@ def test_a_cache_carried_over_two_turns(family: str, name: MethodName, only_new_
     assert not cut or later[0].first_token == earlier[-1].first_token
     _, expected = reference(family, model, ids, [*earlier, *later])
     assert (torch.cat(output.logits) - expected[-5:-1]).abs().max() <= 1e-4
-
-
-@families
-@pytest.mark.parametrize("size", [1, 3, 7])
-def test_a_manual_loop_over_chunks(family: str, size: int) -> None:
-    model, tokenizer = method(family, "fone")
-    # One row is padded; outside `generate` only the caller knows where numbers end, so it passes them.
-    batch = tokenizer([PROMPT, "It was 12345 in 2024"], return_tensors="pt", padding=True, padding_side="left")
-    ids, mask = batch["input_ids"], batch["attention_mask"]
-    rows = [row[kept == 1].tolist() for row, kept in zip(ids, mask, strict=True)]
-    numbers = number_locator(model).batch(ids.masked_fill(mask == 0, PADDING).tolist())
-    cache, chunks = DynamicCache(config=model.config), []
-    with torch.no_grad():
-        for start in range(0, ids.shape[1], size):
-            stop = min(start + size, ids.shape[1])
-            chunk = {"input_ids": ids[:, start:stop], "attention_mask": mask[:, :stop]}
-            chunks.append(model(**chunk, past_key_values=cache, numbers=numbers.between(start, stop)).logits)
-    together = torch.cat(chunks, dim=1)
-    for row, text in enumerate(rows):
-        kept, expected = prompt_reference(family, model, text)
-        assert (together[row, -len(text) :][kept] - expected).abs().max() <= 1e-4
 
 
 def test_layers_that_heed_no_mask_are_refused() -> None:

@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 
 import ani
 from ani.injection.model_parts import ani_module, base_model
-from ani.models import load_model, load_tokenizer, training_autocast
+from ani.models import load_model, load_tokenizer
 from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
@@ -123,50 +123,6 @@ def test_what_is_computed_in_which_precision(
     assert {parameter.dtype for parameter in model.parameters() if parameter.requires_grad} == {torch.float32}
     assert ("Linear4bit" in {type(module).__name__ for module in model.modules()}) == (quantization == "nf4")
     assert ani_module(model).projection.weight.abs().max() > 0
-
-
-@needs_bitsandbytes
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.06)])
-def test_gradients_through_four_bit_weights(tiny_recipe: Write, dtype: str, tolerance: float) -> None:
-    """They are those of a float32 model with the dequantized weights, but for the share `tolerance`."""
-    from bitsandbytes.functional import dequantize_4bit
-    from bitsandbytes.nn import Linear4bit
-
-    path = tiny_recipe(ani={"gate_dropout": 0.0}, lora={"r": 4, "alpha": 8, "dropout": 0.0})
-    quantized, tokenizer = prepare(load_recipe(path, ["quantization=nf4", f"dtype={dtype}"]))
-    reference, _ = prepare(load_recipe(path))
-    weights = {
-        name: dequantize_4bit(module.weight.data, module.weight.quant_state)
-        for name, module in quantized.named_modules()
-        if isinstance(module, Linear4bit)
-    }
-    assert len(weights) == 3 * 7
-    with torch.no_grad():
-        for name, weight in weights.items():
-            reference.get_submodule(name).weight.copy_(weight)
-        parameters = dict(quantized.named_parameters())
-        trainable = {name: p for name, p in parameters.items() if p.requires_grad}
-        for name, parameter in reference.named_parameters():
-            if name in trainable:
-                trainable[name].normal_(std=0.1)
-            if name.removesuffix(".weight") not in weights:
-                parameter.copy_(parameters[name])
-        ani_module(reference).scale = ani_module(quantized).scale
-    input_ids = tokenizer("Room 505 holds 10 people", return_tensors="pt")["input_ids"]
-    labels = input_ids.clone()
-    labels[:, :-6] = -100
-    for model in (quantized, reference):
-        with training_autocast(base_model(model)):
-            loss = model.train()(input_ids=input_ids, labels=labels).loss
-        loss.backward()
-    expected = {name: p.grad for name, p in reference.named_parameters() if p.requires_grad and p.grad is not None}
-    assert expected.keys() == trainable.keys()
-    for part in ("lora_", ".ani."):
-        found, right = (
-            torch.cat([grads[name].flatten() for name in expected if part in name])
-            for grads in ({name: p.grad for name, p in trainable.items()}, expected)
-        )
-        assert (found - right).norm() <= tolerance * right.norm(), (part, float((found - right).norm() / right.norm()))
 
 
 def test_the_same_seed_gives_the_same_adapter(tiny_recipe: Write, tmp_path: Path) -> None:
