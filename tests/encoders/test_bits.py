@@ -1,9 +1,6 @@
-import math
 import struct
 from decimal import Decimal
-from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -12,31 +9,11 @@ from hypothesis import strategies as st
 from ani.encoders.bits import BitsNumberEncoder
 from tests.properties import examples
 
-LARGEST = Fraction(2**1024 - 2**971)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-
-
-def doubles(features: torch.Tensor) -> list[float]:
-    """The doubles whose bits these features are."""
-    assert features.dtype == torch.float32 and set(features.unique().tolist()) <= {-1.0, 1.0}
-    return [struct.unpack(">d", row.tobytes())[0] for row in np.packbits(features.numpy() > 0, axis=1)]
 
 
 def pattern(features: torch.Tensor) -> str:
     return "".join("1" if bit > 0 else "0" for bit in features.tolist())
-
-
-def nearest(exact: Fraction) -> float:
-    """The double nearest to a rational, ties to even, by rational arithmetic."""
-    sign, magnitude = (-1 if exact < 0 else 1), abs(exact)
-    if magnitude >= LARGEST + 2**970:
-        return sign * math.inf
-    # The unit in the last place: the significand has 53 bits, fewer below the smallest normal number.
-    place = max(-1074, magnitude.numerator.bit_length() - magnitude.denominator.bit_length() - 53)
-    if magnitude / Fraction(2) ** place >= 2**53:
-        place += 1
-    # round(Fraction) is exact and half-even.
-    return sign * math.ldexp(round(magnitude / Fraction(2) ** place), place)
 
 
 @pytest.mark.parametrize(
