@@ -92,11 +92,7 @@ def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: P
     assert (facts["model"], ani["layer"], ani["policy"]) == (str(tiny_model), 1, "after")
     assert "training.steps=4" in yaml.safe_load((folder / "comparison.yaml").read_text())["overrides"]
     page = (folder / "report.html").read_text(encoding="utf-8")
-    for part in (
-        "Comparison demo",
-        "compared to sft",
-        inspected[0].split("505")[0],
-    ):
+    for part in ("Comparison demo", "compared to sft", inspected[0].split("505")[0]):
         assert part in page
 
 

@@ -99,10 +99,7 @@ def test_a_number_is_in_range_where_it_is_for_all() -> None:
     [
         ({"encoders": ()}, ["encoders", "at least one"]),
         ({"encoders": ("fourier", "fourier")}, ["encoders", "'fourier' is named more than once"]),
-        (
-            {"encoders": ("furrier",)},
-            ["encoders", "'furrier'", "fourier, magnitude, bits", "ENCODERS"],
-        ),
+        ({"encoders": ("furrier",)}, ["encoders", "'furrier'", "fourier, magnitude, bits", "ENCODERS"]),
         ({"encoders": "bits"}, ["encoders"]),
         ({"sign": "minus"}, ["sign"]),
         ({"encoders": ("magnitude",), "integer_digits": 400}, ["308", "400"]),

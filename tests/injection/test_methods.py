@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import (
-    DynamicCache,
-    Lfm2Config,
-    Lfm2ForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani import AniConfig, attach, inspect, load_adapter, save_adapter
 from ani.data.collator import NumberCollator, TokenizedExample, tokenize

@@ -66,11 +66,7 @@ class AniTrainer(ResumableTrainer):
     """
 
     def __init__(
-        self,
-        *,
-        settings: TrainingSettings,
-        on_log: Callable[[dict[str, Any]], None] | None = None,
-        **kwargs: Any,
+        self, *, settings: TrainingSettings, on_log: Callable[[dict[str, Any]], None] | None = None, **kwargs: Any
     ) -> None:
         collate = kwargs.pop("data_collator")
 
