@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -94,7 +94,7 @@ class Meant(Measured):
         wanted = {(kind, name): self.count for kind in kinds for name in _OPERATIONS}
         found: list[MeantQuestion] = []
 
-        def add(kind: Kind, each: AskedChat | UnaskedChat | Sentence, **facts: str) -> None:
+        def add(kind: Kind, each: AskedChat | UnaskedChat | Sentence, **facts: Any) -> None:
             text = each.prompt if isinstance(each, Sentence) else prompt_text(each)
             meant = kind not in ("unasked", "other sentence")
             found.append(MeantQuestion(kind=kind, meant=meant, prompt=text, result=each.result, **facts))
