@@ -1,4 +1,4 @@
-"""The batch scripts of docs/cluster.md, run with SLURM's commands replaced by ones that say what they were given."""
+"""The batch scripts of docs/cluster.md, with SLURM's commands replaced by ones that print their arguments."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ FAKES = {
 
 
 def started_by(script: str, folder: Path, *arguments: str) -> list[str]:
-    """What srun is told to start on every node."""
+    """The arguments of srun."""
     for name, does in FAKES.items():
         (folder / name).write_text(f"#!/bin/bash\n{does}\n")
         (folder / name).chmod(0o755)
@@ -30,23 +30,15 @@ def started_by(script: str, folder: Path, *arguments: str) -> list[str]:
 @pytest.mark.parametrize("given", [["recipes/demo.yaml", "output=/shared/my run"], ["--resume", "/shared/my run"]])
 def test_a_training(tmp_path: Path, given: list[str]) -> None:
     program, *words = started_by("torchrun.sbatch", tmp_path, *given)
-    assert program == "torchrun"
-    told = get_args_parser().parse_args(words)
-    assert (told.nnodes, told.nproc_per_node, told.rdzv_backend, told.rdzv_id) == ("2", "8", "c10d", "7")
-    assert (told.rdzv_endpoint, told.module, told.training_script) == ("node1:29500", True, "ani.cli")
-    assert told.training_script_args == ["train", *given]
-    assert_accepted(*told.training_script_args)
+    job = get_args_parser().parse_args(words)
+    assert (program, job.nnodes, job.nproc_per_node) == ("torchrun", "2", "8")
+    assert (job.rdzv_backend, job.rdzv_id, job.rdzv_endpoint) == ("c10d", "7", "node1:29500")
+    assert (job.module, job.training_script, job.training_script_args) == (True, "ani", ["train", *given])
+    assert_accepted(*job.training_script_args)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["compare", "recipes/demo-comparison.yaml", "output=/shared/my runs"],
-        ["eval", "--tasks", "gsm8k", "--out", "/shared/my run"],
-    ],
-    ids=["compare", "eval"],
-)
-def test_work_for_ray(tmp_path: Path, given: list[str]) -> None:
+def test_a_comparison_by_ray(tmp_path: Path) -> None:
+    given = ["compare", "recipes/demo-comparison.yaml", "output=/shared/my runs"]
     words = started_by("ray.sbatch", tmp_path, *given)
     ray, command = words[: words.index("--")], words[words.index("--") + 1 :]
     assert " ".join(ray) == "ray symmetric-run --address node1:6379 --min-nodes 2 --num-cpus 32 --num-gpus 8"
@@ -55,12 +47,12 @@ def test_work_for_ray(tmp_path: Path, given: list[str]) -> None:
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda script: script.name)
-def test_what_a_job_asks_for(script: Path) -> None:
+def test_the_header_of_a_script(script: Path) -> None:
     first, *lines = script.read_text().splitlines()
     assert first == "#!/bin/bash"
     asked = dict(re.fullmatch(r"#SBATCH --([a-z-]+)=(\S+)", line).groups() for line in lines if "#SBATCH" in line)
     assert {"nodes", "gpus-per-node", "cpus-per-task", "time"} < asked.keys()
     assert asked["ntasks-per-node"] == "1"  # torchrun and Ray start the others
-    assert asked["signal"] == "TERM@300"  # no B: in front, which tells the script alone
+    assert asked["signal"] == "TERM@300"  # without B:, which signals the script alone
     # sbatch reads none below the first command.
     assert all(line.startswith("#") for line in lines[: max(i for i, line in enumerate(lines) if "#SBATCH" in line)])

@@ -77,7 +77,7 @@ def test_it_trains_and_answers(
     assert json.loads((output / "adapter" / "ani_config.json").read_text())["method"] == "reversed"
     assert run("eval", "--model", tiny_model, "--adapter", output / "adapter", "--limit", 1, "--out", answers) == 0
     record = json.loads((answers / "arithmetic.jsonl").read_text().splitlines()[0])
-    assert len(record["prompt"].split()) == 5  # as it was posed, not as it was written
+    assert len(record["prompt"].split()) == 5  # the question as it is, not as the method writes it
 
 
 def test_its_module_trains_and_is_refused_without_the_file(
@@ -90,5 +90,5 @@ def test_its_module_trains_and_is_refused_without_the_file(
     load_adapter(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)), adapter)
     METHODS.pop("early")
     load = partial(load_adapter, load_model(str(tiny_model)), load_tokenizer(str(tiny_model)), adapter)
-    refused(load, "no method 'early'; known are …register your own")
-    refused(lambda: load_recipe(tiny_recipe(), ["method=early"]), "method: no method 'early'")
+    refused(load, "'early'")
+    refused(lambda: load_recipe(tiny_recipe(), ["method=early"]), "method", "'early'")

@@ -1,4 +1,4 @@
-"""Numbers whose hidden states, or whose probes' answers, are planted; knows nothing about the tests."""
+"""Numbers with planted hidden states or planted answers of probes."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -31,7 +31,7 @@ def sentence(text: str, *roles: RoleName, domain: str = "rooms", template: str =
 
 
 def numbers(count: int = 960, *, domains: int = DOMAINS, values: int = VALUES) -> list[ProbedNumber]:
-    """A number a sentence; value, domain and role are independent, roles and domains equally frequent."""
+    """One number per sentence; value, domain and role are independent, roles and domains equally frequent."""
     random = np.random.default_rng(0)
     found = []
     for index in range(count):
@@ -44,7 +44,7 @@ def numbers(count: int = 960, *, domains: int = DOMAINS, values: int = VALUES) -
 
 
 def states(known: list[ProbedNumber], *layers: Layer, seed: int = 0) -> NumberStates:
-    """Layer upon layer what each of `layers` makes of the numbers."""
+    """The states that each of `layers` makes of the numbers."""
     random = np.random.default_rng(seed)
     return NumberStates(
         known, tuple(range(len(layers))), torch.from_numpy(np.stack([layer(known, random) for layer in layers]))
@@ -67,7 +67,7 @@ def role(strength: float) -> Layer:
 
 
 def cue(known: list[ProbedNumber], random: np.random.Generator) -> Floats:
-    """A word that tells the role within its domain; another domain has other words for it."""
+    """A word that gives the role within its domain; another domain has other words for it."""
     return 0.3 * noise(known, random) + np.stack([_vector(f"{number.domain} {number.role}") for number in known])
 
 

@@ -1,7 +1,6 @@
 import copy
 from decimal import Decimal
 from functools import partial
-from random import Random
 from typing import get_args
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani import AniConfig, InputError, attach
+from ani import AniConfig, attach
 from ani.chat import rendered
 from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences
 from ani.injection.methods import Policy
@@ -18,6 +17,7 @@ from ani.numbers import NumberScanner
 from ani.probing import states as states_module
 from ani.probing.states import NumberStates
 from tests.probing.planted import sentence
+from tests.refusals import refused
 from tests.tiny import FAMILIES, LAYERS, pair, tiny
 from tests.tokenizers import QWEN3, llama3
 
@@ -39,12 +39,12 @@ def one_by_one(
     tokenizer: PreTrainedTokenizerBase,
     sentences: list[DiagnosticSentence],
     found: NumberStates,
-    behind: tuple[int, ...] = (),
+    after: tuple[int, ...] = (),
 ) -> torch.Tensor:
-    """The same states from transformers' own record, a sentence a pass, with tokens `behind` it."""
+    """The same states from transformers' `output_hidden_states`, sentence by sentence, with the tokens `after` it."""
     expected = torch.empty(found.states.shape)
     for column, number in enumerate(found.numbers):
-        ids = torch.tensor([[*tokenizer(sentences[number.sentence].text)["input_ids"], *behind]])
+        ids = torch.tensor([[*tokenizer(sentences[number.sentence].text)["input_ids"], *after]])
         with torch.inference_mode():
             hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
         for row, layer in enumerate(found.layers):
@@ -57,7 +57,9 @@ def test_every_layer_is_transformers_own(family: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(states_module, "BATCH_TOKENS", 96)  # several batches, with padding in them
     model, tokenizer = pair(family)
     sentences = [*MIXED, *diagnostic_sentences(12, split="train")]
-    found = number_states(model, tokenizer, sentences)
+    seen: list[int] = []
+    found = number_states(model, tokenizer, sentences, on_sentence=seen.append)
+    assert sum(seen) == len({number.sentence for number in found.numbers}) and len(seen) > 1
     assert found.layers == tuple(range(LAYERS + 1))
     assert found.states.dtype == torch.float32
     assert found.states.shape == (LAYERS + 1, len(found.numbers), 32)
@@ -89,15 +91,15 @@ def test_most_policies_read_a_number_at_its_last_token(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_after_reads_the_token_that_shows_a_number_to_be_over(family: str) -> None:
+def test_after_reads_the_token_after_a_number(family: str) -> None:
     model, tokenizer = pair(family)
     found = number_states(model, tokenizer, MIXED, policy="after")
     end = tokenizer.eos_token_id
     ids = [[*tokenizer(each.text)["input_ids"], end] for each in MIXED]
     read = [tokenizer.decode(ids[number.sentence][number.position :]).strip() for number in found.numbers]
-    behind = "passed holds people, kg cost <end> to <end> they of".replace("<end>", tokenizer.decode(end))
-    assert [text.split()[0] for text in read] == behind.split()
-    expected = one_by_one(model, tokenizer, MIXED, found, behind=(end,))
+    words = "passed holds people, kg cost <end> to <end> they of".replace("<end>", tokenizer.decode(end))
+    assert [text.split()[0] for text in read] == words.split()
+    expected = one_by_one(model, tokenizer, MIXED, found, after=(end,))
     torch.testing.assert_close(found.states, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -128,15 +130,14 @@ def test_numbers_that_after_cannot_read_are_left_out(monkeypatch: pytest.MonkeyP
         return {str(number.value) for number in found.numbers}
 
     assert values("terminal") == {"10", "12", "4", "5"}
-    # One token shows 10 and 12 to be over and has the later one; so one quantity is kept beside it.
+    # Both 10 and 12 end at one token, which reads the later one; so one quantity is kept next to it.
     assert {"12"} < values("after") < {"12", "4", "5"}
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.eos_token = None
     assert values("after") == {"12", "4"}
     monkeypatch.setattr(states_module, "MAX_TOKENS", len(tokenizer("It (10,12")["input_ids"]))
     assert values("terminal") >= {"10", "12"}
-    with pytest.raises(InputError, match="every number of the sentences is quantitative"):
-        values("after")
+    refused(lambda: values("after"), "quantitative")
 
 
 def test_roles_are_balanced_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,47 +161,8 @@ def test_roles_are_balanced_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(fewer)) == 6
 
 
-def test_order_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = pair("qwen3")
-    balanced = [
-        sentence(f"Room {i} of {'many ' * (i % 5)}holds {i + 7} people", "nominal", "quantitative") for i in range(24)
-    ]
-    found = number_states(model, tokenizer, balanced)
-    order = list(range(len(balanced)))
-    Random(0).shuffle(order)
-    monkeypatch.setattr(states_module, "BATCH_TOKENS", 1)  # each sentence alone
-    shuffled = number_states(model, tokenizer, [balanced[i] for i in order])
-    where = {(order[number.sentence], number.position): i for i, number in enumerate(shuffled.numbers)}
-    columns = [where[number.sentence, number.position] for number in found.numbers]
-    torch.testing.assert_close(shuffled.states[:, columns], found.states, atol=1e-4, rtol=1e-4)
-
-
-def test_the_numbers_after_a_cut_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = pair("gemma")
-    text = "Room 505 holds 10 of 98765 and 3.25 m"
-    cut = [sentence(text, "nominal", "quantitative", "nominal", "quantitative")]
-    ids = tokenizer(text)["input_ids"]
-    ends = {str(n.value): n.last_token for n in NumberScanner(tokenizer).scan(ids)}
-
-    def values(limit: int) -> list[str]:
-        monkeypatch.setattr(states_module, "MAX_TOKENS", limit)
-        found = number_states(model, tokenizer, cut, layers=[0, 4])
-        torch.testing.assert_close(found.states, one_by_one(model, tokenizer, cut, found), atol=1e-4, rtol=1e-4)
-        return [str(number.value) for number in found.numbers]
-
-    assert values(len(ids)) == ["505", "10", "98765", "3.25"]
-    assert values(ends["3.25"] + 1) == ["505", "10", "98765", "3.25"]
-    # Of 3.25 only "3.2" or "3" is left, of 98765 only "98": those are other numbers.
-    for limit in (ends["3.25"], ends["3.25"] - 1, ends["98765"] + 1, ends["98765"] - 2, ends["10"] + 1):
-        assert set(values(limit)) <= {"505", "10", "98765"}
-        assert {"505", "10"} & set(values(limit))
-    assert values(ends["98765"] - 2) == ["505", "10"]
-    with pytest.raises(InputError, match="every number of the sentences is nominal"):
-        values(ends["10"])
-
-
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_as_it_was(training: bool) -> None:
+def test_the_model_is_left_as_it_was(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama", attention_dropout=0.5).train(training)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = number_states(model, llama3(), MIXED)
@@ -212,18 +174,14 @@ def test_the_model_is_left_as_it_was(training: bool) -> None:
     expected = one_by_one(model.eval(), llama3(), MIXED, found)  # without dropout
     torch.testing.assert_close(found.states, expected, atol=1e-4, rtol=1e-4)
 
-
-def test_the_model_is_left_as_it_was_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = pair("gemma")
-    model.train()
-
     def fail(*args: object, **kwargs: object) -> None:
-        raise RuntimeError("out of luck")
+        raise RuntimeError
 
+    model.train(training)
     monkeypatch.setattr(decoder_layers(model)[2], "forward", fail)
-    with pytest.raises(RuntimeError, match="out of luck"):
-        number_states(model, tokenizer, MIXED)
-    assert all(module.training for module in model.modules())
+    with pytest.raises(RuntimeError):
+        number_states(model, llama3(), MIXED)
+    assert all(module.training is training for module in model.modules())
     assert_no_hooks(model)
 
 
@@ -231,59 +189,43 @@ def assert_no_hooks(model: nn.Module) -> None:
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
 
 
-def test_progress_counts_the_sentences_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states_module, "BATCH_TOKENS", 30)
-    seen: list[int] = []
-    found = number_states(*pair("gemma"), MIXED, layers=[0], on_sentence=seen.append)
-    assert sum(seen) == len({number.sentence for number in found.numbers})
-    assert len(seen) > 1
+def test_the_numbers_after_a_cut_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = pair("gemma")
+    text = "Room 505 holds 10 of 98765 and 3.25 m"
+    cut = [sentence(text, "nominal", "quantitative", "nominal", "quantitative")]
+    ids = tokenizer(text)["input_ids"]
+    ends = {str(n.value): n.last_token for n in NumberScanner(tokenizer).scan(ids)}
 
+    def values(limit: int) -> list[str]:
+        monkeypatch.setattr(states_module, "MAX_TOKENS", limit)
+        return [str(number.value) for number in number_states(model, tokenizer, cut, layers=[0]).numbers]
 
-def test_a_tokenizer_without_padding_will_do() -> None:
-    tokenizer = llama3()
-    padding = tokenizer.pad_token
-    model = tiny("llama")
-    expected = number_states(model, tokenizer, MIXED).states
-    try:
-        tokenizer.pad_token = None
-        assert torch.equal(number_states(model, tokenizer, MIXED).states, expected)
-    finally:
-        tokenizer.pad_token = padding
-
-
-# --- bad input ---
+    assert values(ends["3.25"] + 1) == values(len(ids)) == ["505", "10", "98765", "3.25"]
+    # Only "3.2" or "3" is left of 3.25, and "98" of 98765: those are other numbers.
+    for limit in (ends["3.25"], ends["3.25"] - 1, ends["98765"] + 1):
+        assert set(values(limit)) <= {"505", "10", "98765"}
+    assert values(ends["98765"] - 2) == ["505", "10"]
+    refused(lambda: values(ends["10"]), "nominal")
 
 
 @pytest.mark.parametrize(
-    ("layers", "message"),
+    ("sentences", "layers", "word"),
     [
-        ([0, 5], "layer 5 .* 0 to 4"),
-        ([-1], "layer -1"),
-        ([1, 2, 1], r"\[1, 1, 2\]"),
-        ([], r"\[\]"),
+        (MIXED, [0, 5], "layer 5"),
+        (MIXED, [-1], "layer -1"),
+        (MIXED, [1, 2, 1], "[1, 1, 2]"),
+        (MIXED, [], "[]"),
+        ([], None, "sentences"),
+        ([sentence("None at all")], None, "no number"),
+        (MIXED[:1] * 3, None, "nominal"),
+        (MIXED[2:3], None, "quantitative"),
     ],
 )
-def test_layers_that_are_not_there(layers: list[int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        number_states(*pair("gemma"), MIXED, layers=layers)
-
-
-@pytest.mark.parametrize(
-    ("sentences", "message"),
-    [
-        ([], "sentences"),
-        ([sentence("None at all")], "no number"),
-        (MIXED[:1] * 3, "is nominal"),
-        (MIXED[2:3], "is quantitative"),
-    ],
-)
-def test_sentences_that_cannot_be_probed(sentences: list[DiagnosticSentence], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        number_states(*pair("gemma"), sentences)
+def test_bad_layers_and_sentences(sentences: list[DiagnosticSentence], layers: list[int] | None, word: str) -> None:
+    refused(lambda: number_states(*pair("gemma"), sentences, layers=layers), word)
 
 
 def test_an_attached_model_is_refused() -> None:
     model, tokenizer = pair("gemma")
     attach(model, tokenizer, AniConfig(layer=1, gate_hidden_size=8))
-    with pytest.raises(InputError, match="detach"):
-        number_states(model, tokenizer, MIXED)
+    refused(lambda: number_states(model, tokenizer, MIXED), "detach")

@@ -1,4 +1,4 @@
-"""What is drawn of a table: the charts' texts, and their points in Matplotlib."""
+"""The charts of tables: their texts, and their points in Matplotlib."""
 
 from base64 import b64decode
 from collections.abc import Sequence

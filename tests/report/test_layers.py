@@ -2,17 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from ani.probing.curve import layers_table, read_selection
 from ani.results.statistics import wilson_interval
-from ani.results.tables import Fitted
 from tests.refusals import refused
 from tests.report.test_page import CURVE, HELD_OUT, answer, build, probed, write
 
@@ -46,7 +42,7 @@ def test_the_curve_and_the_choice(tmp_path: Path) -> None:
     assert page.rows[0] == ["Layer", "Random split", "Held out", "Control", "Selectivity", "Mark"]
     rows = {row[0]: row[1:] for row in page.rows[1:]}
     assert rows["14"] == ["94.0% (92.0–95.0)", "90.0% (88.0–93.0)", "52.0%", "+40.0 (+37.0…+42.0)", "chosen"]
-    assert [row[-1] for row in rows.values()] == ["", "early peak", "", "chosen", "best held out", "paper's rule"]
+    assert [row[-1] for row in rows.values()] == ["", "", "", "chosen", "best held out", "paper's rule"]
     assert "Layer 14 is the first of its stretch." in page.text
     (svg,) = page.charts.values()
     assert all(f">{name}</text>" in svg for name in ("Random split", "Held out", "Control", "layer"))
@@ -54,16 +50,11 @@ def test_the_curve_and_the_choice(tmp_path: Path) -> None:
 
 
 def test_a_layer_can_have_several_marks(tmp_path: Path) -> None:
-    probed(tmp_path, layer=19, early_peak=None)
-    marks = {row[0]: row[-1] for row in build(tmp_path).rows}
-    assert marks["19"] == "chosen, paper's rule, best held out" and "early peak" not in marks.values()
-
-
-def test_without_a_selection_nothing_is_marked(tmp_path: Path) -> None:
-    probed(tmp_path)
+    probed(tmp_path, layer=19)
+    assert {row[0]: row[-1] for row in build(tmp_path).rows}["19"] == "chosen, paper's rule, best held out"
+    (tmp_path / "selection.json").unlink()
     page = build(tmp_path)
-    assert page.sections == ["layers"]
-    assert page.rows[0][-1] == "Selectivity" and len(page.rows) == 1 + len(CURVE)
+    assert page.sections == ["layers"] and page.rows[0][-1] == "Selectivity" and len(page.rows) == 1 + len(CURVE)
 
 
 def test_no_section_without_the_curve(tmp_path: Path) -> None:
@@ -85,12 +76,9 @@ def test_layers_are_shown_in_order_and_once(tmp_path: Path) -> None:
     ("changes", "what"),
     [
         ({"held_out": 1.2}, "layers.jsonl, line 2: held_out"),
-        ({"control": None}, "layers.jsonl, line 2: control"),
         ({"selectivity_low": -2}, "layers.jsonl, line 2: selectivity_low"),
-        ({"selection": {"layer": None}}, "selection.json: layer"),
         ({"selection": {"reason": 3}}, "selection.json: reason"),
         ({"selection": {"argmax": 7}}, "selection.json: layer 7"),
-        ({"selection": {"early_peak": 8}}, "selection.json: layer 8"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
@@ -98,17 +86,6 @@ def test_a_damaged_file_is_named(tmp_path: Path, changes: dict[str, Any], what: 
     probed(tmp_path, (CURVE[0], CURVE[1].model_copy(update=changes), *CURVE[2:]), **selection)
     refused(lambda: build(tmp_path), what)
     assert not (tmp_path / "report.html").exists()
-
-
-def test_the_terminal_shows_the_same_table(tmp_path: Path) -> None:
-    probed(tmp_path, layer=14)
-    stream = StringIO()
-    Console(width=140, file=stream).print(Fitted(layers_table(CURVE, read_selection(tmp_path, CURVE))))
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in stream.getvalue().splitlines()]
-    shown = {line[0]: line for line in lines if len(line) == 6}
-    for row in build(tmp_path).rows[1:]:
-        assert shown[row[0]] == row
-    assert "├" not in stream.getvalue()  # one line per layer, no rules between them
 
 
 # --- layer sensitivity ---

@@ -66,14 +66,7 @@ def test_results_that_are_there_are_read(auto_recipe: Write, tmp_path: Path) -> 
     recipe = load_recipe(auto_recipe())
     folder = tmp_path / "run" / PROBE
     folder.mkdir(parents=True)
-    selection = {
-        "layer": 2,
-        "stretch": [2, 2],
-        "best": 2,
-        "argmax": 1,
-        "early_peak": None,
-        "reason": "It was the best.",
-    }
+    selection = {"layer": 2, "stretch": [2, 2], "best": 2, "argmax": 1, "reason": "It was the best."}
     (folder / SELECTION).write_text(json.dumps(selection))
     shown = StringIO()
     assert with_layer(recipe, Console(file=shown)).ani.layer == 2

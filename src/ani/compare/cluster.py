@@ -25,32 +25,26 @@ PARENT = "ANI_PARENT"
 ENDING = 300
 """Seconds to wait for another process that works on the same run and is about to end."""
 RETRIES = 3
-"""How often a command is started again, on any node, after its process or node was ended."""
+"""Maximum number of new starts of a command, on any node, after its process or node has ended."""
 
 
 class Cluster(NamedTuple):
-    """A Ray cluster that this process is connected to; this process uses no card."""
+    """A connected Ray cluster; this process uses no GPU."""
 
     machine: Machine
-    """What a node computes on."""
+    """Hardware of a node."""
     gpus: int
-    """Of each process."""
-    slots: int
-    """Processes that run at once."""
+    """Number of GPUs of each process."""
 
     def carry_out(self, commands: Mapping[str, Sequence[str]], folder: Path) -> Iterator[tuple[str, int, str]]:
-        """Run commands on the cluster; yields name, exit code and standard error of each as it ends. `commands` are
-        arguments of Python, by name.
-
-        Raises:
-            InputError: A node doesn't see `folder`, where the results go.
-        """
+        """Run `commands`, Python's arguments by name; yields name, exit code and standard error of each as it ends.
+        Raises InputError if a node does not see `folder`, the folder of the results."""
         import ray
 
         here, mark = os.getcwd(), folder.resolve() / f".ray-{uuid4().hex}"
 
-        # Ray sends the code of a function within one. A worker that imported this module would import torch, which can
-        # crash beside Ray's own libraries.
+        # Ray sends the code of a nested function. A worker that imported this module would import torch, which can
+        # crash next to Ray's own libraries.
         def work(command: Sequence[str]) -> tuple[int | None, str]:
             """Exit code and standard error; None: this node doesn't see the driver's files."""
             if not mark.is_file():
@@ -60,7 +54,7 @@ class Cluster(NamedTuple):
                 process = subprocess.Popen([sys.executable, *command], cwd=here, env=env, stderr=said)
                 try:
                     while process.poll() is None:
-                        time.sleep(0.2)  # ray.cancel interrupts Python's code alone
+                        time.sleep(0.2)  # ray.cancel interrupts only Python code
                 finally:
                     process.terminate()
                     process.wait()
@@ -71,7 +65,7 @@ class Cluster(NamedTuple):
 
         task = ray.remote(num_gpus=self.gpus, max_retries=RETRIES, retry_exceptions=True)(work)
         mark.touch()
-        # Futures, as a signal that interrupts Ray's own waiting loses its exit code.
+        # Futures, because a signal that interrupts Ray's own waiting loses its exit code.
         refs = [task.options(name=name).remote(command) for name, command in commands.items()]
         running = {ref.future(): name for ref, name in zip(refs, commands, strict=True)}
         try:
@@ -82,14 +76,14 @@ class Cluster(NamedTuple):
                 except ray.exceptions.RayError as error:
                     code, said = 1, f"{name}: {one_line(getattr(error, 'cause', error))}\n"
                 if code is None:
-                    raise InputError(f"{folder} isn't there on the node {said}; Ray needs a disk that all nodes share")
+                    raise InputError(f"node {said} has no {folder}; Ray needs a disk that all nodes share")
                 for _ in os.walk(folder):  # NFS remembers what was not there a moment ago, until a folder is listed
                     pass
                 yield name, code, said
         finally:
             for ref in refs:
                 ray.cancel(ref)
-            wait(running, timeout=ENDING)  # for those that were cancelled to save a checkpoint
+            wait(running, timeout=ENDING)  # cancelled runs save a checkpoint
             mark.unlink(missing_ok=True)
 
 
@@ -98,18 +92,18 @@ def on_ray(address: str | None, gpus: int | None) -> Iterator[Cluster | None]:
     """Connect to a Ray cluster.
 
     Args:
-        address: As `ray.init` takes it; `local` starts Ray on this machine. None: yields None.
-        gpus: That each process has for itself, 1 unless it is said; with `--device cpu` it has none.
+        address: Address for `ray.init`; `local` starts Ray on this machine. None: yields None.
+        gpus: Number of GPUs of each process; None: 1. With `--device cpu`: 0.
 
     Raises:
         InputError: There is no such cluster, or none of its nodes has so many GPUs.
     """
     if address is None:
         if gpus is not None:
-            raise InputError("--gpus-per-run is for --ray: without it all cards of this machine are there for the run")
+            raise InputError("--gpus-per-run needs --ray; without it each run has all GPUs of this machine")
         yield None
         return
-    os.environ |= {"RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # Ray reads them as it is imported
+    os.environ |= {"RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # Ray reads them when it is imported
     import ray
 
     # A worker has the environment of its node, not of this process.
@@ -130,11 +124,9 @@ def on_ray(address: str | None, gpus: int | None) -> Iterator[Cluster | None]:
         raise InputError(f"--ray {address}: {one_line(error)}; local starts Ray on this machine") from error
     try:
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end this process with another exit code
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        slots = sum(int(node.get("GPU", 0)) // gpus if gpus else int(node.get("CPU", 0)) for node in nodes)
-        if gpus and not slots:
+        if gpus > max(node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]):
             raise InputError(f"--ray {address}: no node has {gpus} GPUs, as --gpus-per-run says; or use --device cpu")
         machine = Machine(*ray.remote(num_gpus=gpus)(look).remote().future().result())
-        yield Cluster(machine, gpus, max(1, slots))
+        yield Cluster(machine, gpus)
     finally:
         ray.shutdown()

@@ -18,7 +18,6 @@ from ani.evaluation.task import Task
 from ani.evaluation.tasks import task_class
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.injection.adapter import Adapter
-from ani.injection.methods import METHODS, Method
 from ani.injection.model_parts import check_layer
 from ani.models import load_config, load_tokenizer
 from ani.results.records import SELECTION, task_file
@@ -103,15 +102,11 @@ class ComparedRun(NamedTuple):
     folder: Path
     """`runs/VARIANT/seed-N`."""
     hash: str
-    """Hash of recipe and data; the file `hash` contains that of the run in the folder."""
+    """Hash of recipe and data, also in the folder's file `hash`."""
 
     @property
     def name(self) -> str:
         return self.variant if self.seed is None else f"{self.variant}, seed {self.seed}"
-
-    @property
-    def method(self) -> Method:
-        return METHODS["ani" if self.variant == REFERENCE else self.recipe.method]
 
     @property
     def training(self) -> Path:
@@ -119,7 +114,6 @@ class ComparedRun(NamedTuple):
 
     @property
     def is_trained(self) -> bool:
-        """Whether nothing is left to train."""
         return self.seed is None or (self.training / ADAPTER).is_dir()
 
     @property
@@ -135,23 +129,22 @@ class ComparedRun(NamedTuple):
         return {} if config is None else {"layer": config.layer, "policy": config.policy}
 
     def asked(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:
-        """The tasks that this model can be asked."""
+        """The tasks for this model: those about gates need a gate."""
         ani = self.recipe.ani
         gate = self.seed is not None and ani is not None and ani.gate != "open"
         return [each for each in loaded if gate or not each.task.needs_gate]
 
     def missing(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:
-        """The tasks that this model can be asked and has not answered."""
+        """The tasks for this model that it has not answered."""
         known = known_hashes(self.folder)
-
-        def answered(each: LoadedTask) -> bool:
-            name, facts = each.task.name, each.facts(self.recipe.data_seed, self.hash)
-            return known.get(name) == facts["hash"] and task_file(self.folder, name).is_file()
-
-        return [each for each in self.asked(loaded) if not answered(each)]
+        return [
+            each
+            for each in self.asked(loaded)
+            if known.get(each.task.name) != each.facts(self.recipe.data_seed, self.hash)["hash"]
+            or not task_file(self.folder, each.task.name).is_file()
+        ]
 
     def is_finished(self, loaded: Sequence[LoadedTask]) -> bool:
-        """Whether it is trained and has answered everything."""
         return self.is_trained and not self.missing(loaded)
 
 
@@ -172,7 +165,7 @@ class Probe(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A comparison that was read and checked; nothing is written yet."""
+    """A comparison, read and checked; nothing is written yet."""
 
     comparison: Comparison
     machine: Machine
@@ -206,13 +199,17 @@ def load_plan(path: str | Path, overrides: Sequence[str] = (), machine: Machine 
     """Read a comparison from a YAML file (`Comparison`) with changes `key=value`, and the questions of its tasks.
 
     `machine` carries out the runs; None: this machine. Raises InputError for everything that training or evaluation
-    would refuse later, perhaps after a day.
+    would refuse later.
     """
     comparison = load_settings(path, Comparison, overrides)
     tasks = evaluation_tasks(comparison, f"recipe {path}")
     base, variants = _recipes(comparison, Path(path).parent)
     machine = machine or this_machine()
-    backend = _backend(comparison, machine)
+    backend = comparison.backend
+    if backend == "auto":
+        backend = "vllm" if machine.serves_by_vllm else "transformers"
+    if backend == "vllm" and (reason := why_not_vllm()):
+        raise InputError(f"{reason}; or set backend: transformers")
     tokenizer, config, folder = load_tokenizer(base.model), load_config(base.model), Path(comparison.output)
     _check_variants(variants, config)
     assert base.data_seed is not None  # `_recipes` set it
@@ -234,13 +231,12 @@ def variant_recipes(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
     """The recipe of each variant; raises InputError if the comparison is not valid."""
     comparison = load_settings(path, Comparison, overrides)
     evaluation_tasks(comparison, f"recipe {path}")
-    _, variants = _recipes(comparison, Path(path).parent)
-    return variants
+    return _recipes(comparison, Path(path).parent)[1]
 
 
 def evaluation_tasks(comparison: Comparison, where: str) -> list[Task]:
-    """The tasks of `evaluation`, in its order. Raises InputError if a task is unknown, its settings aren't valid, or a
-    reference or baseline needs a task for every model and there is none."""
+    """The tasks of `evaluation`, in its order. Raises InputError if a task is unknown, its settings are not valid, or
+    there is no task for a reference or baseline."""
     wanted = {name: settings for name, settings in comparison.evaluation.items() if settings is not None}
     try:
         kinds = {name: task_class(name) for name in wanted}
@@ -289,15 +285,6 @@ def _check_variants(variants: Mapping[str, Recipe], config: PreTrainedConfig) ->
             raise InputError(f"variant {name!r}: {error}") from error
 
 
-def _backend(comparison: Comparison, machine: Machine) -> BackendName:
-    backend = comparison.backend
-    if backend == "auto":
-        backend = "vllm" if machine.serves_by_vllm else "transformers"
-    if backend == "vllm" and (reason := why_not_vllm()):
-        raise InputError(f"{reason}; or set backend: transformers")
-    return backend
-
-
 def _runs(
     comparison: Comparison, base: Recipe, variants: Mapping[str, Recipe], folder: Path, config: PreTrainedConfig
 ) -> list[ComparedRun]:
@@ -314,13 +301,10 @@ def _runs(
             made_from["probe"] = ProbeSettings().model_dump(mode="json")
         if recipe.ani is not None and recipe.ani.layer == "paper":
             made_from["ani"]["layer"] = paper_layer(recipe.model, config)
+        mark = _hash([made_from, _digests([*made_from["data"], made_from["probe"]])])
         place = folder / "runs" / name / f"seed-{seed}"
         recipe = recipe.model_copy(update={"output": str(place / "training")})
-        runs.append(
-            ComparedRun(
-                name, seed, recipe, place, _hash([made_from, _digests([*made_from["data"], made_from["probe"]])])
-            )
-        )
+        runs.append(ComparedRun(name, seed, recipe, place, mark))
     return runs
 
 
@@ -328,16 +312,12 @@ def _hash(what: Any) -> str:
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _digests(settings: Any) -> list[str]:
+def _digests(data: Sequence[Mapping[str, Any]]) -> list[str]:
     """SHA-256 of every file that the settings of data name, by itself or in a directory."""
-    if isinstance(settings, list):
-        return [digest for each in settings for digest in _digests(each)]
-    names = [settings.get(key) for key in ("path", "name", "data", "held_out")]
     found = []
-    for name in names:
-        files = sorted(Path(name).rglob("*")) if name and os.path.isdir(name) else [Path(name or "")]
-        for file in files:
-            if os.path.isfile(file):
-                with file.open("rb") as data:
-                    found.append(hashlib.file_digest(data, "sha256").hexdigest())
+    for name in (each.get(key) for each in data for key in ("path", "name", "data", "held_out")):
+        for file in [Path(name), *sorted(Path(name).rglob("*"))] if name and os.path.exists(name) else ():
+            if file.is_file():
+                with file.open("rb") as content:
+                    found.append(hashlib.file_digest(content, "sha256").hexdigest())
     return found

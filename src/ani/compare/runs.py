@@ -47,15 +47,15 @@ def run_comparison(
     console: Console,
     overrides: Sequence[str] = (),
     *,
-    start: Start | None = None,
+    start: Start,
     machine: Machine | None = None,
 ) -> Path:
     """Carry out a comparison, or continue it, and return the report, one HTML file. The same folder gets the results of
     all runs, one JSON-lines file per task, and the tables, `comparison.md`.
 
-    `path`, `overrides` and `machine` are those of `load_plan`; `start` carries out the runs (None: one after another in
-    this process). Raises InputError if the comparison is not valid or another process works on it, and TrainingFailed
-    if runs failed; the other runs are finished.
+    `path`, `overrides` and `machine` are arguments of `load_plan`; `start` carries out the runs. Raises InputError if
+    the comparison is not valid or another process works on it, and TrainingFailed if runs failed; the other runs are
+    finished.
     """
     plan = load_plan(path, overrides, machine)
     with only_process_in(plan.folder):
@@ -68,7 +68,6 @@ def run_comparison(
             console.print(note, highlight=False, markup=False)
         for run in plan.runs:
             _settle(run)
-        start = start or in_this_process
         failed = [job.name for job, code in start(plan.missing_probes, plan, console) if code]
         if plan.comparison.probe and not failed:
             for name in (SELECTION, LAYERS):  # the report reads the curve in the folder of the answers
@@ -98,7 +97,7 @@ def in_this_process(jobs: Sequence[Job], plan: Plan, console: Console) -> Iterat
 
 def in_own_processes(arguments: Sequence[str]) -> Start:
     """Carry out jobs one after another, each in its own process, `ani compare ARGUMENTS --run NAME`: vLLM frees no
-    memory before its process ends, and a card in exclusive mode admits one process."""
+    memory before its process ends, and a GPU in exclusive mode admits one process."""
 
     def start(jobs: Sequence[Job], plan: Plan, console: Console) -> Iterator[tuple[Job, int]]:
         for job in jobs:
@@ -125,7 +124,7 @@ def on_cluster(arguments: Sequence[str], cluster: Cluster) -> Start:
 
 
 def run_command(arguments: Sequence[str], name: str, plan: Plan) -> list[str]:
-    """Python's arguments that carry out one run, by this program: `-m ani`, or the script of a user's own tasks."""
+    """The arguments of Python that carry out one run by this program: `-m ani`, or the script of a user's own tasks."""
     program = Path(sys.argv[0])
     ours = ["-m", "ani"] if program.name in ("ani", "cli.py", "__main__.py") else [str(program)]
     return [*ours, "compare", *arguments, f"backend={plan.backend}", "--run", name]
@@ -173,7 +172,8 @@ def announce(job: Job, plan: Plan, console: Console) -> None:
 
 
 def _settle(run: ComparedRun) -> None:
-    """Give a run the folder that has its hash. Another run in its place keeps its results under its own hash."""
+    """Make a run's folder, or find the earlier one with its hash. Another run in its place keeps its results in a
+    folder with its own hash."""
     folder, mark = run.folder, run.folder / HASH
     if folder.exists() and mark.read_text() != run.hash:
         folder.rename(folder.with_name(f"{folder.name}-{mark.read_text()}"))
@@ -189,8 +189,8 @@ def _settle(run: ComparedRun) -> None:
 
 
 def carry_out(job: ComparedRun | Probe, plan: Plan, console: Console) -> None:
-    """Probe, or train and evaluate one run, or continue it. Raises TrainingFailed if training fails, InputError if the
-    model can't be loaded or another process works on the run."""
+    """Carry out or continue one job. Raises TrainingFailed if training fails, InputError if the model can't be loaded
+    or another process works on the run."""
     console.print(where(job.recipe.dtype), highlight=False)
     # The comparison has its own lock. Another process in the run's folder lost its comparison or node and ends soon.
     with only_process_in(job.folder, wait=ENDING):
@@ -210,7 +210,7 @@ def _probe(job: Probe, plan: Plan, console: Console) -> None:
 
 
 def _train_and_ask(run: ComparedRun, plan: Plan, console: Console) -> None:
-    """Train a run and ask it the missing tasks; vLLM is last because it frees no memory."""
+    """Train a run and ask it the missing tasks, those of vLLM last, because vLLM frees no memory."""
     _train(run, plan, console)
     missing = run.missing(plan.tasks)
     adapter = None if run.seed is None else str(run.training / ADAPTER)

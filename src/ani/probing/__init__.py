@@ -1,1 +1,1 @@
-"""Which layer knows a number's role: linear probes of every layer, and the choice of one."""
+"""Linear probes of every layer for the roles of numbers, and the choice of the layer to inject at."""

@@ -16,10 +16,10 @@ from ani.roles import RoleName
 
 NOTE = (
     "A linear probe reads a number's role (quantitative or nominal) from the hidden state after a layer (0: the "
-    "embedding output). Random split: the paper's measure, on sentences like those that it learnt from. Held out: "
-    "domains, templates and number values that it has not seen. Control task: roles shuffled among number values; a "
-    "probe can only memorize them. Selectivity: the random split's accuracy minus the control task's on the same "
-    "numbers, in percentage points. Intervals: 95%, bootstrapped over templates."
+    "embedding output). Random split: the paper's measure, on sentences like the training sentences. Held out: "
+    "domains, templates and number values that the probe has not seen. Control task: roles shuffled among number "
+    "values; a probe can only memorize them. Selectivity: the random split's accuracy minus the control task's on the "
+    "same numbers, in percentage points. Intervals: 95%, bootstrapped over templates."
 )
 """What the columns of `layers_table` mean."""
 
@@ -56,30 +56,23 @@ class LayerPoint(Record):
 
 
 class ProbedNumber(Record):
-    """A number of a labelled sentence; a line of `probe_*.jsonl` tells for each layer in order 1 where the probe read
-    its role."""
+    """A number of a labelled sentence, a line of `probe_*.jsonl`. The lists have an entry per layer: 1 where the probe
+    read the number's role."""
 
     sentence: Integer
     """Index of the sentence."""
     position: Integer
-    """The token that is read: the last one that the policy injects it at."""
+    """Index of the token that is read: the last one at which the policy injects the number."""
     value: Decimal
-    """Without its sign."""
+    """The number's absolute value."""
     role: RoleName
     domain: str
     template: str
     seen: bool | None = None
-    """Whether the control task can be learnt there."""
+    """Whether the random split's training part contains the value, so that the control task can be learnt."""
     random_split: list[int] | None = None
     control: list[int] | None = None
     held_out: list[int] | None = None
-
-
-class Preset(Record):
-    """The paper's layer for a model ("Hyperparameters")."""
-
-    model: str
-    layer: Integer
 
 
 class LayerSelection(Record):
@@ -92,11 +85,6 @@ class LayerSelection(Record):
     """Layer of the greatest held-out accuracy, smoothed."""
     argmax: Integer
     """The paper's rule: the layer of the greatest accuracy on a random split."""
-    early_peak: Integer | None
-    """A layer before `layer` after which the accuracy on the random split falls again, if there is one: the mark of
-    a lexical shortcut (paper Section "Optimal Injection Depth and Contextual Maturity")."""
-    preset: Preset | None = None
-    """What the paper takes for a model of this shape."""
     reason: str
     curve: tuple[LayerPoint, ...] = Field(default=(), exclude=True)
 
@@ -112,20 +100,20 @@ def read_curve(folder: Path) -> list[LayerPoint]:
 
 
 def read_selection(folder: Path, curve: Sequence[LayerPoint]) -> LayerSelection | None:
-    """The choice of a folder, or None; raises InputError if it names a layer that the curve lacks."""
+    """The choice in a folder, or None; raises InputError if it names a layer that the curve lacks."""
     path = folder / SELECTION
     if not path.exists():
         return None
     selection = read_object(path, LayerSelection)
     known = {point.layer for point in curve}
-    for layer in (selection.layer, selection.best, selection.argmax, selection.early_peak):
-        if layer is not None and layer not in known:
+    for layer in (selection.layer, selection.best, selection.argmax):
+        if layer not in known:
             raise InputError(f"{path}: layer {layer} is not in {LAYERS}; `ani probe` writes both")
     return selection
 
 
 def layers_table(curve: Sequence[LayerPoint], selection: LayerSelection | None) -> Table:
-    """One row a layer; with a selection, a last column that marks its layers."""
+    """One row per layer; with a selection, a last column that marks its layers."""
     caption = "Accuracy of linear probes for numbers' roles by layer, with 95% intervals"
     header: tuple[str, ...] = ("Layer", "Random split", "Held out", "Control", "Selectivity")
     rows: list[tuple[Cell, ...]] = [
@@ -141,12 +129,7 @@ def layers_table(curve: Sequence[LayerPoint], selection: LayerSelection | None) 
     if selection is not None:
         caption += "; best held out: smoothed over neighbours"
         header += ("Mark",)
-        marks = {
-            "chosen": selection.layer,
-            "paper's rule": selection.argmax,
-            "best held out": selection.best,
-            "early peak": selection.early_peak,
-        }
+        marks = {"chosen": selection.layer, "paper's rule": selection.argmax, "best held out": selection.best}
         for index, point in enumerate(curve):
             rows[index] += (Cell(", ".join(mark for mark, layer in marks.items() if layer == point.layer)),)
     return Table(caption, header, tuple(rows), 1, "lines")

@@ -1,14 +1,14 @@
-"""Linear probes: what a logistic regression reads of a number's role at each layer.
+"""Linear probes: logistic regressions that read a number's role at each layer.
 
-Every layer is asked three things about the same numbers:
+Every layer has three tests on the same numbers:
 
-- *random split*, the paper's question (Section "Optimal Layer Selection"): sentences of the same domains and
-  templates, and often the same numbers, stand on both sides;
-- *held out*: the probe is tested on domains, templates and number values that it has never seen, so that one that
-  learnt a sentence, a number or the words of a domain cannot pass;
+- *random split*, the paper's test (Section "Optimal Layer Selection"): sentences of the same domains and templates,
+  and often the same numbers, are on both sides;
+- *held out*: the domains, templates and number values are new to the probe, so that one that learnt a sentence, a
+  number or the words of a domain cannot pass;
 - *control task* (Hewitt & Liang, EMNLP 2019, "Designing and Interpreting Probes with Control Tasks"): the random
-  split again, with roles that were shuffled among the number values. What a probe gets right there it has learnt by
-  heart. Selectivity is the first accuracy minus this one.
+  split again, with roles shuffled among the number values. A probe can only memorize these. Selectivity is the first
+  accuracy minus this one.
 
 The strength of the L2 penalty is cross-validated: each fold takes the one that did best on the other folds.
 """
@@ -33,7 +33,7 @@ FOLDS = 4
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """Values of scikit-learn's C, times the hidden size: a wider state needs a stronger penalty. Ascending."""
 MIN_TESTED = 30
-"""Numbers of each role that the held-out test needs at least."""
+"""Minimum number of tested numbers per role in the held-out test."""
 _TOLERANCE = 1e-5  # of the greatest slope; at scikit-learn's 1e-4 single predictions still change
 _STEPS = 1000
 _CONSTANT = 1e-6  # share of the whole variance
@@ -43,14 +43,14 @@ Ints = NDArray[np.int64]
 
 
 class ProbeResults(NamedTuple):
-    """What the probes got right; K layers, N numbers, M of them (or of a second set) held out."""
+    """Right and wrong answers of the probes; K layers, N numbers, M of them (or of a second set) held out."""
 
     layers: tuple[int, ...]
     numbers: list[ProbedNumber]
     random_split: Bools
     """(N, K): right under a random split."""
     seen: Bools
-    """(N,): the random split's training part holds the number's value, so that the control task can be learnt."""
+    """(N,): the random split's training part contains the number's value, so that the control task can be learnt."""
     control: Bools
     """(N, K): right in the control task; chance where `seen` is false."""
     held_out_numbers: list[ProbedNumber]
@@ -68,20 +68,23 @@ def probe_layers(
     device: torch.device | str = "cpu",
     on_layer: Callable[[int], None] = lambda amount: None,
 ) -> ProbeResults:
-    """Fit and test the probes of every layer. Raises InputError if the numbers left to learn from, or those to be
-    tested on, are of one role.
+    """Fit and test the probes of every layer, in float32, a layer at a time with all its regressions.
 
     Args:
-        states: Of the numbers to learn from.
-        held_out: Of the numbers that the held-out test asks about; None: it asks about `states` itself, domain by
-            domain. Needed where a domain's numbers all have one role.
-        seed: Of folds and shuffled roles.
-        device: Where they are fitted, in float32, a layer at a time with all its regressions.
+        states: States of the numbers to learn from.
+        held_out: States of the numbers of the held-out test; None: `states` itself, domain by domain. Needed where all
+            numbers of a domain have one role.
+        seed: Seed of folds and shuffled roles.
+        device: Device that fits them.
         on_layer: Called with 1 after each layer.
+
+    Raises InputError if the numbers left to learn from, or to test on, have one role.
     """
     asked = held_out if held_out is not None else states
     if asked.layers != states.layers:
-        raise InputError("the held-out states are of other layers than the states to learn from")
+        raise InputError(
+            f"the held-out states have the layers {asked.layers}, the states to learn from {states.layers}"
+        )
     plan = probing_plan(states.numbers, asked.numbers, held_out is not None, seed)
     found = []
     for index in range(len(states.layers)):
@@ -102,35 +105,35 @@ def probe_layers(
 
 
 class CrossValidation(NamedTuple):
-    """What is learnt and asked, fold by fold; N numbers to learn from, M to ask about."""
+    """Folds of a test; N numbers to learn from, M to test on."""
 
     roles: Bools
     """(N,): quantitative."""
     known: list[Bools]
-    """For each fold (N,): which of them may be learnt from before it is tested on."""
+    """For each fold (N,): the numbers that its probe learns from."""
     asked_roles: Bools
-    """(M,): likewise, of the numbers to ask about."""
+    """(M,): quantitative, of the numbers to test on."""
     folds: Ints
     """(M,): the fold of each."""
 
 
 class ProbingPlan(NamedTuple):
-    """What every layer is asked."""
+    """The tests of every layer."""
 
     random_split: CrossValidation
     control: CrossValidation
     seen: Bools
-    """As in `ProbeResults`."""
+    """`ProbeResults.seen`."""
     tested: Ints
-    """(M,): indices of the numbers that `held_out` asks about."""
+    """(M,): indices of the numbers that `held_out` tests."""
     held_out: CrossValidation
 
 
 def probing_plan(
     numbers: Sequence[ProbedNumber], asked: Sequence[ProbedNumber], two_sets: bool, seed: int
 ) -> ProbingPlan:
-    """The folds of all tests, of `numbers` to learn from and those that the held-out test asks about; `two_sets`: these
-    are others. Raises InputError as `probe_layers`."""
+    """The folds of all tests: `numbers` to learn from, and the numbers that the held-out test asks about, which are
+    others if `two_sets`. Raises InputError as `probe_layers` does."""
     roles = _roles(numbers)
     random = Random(f"probe {seed}")
 
@@ -161,9 +164,7 @@ def probing_plan(
     random.shuffle(half)
     control_role = dict(zip(values, half, strict=True))
     control_roles = np.array([control_role[number.value] for number in numbers])
-    known_values = [
-        {number.value for number, known in zip(numbers, mask, strict=True) if known} for mask in random_known
-    ]
+    known_values = [{numbers[i].value for i in np.flatnonzero(mask)} for mask in random_known]
     seen = np.array([number.value in known_values[fold] for number, fold in zip(numbers, random_folds, strict=True)])
 
     fold_of_domain = _domain_folds(questions, random)
@@ -175,18 +176,13 @@ def probing_plan(
         domains, templates = {number.domain for number in part}, {number.template for number in part}
         new_context = np.array([number.domain in domains or number.template in templates for number in numbers])
         known.append(~new_value & ~new_context)
-    if two_sets:
-        mend = "; give sentences to learn from of more domains"
-    else:
-        mend = "; name a second, held-out set that has both roles in its domains (such as diagnostic)"
-    _check_folds(roles, known, "holding out domains", mend)
+    second = "name a second, held-out set that has both roles in its domains (such as diagnostic)"
+    fix = "give sentences to learn from of more domains" if two_sets else second
+    _check_folds(roles, known, "holding out domains", fix)
 
     if not seen.any():
-        raise InputError(
-            "no number value returns in other sentences, so there is nothing that the control task could learn by "
-            "heart; give more sentences"
-        )
-    _check_folds(control_roles, random_known, "the control task", "; give sentences with more number values")
+        raise InputError("no number value occurs in two sentences, so the control task is empty; give more sentences")
+    _check_folds(control_roles, random_known, "the control task", "give sentences with more number values")
     return ProbingPlan(
         CrossValidation(roles, random_known, roles, random_folds),
         CrossValidation(control_roles, random_known, control_roles, random_folds),
@@ -201,7 +197,7 @@ def _roles(numbers: Sequence[ProbedNumber]) -> Bools:
 
 
 def _domain_folds(numbers: Sequence[ProbedNumber], random: Random) -> dict[str, int]:
-    """Each domain's fold, so that the folds hold about equally many numbers."""
+    """The fold of each domain; the folds have about equally many numbers."""
     sizes = Counter(number.domain for number in numbers)
     domains = sorted(sizes)
     random.shuffle(domains)
@@ -214,12 +210,12 @@ def _domain_folds(numbers: Sequence[ProbedNumber], random: Random) -> dict[str, 
     return fold_of_domain
 
 
-def _check_folds(roles: Bools, known: Sequence[Bools], what: str, mend: str = "; give more sentences") -> None:
+def _check_folds(roles: Bools, known: Sequence[Bools], what: str, fix: str = "give more sentences") -> None:
     for mask in known:
         left = roles[mask]
         if len(left) == 0 or left.all() or not left.any():
             kind = "no number" if len(left) == 0 else "only quantities" if left[0] else "only names"
-            raise InputError(f"{what} leaves {kind} to learn from{mend}")
+            raise InputError(f"{what} leaves {kind} to learn from; {fix}")
 
 
 def _probe_layer(states: torch.Tensor, asked: torch.Tensor, plan: ProbingPlan) -> tuple[Bools, Bools, Bools, float]:
@@ -241,14 +237,14 @@ def _probe_layer(states: torch.Tensor, asked: torch.Tensor, plan: ProbingPlan) -
 
 
 def _right(weights: torch.Tensor, x: torch.Tensor, test: CrossValidation) -> Bools:
-    """(strengths, asked): right or wrong, each number by its fold's probe, of `weights` (strengths, folds, d + 1)."""
+    """(strengths, asked): right or wrong answers, each by its fold's probe; `weights` (strengths, folds, d + 1)."""
     read = (weights @ x.T > 0).cpu().numpy()[:, test.folds, np.arange(len(test.folds))]
     return cast(Bools, test.asked_roles == read)
 
 
 def _best(right: Bools, folds: Ints) -> list[int]:
-    """Each fold's strength: the one that did best on the other folds."""
-    # Of equals the strongest penalty; so, too, with one fold, as there are no others.
+    """The strength for each fold: the one that did best on the other folds."""
+    # The first of equals has the strongest penalty; so, too, with one fold, as there are no others.
     return [int(right[:, folds != fold].sum(axis=1).argmax()) for fold in range(folds.max() + 1)]
 
 
@@ -260,9 +256,9 @@ def _at(best: Sequence[int], right: Bools, folds: Ints) -> Bools:
 
 
 def _fit(x: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> torch.Tensor:
-    """All regressions of a layer together: what scikit-learn's `StandardScaler` and `LogisticRegression` come to. Each
-    of the P `questions` has the roles, (N,), and which of them are known, (N,). `x` has standardized states and a 1,
-    float32 (N, d + 1); returned are the weights at each of S strengths, (S, P, d + 1)."""
+    """Fit all regressions of a layer together, with the result of scikit-learn's `StandardScaler` and
+    `LogisticRegression`. Each of the P `questions` has the roles, (N,), and the mask of the known ones, (N,). `x` has
+    standardized states and a 1, float32 (N, d + 1). Returns the weights at each of S strengths, (S, P, d + 1)."""
     roles, known = (torch.from_numpy(np.stack(each)).to(x) for each in zip(*questions, strict=True))
     counts = known.sum(dim=1, keepdim=True)
     shares = known / counts
@@ -287,7 +283,7 @@ def _minimized(
     shares: torch.Tensor,  # (P, N), of each number in the mean loss
     penalties: torch.Tensor,  # (P, d + 1), on the squares of weights
 ) -> torch.Tensor:
-    """The weights of the least loss, by L-BFGS in coordinates in which a quarter of the states' Gram matrix plus the
+    """The weights of the least loss. Uses L-BFGS in coordinates in which a quarter of the states' Gram matrix plus the
     penalty, which no Hessian exceeds by much (Böhning & Lindsay 1988), is the identity: some forty steps."""
     coordinates = (weights @ metric).contiguous()
     search = torch.optim.LBFGS(

@@ -16,7 +16,7 @@ from ani.injection.methods import DEFAULT_POLICY, Policy
 from ani.injection.model_parts import base_model, decoder_layers
 from ani.probing.curve import LayerSelection, ProbedNumber
 from ani.probing.probes import ProbeResults, probe_layers
-from ani.probing.selection import choose_layer, preset_for
+from ani.probing.selection import choose_layer
 from ani.probing.states import number_states
 from ani.provenance import provenance
 from ani.results.records import LAYERS, RUN, SELECTION, write_json, write_records
@@ -24,7 +24,7 @@ from ani.terminal import SILENT, counting
 
 
 def _own_sentences(count: int, seed: int) -> list[DiagnosticSentence]:
-    held_out = count // 3  # whose values the probes are tested on
+    held_out = count // 3  # the probes are tested on their values
     return [
         *diagnostic_sentences(count - held_out, split="train", seed=seed),
         *diagnostic_sentences(held_out, split="test", seed=seed),
@@ -52,25 +52,22 @@ def select_layer(
     seed: int = 0,
     console: Console = SILENT,
 ) -> LayerSelection:
-    """Probe every layer for the roles of numbers and choose the one to inject at (`choose_layer` says how).
+    """Probe every layer for the roles of numbers and choose the one to inject at, by the rule of `choose_layer`.
 
     Args:
-        model: A causal language model without ANI attached; left as it is.
-        tokenizer: The model's.
+        model: A causal language model without ANI attached; it is not changed.
+        tokenizer: The model's tokenizer.
         diagnostic: Sentences with the roles of their numbers; None: 4,000 of our own.
-        held_out: Sentences to test on; None: `diagnostic` itself, domain by domain. Needed where a domain's numbers
-            all have one role.
-        policy: Of the adapter to be trained: probes read a number where it injects it. `after`: at the token that
-            shows the number to be over; else at its last one.
-        chat: Whether each sentence is read as a user's message, by the model's chat template, as an adapter that learns
-            from chats will read numbers; else as a prompt by itself.
+        held_out: Sentences to test on; None: `diagnostic` itself, domain by domain. Needed where all numbers of a
+            domain have one role.
+        policy: Policy of the adapter to be trained; probes read a number at the token where the policy injects it.
+        chat: Read each sentence as a user's message in the model's chat template, not as a prompt.
         layers: Layers to probe, 0 (the embedding output) to the number of decoder layers; None: all.
-        seed: Of sentences, folds, shuffled roles and bootstrap.
-        console: For progress.
+        seed: Seed of sentences, folds, shuffled roles and bootstrap.
+        console: Console for progress.
 
     Raises:
-        InputError: If ANI is attached, a layer does not exist, there are too few numbers, or a role is missing where
-            it is needed.
+        InputError: ANI is attached, a layer does not exist, there are too few numbers, or a role is missing.
     """
     sets = [_own_sentences(SENTENCES, seed) if diagnostic is None else diagnostic]
     if held_out is not None:
@@ -94,25 +91,25 @@ def probe(
     console: Console = SILENT,
     facts: Mapping[str, Any] | None = None,
 ) -> LayerSelection:
-    """`select_layer` with data from files, and with its results in files.
+    """Run `select_layer` on data from files, and write its results to files.
 
     Args:
-        model: As for `select_layer`; so are `tokenizer`, `policy`, `chat`, `layers`, `seed` and `console`.
-        out: Directory for the curve (`layers.jsonl`), one record a number (`probe_random_split.jsonl`,
+        model, tokenizer, policy, chat, layers, seed, console: Arguments of `select_layer`.
+        out: Directory for the curve (`layers.jsonl`), one record per number (`probe_random_split.jsonl`,
             `probe_held_out.jsonl`), the choice (`selection.json`) and `run.json`; files of an earlier run are replaced.
         data: A file or directory of labelled sentences, or `diagnostic` for our own; None: our own.
         held_out: A file or directory of sentences to test on; None: `data` itself, domain by domain.
-        sentences: How many of each at most; None: all of a file, 4,000 of our own.
-        facts: What `run.json` says of the model.
+        sentences: Maximum number of sentences of each set; None: all of a file, 4,000 of our own.
+        facts: Facts about the model for `run.json`.
 
     Raises:
-        InputError: As for `select_layer`; or a file is missing or malformed.
+        InputError: As `select_layer`; or a file is missing or malformed.
     """
     data = data or DIAGNOSTIC
     sets = [_sentences(name, sentences, seed) for name in (data, held_out) if name is not None]
     reading = {"policy": policy, "chat": chat, "layers": layers}
     selection, results = _probe(model, tokenizer, sets, console, seed, **reading)
-    # Now, so that bad input costs no earlier result, and a death from here on mixes no two runs.
+    # After the probing, so that bad input costs no earlier result; before the writes, so that no two runs are mixed.
     for name in (LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, RUN):
         (out / name).unlink(missing_ok=True)
     write_records(out / LAYERS, selection.curve)
@@ -123,7 +120,7 @@ def probe(
     settings |= {"chat": True} if chat else {}
     write_json(out / RUN, {"title": "ani probe", "settings": settings, **(facts or {}), **provenance()})
     counts = {"numbers": len(results.numbers), "held_out_numbers": len(results.held_out_numbers)}
-    # The last one: training goes on from it.
+    # Written last, because training continues from it.
     write_json(out / SELECTION, {**selection.model_dump(mode="json"), **counts, **settings})
     return selection
 
@@ -146,20 +143,17 @@ def _probe(
     seed: int,
     **reading: Any,
 ) -> tuple[LayerSelection, ProbeResults]:
-    """`reading` is what `number_states` is told beside."""
+    """Read the states of the sets, probe and choose; `reading` are further arguments of `number_states`."""
     base = base_model(model)
     with counting(console, "sentences read", sum(map(len, sets))) as count:
-        states = [
-            number_states(base, tokenizer, sentences, seed=seed, on_sentence=count, **reading) for sentences in sets
-        ]
+        states = [number_states(base, tokenizer, each, seed=seed, on_sentence=count, **reading) for each in sets]
     with counting(console, "layers probed", len(states[0].layers)) as count:
         device = base.device if base.device.type == "cuda" else "cpu"
         results = probe_layers(*states, seed=seed, device=device, on_layer=count)
-    layer_count = len(decoder_layers(base))
-    return choose_layer(results, range(layer_count), preset=preset_for(base.config), seed=seed), results
+    return choose_layer(results, range(len(decoder_layers(base))), seed=seed), results
 
 
 def _records(numbers: Sequence[ProbedNumber], **found: NDArray[Any]) -> Iterator[ProbedNumber]:
-    """Each number with its rows of what was found."""
+    """The numbers, each with its row of every array."""
     for index, number in enumerate(numbers):
         yield number.model_copy(update={name: rows[index].tolist() for name, rows in found.items()})

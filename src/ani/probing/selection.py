@@ -7,14 +7,13 @@ from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 
 from ani.errors import InputError
-from ani.probing.curve import LayerPoint, LayerSelection, Preset
+from ani.probing.curve import LayerPoint, LayerSelection
 from ani.probing.probes import ProbeResults
 from ani.results.statistics import bootstrap_means
 
 MARGIN = 0.05
 """Accuracy by which a layer may be below the best one and still count as good as it."""
 _CONFIDENCE = 95
-_FALL = 0.01  # smallest fall of accuracy on the random split after an early peak
 _SIXTHS = 6
 """Layers are compared by counts of right answers times this, which each size of a neighbourhood (1 to 3) divides: whole
 numbers are the same on every processor, and the last bit of a mean is not."""
@@ -33,29 +32,25 @@ _PAPER_SHAPES = {
 """Model type, hidden size, number of layers and size of the vocabulary of the paper's models."""
 
 
-def preset_for(config: PreTrainedConfig) -> Preset | None:
+def preset_for(config: PreTrainedConfig) -> int | None:
     """The paper's layer for a model of this shape, whatever its name, so that fine-tuned models have it too."""
     text = config.get_text_config()
     shape = (text.model_type, text.hidden_size, text.num_hidden_layers, text.vocab_size)
-    model = _PAPER_SHAPES.get(shape)
-    return None if model is None else Preset(model=model, layer=PAPER_LAYERS[model])
+    return PAPER_LAYERS.get(_PAPER_SHAPES.get(shape, ""))
 
 
-def choose_layer(
-    results: ProbeResults, candidates: Sequence[int], *, preset: Preset | None = None, seed: int = 0
-) -> LayerSelection:
+def choose_layer(results: ProbeResults, candidates: Sequence[int], *, seed: int = 0) -> LayerSelection:
     """Choose a layer by held-out accuracy, smoothed over each layer and its neighbours.
 
     A layer is *mature* if, with 95% confidence, it is at most `MARGIN` below the best one (a non-inferiority test on
-    the paired bootstrap: too few sentences make the choice later rather than earlier). Chosen is the first layer of the
-    longest stretch of mature layers. So an early peak that comes from a word does not count, because it vanishes on
+    the paired bootstrap: too few sentences make the choice later rather than earlier). The first layer of the longest
+    stretch of mature layers is chosen. So an early peak that comes from a word does not count, because it vanishes on
     sentences without the word; nor does a peak that does not last; and every layer after the chosen one can use the
     number.
 
     Args:
-        results: What the probes got right.
+        results: The answers of the probes.
         candidates: Layers that may be chosen: not the last layer's output, because nothing reads what is added to it.
-        preset: The paper's layer, which the reason names where it is elsewhere.
         seed: Seed of the bootstrap.
 
     Raises:
@@ -91,21 +86,22 @@ def choose_layer(
         for column, layer in enumerate(results.layers)
     )
     stretch = _longest([column for column in columns if deficit_high[column] <= MARGIN + _ROUNDING])
-    chosen, last = stretch[0], stretch[-1]
+    first, last = results.layers[stretch[0]], results.layers[stretch[-1]]
     random_right = results.random_split.sum(axis=0)
-    argmax = max(columns, key=lambda column: random_right[column])
-    above_chance = float(np.percentile(smooth_held_out[:, best], 100 - _CONFIDENCE)) > 0.5 + _ROUNDING
-    selection = LayerSelection(
-        layer=results.layers[chosen],
-        stretch=(results.layers[chosen], results.layers[last]),
+    reason = (
+        f"Layer {first} is the first of the longest stretch, {first} to {last}, whose held-out accuracy is at most "
+        f"{100 * MARGIN:.0f} points below the best (layer {results.layers[best]}) with 95% confidence."
+    )
+    if np.percentile(smooth_held_out[:, best], 100 - _CONFIDENCE) <= 0.5 + _ROUNDING:
+        reason += " No layer reads roles above chance, so this choice means nothing: give more sentences."
+    return LayerSelection(
+        layer=first,
+        stretch=(first, last),
         best=results.layers[best],
-        argmax=results.layers[argmax],
-        early_peak=_early_peak(results.random_split, templates, smoothing, chosen, results.layers, seed),
-        preset=preset,
-        reason="",
+        argmax=results.layers[max(columns, key=lambda column: random_right[column])],
+        reason=reason,
         curve=curve,
     )
-    return selection.model_copy(update={"reason": _reason(selection, above_chance)})
 
 
 def _smoothing(layers: tuple[int, ...], columns: list[int]) -> NDArray[np.int64]:
@@ -131,46 +127,3 @@ def _longest(columns: list[int]) -> list[int]:
         else:
             runs.append([column])
     return max(reversed(runs), key=len)
-
-
-def _early_peak(
-    right: NDArray[np.bool_],
-    templates: Sequence[str],
-    smoothing: NDArray[np.int64],
-    chosen: int,
-    layers: tuple[int, ...],
-    seed: int,
-) -> int | None:
-    """The layer before the one in the column `chosen` after which accuracy falls most, if by a point or more, with 95%
-    confidence.
-
-    The fall is of the accuracy on the random split, `right` (N, K), smoothed by (K, K) weights; of the layers that it
-    averages, the peak is the highest.
-    """
-    smooth = right @ smoothing
-    resampled, counts = bootstrap_means(smooth, templates, seed=seed), smooth.sum(axis=0)
-    falls: dict[int, int] = {}
-    for column in range(chosen - 1):
-        sure = np.percentile(resampled[:, [column]] - resampled[:, column + 1 : chosen], 100 - _CONFIDENCE, axis=0)
-        fall = counts[column] - counts[column + 1 : chosen]
-        falls[column] = max(fall[sure > _SIXTHS * _ROUNDING], default=0)
-    peak = max(falls, key=lambda column: falls[column], default=None)
-    if peak is None or falls[peak] < _FALL * _SIXTHS * len(right) - _ROUNDING:
-        return None
-    near = [column for column in range(chosen) if smoothing[column, peak]]
-    each = right.sum(axis=0)
-    return layers[max(near, key=lambda column: each[column])]
-
-
-def _reason(selection: LayerSelection, above_chance: bool) -> str:
-    """Two sentences at most; the table has the accuracies."""
-    first, last = selection.stretch
-    reason = (
-        f"Layer {selection.layer} is the first of the longest stretch, {first} to {last}, whose held-out accuracy is "
-        f"at most {100 * MARGIN:.0f} points below the best (layer {selection.best}) with 95% confidence."
-    )
-    if not above_chance:
-        reason += " No layer reads roles above chance, so this choice means nothing: give more sentences."
-    elif selection.preset is not None and not first <= selection.preset.layer <= last:
-        reason += f" The paper's layer for {selection.preset.model} is {selection.preset.layer}."
-    return reason

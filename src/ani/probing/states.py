@@ -157,7 +157,7 @@ def _read(
         device = hidden_states.device
         states[layer] = hidden_states[rows.to(device), positions.to(device)].to("cpu", model.dtype)
 
-    # What a layer is given, not what it returns: that is a tuple in some families and a tensor in others.
+    # A layer's input, because its output is a tuple in some families and a tensor in others.
     def before(layer: int, _: nn.Module, args: Any, kwargs: Any) -> None:
         keep(layer, args[0] if args else kwargs["hidden_states"])
 

@@ -1,9 +1,9 @@
-"""The report's three charts, lines, bars and histogram, which Matplotlib draws from a table's cells."""
+"""Matplotlib charts of a table's cells: lines, bars and histogram."""
 
 import re
 import warnings
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from math import isfinite, nan
 from typing import Any
@@ -18,7 +18,7 @@ from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Table
 
 NAME_LENGTH = 32
-"""Characters of a name that a chart shows; its table has the rest."""
+"""Maximum number of characters of a name in a chart; the table has the whole name."""
 MARKERS = "os^Dvp"
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -39,13 +39,16 @@ STYLE: dict[Any, Any] = {
 }
 Number = Estimate | float
 Panels = Mapping[str, Mapping[str, Mapping[Any, Number]]]
-"""Title of a panel, name of a series (a line, or bars of one colour), x (a whole number, or the name of a bar), y."""
+"""Panel title → series name (a line, or bars of one colour) → x (a whole number, or a bar's name) → y."""
 
 
 def chart(table: Table) -> Markup | None:
     """Draw a table's chart as an HTML image with the table's caption as its alternative text; None where the table has
     no chart, or no cell with an estimate."""
-    panels = {"lines": _lines, "bars": _bars, "histogram": _histogram}[table.chart](table) if table.chart else {}
+    if table.chart is None:
+        return None
+    read, draw = CHARTS[table.chart]
+    panels = read(table)
     if not panels:
         return None
     share = all("%" in cell.text for row in table.rows for cell in row if cell.estimate is not None)
@@ -59,12 +62,13 @@ def chart(table: Table) -> Markup | None:
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, (title, series) in zip(grid, panels.items(), strict=False):
             axes.set_title(_short(title))
+            draw(axes, series)
             if table.chart == "lines":
-                _draw_lines(axes, series, _x_label(table), share)
-            elif table.chart == "bars":
-                _draw_bars(axes, series, share)
-            else:
-                _draw_histogram(axes, series, share)
+                axes.set_xlabel(_x_label(table))
+            if share:
+                by_x = table.chart == "bars"
+                (axes.xaxis if by_x else axes.yaxis).set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+                (axes.set_xlim if by_x else axes.set_ylim)(-0.03 if table.chart == "lines" else 0, 1.03)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
         stream = BytesIO()
@@ -106,46 +110,45 @@ def _histogram(table: Table) -> Panels:
     return {"": {name: dict(zip(bins, shares, strict=True)) for name, shares in found.items()}} if found else {}
 
 
-def _draw_lines(axes: Axes, series: Mapping[str, Mapping[Any, Number]], x_label: str, share: bool) -> None:
+def _draw_lines(axes: Axes, series: Mapping[str, Mapping[Any, Number]]) -> None:
     for index, (name, points) in enumerate(series.items()):
         ys, bars = _values([*points.values()])
         marker = MARKERS[index % len(MARKERS)]
         axes.errorbar([*points], ys, yerr=bars, label=_short(name), elinewidth=0.8, marker=marker, markersize=4)
-    axes.set_xlabel(x_label)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    if share:
-        axes.set_ylim(-0.03, 1.03)
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     axes.legend()
 
 
-def _draw_bars(axes: Axes, series: Mapping[str, Mapping[Any, Number]], share: bool) -> None:
+def _draw_bars(axes: Axes, series: Mapping[str, Mapping[Any, Number]]) -> None:
     (bars,) = series.values()
     values, errors = _values([*bars.values()])
     axes.barh(range(len(bars)), values, xerr=errors, height=0.6)
     axes.set_yticks(range(len(bars)), [_short(name) for name in bars])
     axes.invert_yaxis()
-    if share:
-        axes.set_xlim(0, 1.03)
-        axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
 
 
-def _draw_histogram(axes: Axes, series: Mapping[str, Mapping[Any, Number]], share: bool) -> None:
+def _draw_histogram(axes: Axes, series: Mapping[str, Mapping[Any, Number]]) -> None:
     width = 0.8 / len(series)
     for index, (name, bins) in enumerate(series.items()):
         places = [place - 0.4 + (index + 0.5) * width for place in range(len(bins))]
         axes.bar(places, _values([*bins.values()])[0], width=width, label=_short(name))
         axes.set_xticks(range(len(bins)), [*bins], rotation=45)
-    if share:
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     axes.legend()
+
+
+CHARTS: Mapping[str, tuple[Callable[[Table], Panels], Callable[[Axes, Any], None]]] = {
+    "lines": (_lines, _draw_lines),
+    "bars": (_bars, _draw_bars),
+    "histogram": (_histogram, _draw_histogram),
+}
+"""The reader of a table's panels and the drawer of a panel, by the kind of chart."""
 
 
 def _values(numbers: Sequence[Number]) -> tuple[list[float], list[tuple[float, ...]]]:
     """The values, and the lengths of their error bars down and up (0 for a number without an interval)."""
     found = [each if isinstance(each, Estimate) else Estimate(each, each, each, 1) for each in numbers]
     values = [each.value if isfinite(each.value) else nan for each in found]
-    # Rounding can put a limit a hair inside the estimate at 0% and 100%.
+    # At 0% and 100% rounding can put a limit inside the estimate.
     bars = [(max(0.0, each.value - each.low), max(0.0, each.high - each.value)) for each in found]
     return values, list(zip(*bars, strict=True))
 

@@ -18,8 +18,8 @@ FEWEST_LAYERS = 3
 def effects_table(
     results: Mapping[type[Task], Sequence[Any]], run: Run, curve: Sequence[LayerPoint]
 ) -> tuple[list[str], Table] | None:
-    """Notes, and a table with a row per run: right answers to MATH (else to arithmetic), the mean over
-    seeds, and the held-out accuracy of the untrained model's probe at the layer where the run injects.
+    """Notes, and a table with a row per run: right answers to MATH (else to arithmetic), the mean over seeds, and the
+    held-out accuracy of the untrained model's probe at the run's layer of injection.
 
     None where fewer than three such layers were probed, or two runs inject at one layer and so differ in more than it.
     """

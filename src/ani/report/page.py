@@ -21,7 +21,7 @@ from ani.results.tables import Table
 
 
 class Part(NamedTuple):
-    """A part of the page: a title, notes, tables, and tables that the reader unfolds."""
+    """A section of the page: title, notes, tables, and folded tables."""
 
     title: str
     notes: Sequence[str]
@@ -32,10 +32,9 @@ class Part(NamedTuple):
 def build_report(folder: Path) -> Path:
     """Write `report.html` into a result folder and return its path.
 
-    The page contains a part for each file with records: the tasks' files, the probes' curve and the training log. It
+    The page has a section for each file with records: the tasks' files, the probes' curve and the training log. It
     loads nothing and runs no script. Raises InputError if the folder has no results, or a file is malformed.
     """
-    folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name a folder that `ani train` or `ani eval` wrote")
     found = read_run(folder)
@@ -73,7 +72,7 @@ def _parts(folder: Path, run: Run) -> list[Part]:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """What `run.json` says, by name."""
+    """The facts of `run.json` by name, as text."""
     facts = run.model_dump(mode="json", exclude={"title", "notes", "runs", "published"}, exclude_defaults=True)
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -15,7 +15,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Gate logit |z|": {"gate_logit_quantitative": "quantitative", "gate_logit_nominal": "nominal"},
 }
-"""Title of a table of several quantities, and their names in it. Every other quantity has its own table."""
+"""Titles of tables with several quantities, and the names of these. Every other quantity has its own table."""
 
 
 class TrainingStep(Record):

@@ -174,13 +174,13 @@ def with_layer(recipe: Recipe, console: Console = SILENT) -> Recipe:
 
 def paper_layer(name: str, config: PreTrainedConfig) -> int:
     """Layer of the paper for a model of this shape; raises InputError if the paper has none."""
-    preset = preset_for(config)
-    if preset is None:
+    layer = preset_for(config)
+    if layer is None:
         raise InputError(
             f"ani.layer: paper is for the models of the paper ({', '.join(PAPER_LAYERS)}), and {name} has another "
             "shape; write a number, or auto"
         )
-    return preset.layer
+    return layer
 
 
 def _probed_layer(recipe: Recipe, console: Console) -> int:
