@@ -1,4 +1,4 @@
-"""Records of a task without files: asked as `ani.evaluation.evaluate` asks."""
+"""Answers of a task without files, in the batches of `ani.evaluation.evaluate`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from ani.evaluation.task import Task
 
 
 def answers_of(task: Task, engine: Engine, questions: Sequence[Any]) -> list[Any]:
-    """In the order of the questions."""
+    """The records in the order of the questions."""
     found: dict[int, Sequence[Any]] = {}
     for first in range(0, len(questions), task.together):
         for place, records in task.answer(engine, questions[first : first + task.together]):

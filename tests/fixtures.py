@@ -15,15 +15,15 @@ from weakref import WeakKeyDictionary
 # Before the first import of huggingface_hub: a missing model is refused at once, not after retries; and there are no
 # progress bars, as the command line has it where stderr is no terminal (too late where that is imported already).
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-# Processes that meet ask a name server for the name of 127.0.0.1, to log it (pytorch/pytorch#159007): minutes, where
-# none answers, so none is asked. And only what is ours is said, as every command has it.
+# Distributed processes ask a name server for the name of 127.0.0.1 (pytorch/pytorch#159007), for minutes where none
+# answers; so none is asked. Logs of torch are off, as in every command.
 os.environ |= {"RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-# Tests are of a CPU: a card's rounding is another, and many processes would share its memory.
+# Tests use the CPU: a GPU rounds differently, and many processes would share its memory.
 os.environ |= {"ANI_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-# One thread, in every process that a test starts, if nothing else is said: those of two would fight for two cores, and
-# a process that is forked off one with several waits for them.
+# One thread per process, unless it is set: the threads of two processes would compete for two cores, and a fork of a
+# process with several threads waits for them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# vLLM compiles functions of its own, for minutes, whatever its options are. Tests of compiling turn it on again.
+# vLLM compiles some functions for minutes with all its options. Tests of compiling turn it on again.
 os.environ["TORCH_COMPILE_DISABLE"] = "1"
 
 import numpy as np
@@ -60,7 +60,7 @@ _SCANNERS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, NumberScanner]]
 
 
 def _scanner(tokenizer: PreTrainedTokenizerBase) -> NumberScanner:
-    """One for each tokenizer: reading a vocabulary takes longer than most tests."""
+    """One scanner per tokenizer: reading a vocabulary takes longer than most tests."""
     key = len(tokenizer), tokenizer.all_special_ids
     if tokenizer not in _SCANNERS or _SCANNERS[tokenizer][0] != key:
         _SCANNERS[tokenizer] = key, NumberScanner(tokenizer)
@@ -84,15 +84,15 @@ def pytest_collection_finish() -> None:
 
 
 def freeze() -> None:
-    """What is there now is no garbage: to look through a million objects takes half a second, and every trained model
-    asks for it several times."""
+    """Exclude the present objects from garbage collection: a pass over a million objects takes half a second, and every
+    trained model asks for several."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Freeze behind each file too, as it has imported more, and what is left of an engine, which froze what it had."""
+    """Freeze after each file too, because it has imported more, and after an engine, which froze its own objects."""
     yield
     if _thawed:
         _thaw()
@@ -142,7 +142,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 EXPECTED_SKIPS = ("needs Chromium", "needs libnuma", "needs /proc")
-"""How the reasons begin for which a test may be skipped. Any other skip is a failure: what it needs is a dependency."""
+"""Beginnings of the reasons for which a test may be skipped. Any other skip is a failure."""
 
 
 def need_libnuma() -> None:
@@ -175,7 +175,7 @@ def _no_unexpected_skip(report: Report) -> Report:
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
-    """A folder of this name, made by whichever of pytest-xdist's processes wants it first. Tests change copies."""
+    """A folder of this name, made once for all processes of pytest-xdist. Tests change copies of it."""
     own = tmp_path_factory.getbasetemp()
     place = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -233,7 +233,7 @@ def tiny_adapter(tiny_model: Path, made_once: MadeOnce) -> Path:
 
 @pytest.fixture(scope="session")
 def results(tiny_model: Path, tiny_adapter: Path, made_once: MadeOnce) -> Path:
-    """A folder with what `ani eval` writes of `tiny_model`: `first` with `tiny_adapter`, `second` without."""
+    """Results of `ani eval` for `tiny_model`: `first` with `tiny_adapter`, `second` without."""
 
     def make(folder: Path) -> None:
         for name, *more in (("first", "arithmetic,gates", "--adapter", str(tiny_adapter)), ("second", "arithmetic")):

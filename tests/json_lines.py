@@ -1,4 +1,4 @@
-"""JSON-lines files for tests; knows nothing about what their records mean."""
+"""JSON-lines files for tests."""
 
 import json
 from pathlib import Path

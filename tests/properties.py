@@ -1,4 +1,4 @@
-"""How far Hypothesis searches, and which combinations of arguments are tried.
+"""Profiles of Hypothesis, and combinations of arguments.
 
 `default` draws the same examples in every run, so that a commit has one verdict; `deep` (HYPOTHESIS_PROFILE=deep, or
 --hypothesis-profile deep; `make stress`) draws ten times as many, new ones in every run, and prints what reproduces a
@@ -17,7 +17,7 @@ DEFAULT = 100
 
 
 def register_profiles() -> None:
-    """To be called before the tests are collected."""
+    """Register and load the profile; call it before the tests are collected."""
     settings.register_profile("default", deadline=None, print_blob=True, max_examples=DEFAULT, derandomize=True)
     default = settings.get_profile("default")
     settings.register_profile("deep", default, max_examples=10 * DEFAULT, derandomize=False)
@@ -25,12 +25,12 @@ def register_profiles() -> None:
 
 
 def deep() -> bool:
-    """Whether every pair of what is combined is tried, and not each once."""
+    """Whether the profile is `deep`."""
     return settings().max_examples > DEFAULT
 
 
 def examples(count: int) -> settings:
-    """So many examples by default, and as many times more as the profile has. The first is the simplest of all."""
+    """`count` examples in the default profile, ten times as many in `deep`."""
     return settings(max_examples=count * settings().max_examples // DEFAULT)
 
 

@@ -1,4 +1,4 @@
-"""How bad input must be refused; knows nothing about what refuses it."""
+"""The check that bad input is refused."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from ani import InputError
 
 
 def refused(call: Callable[[], object], *words: str) -> str:
-    """The one sentence of the error that a call must raise; it holds the words in order, with anything for `…`."""
+    """Check that a call raises InputError with one printable line that contains the words in order (`…`: any text)."""
     with pytest.raises(InputError) as caught:
         call()
     message = rest = str(caught.value)

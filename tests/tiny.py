@@ -1,4 +1,4 @@
-"""Tiny random models of four families, each with a real tokenizer of its family; knows nothing about the tests."""
+"""Tiny random models of four families, each with a real tokenizer of its family."""
 
 import copy
 from functools import cache

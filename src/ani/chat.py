@@ -55,8 +55,7 @@ def around_message(tokenizer: PreTrainedTokenizerBase, before: Sequence[Mapping[
 
 
 def message_ends(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The text that ends a user's message in the tokenizer's chats, for `PendingReader`; none where
-    a special token does, which the reader sees by itself."""
+    """The text that ends a user's message in the tokenizer's chats; an empty list where a special token ends it."""
     after = around_message(tokenizer)[1]
     added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
     ends = (after.find(special) for special in {*tokenizer.all_special_tokens, *added} if special in after)

@@ -23,7 +23,7 @@ def default_device() -> str:
     if os.environ.get(DEVICE) == "cpu":
         return "cpu"
     if torch.cuda.is_available():
-        return f"cuda:{torch.cuda.current_device()}"  # each of several processes sets its own
+        return f"cuda:{torch.cuda.current_device()}"  # each of several processes sets one
     if is_main():
         _warn_of_unused_card()
     return "cpu"
@@ -56,8 +56,8 @@ def where(dtype: str = "auto") -> str:
 def cards() -> dict[str, str | None]:
     """Versions of CUDA in torch and of the NVIDIA driver, and the names of all cards, used or not."""
     asked = ["nvidia-smi", "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader"]
-    told = subprocess.run(asked, capture_output=True, text=True).stdout if shutil.which(asked[0]) else ""
-    found = [line.partition(", ") for line in told.splitlines()]
+    printed = subprocess.run(asked, capture_output=True, text=True).stdout if shutil.which(asked[0]) else ""
+    found = [line.partition(", ") for line in printed.splitlines()]
     usable = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)  # hidden cards may be counted
     names = [card for _, _, card in found] or map(torch.cuda.get_device_name, usable)
     return {"cuda": torch.version.cuda, "driver": found[0][0] if found else None, "cards": "; ".join(names) or None}
@@ -74,5 +74,5 @@ def _warn_of_unused_card() -> None:
     except RuntimeError as error:
         why = one_line(error)
         if "No CUDA GPUs" in why and hidden is not None:
-            why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it; unset that, or say --device cpu"
+            why = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it; unset it, or use --device cpu"
     warnings.warn(f"using the CPU: torch can't use this machine's NVIDIA card: {why}", stacklevel=2)

@@ -1,4 +1,4 @@
-"""Model cards of adapters, and their way to the Hugging Face hub."""
+"""Writes model cards of adapters and pushes adapters to the Hugging Face hub."""
 
 import os
 from pathlib import Path
@@ -33,16 +33,16 @@ def adapter_card(method: str, config: AniConfig | None, base: str | None) -> str
 
 
 def push_adapter(directory: Path, name: str, *, results: str | None = None, licence: str | None = None) -> str:
-    """Put an adapter directory on the Hugging Face hub, and return the repository's address.
+    """Push an adapter directory to the Hugging Face hub, and return the repository's address.
 
     Args:
         directory: A directory that `save_adapter` wrote.
         name: `me/my-adapter`, or `my-adapter` for the user who is logged in; an existing repository is updated.
         results: Markdown that replaces the section "Results" of its model card.
-        licence: The card's, as the hub abbreviates it, such as `apache-2.0`.
+        licence: Licence for the card, as an identifier of the hub, such as `apache-2.0`.
 
     Raises:
-        InputError: If the hub doesn't take it.
+        InputError: The hub refuses it.
     """
     card = ModelCard.load(directory / CARD_FILE)
     if results is not None:

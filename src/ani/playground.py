@@ -1,6 +1,6 @@
 """`ani playground`: a web page with the gate's decisions and two answers.
 
-One user at a time is enough, so every event waits for the one before it: the gates are forced in the model itself.
+Events run one after another, because the gates are forced in the model itself.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from html import escape
 from itertools import chain
 from socket import gethostname
-from typing import Any, cast
+from typing import Any
 
 import gradio as gr
 import psutil
@@ -32,8 +32,7 @@ LONGEST_TEXT = 20_000
 
 
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
-    """The page for an attached model (`ani.load_adapter`, or a merged checkpoint) and its tokenizer. Raises InputError
-    if the model has no ANI module."""
+    """The page for a model with ANI attached and its tokenizer; raises InputError if the model has no ANI module."""
     gated = ani_module(model).gate is not None
 
     def view(text: str, gates: str) -> str:
@@ -61,7 +60,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             info=None if gated else "This method has no gate: as learnt, it injects every number.",
         )
         shown = gr.HTML(elem_id="gates")
-        limit = gr.Slider(1, MOST_NEW_TOKENS, value=64, step=1, label="New tokens at most")
+        limit = gr.Slider(1, MOST_NEW_TOKENS, value=64, step=1, label="Maximum number of new tokens")
         button = gr.Button("Answer", variant="primary")
         with gr.Row():
             base = gr.Textbox(
@@ -73,7 +72,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
         at_once: dict[str, Any] = {"trigger_mode": "always_last", "show_progress": "hidden", **one_at_a_time}
         gr.on([page.load, text.change, gates.change], view, [text, gates], shown, **at_once)
         button.click(both, [text, gates, limit], [base, ours], **one_at_a_time)
-        # An answer to other words or gates must not stay. In the browser: at once, whatever the model is busy with.
+        # In the browser, so that an outdated answer disappears at once even while the model is busy.
         asked = [text.change, gates.change, limit.change]
         gr.on(asked, None, None, [base, ours], js="() => ['', '']")
     return page
@@ -109,38 +108,31 @@ def launch(page: gr.Blocks, host: str, port: int) -> str:
 
 
 def _hosts(host: str) -> list[str]:
-    """What a request may call the page that listens at `host`. A site whose own name is made to point here (DNS
-    rebinding) must get nothing."""
+    """The host names that a request to `host` may have; others are refused, because a site could let its own name
+    point here (DNS rebinding)."""
     addresses = (each.address for each in chain.from_iterable(psutil.net_if_addrs().values()))
     return [host, "localhost", *([gethostname(), *addresses] if host in ("0.0.0.0", "::") else [])]
 
 
 def decisions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> list[NumberDecision]:
-    """The decision about each number of `text` in the prompt that `answer` makes of it."""
-    _token_ids(model, tokenizer, text)
+    """The decision about each number of `text` in the prompt of `answer`."""
+    _check_length(model, tokenizer, text)
     return inspect(model, tokenizer, text, around=around_message(tokenizer))
 
 
 def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, max_new_tokens: int) -> str:
-    """What the model as it is answers to `text` as a user's message, greedily. Raises InputError if the text is blank,
-    or too long for the model."""
+    """The model's greedy answer to `text` as a user's message. Raises InputError if the text is blank or too long."""
     if not text.strip():
         raise InputError("there is no text to answer; type one")
-    _token_ids(model, tokenizer, text)
+    _check_length(model, tokenizer, text)
     (written,) = TransformersEngine(model, tokenizer).texts([[{"role": "user", "content": text}]], max_new_tokens)
     return written
 
 
-def _token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The prompt of a user's message; raises InputError if it is too long."""
+def _check_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     if len(text) > LONGEST_TEXT:
         raise InputError(f"the text has {len(text):,} characters, and {LONGEST_TEXT:,} are read at most: shorten it")
-    token_ids = tokenizer(text.join(around_message(tokenizer)), add_special_tokens=False)["input_ids"]
-    _check_length(model, len(token_ids))
-    return cast(list[int], token_ids)
-
-
-def _check_length(model: PreTrainedModel, length: int) -> None:
+    length = len(tokenizer(text.join(around_message(tokenizer)), add_special_tokens=False)["input_ids"])
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if most is not None and length >= most:
         raise InputError(f"the text has {length:,} tokens with its chat template, the model reads {most:,}: shorten it")

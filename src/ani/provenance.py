@@ -1,4 +1,4 @@
-"""Where a result comes from: command, commit, versions and date."""
+"""Provenance of a result: command, commit, versions and date."""
 
 import importlib.metadata
 import os
