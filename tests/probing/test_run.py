@@ -107,14 +107,6 @@ def test_select_layer_says_the_same(
     assert not is_attached(model)
 
 
-def test_the_seed_and_the_layers_count(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, probed: tuple[LayerSelection, Path]
-) -> None:
-    other = probe(model, tokenizer, tmp_path / "other", sentences=SENTENCES, policy="terminal", layers=[2, 0], seed=5)
-    assert [point.layer for point in other.curve] == [0, 2]
-    assert read(tmp_path / "other" / RANDOM_SPLIT)[0] != read(probed[1] / RANDOM_SPLIT)[0]
-
-
 def test_the_policy_says_where_and_is_recorded(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, probed: tuple[LayerSelection, Path]
 ) -> None:

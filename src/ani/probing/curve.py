@@ -21,7 +21,7 @@ NOTE = (
     "values; a probe can only memorize them. Selectivity: the random split's accuracy minus the control task's on the "
     "same numbers, in percentage points. Intervals: 95%, bootstrapped over templates."
 )
-"""What the columns of `layers_table` mean."""
+"""Meaning of the columns of `layers_table`."""
 
 Gain = Annotated[float, Field(ge=-1, le=1)]
 

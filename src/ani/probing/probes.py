@@ -110,7 +110,7 @@ class CrossValidation(NamedTuple):
     roles: Bools
     """(N,): quantitative."""
     known: list[Bools]
-    """For each fold (N,): the numbers that its probe learns from."""
+    """One mask (N,) per fold: the numbers that its probe learns from."""
     asked_roles: Bools
     """(M,): quantitative, of the numbers to test on."""
     folds: Ints

@@ -54,8 +54,8 @@ def build_report(folder: Path) -> Path:
 
 def _parts(folder: Path, run: Run) -> list[Part]:
     results, parts = read_results(folder), []
-    if beside := published_table(results, run.published, run.baseline):
-        parts.append(Part("Measured and published", (), (beside,)))
+    if table := published_table(results, run.published, run.baseline):
+        parts.append(Part("Measured and published", (), (table,)))
     for task, records in presented(results):
         tables = task.tables(records, run.baseline)
         parts.append(Part(task.title, task.notes(records), tables, task.details(records, run.baseline)))
