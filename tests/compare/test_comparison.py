@@ -25,6 +25,7 @@ from ani.compare import runs
 from ani.compare.plan import Comparison, evaluation_tasks, variant_recipes
 from ani.evaluation.evaluate import LoadedTask
 from ani.evaluation.tasks.gates import Gates
+from ani.injection.adapter import Adapter
 from ani.results.records import SELECTION, TRAINING_LOG, read_run
 from ani.settings import load_settings
 from ani.training.checkpoints import ADAPTER
@@ -224,7 +225,7 @@ def test_runs_that_find_their_layer_probe_once(
     assert probed == ["terminal", "after"]
     trained = [place(tmp_path / "results", name) / "training" for name in "abc"]
     found = [json.loads((each / "probe" / SELECTION).read_text()) for each in trained]
-    used = [json.loads((each / ADAPTER / "ani_config.json").read_text())["layer"] for each in trained]
+    used = [Adapter.read(each / ADAPTER).config.layer for each in trained]
     assert used == [each["layer"] for each in found] and used[0] == used[1]
     assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
 
