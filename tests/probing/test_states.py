@@ -171,18 +171,18 @@ def test_the_model_is_left_as_it_was(training: bool, monkeypatch: pytest.MonkeyP
     assert_no_hooks(model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
-    expected = one_by_one(model.eval(), llama3(), MIXED, found)  # without dropout
-    torch.testing.assert_close(found.states, expected, atol=1e-4, rtol=1e-4)
 
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError
 
-    model.train(training)
-    monkeypatch.setattr(decoder_layers(model)[2], "forward", fail)
-    with pytest.raises(RuntimeError):
-        number_states(model, llama3(), MIXED)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder_layers(model)[2], "forward", fail)
+        with pytest.raises(RuntimeError):
+            number_states(model, llama3(), MIXED)
     assert all(module.training is training for module in model.modules())
     assert_no_hooks(model)
+    expected = one_by_one(model.eval(), llama3(), MIXED, found)  # without dropout
+    torch.testing.assert_close(found.states, expected, atol=1e-4, rtol=1e-4)
 
 
 def assert_no_hooks(model: nn.Module) -> None:
