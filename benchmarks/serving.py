@@ -69,8 +69,8 @@ def sums(tokenizer: Any, count: int, problems: int) -> Rows:
 
 def chats(tokenizer: Any, count: int) -> Rows:
     """Chats, half of which ask for a calculation."""
-    asked = [each.prompt for each in asked_chats(4 * count, split="test", seed=0) if not isinstance(each.prompt, str)]
-    unasked = [each.prompt for each in unasked_chats(count, split="test", seed=0)]
+    asked = [each.given for each in asked_chats(4 * count, split="test", seed=0) if not each.raw]
+    unasked = [each.given for each in unasked_chats(count, split="test", seed=0)]
     messages = [*asked[: count // 2], *unasked[: count - count // 2]]
     return [tokenizer(rendered(tokenizer, each), add_special_tokens=False)["input_ids"] for each in messages]
 

@@ -166,12 +166,10 @@ class Calculator(LogitsProcessor):
         gate, config = fit(model, tokenizer, **settings)
         return cls(model, tokenizer, gate, config)
 
-    def save(self, path: str | Path, card: str | None = None) -> None:
-        """Write the calculator to a directory: `calculator.json`, `calculator.safetensors`, and a model card.
+    def save(self, path: str | Path) -> None:
+        """Write `calculator.json`, `calculator.safetensors` and a model card to a directory.
 
-        Args:
-            path: Replaced as a whole if it is a calculator already.
-            card: Text of the card; None: a short one.
+        A calculator that is there already is replaced as a whole.
 
         Raises:
             InputError: `path` is something else than a calculator.
@@ -185,7 +183,7 @@ class Calculator(LogitsProcessor):
                 {name: tensor.contiguous().cpu() for name, tensor in self.gate.state_dict().items()},
                 work / WEIGHTS_FILE,
             )
-            (work / CARD_FILE).write_text(card or _card(self.config), "utf-8")
+            (work / CARD_FILE).write_text(_card(self.config), "utf-8")
 
 
 def processor(name: str) -> Processor:
@@ -266,8 +264,10 @@ value, the gate in this directory decides whether the next token writes it, and 
 tokens that do.
 
 - **Base model**: {config.base} ({config.model_type}, {config.num_hidden_layers} layers of width {config.hidden_size})
-- **The gate reads** the hidden states of layers {", ".join(map(str, config.layers))}
-- and the mean of the attention's values over the text so far of layers {", ".join(map(str, config.context))}
+- **The gate reads** the hidden states of layers {", ".join(map(str, config.layers))}, and the mean of the
+  attention's values over the text so far of layers {", ".join(map(str, config.context))}
+- **Not measured**: how often the gate errs was not measured. Measure it on texts that it was not fitted on:
+  `ani eval --model {config.base} --calculator "this directory" --tasks meant,rivals --out runs/measured`
 
 ```python
 calculator = ani.Calculator.load("this directory", model, tokenizer)

@@ -1,6 +1,7 @@
 """`fit`: fits a calculator's gate on a frozen model's states. No gradients pass through the model."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,16 +11,17 @@ import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.calculator.calculator import CalculatorConfig, shape_of
 from ani.calculator.data.chats import asked_chats, unasked_chats
-from ani.calculator.data.sentences import sentences as calculations_in_sentences
+from ani.calculator.data.drawn_text import DrawnText
+from ani.calculator.data.sentences import sentences as drawn_sentences
 from ani.calculator.gate import Gate, GateStates
 from ani.calculator.reader.pending import Pending
 from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
-from ani.chat import rendered
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
 from ani.injection.model_parts import base_model, decoder_layers
@@ -79,13 +81,13 @@ def fit(
         InputError: The model's layers have no attention as Llama's, or the texts have decisions of one kind alone.
     """
     base = base_model(model)
-    reader = RowReader(tokenizer)
     with evaluating(base), torch.no_grad():
         config = _config(base, tokenizer)
-        texts = [*_asked(asked, tokenizer, seed), *_sentences(sentences, tokenizer, seed)]
-        texts += _unasked(unasked, base, tokenizer, answers, seed, console)
-        gate = config.gate(DROPOUT)
-        features, labels, groups = _decisions(base, gate, config, texts, tokenizer, reader, console, seed)
+        engine = TransformersEngine(base, tokenizer)
+        drawn = [*asked_chats(asked, split="train", seed=seed), *drawn_sentences(sentences, split="train", seed=seed)]
+        drawn += _answered(unasked_chats(unasked, split="train", seed=seed), engine, answers, console)
+        gate, texts = config.gate(DROPOUT), [_text(each, engine) for each in drawn]
+        features, labels, groups = _decisions(engine, gate, config, texts, console, seed)
     if len(labels.unique()) < 2:
         raise InputError("a gate needs values that are written and values that are not; fit it on more texts")
     gate.to(base.device)
@@ -132,59 +134,34 @@ def _config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Calcu
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-def _prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: Any) -> list[int]:
-    if not isinstance(prompt, str):
-        return list(tokenizer(rendered(tokenizer, prompt), add_special_tokens=False)["input_ids"])
-    ids = list(tokenizer(prompt)["input_ids"])
-    return ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] else ids
+def _text(drawn: DrawnText, engine: TransformersEngine) -> Text:
+    ids, tokenizer = engine.ids(drawn.given), engine.tokenizer
+    ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    ids = ids[:-1] if drawn.raw and ids[-1:] == ends else ids
+    answer = [*tokenizer(drawn.completion, add_special_tokens=False)["input_ids"], *ends]
+    before = drawn.meant or drawn.raw  # a sentence that does not mean its last result may mean others before
+    return Text(ids + answer, [before] * (len(ids) - 1) + [drawn.meant] * (len(answer) + 1))
 
 
-def _text(tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int], completion: str, meant: list[bool]) -> Text:
-    ids = [*prompt_ids, *tokenizer(completion, add_special_tokens=False)["input_ids"]]
-    ids += [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    return Text(ids, meant + meant[-1:] * (len(ids) - len(meant)))
-
-
-def _asked(count: int, tokenizer: PreTrainedTokenizerBase, seed: int) -> Iterator[Text]:
-    for chat in asked_chats(count, split="train", seed=seed):
-        yield _text(tokenizer, _prompt_ids(tokenizer, chat.prompt), chat.completion, [True])
-
-
-def _sentences(count: int, tokenizer: PreTrainedTokenizerBase, seed: int) -> Iterator[Text]:
-    for sentence in calculations_in_sentences(count, split="train", seed=seed):
-        ids = _prompt_ids(tokenizer, sentence.prompt)
-        yield _text(tokenizer, ids, sentence.completion, [*[True] * (len(ids) - 1), sentence.meant])
-
-
-def _unasked(
-    count: int,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    file: Path | None,
-    seed: int,
-    console: Console,
-) -> Iterator[Text]:
-    prompts = {chat.prompt[0]["content"]: chat.prompt for chat in unasked_chats(count, split="train", seed=seed)}
+def _answered(
+    chats: Sequence[DrawnText], engine: TransformersEngine, file: Path | None, console: Console
+) -> list[DrawnText]:
+    """The chats with the model's own answers; those without an answer are left out."""
     found: dict[str, str] = {}
     if file is not None and file.is_file():
         for line in file.read_text("utf-8").splitlines():
             with suppress(ValueError):  # the last line of a killed process
                 found |= json.loads(line)
-    asked = sorted(prompts.keys() - found.keys(), key=lambda text: (len(text), text))
-    engine = TransformersEngine(model, tokenizer)
-    with counting(console, "the model's own answers", len(asked)) as progress:
-        for first in range(0, len(asked), 2 * ROWS):
-            part = asked[first : first + 2 * ROWS]
-            texts = engine.texts([prompts[text] for text in part], ANSWER)
-            found |= dict(zip(part, texts, strict=True))
-            if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("a", encoding="utf-8") as lines:
-                    lines.write("".join(json.dumps({text: found[text]}) + "\n" for text in part))
-            progress(len(part))
-    for text, prompt in prompts.items():
-        if found[text]:
-            yield _text(tokenizer, _prompt_ids(tokenizer, prompt), found[text], [False])
+    asked = sorted((chat for chat in chats if chat.prompt not in found), key=lambda chat: len(chat.prompt))
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with counting(console, "the model's own answers", len(asked)) as progress, open(file or os.devnull, "a") as lines:
+        for place, answer in engine.generate([chat.given for chat in asked], ANSWER, batch_size=ROWS) if asked else ():
+            found[asked[place].prompt] = answer
+            lines.write(json.dumps({asked[place].prompt: answer}) + "\n")
+            lines.flush()
+            progress(1)
+    return [chat._replace(completion=found[chat.prompt]) for chat in chats if found[chat.prompt]]
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -195,62 +172,50 @@ class _Read(Exception):
 
 
 def _decisions(
-    model: PreTrainedModel,
+    engine: TransformersEngine,
     gate: Gate,
     config: CalculatorConfig,
     texts: Sequence[Text],
-    tokenizer: PreTrainedTokenizerBase,
-    reader: RowReader,
     console: Console,
     seed: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """N decisions: the gate's normalised parts, float16 (N, width); labels, int64 (N,); texts, int64 (N,)."""
+    model, reader = engine.model, RowReader(engine.tokenizer)
     states = GateStates(model, config.layers, config.context, kept=None)
-    writer = Writer(reader.scanner, tokenizer.get_vocab())
+    writer = Writer(reader.scanner, engine.tokenizer.get_vocab())
+    features = [torch.empty(0, sum(gate.sizes), dtype=torch.half)]
+    labels: list[int] = []
+    groups: list[int] = []
+    decided = [(text, found) for text in texts if (found := list(_labels(text, reader, writer)))]
+    decided.sort(key=lambda each: len(each[0].token_ids))
+    # Texts of similar length share a batch; batches come in random order, because the last ones may not fit.
+    batches = [decided[first : first + ROWS] for first in range(0, len(decided), ROWS)]
+    np.random.default_rng(seed).shuffle(batches)
 
     def stop(*_: Any) -> None:
         raise _Read
 
     hook = decoder_layers(model)[config.layers[-1]].register_forward_pre_hook(stop)
-    features: list[torch.Tensor] = []
-    labels: list[int] = []
-    groups: list[int] = []
-    order = [int(place) for place in np.random.default_rng(seed).permutation(len(texts))]
-    # Batches of texts of similar length, in random order.
-    batches = [
-        sorted(order[first : first + 16 * ROWS], key=lambda i: len(texts[i].token_ids))
-        for first in range(0, len(order), 16 * ROWS)
-    ]
     try:
-        with counting(console, "states of the model", len(texts)) as progress:
-            for batch in (part[first : first + ROWS] for part in batches for first in range(0, len(part), ROWS)):
-                found = [list(_labels(texts[place], reader, writer)) for place in batch]
-                rows = [row for row, decisions in enumerate(found) if decisions]
-                progress(len(batch))
-                if not rows:
-                    continue
-                width = max(len(texts[place].token_ids) for place in batch)
-                ids, mask = (torch.zeros(len(batch), width, dtype=torch.long) for _ in range(2))
-                for row, place in enumerate(batch):
-                    length = len(texts[place].token_ids)
-                    ids[row, :length], mask[row, :length] = torch.tensor(texts[place].token_ids), 1
-                given = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
+        with counting(console, "states of the model", len(decided)) as progress:
+            for batch in batches:
+                ids = pad_sequence([torch.tensor(text.token_ids) for text, _ in batch], batch_first=True)
+                mask = pad_sequence([torch.ones(len(text.token_ids), dtype=torch.long) for text, _ in batch], True)
                 with suppress(_Read):
+                    given = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
                     model(**given, past_key_values=DynamicCache(), use_cache=True)
-                most = max(map(len, found))
-                places = torch.tensor(
-                    [[token for token, _ in found[row]] + [0] * (most - len(found[row])) for row in rows]
-                )
-                read = gate.normalised(states.parts(torch.tensor(rows), places)).half().cpu()
-                features += [read[index, : len(found[row])] for index, row in enumerate(rows)]
-                labels += [label for row in rows for _, label in found[row]]
-                groups += [batch[row] for row in rows for _ in found[row]]
+                places = pad_sequence([torch.tensor([place for place, _ in found]) for _, found in batch], True)
+                read = gate.normalised(states.parts(torch.arange(len(batch)), places)).half().cpu()
+                for row, (_, found) in enumerate(batch):
+                    features.append(read[row, : len(found)].clone())
+                    labels += [label for _, label in found]
+                    groups += [groups[-1] + 1 if groups else 0] * len(found)
+                progress(len(batch))
                 if len(labels) * read[0, 0].nbytes >= MOST_BYTES:
                     break
     finally:
         hook.remove()
-    made = torch.cat(features) if features else torch.empty(0, sum(gate.sizes), dtype=torch.half)
-    return made, torch.tensor(labels, dtype=torch.long), torch.tensor(groups).unique(return_inverse=True)[1]
+    return torch.cat(features), torch.tensor(labels, dtype=torch.long), torch.tensor(groups, dtype=torch.long)
 
 
 def _labels(text: Text, reader: RowReader, writer: Writer) -> Iterator[tuple[int, int]]:

@@ -35,7 +35,7 @@ def add_new(found: dict[K, V], draw: Callable[[], tuple[K, V] | None], attempts:
 
 
 @cache
-def read_templates(file: str) -> dict[str, Any]:
-    """The content of a YAML file of this package."""
-    loaded: dict[str, Any] = yaml.safe_load(resources.files("ani.data").joinpath(file).read_text("utf-8"))
+def read_templates(file: str, package: str = "ani.data") -> dict[str, Any]:
+    """The content of a YAML file of a package."""
+    loaded: dict[str, Any] = yaml.safe_load(resources.files(package).joinpath(file).read_text("utf-8"))
     return loaded

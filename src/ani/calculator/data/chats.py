@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 from itertools import islice
-from typing import NamedTuple
 
-from ani.calculator.data.templates import read_templates
+from ani.calculator.data.drawn_text import DrawnText
 from ani.calculator.data.worded_calculations import (
     CHATS,
     Calculation,
@@ -31,8 +30,7 @@ from ani.calculator.reader.pending import PendingReader
 from ani.calculator.reader.spelling import spelled
 from ani.data.arithmetic import split_of
 from ani.data.diagnostic import ENDLESS, rounds
-from ani.data.records import Message
-from ani.data.split import Split, add_new, check_split
+from ani.data.split import Split, check_split, read_templates
 from ani.numbers.grammar import BOUNDARY
 
 RAW = 0.25
@@ -47,88 +45,52 @@ _PLACES = {2: "two", 3: "three", 4: "four"}
 """Numbers of decimal places that a chat may ask for, and their words."""
 
 
-class AskedChat(NamedTuple):
-    """A prompt that asks for a calculation, and an answer."""
-
-    prompt: str | list[Message]
-    """One user message, or a raw text."""
-    completion: str
-    """The answer; it contains the result once."""
-    result: str
-    """The result as the completion writes it: exact, or rounded half away from zero."""
-    operation: str
-    """Such as `addition`, `root`; `several`: of three operands."""
-    template: str
-    """The wording with its slots."""
-
-
-class UnaskedChat(NamedTuple):
-    """A prompt that contains a calculation, and no answer."""
-
-    prompt: list[Message]
-    """One user message."""
-    result: str
-    """The calculation's exact value."""
-    template: str
-    """The text of `chat_templates.yaml`, with its slots."""
-
-
-def prompt_text(chat: AskedChat | UnaskedChat) -> str:
-    """The raw text, or the user's message."""
-    return chat.prompt if isinstance(chat.prompt, str) else chat.prompt[0]["content"]
-
-
-def asked_chats(count: int, *, split: Split, seed: int = 0) -> list[AskedChat]:
-    """Draws distinct chats that ask for a calculation, each with an answer.
+def asked_chats(count: int, *, split: Split, seed: int = 0) -> list[DrawnText]:
+    """Draws distinct chats and raw texts that ask for a calculation, each with an answer.
 
     The list depends on the arguments alone, and a larger count only appends. The splits have no wording in common, and
     no calculation, whichever generator draws it.
     """
     check_split(split, count)
-    found: dict[str, AskedChat] = {}
+    found: dict[str, DrawnText] = {}
     chats = drawn_asked_chats(split, seed)
-
-    def drawn() -> tuple[str, AskedChat] | None:
-        text = prompt_text(chat := next(chats))
-        return (text, chat) if text not in found and is_pending(chat) else None
-
-    for _ in range(count):
-        add_new(found, drawn)
+    while len(found) < count:
+        chat = next(chats)
+        if chat.prompt not in found and is_pending(chat):
+            found[chat.prompt] = chat
     return list(found.values())
 
 
-def asked_messages(count: int, *, seed: int = 0) -> list[UnaskedChat]:
+def asked_messages(count: int, *, seed: int = 0) -> list[DrawnText]:
     """Draws distinct test chats that ask for a calculation in the words of a writer who had seen none of our texts,
     whether the reader understands them or not; otherwise like `unasked_chats`."""
     return _quoting_chats("messages", count, "test", seed)
 
 
-def unasked_chats(count: int, *, split: Split, seed: int = 0, pending: bool = False) -> list[UnaskedChat]:
+def unasked_chats(count: int, *, split: Split, seed: int = 0) -> list[DrawnText]:
     """Draws distinct chats that contain a calculation which nobody asks for; every template is used once before any is
     used twice.
 
     The list depends on the arguments alone, and a larger count only appends. The splits have neither template nor
-    calculation in common. With `pending`, only chats with a pending value where the answer begins: in the others the
-    gate has nothing to decide.
+    calculation in common.
     """
-    return _quoting_chats("unasked", count, split, seed, pending)
+    return _quoting_chats("unasked", count, split, seed)
 
 
-def _quoting_chats(part: str, count: int, split: Split, seed: int, pending: bool = False) -> list[UnaskedChat]:
+def _quoting_chats(part: str, count: int, split: Split, seed: int) -> list[DrawnText]:
     check_split(split, count)
     rng = random.Random(f"{part} chats {split} {seed}")
-    found: dict[str, UnaskedChat] = {}
+    found: dict[str, DrawnText] = {}
     templates = rounds(dict.fromkeys(_texts(part, split), ENDLESS), rng)
     while len(found) < count:
         template = next(templates)
-        while (text := prompt_text(chat := _quoting_chat(part, template, split, rng))) in found:
+        while (chat := _quoting_chat(part, template, split, rng)).prompt in found:
             pass
-        if not pending or PendingReader().feed([text + BOUNDARY])[0]:
-            found[text] = chat
+        found[chat.prompt] = chat
     return list(found.values())
 
 
-def _quoting_chat(part: str, template: str, split: Split, rng: random.Random) -> UnaskedChat:
+def _quoting_chat(part: str, template: str, split: Split, rng: random.Random) -> DrawnText:
     calculation = quoted_calculation(rng)
     while split_of(calculation.key) != split:
         calculation = quoted_calculation(rng)
@@ -138,10 +100,10 @@ def _quoting_chat(part: str, template: str, split: Split, rng: random.Random) ->
     if part == "unasked" and rng.random() < 0.2:
         before = rng.choice(_texts("prefixes", split, "greetings", "roles", "situations"))
         text = before + ("" if before[-1] == "\n" else " ") + text
-    return UnaskedChat([{"role": "user", "content": text}], result, template)
+    return DrawnText(text, result, template, meant=part == "messages")
 
 
-def drawn_asked_chats(split: Split, seed: int = 0) -> Iterator[AskedChat]:
+def drawn_asked_chats(split: Split, seed: int = 0) -> Iterator[DrawnText]:
     """Draws chats without end, also repeated ones and ones whose result is not pending."""
     rng = random.Random(f"asked chats {split} {seed}")
     while True:
@@ -151,10 +113,10 @@ def drawn_asked_chats(split: Split, seed: int = 0) -> Iterator[AskedChat]:
             yield from islice(filter(None, attempts), 1)
 
 
-def is_pending(chat: AskedChat) -> bool:
+def is_pending(chat: DrawnText) -> bool:
     """Whether each character of the result is pending where the completion writes it."""
     begin = chat.completion.rindex(chat.result)
-    before = prompt_text(chat) + ("" if isinstance(chat.prompt, str) else BOUNDARY)
+    before = chat.prompt + ("" if chat.raw else BOUNDARY)
     states = PendingReader().feed([before, *chat.completion])[begin:]
     for character, pending in zip(chat.result, states, strict=False):
         if pending is None:
@@ -168,7 +130,7 @@ def is_pending(chat: AskedChat) -> bool:
 @cache
 def _texts(part: str, split: Split, *kinds: str) -> list[str]:
     """The texts of some kinds of a part, or of all kinds if none is named."""
-    found = read_templates(CHATS)[part]
+    found = read_templates(CHATS, __package__)[part]
     return [text for kind in kinds or found for text in found[kind][split]]
 
 
@@ -191,7 +153,7 @@ def _rounded(value: Fraction, places: int) -> str | None:
     return "-" * (value < 0) + f"{steps // 10**places}.{steps % 10**places:0{places}d}"
 
 
-def _asked_chat(calculation: Calculation, split: Split, rng: random.Random) -> AskedChat | None:
+def _asked_chat(calculation: Calculation, split: Split, rng: random.Random) -> DrawnText | None:
     """A chat that asks for a calculation; None if the drawn parts do not fit together."""
     exact = _places(calculation.value)
     wording = Wording(calculation, rng)
@@ -221,8 +183,7 @@ def _asked_chat(calculation: Calculation, split: Split, rng: random.Random) -> A
     answer = _answer(wording, result, raw, rng)
     if raw and not shown.endswith(("\n", " ")):
         answer = f" {answer}"
-    prompt: str | list[Message] = shown if raw else [{"role": "user", "content": shown}]
-    return AskedChat(prompt, answer, result, calculation.operation, template)
+    return DrawnText(shown, result, template, True, raw, calculation.operation, answer)
 
 
 def _in_lower_case(ask: str) -> str:
@@ -262,7 +223,7 @@ def _answer(wording: Wording, result: str, raw: bool, rng: random.Random) -> str
         return written
     if raw:
         return f"{written}."
-    template = rng.choice(read_templates(CHATS)["answers"])
+    template = rng.choice(read_templates(CHATS, __package__)["answers"])
     if "{x}" in template:
         slot = "x" if "x" in wording.written or "x" in wording.slots else next(iter(wording.wordings))
         template = template.replace("{x}", wording.write(slot))

@@ -25,29 +25,16 @@ from ani.calculator.data.drawn_expressions import (
     leaf,
     plain,
 )
-from ani.calculator.data.templates import read_templates
+from ani.calculator.data.drawn_text import DrawnText
 from ani.data.arithmetic import split_of
 from ani.data.diagnostic import ENDLESS, rounds
-from ani.data.split import Split, check_split
+from ani.data.split import Split, check_split, read_templates
 
 _ATTEMPTS = 300
 """The number of draws after which two templates are considered not to fit together."""
 
 
-class Sentence(NamedTuple):
-    """A text that ends at the equals sign of a calculation, and what follows the sign."""
-
-    prompt: str
-    completion: str
-    meant: bool
-    """Whether the exact result follows."""
-    result: str
-    """The calculation's exact result, whether it is meant or not."""
-    template: str
-    """The text of `sentence_templates.yaml`, with its slots."""
-
-
-def sentences(count: int, *, split: Split, seed: int = 0) -> list[Sentence]:
+def sentences(count: int, *, split: Split, seed: int = 0) -> list[DrawnText]:
     """Draws distinct sentences, in turn one that does not mean the result and one that does.
 
     The list depends on the arguments alone, and a larger count only appends. The splits have neither template nor
@@ -55,7 +42,7 @@ def sentences(count: int, *, split: Split, seed: int = 0) -> list[Sentence]:
     """
     check_split(split, count)
     rng = random.Random(f"calculation sentences {split} {seed}")
-    found: dict[str, Sentence] = {}
+    found: dict[str, DrawnText] = {}
     streams = [rounds(dict.fromkeys(templates, ENDLESS), rng) for templates in _templates(split)]
     while len(found) < count:
         pair = [next(stream) for stream in streams]
@@ -70,7 +57,8 @@ def sentences(count: int, *, split: Split, seed: int = 0) -> list[Sentence]:
 @cache
 def _templates(split: Split) -> tuple[list[str], list[str]]:
     """The templates whose last calculation is not meant, and those where it is."""
-    texts = [text for splits in read_templates("sentence_templates.yaml").values() for text in splits.get(split, [])]
+    kinds = read_templates("sentence_templates.yaml", __package__).values()
+    texts = [text for splits in kinds for text in splits.get(split, [])]
     return [text for text in texts if not _MEANT.search(text)], [text for text in texts if _MEANT.search(text)]
 
 
@@ -80,7 +68,7 @@ _MEANT = re.compile(r"= ?[$€£]?\{r\}[^=]*\Z")
 _DRAWN = re.compile(r"\{(?:\$?e|(tight))(?: ([-+*/^]+))?\}")
 
 
-def _sentences(pair: Sequence[str], split: Split, rng: random.Random) -> list[Sentence] | None:
+def _sentences(pair: Sequence[str], split: Split, rng: random.Random) -> list[DrawnText] | None:
     """One sentence per template with the same expression, which the first template chooses; None if they do not
     fit."""
     template = pair[0]
@@ -104,7 +92,7 @@ def _sentences(pair: Sequence[str], split: Split, rng: random.Random) -> list[Se
     return found
 
 
-def _filled(template: str, expression: Expression, way: float, split: Split, rng: random.Random) -> Sentence | None:
+def _filled(template: str, expression: Expression, way: float, split: Split, rng: random.Random) -> DrawnText | None:
     """A template with this expression; None if it does not fit."""
     head, _, tail = (_EQUATION.sub(r"\1=", template) if way < TIGHT else template).rpartition("=")
     other: Expression | None = None
@@ -133,7 +121,8 @@ def _filled(template: str, expression: Expression, way: float, split: Split, rng
             if found is None:
                 return None
             result = found
-    return Sentence(prompt, text[len(prompt) :], _MEANT.search(template) is not None, result, template)
+    meant = _MEANT.search(template) is not None
+    return DrawnText(prompt, result, template, meant, raw=True, completion=text[len(prompt) :])
 
 
 def _any(rng: random.Random, symbols: str) -> Expression:

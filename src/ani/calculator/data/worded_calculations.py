@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ani.calculator.data.drawn_expressions import combined, drawn_expression, leaf, plain
-from ani.calculator.data.templates import read_templates
 from ani.data.arithmetic import SYMBOLS, Operation
+from ani.data.split import read_templates
 
 CHATS = "chat_templates.yaml"
 _MOST_DIGITS = 8
@@ -158,7 +158,8 @@ class Wording:
 
     def __init__(self, calculation: Calculation, rng: random.Random) -> None:
         self.calculation, self.rng = calculation, rng
-        self.wordings: dict[str, list[str]] = read_templates(CHATS)["wordings"].get(calculation.operation, {})
+        wordings = read_templates(CHATS, __package__)["wordings"]
+        self.wordings: dict[str, list[str]] = wordings.get(calculation.operation, {})
         self.grouped = not calculation.currency and rng.random() < 0.06
         self.written: dict[str, str] = {}
 

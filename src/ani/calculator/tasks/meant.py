@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field
 
-from ani.calculator.data.chats import AskedChat, UnaskedChat, asked_chats, asked_messages, prompt_text, unasked_chats
-from ani.calculator.data.sentences import Sentence, sentences
+from ani.calculator.data.chats import asked_chats, asked_messages, unasked_chats
+from ani.calculator.data.drawn_text import DrawnText
+from ani.calculator.data.sentences import sentences
 from ani.calculator.reader.arithmetic import SIGNS
 from ani.calculator.reader.calculations import calculation_before, number_behind
 from ani.calculator.reader.digits import is_value
@@ -85,25 +86,20 @@ class Meant(Measured):
     count: int = Field(default=100, ge=1)
     """Prompts per kind and operation, and sentences that mean the result or do not; twice as many in the words of an
     independent writer, and three times as many that ask for nothing."""
-    kinds: list[Kind] = Field(default=[*get_args(Kind)], min_length=1)
-    """The kinds of prompts that are asked."""
 
     def questions(self, seed: int) -> list[MeantQuestion]:
         """Equally many questions per operation; wordings and calculations of the test split."""
-        kinds: list[Kind] = [kind for kind in ("asked", "raw") if kind in self.kinds]
-        wanted = {(kind, name): self.count for kind in kinds for name in _OPERATIONS}
+        wanted = {(raw, name): self.count for raw in (False, True) for name in _OPERATIONS}
         found: list[MeantQuestion] = []
 
-        def add(kind: Kind, each: AskedChat | UnaskedChat | Sentence, **facts: Any) -> None:
-            text = each.prompt if isinstance(each, Sentence) else prompt_text(each)
-            meant = kind not in ("unasked", "other sentence")
-            found.append(MeantQuestion(kind=kind, meant=meant, prompt=text, result=each.result, **facts))
+        def add(kind: Kind, each: DrawnText, **facts: Any) -> None:
+            facts.update(kind=kind, meant=each.meant, prompt=each.prompt, result=each.result)
+            found.append(MeantQuestion(**facts))
 
-        for chat in asked_chats(40 * self.count if wanted else 0, split="test", seed=seed):
-            kind: Kind = "raw" if isinstance(chat.prompt, str) else "asked"
-            if wanted.get((kind, chat.operation), 0) and chat.result.lstrip("-").isdigit():
-                wanted[kind, chat.operation] -= 1
-                add(kind, chat, operation=chat.operation)
+        for chat in asked_chats(40 * self.count, split="test", seed=seed):
+            if wanted.get((chat.raw, chat.operation)) and chat.result.lstrip("-").isdigit():
+                wanted[chat.raw, chat.operation] -= 1
+                add("raw" if chat.raw else "asked", chat, operation=chat.operation)
         found.sort(key=lambda question: (question.kind, _OPERATIONS.index(question.operation)))
         for message in asked_messages(2 * self.count, seed=seed):
             add("asked otherwise", message)
@@ -111,11 +107,14 @@ class Meant(Measured):
             add("unasked", unasked)
         for each in sentences(2 * self.count, split="test", seed=seed):
             add("sentence" if each.meant else "other sentence", each, template=each.template)
-        return [question for question in found if question.kind in self.kinds]
+        return found
 
     def answer(self, engine: Engine, questions: Sequence[MeantQuestion]) -> Answers:
         """Asks greedily; where nobody asks for a calculation, asks the base model too."""
-        prompts = [_as_asked(question) for question in questions]
+        raw = "raw", "sentence", "other sentence"
+        prompts: list[str | list[Message]] = [
+            each.prompt if each.kind in raw else [{"role": "user", "content": each.prompt}] for each in questions
+        ]
         unasked = [prompt for prompt, question in zip(prompts, questions, strict=True) if question.kind == "unasked"]
         with engine.base():
             base = iter(engine.texts(unasked, ROOM) if unasked else [])
@@ -154,12 +153,6 @@ class Meant(Measured):
             pending = [record.right for record in unasked if PendingReader().feed([record.prompt + BOUNDARY])[0]]
             found["unasked_pending"] = ("Not asked for, but pending when the answer begins: the same", share(pending))
         return found
-
-
-def _as_asked(question: MeantQuestion) -> str | list[Message]:
-    """The raw text, or the user's message."""
-    raw = question.kind in ("raw", "sentence", "other sentence")
-    return question.prompt if raw else [{"role": "user", "content": question.prompt}]
 
 
 def _is_corrected(output: str, base: str) -> bool:

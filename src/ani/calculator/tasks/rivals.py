@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -28,8 +28,6 @@ _EXACT = Context(prec=60)
 
 Test = Literal["occam", "nupa", "bigbench", "mathllm"]
 Rng = random.Random
-Draw = Callable[[Rng, int], tuple[str, Decimal]]
-"""Draws a prompt and its result; the argument is the number of digits, 0 in tests without groups of digits."""
 _NAMES: dict[Test, str] = {
     "occam": "OccamLLM",
     "nupa": "NUPA",
@@ -88,14 +86,14 @@ class Rivals(Measured):
         rng = random.Random(f"rivals {seed}")
         found: dict[tuple[Test, str], RivalQuestion] = {}
         for test, operations in _TESTS.items():
-            for operation, draw in operations.items():
+            for operation, (text, draw, compute) in operations.items():
                 wanted = len(found) + self.count
                 while len(found) < wanted:
                     digits = _DIGITS[len(found) % len(_DIGITS)] if test == "occam" and operation in _RANGED else None
-                    prompt, exact = draw(rng, digits or 0)
-                    facts: dict[str, Any] = {"test": test, "operation": operation, "digits": digits, "prompt": prompt}
-                    facts["result"] = f"{round(exact, 12).normalize(_EXACT):f}"
-                    found.setdefault((test, prompt), RivalQuestion(**facts))
+                    operands = draw(rng, digits or 0)
+                    facts: dict[str, Any] = {"operation": operation, "digits": digits, "prompt": text.format(*operands)}
+                    facts["result"] = f"{round(compute(*operands), 12).normalize(_EXACT):f}"
+                    found.setdefault((test, facts["prompt"]), RivalQuestion(test=test, **facts))
         return [*found.values()]
 
     def answer(self, engine: Engine, questions: Sequence[RivalQuestion]) -> Answers:
@@ -121,20 +119,20 @@ class Rivals(Measured):
             of_test = [record for record in records if record.test == test]
             for operation in ("", *operations):
                 right = [record.right for record in of_test if operation in ("", record.operation)]
-                found["_".join(filter(None, (test, operation)))] = (_title(test, operation), share(right))
+                found["_".join(filter(None, (test, operation)))] = _measure(test, operation, share(right))
             if test == "occam":
                 long = [r.right for r in of_test if r.operation == "multiplication" and r.digits == max(_DIGITS)]
-                found["occam_multiplication_7"] = (_title(test, "multiplication of 7 digits"), share(long))
+                found["occam_multiplication_7"] = _measure(test, "multiplication of 7 digits", share(long))
         nupa = [record for record in records if record.digits_right is not None]
         digits = np.array([[record.digits_right] for record in nupa], dtype=np.float64)
         mean = resampled(digits, lambda means: means[:, 0]) if nupa else None
-        found["nupa_digits"] = (_title("nupa", "digits right"), mean)
-        found["nupa_length"] = (_title("nupa", "length right"), share(bool(r.length_right) for r in nupa))
+        found["nupa_digits"] = _measure("nupa", "digits right", mean)
+        found["nupa_length"] = _measure("nupa", "length right", share(bool(r.length_right) for r in nupa))
         return {key: measure for key, measure in found.items() if measure[1] is not None}
 
 
-def _title(test: Test, operation: str) -> str:
-    return f"{_NAMES[test]}, {operation}" if operation else _NAMES[test]
+def _measure(test: Test, what: str, estimate: Estimate | None) -> tuple[str, Estimate | None]:
+    return f"{_NAMES[test]}, {what}" if what else _NAMES[test], estimate
 
 
 def _is_right(number: NumberText, result: Decimal, test: Test) -> bool:
@@ -152,8 +150,20 @@ def _places(value: Decimal) -> dict[int, str]:
 
 # --- questions ---
 
+
+class Problems(NamedTuple):
+    """Questions of one operation."""
+
+    text: str
+    """Has a place for each operand."""
+    draw: Callable[[Rng, int], Sequence[Decimal]]
+    """Draws the operands; the argument is the number of digits, 0 in tests without groups of digits."""
+    compute: Callable[..., Decimal]
+
+
 _WORDS: dict[Operation, str]
 _WORDS = {"addition": "plus", "subtraction": "minus", "multiplication": "times", "division": "divided by"}
+_VERBS: dict[Operation, str] = {"addition": "Add", "subtraction": "Subtract", "multiplication": "Multiply"}
 _RANGED = {*SYMBOLS, "sqrt"}
 _COMPUTE: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
     "+": _EXACT.add,
@@ -166,43 +176,29 @@ _COMPUTE: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
 }
 
 
-def _of_one(text: str, operand: Callable[[Rng, int], Decimal], compute: Callable[[Decimal], Decimal]) -> Draw:
-    """Draws a function's argument; the text has one place for it."""
-
-    def draw(rng: Rng, digits: int) -> tuple[str, Decimal]:
-        drawn = operand(rng, digits)
-        return text.format(drawn), compute(drawn)
-
-    return draw
-
-
-def _of_two(text: str, symbol: str, operands: Callable[[Rng, int], Sequence[Decimal]]) -> Draw:
-    """Draws two operands; the text has places for the first operand, the symbol and the second operand."""
-
-    def draw(rng: Rng, digits: int) -> tuple[str, Decimal]:
-        left, right = operands(rng, digits)
-        return text.format(left, symbol, right), _COMPUTE[symbol](left, right)
-
-    return draw
-
-
 def _natural(rng: Rng, digits: int) -> Decimal:
     return Decimal(rng.randrange(10 ** (digits - 1), 10**digits))
 
 
-def _angle(rng: Rng, _: int) -> Decimal:
-    return Decimal(f"{rng.uniform(-math.tau, math.tau):.2f}")
+def _angle(rng: Rng, _: int) -> list[Decimal]:
+    return [Decimal(f"{rng.uniform(-math.tau, math.tau):.2f}")]
 
 
 def _signed(rng: Rng, digits: int) -> list[Decimal]:
     return [Decimal(rng.randint(-(10**digits), 10**digits) or 7) for _ in range(2)]
 
 
-def _nupa(verb: str, symbol: str, decimals: int = 0) -> Draw:
-    """Draws two natural numbers of 2 to 8 digits, or with up to `decimals` decimal places; a divisor is no longer than
-    its dividend."""
+def _occam(symbol: str) -> Problems:
+    return Problems(
+        f"{'Give the answer in decimals. ' * (symbol == '/')}{{}} {symbol} {{}} =", _signed, _COMPUTE[symbol]
+    )
 
-    def operands(rng: Rng, _: int) -> Sequence[Decimal]:
+
+def _nupa(verb: str, symbol: str, decimals: int = 0) -> Problems:
+    """Two natural numbers of 2 to 8 digits, or with up to `decimals` decimal places; a divisor is no longer than its
+    dividend."""
+
+    def draw(rng: Rng, _: int) -> Sequence[Decimal]:
         digits = rng.randint(2, 8)
         pair = _natural(rng, digits), _natural(rng, rng.randint(1, digits) if symbol in ("%", "//") else digits)
         if not decimals:
@@ -212,46 +208,42 @@ def _nupa(verb: str, symbol: str, decimals: int = 0) -> Draw:
 
     kind, example = ("a float", "10.4") if decimals else ("an integer", "123")
     ask = f"Directly return the answer as {kind} without any comma separator, like {example} ."
-    return _of_two(f"{ask} {verb} {{}} {{}} {{}} =", symbol, operands)
+    return Problems(f"{ask} {verb} {{}} {symbol} {{}} =", draw, _COMPUTE[symbol])
 
 
-def _simple(text: str, symbol: str, digits: int) -> Draw:
-    """Draws two natural numbers of up to `digits` digits; quotients are whole."""
+def _simple(text: str, symbol: str, digits: int) -> Problems:
+    """Two natural numbers of up to `digits` digits; quotients are whole."""
 
-    def operands(rng: Rng, _: int) -> Sequence[Decimal]:
+    def draw(rng: Rng, _: int) -> Sequence[Decimal]:
         length = rng.randint(1, digits)
         left, right = _natural(rng, length), _natural(rng, length)
         return (left * right if symbol == "/" else left), right
 
-    return _of_two(text, symbol, operands)
+    return Problems(text, draw, _COMPUTE[symbol])
 
 
-_TESTS: dict[Test, dict[str, Draw]] = {
+_TESTS: dict[Test, dict[str, Problems]] = {
     "occam": {
-        **{
-            operation: _of_two(f"{'Give the answer in decimals. ' * (symbol == '/')}{{}} {{}} {{}} =", symbol, _signed)
-            for operation, symbol in SYMBOLS.items()
-        },
-        "sqrt": _of_one("sqrt({:.2f}) =", lambda rng, n: Decimal(rng.randint(1, 10 ** (n + 2))) / 100, _EXACT.sqrt),
-        "sin": _of_one("sin({} rad) =", _angle, lambda operand: Decimal(math.sin(operand))),
-        "cos": _of_one("cos({} rad) =", _angle, lambda operand: Decimal(math.cos(operand))),
-        "ln": _of_one("ln({}) =", lambda rng, _: Decimal(f"{math.exp(rng.uniform(-5, 5)):.7f}"), _EXACT.ln),
-        "exp": _of_one("exp({}) =", lambda rng, _: Decimal(f"{rng.uniform(-5, 5):.6f}"), _EXACT.exp),
+        **{operation: _occam(symbol) for operation, symbol in SYMBOLS.items()},
+        "sqrt": Problems("sqrt({:.2f}) =", lambda rng, n: [Decimal(rng.randint(1, 10 ** (n + 2))) / 100], _EXACT.sqrt),
+        "sin": Problems("sin({} rad) =", _angle, lambda angle: Decimal(math.sin(angle))),
+        "cos": Problems("cos({} rad) =", _angle, lambda angle: Decimal(math.cos(angle))),
+        "ln": Problems("ln({}) =", lambda rng, _: [Decimal(f"{math.exp(rng.uniform(-5, 5)):.7f}")], _EXACT.ln),
+        "exp": Problems("exp({}) =", lambda rng, _: [Decimal(f"{rng.uniform(-5, 5):.6f}")], _EXACT.exp),
     },
     "nupa": {
-        "addition": _nupa("Add two numbers:", "+"),
-        "subtraction": _nupa("Subtract two numbers:", "-"),
-        "multiplication": _nupa("Multiply two numbers:", "*"),
-        "addition of decimals": _nupa("Add two numbers:", "+", 3),
-        "subtraction of decimals": _nupa("Subtract two numbers:", "-", 3),
-        "multiplication of decimals": _nupa("Multiply two numbers:", "*", 3),
+        **{
+            f"{operation}{kind}": _nupa(f"{verb} two numbers:", SYMBOLS[operation], decimals)
+            for kind, decimals in (("", 0), (" of decimals", 3))
+            for operation, verb in _VERBS.items()
+        },
         "floor division": _nupa("Divide two numbers and return the result as an integer.", "//"),
         "remainder": _nupa("Divide two numbers and return the remainder.", "%"),
         "maximum": _nupa("Get the maximal number:", "and"),
     },
     "bigbench": {
-        operation: _simple(f"Q: What is {{0}} {word} {{2}}? A:", SYMBOLS[operation], 5)
+        operation: _simple(f"Q: What is {{}} {word} {{}}? A:", SYMBOLS[operation], 5)
         for operation, word in _WORDS.items()
     },
-    "mathllm": {operation: _simple("{}{}{}=", symbol, 3) for operation, symbol in SYMBOLS.items()},
+    "mathllm": {operation: _simple(f"{{}}{symbol}{{}}=", symbol, 3) for operation, symbol in SYMBOLS.items()},
 }
