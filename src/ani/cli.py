@@ -441,7 +441,7 @@ def push(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
     context: typer.Context,
-    checkpoint: Annotated[str, Argument(help="Checkpoint of ani merge: a directory or hub name.")],
+    checkpoint: Annotated[str, Argument(help="Merged checkpoint: directory or hub name.")],
 ) -> None:
     """Serve a merged checkpoint with vLLM's OpenAI-compatible server, on 127.0.0.1; options are vLLM's.
 
