@@ -1,4 +1,4 @@
-"""`ani eval --calculator`: a calculator takes part in an evaluation."""
+"""The command line: `ani eval --calculator` and `ani calculator`."""
 
 import json
 from collections.abc import Callable
@@ -43,3 +43,30 @@ def test_a_calculator_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gone"):
         processor(str(tmp_path / "gone"))
     assert processor("smollm2-calculator").name.startswith("calculator smollm2-calculator (")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "facts"),
+    [
+        ("What is 3 + 4?", 0, {"value": "7", "fraction": "7", "exact": True}),
+        ("What is 2 / 3?", 0, {"value": "0.66666666666666666667", "fraction": "2/3", "exact": False}),
+        ("Name a bird.", 1, None),
+    ],
+)
+def test_ask(text: str, code: int, facts: object, run: Callable[..., test_cli.Done]) -> None:
+    assert json.loads(run("calculator", "ask", text, "--json", code=code).out) == facts
+    assert (facts is None) == ("no value" in run("calculator", "ask", text, code=code).out)
+
+
+def test_inspect_shows_the_pending_value(run: Callable[..., test_cli.Done], tiny_model: Path) -> None:
+    command = ["calculator", "inspect", "What is 3 + 4?", "--model", tiny_model, "--calculator", "open"]
+    found = json.loads(run(*command, "--json", code=0).out)
+    assert found and {(each["value"], each["opened"]) for each in found} == {("7", True)}
+    assert "open" in run(*command, code=0).out
+
+
+def test_fit_refuses_a_place_with_other_files_before_it_begins(
+    run: Callable[..., test_cli.Done], tmp_path: Path
+) -> None:
+    (tmp_path / "notes").write_text("")
+    assert "notes" in run("calculator", "fit", "--model", tmp_path / "none", "--out", tmp_path / "notes", code=2).err

@@ -12,3 +12,8 @@ def asked(text: str) -> Exact | None:
     """
     (pending,) = PendingReader().feed([text + BOUNDARY])
     return pending.value if pending else None
+
+
+def shown(value: Exact, places: int) -> str:
+    """The digits of a value; of one with endless digits the first ones after the point, with an ellipsis."""
+    return value.rounded(places) + "…" if value.ends is None else value.rounded(value.ends)

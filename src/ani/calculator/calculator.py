@@ -104,10 +104,11 @@ class Calculator(LogitsProcessor):
         ids = input_ids.cpu().numpy()
         rows = [self.rows.read(row) for row in ids]
         undecided = [index for index, row in enumerate(rows) if row.pending and not row.spelling]
-        for index in undecided if not undecided else self._open(undecided, place):
+        places = torch.full((len(undecided), 1), place)
+        logits = self.logits(torch.tensor(undecided), places).squeeze(1).tolist() if undecided else []
+        for index, logit in zip(undecided, logits, strict=True):
             row = rows[index]
-            assert row.pending is not None
-            if spelling := self.writer.begin(row.pending, row.reader.tail):
+            if logit > 0 and row.pending and (spelling := self.writer.begin(row.pending, row.reader.tail)):
                 rows[index] = row._replace(spelling=spelling)
                 self.rows.remember(ids[index], rows[index])
         writing = {index: row.spelling for index, row in enumerate(rows) if row.spelling}
@@ -117,11 +118,6 @@ class Calculator(LogitsProcessor):
         for index, spelling in writing.items():
             self.writer.mask(spelling, scores[index])
         return scores
-
-    def _open(self, rows: list[int], place: int) -> list[int]:
-        """Those of some rows whose gate is open at a token's place."""
-        logits = self.logits(torch.tensor(rows), torch.full((len(rows), 1), place)).squeeze(1)
-        return [row for row, logit in zip(rows, logits.tolist(), strict=True) if logit > 0]
 
     def logits(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Gate logits at tokens of the model's latest forward pass, float32 (R, N); arguments as for
@@ -144,19 +140,14 @@ class Calculator(LogitsProcessor):
             InputError: There is no calculator under this name, a file is damaged, or it was made for another model.
         """
         if name == OPEN:
-            return cls._open_gate(model, tokenizer)
+            shape = shape_of(base_model(model))
+            shape |= {"value_size": 1, "layers": [0], "context": [], "gate_hidden_size": 1}
+            config = CalculatorConfig(base="any", bias=1.0, **shape)
+            gate = config.gate()
+            for parameter in gate.parameters():
+                nn.init.zeros_(parameter)
+            return cls(model, tokenizer, gate, config)
         return cls(model, tokenizer, *read_gate(folder_of(str(name))))
-
-    @classmethod
-    def _open_gate(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> Self:
-        shape = shape_of(base_model(model))
-        config = CalculatorConfig(
-            base="any", **shape, value_size=1, layers=[0], context=[], gate_hidden_size=1, bias=1.0
-        )
-        gate = config.gate()
-        for parameter in gate.parameters():
-            nn.init.zeros_(parameter)
-        return cls(model, tokenizer, gate, config)
 
     @classmethod
     def fit(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase, **settings: Any) -> Self:
@@ -175,8 +166,7 @@ class Calculator(LogitsProcessor):
             InputError: `path` is something else than a calculator.
         """
         path = Path(path)
-        if path.exists() and not (path / CONFIG_FILE).is_file() and not (path.is_dir() and not any(path.iterdir())):
-            raise InputError(f"{path} exists and is no calculator; name another path")
+        check_place(path)
         with replacing_directory(path) as work:
             (work / CONFIG_FILE).write_text(self.config.model_dump_json(indent=2) + "\n", "utf-8")
             save_file(
@@ -184,6 +174,12 @@ class Calculator(LogitsProcessor):
                 work / WEIGHTS_FILE,
             )
             (work / CARD_FILE).write_text(_card(self.config), "utf-8")
+
+
+def check_place(path: Path, file: str = CONFIG_FILE) -> None:
+    """Raises InputError if there is something else at a path than an empty directory or one with such a file."""
+    if path.exists() and not (path / file).is_file() and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError(f"{path} exists and is no calculator; name another path")
 
 
 def processor(name: str) -> Processor:

@@ -13,6 +13,9 @@ app = typer.Typer(
     no_args_is_help=True, help="Exact values that a text asks for, written by a frozen model where its gate is open."
 )
 
+PLACES = 20
+"""Places after the point of a printed value with endless digits."""
+
 ModelOption = Annotated[str, Option("--model", help="Directory, hub name, or smollm2 (embedded).")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for scripts.")]
 
@@ -27,44 +30,44 @@ def fit(
     seed: Annotated[int, Option(help="Seed of the texts and of the fit.")] = 0,
 ) -> None:
     """Fit a calculator's gate to a model: forward passes alone. A killed fit keeps the model's answers."""
-    from ani.calculator import Calculator
+    from ani.calculator.calculator import Calculator, check_place
     from ani.models import load_model, load_tokenizer
 
+    check_place(out)
     answers = out.with_name(f"{out.name}.answers.jsonl")
     settings = {"asked": asked, "unasked": unasked, "sentences": sentences, "seed": seed}
     found = Calculator.fit(load_model(model), load_tokenizer(model), answers=answers, console=console, **settings)
     found.save(out)
+    answers.unlink(missing_ok=True)
     say_where("calculator", out.resolve())
 
 
 @app.command()
 def ask(
     text: Annotated[str, Argument(help='For example "What is 3 + 4?".')],
-    places: Annotated[int, Option(min=0, max=90, help="Places after the point of a value that has more.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Print the exact value that a text asks for; no model is needed. Exit code 1: it asks for none, or is doubtful."""
-    from ani.calculator.asked import asked
+    from ani.calculator.asked import asked, shown
 
     value = asked(text)
+    digits = value and shown(value, PLACES)
     if as_json:
         facts = value and {
-            "value": value.rounded(places if value.ends is None else value.ends),
+            "value": str(digits).rstrip("…"),
             "fraction": None if value.rational is None else str(value.rational),
             "exact": value.ends is not None,
         }
         print(json.dumps(facts))
-    elif value is None:
-        console.print("no value")
     else:
-        print(value.rounded(places if value.ends is None else value.ends) + ("…" if value.ends is None else ""))
+        print(digits or "no value")
     if value is None:
         raise typer.Exit(1)
 
 
 @app.command()
 def inspect(
-    text: Annotated[str, Argument(help="A user's message, or messages as a JSON list.")],
+    text: Annotated[str, Argument(help="A user's message.")],
     model: ModelOption = "smollm2",
     calculator: Annotated[str, Option(help="Calculator: directory, hub name, or smollm2-calculator.")] = (
         "smollm2-calculator"

@@ -5,7 +5,7 @@ from typing import Any, cast
 from rich.console import Console
 from rich.table import Table
 
-from ani.calculator.asked import asked
+from ani.calculator.asked import asked, shown
 from ani.calculator.calculator import Calculator
 from ani.evaluation.engines import TransformersEngine
 from ani.models import EMBEDDED, load_model, load_tokenizer
@@ -35,18 +35,14 @@ def show_chats(console: Console) -> None:
     model, tokenizer = cast(Any, load_model(EMBEDDED)), load_tokenizer(EMBEDDED)
     calculator = Calculator.load("smollm2-calculator", model, tokenizer)
     prompts = [[{"role": "user", "content": text}] for text in CHATS]
-    columns: list[dict[int, str]] = []
+    columns: list[list[str]] = []
     with counting(console, "chats, twice", 2 * len(CHATS)) as count:
         for processors in ([], [calculator]):
-            columns.append({})
-            for place, text in TransformersEngine(model, tokenizer, processors=processors).generate(
-                prompts, NEW_TOKENS
-            ):
-                columns[-1][place] = " ".join(text.split())
-                count(1)
+            texts = TransformersEngine(model, tokenizer, processors=processors).texts(prompts, NEW_TOKENS)
+            columns.append([" ".join(text.split()) for text in texts])
+            count(len(texts))
     table = Table("chat", "exact value", "the model", "with the calculator", title="The calculator, without training")
     for place, text in enumerate(CHATS):
         value = asked(text)
-        shown = "" if value is None else value.rounded(10 if value.ends is None else value.ends)
-        table.add_row(*map(str, (text, shown, columns[0][place], columns[1][place])))
+        table.add_row(text, shown(value, 10) if value else "", columns[0][place], columns[1][place])
     console.print(table, markup=False)

@@ -66,11 +66,10 @@ def fit(
     Args:
         model: A decoder-only transformers model; it is not changed.
         tokenizer: The model's tokenizer.
-        asked: Chats and raw texts that ask for a calculation, with the answer.
-        unasked: Chats with a calculation that nobody asks for. The model itself answers them: no value is meant there.
-        sentences: Sentences that end at an equals sign; in half of them the result is not meant.
-        answers: JSON-lines file to which the model's answers are appended as they come; answers in it are not asked for
-            again. None: they are not kept.
+        asked: Number of chats and raw texts that ask for a calculation.
+        unasked: Number of chats with a calculation that nobody asks for. The model itself answers them.
+        sentences: Number of sentences that end at an equals sign; half of them do not mean the result.
+        answers: JSON-lines file of the model's answers; those in it are not computed again. None: they are not kept.
         seed: Seed of the texts and of the fit.
         console: Shows the progress.
 

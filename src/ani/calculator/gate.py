@@ -140,10 +140,8 @@ class GateStates:
         values: torch.Tensor = cast(Any, self._cache).layers[index].values  # (B, heads, tokens, width of a head)
         if len(rows) < len(values):
             values = values[rows.to(values.device)]
-        kept, length = (
-            values.shape[2],
-            weights.shape[2],
-        )  # a window keeps fewer tokens, a static cache has room for more
+        kept, length = values.shape[2], weights.shape[2]
+        # A window keeps fewer tokens, a static cache has room for more.
         weights = weights[..., length - kept :] if kept < length else pad(weights, (0, kept - length))
         weights = weights.to(values.device)
         summed = (weights.unsqueeze(1).to(values.dtype) @ values).transpose(1, 2).flatten(2)

@@ -1,8 +1,7 @@
 """The gate's decisions about a text, token by token."""
 
-import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich.table import Table
@@ -10,10 +9,10 @@ from rich.text import Text
 from torch import nn
 from transformers import DynamicCache, PreTrainedTokenizerBase
 
+from ani.calculator.asked import shown
 from ani.calculator.calculator import Calculator
 from ani.calculator.gate import GateStates
-from ani.chat import rendered
-from ani.errors import InputError
+from ani.evaluation.engines import TransformersEngine
 from ani.injection.model_parts import base_model
 from ani.numbers.grammar import BOUNDARY
 
@@ -45,10 +44,10 @@ def decisions(
         calculator: Loaded for this model.
         model: The model.
         tokenizer: The model's tokenizer.
-        text: A user's message, or messages as a JSON list: a chat, up to where the answer begins.
-        raw: Whether `text` is read as it is.
+        text: A user's message.
+        raw: Whether `text` is read as it is, not as a chat up to where the answer begins.
     """
-    ids = tokenizer(text if raw else _chat(tokenizer, text), add_special_tokens=raw)["input_ids"]
+    ids = TransformersEngine(base_model(model), tokenizer).ids(text if raw else [{"role": "user", "content": text}])
     every = calculator.rows.every(ids)
     places = [place for place, pending in enumerate(every) if pending]
     if not places:
@@ -64,33 +63,19 @@ def decisions(
     for place, logit in zip(places, logits.tolist(), strict=True):
         pending = every[place]
         assert pending is not None
-        value = (
-            pending.value.rounded(12) + "…" if pending.value.ends is None else pending.value.rounded(pending.value.ends)
-        )
+        value = shown(pending.value, 12)
         probability = float(torch.sigmoid(torch.tensor(logit)))
         found.append(Decision(place, pieces[place], pending.text.strip(), value, probability, logit > 0))
     return found
 
 
-def _chat(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    messages: Any = [{"role": "user", "content": text}]
-    if text.lstrip().startswith("["):
-        try:
-            messages = json.loads(text)
-            begins = messages[-1]["role"] != "assistant"
-        except (ValueError, LookupError, TypeError) as error:
-            raise InputError("the conversation must be a JSON list of messages with 'role' and 'content'") from error
-        return rendered(tokenizer, messages, add_generation_prompt=begins)
-    return rendered(tokenizer, messages)
-
-
 def table(found: Sequence[Decision]) -> Table:
     """One row per decision, for a terminal."""
-    shown = Table("after", "calculation", "value", "probability", "gate")
+    rows = Table("after", "calculation", "value", "probability", "gate")
     for each in found:
         piece = each.text.replace("\n", "⏎").replace(BOUNDARY, "·")[-12:]
         decision = "open: written next" if each.opened else "closed"
-        shown.add_row(Text(piece), Text(each.asked), each.value, f"{each.probability:.3f}", decision)
+        rows.add_row(Text(piece), Text(each.asked), each.value, f"{each.probability:.3f}", decision)
     if not found:
-        shown.add_row("–", "no value is pending", "–", "–", "–")
-    return shown
+        rows.add_row("–", "no value is pending", "–", "–", "–")
+    return rows

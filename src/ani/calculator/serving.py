@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ani.calculator.calculator import CONFIG_FILE, Calculator, folder_of, read_config
+from ani.calculator.calculator import CONFIG_FILE, Calculator, check_place, folder_of, read_config
 from ani.errors import InputError
 from ani.files import replacing_directory
 from ani.models import check_weights
@@ -35,12 +35,7 @@ def merge(calculator: str, out_path: str | Path, *, model: str | None = None, dt
     """
     out = Path(out_path)
     with replacing_directory(out) as work:
-        if (
-            out.exists()
-            and not (out / FOLDER / CONFIG_FILE).is_file()
-            and not (out.is_dir() and not any(out.iterdir()))
-        ):
-            raise InputError(f"{out} exists and is not a merged calculator; choose another path or remove it")
+        check_place(out, f"{FOLDER}/{CONFIG_FILE}")
         base, tokenizer = full_precision_base(model or read_config(folder_of(calculator)).base, dtype)
         family = type(base).__name__
         if family not in FAMILIES:

@@ -76,12 +76,6 @@ def test_every_template_is_used_and_its_calculation_found(drawn: dict[Split, lis
         assert "{" not in each.prompt + each.completion
 
 
-def test_templates_are_enough_and_none_is_repeated() -> None:
-    assert all(len(texts["train"]) >= 10 and len(texts["test"]) >= 4 for texts in KINDS.values())
-    texts = [text for kind in KINDS.values() for split in SPLITS for text in kind[split]]
-    assert len(texts) == len(set(texts))
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_only_the_context_shows_what_is_meant(drawn: dict[Split, list[DrawnText]], split: Split) -> None:
     def expression(sentence: DrawnText) -> tuple[list[Decimal], str]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani.calculator.data.drawn_expressions import exact_result
-from ani.calculator.tasks.calculations import CalculationAnswer, Calculations
+from ani.calculator.tasks.calculations import Calculations
 from ani.data.arithmetic import SYMBOLS
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
@@ -83,22 +83,3 @@ def test_what_is_written_is_judged(written: str, prediction: str | None, correct
     answerer.outputs[problem.prompt] = written.format(problem.answer)
     (record,) = answers_of(TASK, answerer, [problem])
     assert record.prediction == (prediction and prediction.format(problem.answer)) and record.correct == correct
-
-
-def test_tables_of_a_comparison() -> None:
-    def answers(run: str, seed: int | None, right: list[bool]) -> list[CalculationAnswer]:
-        facts: Any = {"answer": "5", "output": "", "operations": ["addition"], "digits": 2, "operands": 2}
-        return [
-            CalculationAnswer(run=run, seed=seed, prompt=f"{i} + 1 =", correct=each, **facts)
-            for i, each in enumerate(right)
-        ]
-
-    base = answers("base", None, [True, False, False, False])
-    ours = [*answers("ours", 0, [True] * 4), *answers("ours", 1, [True, True, False, False])]
-    exact, gained = Calculations.tables([*base, *ours], "base")
-    rows = {tuple(cell.text for cell in row[:2]): [cell.text for cell in row[2:]] for row in exact.rows}
-    assert rows["all", "base"] == ["25.0%"] * 2 and rows["addition", "ours"] == ["75.0%"] * 2
-    assert set(name for name, _ in rows) == {"all", "addition", "2 operands"}
-    assert {row[0].text: row[2].text for row in gained.rows}["all"] == "+50.0"
-    pairs = Calculations.pairs([*base, *ours], "base")
-    assert pairs is not None and pairs.facts["calculations"]["all"]["all"]["value"] == 0.5

@@ -16,6 +16,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import islice
 
+from ani.calculator.data.drawn_expressions import plain
 from ani.calculator.data.drawn_text import DrawnText
 from ani.calculator.data.worded_calculations import (
     CHATS,
@@ -24,7 +25,6 @@ from ani.calculator.data.worded_calculations import (
     drawn_calculation,
     number,
     quoted_calculation,
-    signed,
 )
 from ani.calculator.reader.pending import PendingReader
 from ani.calculator.reader.spelling import spelled
@@ -48,8 +48,8 @@ _PLACES = {2: "two", 3: "three", 4: "four"}
 def asked_chats(count: int, *, split: Split, seed: int = 0) -> list[DrawnText]:
     """Draws distinct chats and raw texts that ask for a calculation, each with an answer.
 
-    The list depends on the arguments alone, and a larger count only appends. The splits have no wording in common, and
-    no calculation, whichever generator draws it.
+    The list depends on the arguments alone, and a larger count only appends. The splits have neither wording nor
+    calculation in common.
     """
     check_split(split, count)
     found: dict[str, DrawnText] = {}
@@ -63,16 +63,14 @@ def asked_chats(count: int, *, split: Split, seed: int = 0) -> list[DrawnText]:
 
 def asked_messages(count: int, *, seed: int = 0) -> list[DrawnText]:
     """Draws distinct test chats that ask for a calculation in the words of a writer who had seen none of our texts,
-    whether the reader understands them or not; otherwise like `unasked_chats`."""
+    whether the reader understands them or not."""
     return _quoting_chats("messages", count, "test", seed)
 
 
 def unasked_chats(count: int, *, split: Split, seed: int = 0) -> list[DrawnText]:
-    """Draws distinct chats that contain a calculation which nobody asks for; every template is used once before any is
-    used twice.
+    """Draws distinct chats that contain a calculation which nobody asks for, otherwise like `asked_chats`.
 
-    The list depends on the arguments alone, and a larger count only appends. The splits have neither template nor
-    calculation in common.
+    Every template is used once before any is used twice.
     """
     return _quoting_chats("unasked", count, split, seed)
 
@@ -94,7 +92,7 @@ def _quoting_chat(part: str, template: str, split: Split, rng: random.Random) ->
     calculation = quoted_calculation(rng)
     while split_of(calculation.key) != split:
         calculation = quoted_calculation(rng)
-    result, wording, text = signed(calculation.value), Wording(calculation, rng), template
+    result, wording, text = plain(calculation.value), Wording(calculation, rng), template
     for slot in dict.fromkeys(_SLOT.findall(template)):
         text = text.replace(f"{{{slot}}}", result if slot == "r" else wording.write(slot))
     if part == "unasked" and rng.random() < 0.2:
@@ -159,11 +157,10 @@ def _asked_chat(calculation: Calculation, split: Split, rng: random.Random) -> D
     wording = Wording(calculation, rng)
     places, rounded = (exact, False) if exact is not None else (rng.choice(tuple(_PLACES)), rng.random() < 0.5)
     priced = bool(calculation.currency) and exact != 0
-    if priced:
-        places = 2
-        if exact is None or exact > 2:
-            return None
-    result = _rounded(calculation.value, places or 2) if exact is None or priced else signed(calculation.value)
+    if priced and (exact is None or exact > 2):
+        return None
+    places = 2 if priced else places
+    result = _rounded(calculation.value, places or 2) if exact is None or priced else plain(calculation.value)
     if result is None:
         return None
     raw = not rounded and rng.random() < RAW

@@ -117,11 +117,11 @@ def drawn_expression(
         return None
 
 
-def plain(value: Fraction) -> str:
+def plain(value: Fraction | int) -> str:
     """Writes out a decimal fraction."""
     places = next(places for places in counted() if (value * 10**places).denominator == 1)
-    digits = str(value.numerator * 10**places // value.denominator).rjust(places + 1, "0")
-    return f"{digits[:-places]}.{digits[-places:]}" if places else digits
+    digits = str(int(abs(value) * 10**places)).rjust(places + 1, "0")
+    return "-" * (value < 0) + (f"{digits[:-places]}.{digits[-places:]}" if places else digits)
 
 
 def exact_result(text: str) -> str | None:
@@ -135,7 +135,5 @@ def exact_result(text: str) -> str | None:
     value = found and found.value.rational
     if found is None or value is None or (value * 10**_PLACES).denominator != 1:
         return None
-    whole, point, fraction = plain(abs(value)).partition(".")
-    if tail.strip() or found.currency:
-        fraction = point and fraction.ljust(2, "0")
-    return "-" * (value < 0) + whole + point + fraction
+    whole, point, fraction = plain(value).partition(".")
+    return whole + point + (fraction.ljust(2, "0") if point and (tail.strip() or found.currency) else fraction)

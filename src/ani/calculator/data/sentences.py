@@ -228,7 +228,7 @@ def _wrong(expression: Expression, _: int, rng: random.Random) -> str | None:
     """Writes a result with a mistake in one digit."""
     value = expression.value + rng.choice((-1, 1)) * rng.choice((1, 1, 2, 9, 10, 10, 20, 90, 100))
     fits = (value * 10**6).denominator == 1 and value * expression.value >= 0
-    return f"{'-' * (value < 0)}{plain(abs(value))}" if fits else None
+    return plain(value) if fits else None
 
 
 def _nearest(expression: Expression, unit: int, _: random.Random) -> str | None:

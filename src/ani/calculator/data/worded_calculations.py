@@ -33,11 +33,6 @@ class Calculation(NamedTuple):
         return [part for part in self.parts if part[-1].isdigit()]
 
 
-def signed(value: Fraction | int) -> str:
-    """Writes out a decimal fraction with its sign."""
-    return "-" * (value < 0) + plain(abs(Fraction(value)))
-
-
 def number(rng: random.Random, digits: int) -> int:
     """Draws a natural number of so many digits."""
     return rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
@@ -55,7 +50,7 @@ def quoted_calculation(rng: random.Random) -> Calculation:
 
 
 def _of_two(operation: Operation, left: Fraction | int, right: Fraction | int, currency: str = "") -> Calculation:
-    found = combined(SYMBOLS[operation], leaf(signed(left)), leaf(signed(right)))
+    found = combined(SYMBOLS[operation], leaf(plain(left)), leaf(plain(right)))
     return Calculation(operation, found.parts, found.value, found.key, currency)
 
 
