@@ -198,7 +198,7 @@ def processor(name: str) -> Processor:
 
 
 def shape_of(model: PreTrainedModel) -> dict[str, Any]:
-    """What a calculator's config says of its model, by key."""
+    """The facts about a model that a calculator's config has, by key."""
     config = model.config.get_text_config()
     return {
         "model_type": config.model_type,

@@ -105,8 +105,7 @@ def fit(
 
 def _config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> CalculatorConfig:
     """The layers that the gate of a model reads: five states up to `_DEEPEST`, and nine layers' attention below."""
-    depth = len(decoder_layers(model))
-    deepest = max(1, round(_DEEPEST * depth))
+    deepest = max(1, round(_DEEPEST * len(decoder_layers(model))))
     cache = DynamicCache(config=model.config)
     model(input_ids=torch.tensor([tokenizer("1")["input_ids"]], device=model.device), past_key_values=cache)
     widths = {}
@@ -228,7 +227,7 @@ def _labels(text: Text, reader: RowReader, writer: Writer) -> Iterator[tuple[int
 
 
 def writes(writer: Writer, pending: Pending, text: str, pieces: Sequence[str]) -> bool:
-    """Whether the next of some pieces writes a value, its opening before it, or its end.
+    """Return whether the next of some pieces writes a value, its opening before it, or its end.
 
     Args:
         writer: The tokenizer's writer.

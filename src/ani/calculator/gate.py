@@ -52,7 +52,7 @@ class Gate(nn.Module):
 
 
 class GateStates:
-    """What the gate reads of a model's latest forward pass.
+    """The values that the gate reads from a model's latest forward pass.
 
     Args:
         model: A decoder-only transformers model. It gets hooks, which are removed when this object is deleted.

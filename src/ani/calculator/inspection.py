@@ -23,7 +23,7 @@ class Decision(NamedTuple):
     token: int
     """Place of the token in the text, from 0 on."""
     text: str
-    """What the token adds to the text; NUL characters for a special token."""
+    """The text that the token adds; NUL characters for a special token."""
     asked: str
     """The calculation, as the text has it."""
     value: str
@@ -31,7 +31,7 @@ class Decision(NamedTuple):
     probability: float
     """σ(z), at least 0.5 where the gate is open."""
     opened: bool
-    """Whether the gate is open."""
+    """True if the gate is open."""
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ class Row(NamedTuple):
     pending: Pending | None = None
     """The value that is pending after the last token."""
     spelling: Spelling | None = None
-    """What the calculator is writing, with the last token."""
+    """The value that the calculator is writing, with the last token."""
 
 
 class RowReader:

@@ -23,7 +23,7 @@ class Rule(NamedTuple):
     tokens: torch.Tensor
     """Token ids, int64 (N,)."""
     allowed: bool
-    """Whether only these tokens may come next; otherwise all others may."""
+    """True if only these tokens may come next; False if all others may."""
     openings: torch.Tensor | None = None
     """More tokens, int64 (M,), that open the number with a currency sign, bold type or TeX; they may come next where
     the most likely token is one of them."""

@@ -112,17 +112,13 @@ def drawn_asked_chats(split: Split, seed: int = 0) -> Iterator[DrawnText]:
 
 
 def is_pending(chat: DrawnText) -> bool:
-    """Whether each character of the result is pending where the completion writes it."""
-    begin = chat.completion.rindex(chat.result)
-    before = chat.prompt + ("" if chat.raw else BOUNDARY)
-    states = PendingReader().feed([before, *chat.completion])[begin:]
-    for character, pending in zip(chat.result, states, strict=False):
-        if pending is None:
-            return False
-        following = spelled(pending.value, pending.currency, pending.text, pending.written).next(1)
-        if following is None or character not in following.digits | following.openings:
-            return False
-    return True
+    """Return whether the result is pending where the completion writes it."""
+    before = chat.completion[: chat.completion.rindex(chat.result)]
+    pending = PendingReader().feed([chat.prompt + ("" if chat.raw else BOUNDARY), *before])[-1]
+    if pending is None:
+        return False
+    written = pending.written + chat.result
+    return spelled(pending.value, pending.currency, pending.text, written).next(1) is not None
 
 
 @cache

@@ -15,12 +15,12 @@ class DrawnText(NamedTuple):
     template: str
     """The wording with its slots."""
     meant: bool
-    """Whether the text asks for the result."""
+    """True if the text asks for the result."""
     raw: bool = False
     operation: str = ""
     """Such as `addition`, `root`; `several`: of three operands. Empty in texts that ask in no listed wording."""
     completion: str = ""
-    """What follows the prompt; empty: the model's own answer is right."""
+    """The text that follows the prompt; empty: the model's own answer is right."""
 
     @property
     def given(self) -> str | list[Message]:

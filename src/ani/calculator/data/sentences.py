@@ -181,10 +181,6 @@ def _of_operands(draw: _Draw, write: Callable[[int, int], str | None]) -> _Readi
     return _Reading(draw, lambda expression, *_: write(int(expression.parts[0]), int(expression.parts[2])))
 
 
-def _in_base(value: int, base: int) -> str:
-    return np.base_repr(value, base).lower()
-
-
 def _digits_of_base(rng: random.Random, base: int) -> int:
     below = min(base, 10)
     return int("".join(str(rng.randrange(place == 0, below)) for place in range(rng.randint(2, 5 if below > 2 else 7))))
@@ -193,7 +189,7 @@ def _digits_of_base(rng: random.Random, base: int) -> int:
 def _based(expression: Expression, base: int, _: random.Random) -> str | None:
     left, symbol, right = expression.parts
     value = combined(symbol, *(leaf(str(int(each, base))) for each in (left, right))).value
-    return _in_base(int(value), base) if value >= 0 else None
+    return np.base_repr(int(value), base).lower() if value >= 0 else None
 
 
 _ONES = (
@@ -261,11 +257,6 @@ def _mixed(left: int, right: int) -> str | None:
     return f"{whole} {Fraction(rest, right)}" if whole and rest else None
 
 
-def _percent(left: int, right: int) -> str | None:
-    value = Fraction(100 * left, right)
-    return f"{value}%" if value < 100 and value.denominator == 1 else None
-
-
 def _factored(left: int, right: int) -> str | None:
     common = math.gcd(left, right)
     return f"{common} * ({left // common} + {right // common})" if common > 1 else None
@@ -279,7 +270,7 @@ _medium = _numbers(2, 9999)
 _up_to_99, _up_to_999 = _two("+-*", _numbers(1, 99)), _two("+-*", _numbers(1, 999))
 _READINGS = {
     "base": _Reading(_two("+-*", _digits_of_base), _based),
-    "to": _natural(_up_to_99, _in_base),
+    "to": _natural(_up_to_99, lambda value, base: np.base_repr(value, base).lower()),
     "mod": _natural(_up_to_999, lambda value, number: str(value % number)),
     "clock": _natural(_two("+", lambda rng, n: rng.randint(1, n), _numbers(1, 99)), lambda v, n: str((v - 1) % n + 1)),
     "minutes": _natural(_two("+-*", _numbers(2, 400)), lambda v, _: f"{v // 60}:{v % 60:02d}", 60, 6000),
@@ -297,7 +288,10 @@ _READINGS = {
     "roman": _natural(_up_to_999, _roman, 1, 3999),
     "fraction": _of_operands(_two("/", _numbers(2, 99), _divisor), _as_fraction),
     "mixed": _of_operands(_two("/", _numbers(2, 999), _divisor), _mixed),
-    "percent": _of_operands(_two("/", _numbers(1, 49), _divisor), _percent),
+    "percent": _of_operands(
+        _two("/", _numbers(1, 49), _divisor),
+        lambda left, n: f"{100 * left // n}%" if left < n and not 100 * left % n else None,
+    ),
     "feet": _natural(_two("+", _numbers(2, 99)), lambda value, _: f"{value // 12} ft {value % 12} in", 12),
     "swapped": _Reading(_two("+*", _medium), lambda e, *_: " ".join(reversed(e.parts))),
     "regrouped": _of_operands(_two("+", _medium), lambda left, right: f"{left - 1} + {right + 1}"),

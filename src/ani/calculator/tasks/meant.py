@@ -61,8 +61,8 @@ class MeantAnswer(MeantQuestion):
     base_output: str | None = None
     """The base model's answer, in `unasked`."""
     right: bool
-    """Whether the result is among the answer's numbers; in `sentence` whether it is the first number; in `unasked`
-    whether the answer is the base model's; in `other sentence` whether the result does not follow the sign."""
+    """True if the result is among the answer's numbers; in `sentence`, if it is the first number; in `unasked`, if the
+    answer is the base model's; in `other sentence`, if the result does not follow the sign."""
     corrected: bool | None = None
     """For an answer that is not the base model's: whether the two first differ in the number after an equals sign that
     both write, and this one is right."""
@@ -101,10 +101,10 @@ class Meant(Measured):
                 wanted[chat.raw, chat.operation] -= 1
                 add("raw" if chat.raw else "asked", chat, operation=chat.operation)
         found.sort(key=lambda question: (question.kind, _OPERATIONS.index(question.operation)))
-        for message in asked_messages(2 * self.count, seed=seed):
-            add("asked otherwise", message)
-        for unasked in unasked_chats(3 * self.count, split="test", seed=seed):
-            add("unasked", unasked)
+        for each in asked_messages(2 * self.count, seed=seed):
+            add("asked otherwise", each)
+        for each in unasked_chats(3 * self.count, split="test", seed=seed):
+            add("unasked", each)
         for each in sentences(2 * self.count, split="test", seed=seed):
             add("sentence" if each.meant else "other sentence", each, template=each.template)
         return found
@@ -156,7 +156,7 @@ class Meant(Measured):
 
 
 def _is_corrected(output: str, base: str) -> bool:
-    """Whether two answers first differ in a calculation's result, which is right in `output` and wrong in `base`."""
+    """Return whether answers first differ in a calculation's result that is right in `output` and wrong in `base`."""
     common = next((i for i, (ours, theirs) in enumerate(zip(output, base, strict=False)) if ours != theirs), 0)
     signs = list(SIGNS.finditer(output[:common]))
     if not signs:

@@ -57,7 +57,7 @@ class RivalAnswer(RivalQuestion):
 
     output: str
     right: bool
-    """Whether the result is among the answer's numbers. OccamLLM's rule: to as many decimal places as the number has,
+    """True if the result is among the answer's numbers. OccamLLM's rule: to as many decimal places as the number has,
     but at least two and at most five."""
     digits_right: float | None
     """NUPA: share of the result's digits that the answer's first number has at the same place."""
