@@ -60,7 +60,7 @@ def calculated(folder: Path, family: str = "llama") -> tuple[Any, Any, Calculato
     for text in chats(21):
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         model(ids, past_key_values=DynamicCache())
-        last.append(float(calculator.logits(torch.tensor([0]), torch.tensor([[ids.shape[1] - 1]]))))
+        last.append(calculator.logits(torch.tensor([0]), torch.tensor([[ids.shape[1] - 1]])).item())
     # The threshold goes into the widest gap between the middle decisions.
     middle = sorted(last)[7:14]
     low, high = max(pairwise(middle), key=lambda pair: pair[1] - pair[0])
