@@ -14,7 +14,7 @@ def refused(call: Callable[[], object], *words: str) -> str:
     message = rest = str(caught.value)
     assert message and "\n" not in message and len(message) < 2000
     message.encode()  # can be printed
-    for word in "…".join(words).split("…"):
+    for word in map(str.strip, "…".join(words).split("…")):
         assert word in rest, message
         rest = rest[rest.index(word) + len(word) :]
     return message

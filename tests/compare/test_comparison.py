@@ -8,10 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
@@ -445,9 +443,7 @@ def test_benchmarks_are_answered_as_they_would_be_served(
 def test_the_vllm_that_a_gpu_would_use_is_looked_at_first(
     compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vllm: Any = ModuleType("vllm")
-    vllm.__spec__, vllm.__version__ = ModuleSpec("vllm", None), "0.31.1"
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setattr("ani.serving.plugin.vllm_package", lambda: ("vllm", "0.31.1"))
     monkeypatch.setattr("ani.evaluation.engines.vllm_serves_on_gpu", lambda: True)
     refused(compare, "0.31.1", "backend: transformers")
     assert not (tmp_path / "results").exists()
