@@ -199,7 +199,7 @@ def test_ctrl_c_at_the_last_step_finishes(tiny_recipe: Write, tmp_path: Path) ->
     ("name", "work", "how"),
     [
         ("compare", "compare.runs.run_comparison", "continue with the same command"),
-        ("eval", "evaluation.run.evaluate", "start the same command again"),
+        ("eval", "evaluation.evaluate.evaluate", "start the same command again"),
         ("probe", "probing.run.probe", "start the same command again"),
         ("merge", "serving.merge.merge", "start the same command again"),
         ("demo", "compare.runs.run_comparison", "continue with the same command"),
@@ -287,7 +287,7 @@ def test_a_killed_evaluation_mixes_no_models(
         patch.setattr("ani.evaluation.tasks.gates.Gates.answer", interrupted)
         assert run(*command).code == 130
     assert {path.name for path in out.iterdir()} == {"run.json", "arithmetic.jsonl", "gates.answers.jsonl"}
-    test_cli.assert_refused(run(*other), "holds results of the model")
+    test_cli.assert_refused(run(*other), "results of the model")
     (out / "arithmetic.jsonl").unlink()
     assert run(*other).code == 0  # there was nothing of the first model left
 

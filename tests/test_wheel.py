@@ -125,6 +125,7 @@ OF_EXTRAS = {
 NEEDED = {
     "ani.playground": "gradio",
     "ani.report": "matplotlib",
+    "ani.calculator.vllm": "vllm",
     "ani.serving.vllm": "vllm",
     "ani.compare.runs": "matplotlib",
     "ani.compare.tables": "matplotlib",
@@ -137,6 +138,8 @@ import ani
 def missing():
     found = {name: name for name in packages if not importlib.util.find_spec(name)}
     for module in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None):
+        if module.name == "ani.__main__":  # importing it is running it
+            continue
         try:
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
