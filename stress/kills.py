@@ -10,7 +10,7 @@ the same files, equal records, equal weights. Exits with 1 on any failure.
 
 import os
 
-os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}  # PEFT writes sets as lists
 
 import argparse
 import json
