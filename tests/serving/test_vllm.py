@@ -327,7 +327,9 @@ def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path
     folder, tokenizer = trained
     adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
     config = adapter / CONFIG_FILE
-    config.write_text(json.dumps({**json.loads(config.read_text()), "policy": policy}))
+    settings = json.loads(config.read_text())
+    settings["module"]["policy"] = policy
+    config.write_text(json.dumps(settings))
     check_parity(*merged(tmp_path, str(folder / "base")), tokenizer, brief=not deep())
 
 
