@@ -322,6 +322,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, tokenizer
 
 
+@pytest.mark.filterwarnings("ignore:the adapter .* was trained on")  # the same weights in a directory
 @pytest.mark.parametrize("policy", ["after", "terminal"] if deep() else ["after"])
 def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path, policy: str) -> None:
     folder, tokenizer = trained
