@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ani.calculator.calculator import Calculator, processor
-from ani.calculator.reader.calculations import number_behind
+from ani.calculator.reader.calculations import number_after
 from ani.calculator.tasks.calculations import Calculations
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
@@ -27,7 +27,7 @@ def test_an_open_gate_writes_every_value(family: str) -> None:
     questions = task.questions(seed=0)
     assert sum(record.correct for record in answers_of(task, engine, questions)) >= 8
     with engine.base():
-        assert not any(number_behind(each) for each in engine.texts([each.prompt for each in questions], 4))
+        assert not any(number_after(each) for each in engine.texts([each.prompt for each in questions], 4))
 
 
 def test_results_name_the_calculator(run: Callable[..., test_cli.Done], tiny_model: Path, tmp_path: Path) -> None:

@@ -270,6 +270,7 @@ EXAMPLES = {
     "$1.50 + 50¢": 2, "$5 + €3": None, "3 * 20 minutes in hours": 1, "How many hours are 3 * 20 minutes?": 1,
     "How many minutes are in 2 1/2 hours?": 150, "3 ft + 6 in": None, "3 kWh + 200 Wh": None, "3 m * 4 cm": None,
     "60 km/h * 30 min": None, r"$11,\! 111 + 1$": 11_112, r"$2,\! 500 \cdot 4 =$": 10_000, "What is 555-1234?": None,
-    "867-5309": None, "9/11": None, "24/7": None, "4-4-2": None, "He earns 3 plus 2 million": 2_000_003,
+    "867-5309": None, "9/11": None, "24/7": None, "4-4-2": None, "What is max(3 km, 500 m)?": None,
+    "He earns 3 plus 2 million": 2_000_003,
 }  # fmt: skip
 """The table of the issue that asked for strictness: the right value, or None where nothing may be written."""

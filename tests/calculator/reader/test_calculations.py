@@ -12,7 +12,7 @@ from ani.calculator.reader.calculations import (
     calculation_asked,
     calculation_before,
     calculation_mentioned,
-    number_behind,
+    number_after,
 )
 from ani.calculator.reader.words import words
 from tests.calculator.reader import calculation_oracle
@@ -539,8 +539,8 @@ def test_words_do_not_contradict_themselves() -> None:
     assert not words().before & joints
 
 
-def test_the_number_behind_a_sign() -> None:
+def test_the_number_after_a_sign() -> None:
     found = [
-        str(number_behind(text)) for text in (" 7.50 and", "-$3", " $-3", r" \boxed{12}", " − 3", "x 3", "", " 1,234")
+        str(number_after(text)) for text in (" 7.50 and", "-$3", " $-3", r" \boxed{12}", " − 3", "x 3", "", " 1,234")
     ]
     assert found == ["7.50", "-3", "-3", "12", "None", "None", "None", "1234"]

@@ -1,4 +1,4 @@
-"""Kind `arithmetic`: results of calculations, behind an equals sign, a question or an order."""
+"""Value `arithmetic`: the result of a calculation, known after an equals sign, a question or an order."""
 
 import re
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from ani.calculator.reader.value import Known, Value
 
 
 class Arithmetic(Value):
-    """The calculations that `ani.calculator.reader.calculations` understands."""
+    """Results of the calculations that `ani.calculator.reader.calculations` understands."""
 
     name = "arithmetic"
     triggers = ("=", "＝", "≈", "\\approx", "equals", "is equal to", "are equal to")
 
     def known(self, text: str) -> Known | None:
-        """The result of the calculation that stands before a sign at the end, or that a question at the end is for."""
+        """Return the result of the calculation before an equals sign at the end, or of the question at the end."""
         sign = next(filter(text.endswith, self.triggers), None)
         if sign:
             return _found(calculation_before, text, len(text) - len(sign))
         return _found(calculation_asked, text, len(text))
 
-    def held(self, message: str) -> Known | None:
+    def mentioned(self, message: str) -> Known | None:
         """The result of the one calculation in a message that asks for nothing in words of ours."""
         return _found(calculation_mentioned, message, len(message))
 

@@ -31,11 +31,11 @@ Operators
     and 64 in a spreadsheet), so is a negated base outside TeX (``-2^2``), a quotient in a quotient with other blanks
     (``8 / 1/2``), and ``**`` with a blank on one side, which is bold type.
 The letter x
-    Multiplies with blanks on both sides and no sign behind it (``3 x 4``), or between two literals alone (``3x4``), but
+    Multiplies with blanks on both sides and no sign after it (``3 x 4``), or between two literals alone (``3x4``), but
     not in TeX. Elsewhere it is a variable, and ``0x10`` is a hexadecimal number.
 Side by side
     A literal, a bracket or a constant directly before a bracket, root or constant (``2(3 + 4)``, ``2√3``, ``4π``), in
-    TeX with blanks as well, is a factor. Not behind a quotient (``8/2(4)`` is 1 for some) or a unit.
+    TeX with blanks as well, is a factor. Not after a quotient (``8/2(4)`` is 1 for some) or a unit.
 Signs
     Directly before an operand, and not directly after another sign: ``3 * -5``; ``3--5`` has a dash, ``- 5`` a bullet.
 Functions
@@ -43,16 +43,16 @@ Functions
     ``| |``, ``⌊ ⌋``, ``⌈ ⌉``, ``\binom``, π, and e with a power. An angle is in degrees or radians if it says so
     (``30°``, ``2 rad``) or has a π, and doubtful otherwise.
 Words
-    Those of ``words.yaml``: between operands (``3 plus 4``), behind one (``squared``), before one (``half of``, ``the
+    Those of ``words.yaml``: between operands (``3 plus 4``), after one (``squared``), before one (``half of``, ``the
     square root of``) or several (``the sum of 3 and 4``, ``subtract 3 from 4``). Spoken, precedence is doubtful: a word
-    and an operator of another level don't stand beside each other (``3 plus 4 times 5``), nor does anything follow what
-    a word is of (``half of 10 plus 4``). ``of`` multiplies behind a fraction or percent only.
+    and an operator of another level are not next to each other (``3 plus 4 times 5``), nor does anything follow the
+    argument of a word (``half of 10 plus 4``). ``of`` multiplies after a fraction or percent only.
 Units
     After a literal or bracket may be the unit that all operands of a sum or difference share: one of ``measures``, or a
     noun (``3 apples + 2 apples``). A product or quotient has one unit at most, and no noun. Nothing is converted, but
     cents that are added to dollars or euros (``$5 + 50 cents``). Any other word next to an operand is not understood.
 Currency
-    ``$ € £ ¥ ₹`` directly before a literal or behind it, the same one everywhere. In TeX ``\$``.
+    ``$ € £ ¥ ₹`` directly before or after a literal, the same one everywhere. In TeX ``\$``.
 Percent
     ``5% * 40`` is 2 and ``5% + 10%`` is 15 (percent); ``1/4 * 100%`` is 25 (percent). ``40 + 5%`` and ``5% * 10%`` are
     doubtful: texts mean different things by them.
@@ -110,12 +110,12 @@ from ani.calculator.reader.words import BLANK, words
 from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, decimal_value, number_spans
 
 MAX_LENGTH = 200
-"""Characters of an expression, with what stands between it and the sign."""
+"""Characters of an expression at most, up to the sign."""
 _CONTEXT = 64  # characters before the expression that say whether it is whole
 LOOK_BEHIND = MAX_LENGTH + _CONTEXT
-"""Characters before an equals sign that are looked at."""
+"""Characters before an equals sign that are read."""
 MAX_QUESTION = 480
-"""Characters of a question with what is said around it."""
+"""Characters of a question at most, with the text around it."""
 MAX_STARTS = 3
 """Places at which a question's expression may begin."""
 _BLANK_END = re.compile(rf"(?:{BLANK}|\\[,;:!> ]|~|\\q?quad|\\left|\\displaystyle|(?<![^\s{BOUNDARY}])\*\*)*\Z")
@@ -143,7 +143,7 @@ _QUOTIENT = re.compile(r"(?!(?:19|20)[0-9]{2}/)[0-9]{3,}/[0-9]+|[0-9]+[xX][0-9]+
 """A bare quotient or product that is no date, score or season."""
 _MARKS = {'"': '"', "'": "'", "“": "”", "‘": "’", "`": "`", "**": "**", "*": "*", "(": ")", "[": "]", "$": "$"}
 _MARKS |= {r"\(": r"\)", r"\[": r"\]", "$$": "$$"}
-_BEHIND = re.compile(
+_AFTER_SIGN = re.compile(
     rf"{BLANK}{{0,{MAX_BLANKS}}}(?:\\boxed\{{)?(?:\\?[{MONEY}](?P<later>[-−])|(?P<sign>[-−])?(?:\\?[{MONEY}])?)"
 )
 
@@ -154,10 +154,10 @@ class Calculation(NamedTuple):
     text: str
     """The expression as it is written."""
     start: int
-    """Its first character."""
+    """Place of the first character in the text."""
     value: Exact
     currency: str
-    """The sign that its literals bear, or nothing."""
+    """The currency sign of the literals; empty: none."""
 
 
 def calculation_before(text: str, end: int) -> Calculation | None:
@@ -202,7 +202,7 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
         return None
     tokens = tokens_of(window, 1)
     starts = [
-        i for i, token in enumerate(tokens) if token.kind not in ("break", "math", "unit", "joint", "close", "behind")
+        i for i, token in enumerate(tokens) if token.kind not in ("break", "math", "unit", "joint", "close", "suffix")
     ]
     for index in starts[: 2 * MAX_STARTS]:
         found = read(window, tokens[index:])
@@ -213,7 +213,7 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
 
 
 def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:
-    """Whether the characters and words next to an expression are known not to change its value.
+    """Return whether the characters and words next to an expression are known not to change its value.
 
     Args:
         closed: The words that follow are known already.
@@ -236,7 +236,7 @@ def _calculation(found: Found, window: str, first: int) -> Calculation:
 
 
 def _may_stand_before(text: str, first: Token, signed: bool) -> bool:
-    """Whether the text before an expression's first token is known not to belong to the expression."""
+    """Return whether the text before an expression's first token is known not to belong to the expression."""
     context = text[max(0, first.start - _CONTEXT) : first.start]
     before = _BLANK_END.sub("", context)
     gap = len(context) - len(before)
@@ -259,15 +259,15 @@ def _may_stand_before(text: str, first: Token, signed: bool) -> bool:
     return _SEPARATE.search(before + " " * min(gap, 1)) is not None
 
 
-def number_behind(text: str) -> Decimal | None:
+def number_after(text: str) -> Decimal | None:
     """The number with which a text after an equals sign begins; None: it begins with something else."""
-    behind = _BEHIND.match(text)
-    if behind is None:
+    sign = _AFTER_SIGN.match(text)
+    if sign is None:
         return None
-    first = behind.end() - 1 if behind.end() else 0  # with the character before the number
+    first = sign.end() - 1 if sign.end() else 0  # with the character before the number
     numbers = number_spans(text[first : first + MAX_LENGTH])
-    end = next((first + end for start, end in numbers.items() if first + start in (behind.end() - 1, behind.end())), 0)
-    if not end or end <= behind.end():
+    end = next((first + end for start, end in numbers.items() if first + start in (sign.end() - 1, sign.end())), 0)
+    if not end or end <= sign.end():
         return None
-    value = abs(decimal_value(text[behind.end() : end]))
-    return -value if behind["sign"] or behind["later"] else value
+    value = abs(decimal_value(text[sign.end() : end]))
+    return -value if sign["sign"] or sign["later"] else value

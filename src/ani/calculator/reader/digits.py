@@ -37,7 +37,7 @@ WRITTEN = re.compile(
     rf"{_DIGIT}(?:[0-9]|{_SEPARATOR}(?=[0-9])){{0,{MAX_WRITING}}}+"
     r"(?=(?P<over>[^0-9.,{]|\.[^0-9]|,[^0-9\\]|,\\[^!]|,\\![^0-9]|\{[^,]|\{,[^}]|\{,\}[^0-9]))"
 )
-"""A digit and all that go on from it, with what shows that no more do: one character, or that behind a separator."""
+"""A run of digits and separators from its first digit on, and the character that shows that the run is complete."""
 _COMMA = re.compile(r"\{,\}|,\\!")
 _BEFORE = re.compile(rf"{_PREFIX}(?:{_POINT})?\Z")
 
@@ -53,13 +53,13 @@ def writing(text: str, begin: int, end: int) -> str:
 
 
 def undecided(text: str, end: int) -> int:
-    """Where the last number of `text[:end]` begins, or its last part, if it may go on; otherwise the end."""
+    """Return the place where the last number of `text[:end]` begins, if the number may continue; otherwise `end`."""
     first = max(0, end - 3 * MAX_WRITING)
     return first + len(text[first:end].rstrip(_RUN))
 
 
 def written(text: str, match: re.Match[str]) -> Iterator[str]:
-    """The numbers, with their signs, that a match of `WRITTEN` holds: of ``1,2,3`` three."""
+    """Yield the numbers, with their signs, in a match of `WRITTEN`: three in ``1,2,3``."""
     before = _BEFORE.search(text, max(0, match.start() - 4), match.start())
     assert before is not None
     run = "." * before[0].endswith(".") + _COMMA.sub(",", match[0])
@@ -70,7 +70,7 @@ def written(text: str, match: re.Match[str]) -> Iterator[str]:
 
 
 def is_value(value: Exact, number: str) -> bool:
-    """Whether a written number is the value."""
+    """Return whether a written number equals the value or rounds it."""
     number = number.replace(",", "")
     places = len(number.partition(".")[2])
     if places > _PLACES or (not places and value.ends != 0):

@@ -59,17 +59,17 @@ class Reader:
         self.at = 0
         self.depth = self.work = 0
         self.operated = False
-        """Whether there was anything to work out."""
+        """True once there was something to compute."""
         self.currencies: set[str] = set()
         self.joints: frozenset[str] = frozenset()
-        """Of the list that is being read."""
+        """Words that separate the items of the list that is being read."""
 
     @property
     def next(self) -> Token | None:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
     def take(self, kind: str, *values: str) -> Token | None:
-        """The next token, if it is of this kind and has one of these values, or any."""
+        """Take the next token if it is of this kind and has one of these values; no values: any value."""
         token = self.next
         if token is None or token.kind != kind or (values and token.value not in values):
             return None
@@ -77,17 +77,17 @@ class Reader:
         return token
 
     def do(self, work: int) -> None:
-        """Count what costs time; raises where it is too much."""
+        """Count the work of an operation; raises `Doubt` above `MAX_WORK`."""
         self.work += work
         if self.work > MAX_WORK:
             raise Doubt
 
     def spaced(self, at: int) -> bool:
-        """Whether something stands between the token at a place and the one before it."""
+        """Return whether there is a blank between the token at a place and the token before it."""
         return not 0 < at < len(self.tokens) or self.tokens[at - 1].end < self.tokens[at].start
 
     def chain(self, least: int = SUM) -> Operand:
-        """Operands and the operators between them, of a level or above."""
+        """Read operands and the operators between them, of a level or above."""
         left = self.signed()
         while (token := self.next) and not (token.phrase and token.phrase in self.joints):
             if token.kind == "operators" and LEVELS[token.value] >= least:
@@ -101,7 +101,7 @@ class Reader:
         return left
 
     def check_operator(self, token: Token) -> None:
-        """Raise where an operator may be something else."""
+        """Raise `Doubt` if an operator may be something else, such as a hyphen or bold type."""
         before, after = self.tokens[self.at - 1], self.tokens[self.at + 1 : self.at + 2]
         spaces = self.spaces(self.at)
         if self.text[token.start] in "xX":
@@ -124,7 +124,7 @@ class Reader:
             raise Doubt
 
     def is_range(self) -> bool:
-        """Whether signs without blanks may make a range, a date or a size (``90-100 + 5``, ``9/11/01``)."""
+        """Return whether signs without blanks may make a range, a date or a size (``90-100 + 5``, ``9/11/01``)."""
         tight, loose = [], False
         for at in range(1, self.at):
             token, spaces = self.tokens[at], self.spaces(at)
@@ -141,22 +141,22 @@ class Reader:
         return dated or ((loose or scaled) and not {*tight}.isdisjoint("-−–xX"))
 
     def spaces(self, at: int) -> tuple[bool, bool]:
-        """Whether something stands before and behind the token at a place."""
+        """Return whether there are blanks before and after the token at a place."""
         return self.spaced(at), self.spaced(at + 1)
 
     def is_factor(self, token: Token, left: Operand) -> bool:
-        """Whether the next token is a factor without an operator before it."""
+        """Return whether the next token is a factor without an operator before it."""
         before = self.tokens[self.at - 1]
         if token.phrase or before.phrase or (self.spaced(self.at) and not self.tex):
             return False
-        behind = before.kind in ("number", "close", "constant", "behind") and left.unit != "%"
+        operand = before.kind in ("number", "close", "constant", "suffix") and left.unit != "%"
         match token.kind:
             case "open":
-                factor = behind and token.value in "(["
+                factor = operand and token.value in "(["
             case "function" | "constant":
-                factor = behind or left.unit == "angle:degree"
+                factor = operand or left.unit == "angle:degree"
             case "tex":  # 1\frac12 may be a mixed number
-                factor = before.kind in ("close", "constant") or (behind and token.value == r"\sqrt")
+                factor = before.kind in ("close", "constant") or (operand and token.value == r"\sqrt")
             case _:
                 factor = token.kind == "number" and before.value == "!"
         if factor and (left.divided or (left.open and token.kind != "function")):
@@ -164,7 +164,7 @@ class Reader:
         return factor
 
     def combined(self, operator: str, left: Operand, right: Operand, worded: bool = False) -> Operand:
-        """What an operator makes of two operands."""
+        """Apply an operator to two operands; raises `Doubt` where words or units leave the result in doubt."""
         level = LEVELS[operator]
         if (
             (left.open and (left.worded or worded))
@@ -189,7 +189,7 @@ class Reader:
         )
 
     def signed(self) -> Operand:
-        """An operand with its sign and its powers."""
+        """Read an operand with its sign and its powers."""
         sign = self.next
         if sign is None or sign.kind != "operators" or sign.value not in ("+", "-") or sign.phrase:
             return self.power()
@@ -204,7 +204,7 @@ class Reader:
         return found._replace(value=-found.value if sign.value == "-" else found.value, signed=True)
 
     def power(self) -> Operand:
-        base = self.behind(self.operand())
+        base = self.suffixed(self.operand())
         power = self.next
         if power is None or power.kind != "operators" or power.value != "^" or power.phrase in self.joints - {""}:
             return base
@@ -214,12 +214,12 @@ class Reader:
             exponent = self.argument()
         else:
             sign = self.take("operators", "+", "-")
-            exponent = self.behind(self.operand())
+            exponent = self.suffixed(self.operand())
             if sign and sign.value == "-":
                 exponent = exponent._replace(value=-exponent.value)
         following = self.next
         chained = base.level == POWER or exponent.level == POWER or (following and following.value == "^")
-        if chained or (following and following.kind == "behind"):
+        if chained or (following and following.kind == "suffix"):
             raise Doubt  # 2^3^2 is 512, and 64 in a spreadsheet
         if base.open or exponent.unit or base.unit:
             raise Doubt
@@ -229,9 +229,9 @@ class Reader:
         worded = bool(power.phrase)
         return Operand(base.value**exponent.value, POWER, worded, open=worded, unit=base.unit, signed=base.signed)
 
-    def behind(self, operand: Operand) -> Operand:
-        """An operand with what stands behind it: ``!``, ``%``, ``²``, a unit, a currency."""
-        while token := self.take("behind") or self.take("unit") or self.take("money"):
+    def suffixed(self, operand: Operand) -> Operand:
+        """Read what follows an operand: ``!``, ``%``, ``²``, a unit, a currency sign."""
+        while token := self.take("suffix") or self.take("unit") or self.take("money"):
             before = self.tokens[self.at - 2]
             match token.kind, token.value:
                 case "unit", unit:
@@ -245,16 +245,16 @@ class Reader:
                     operand = operand._replace(unit=currency_unit(sign))
                 case _ if operand.unit or operand.level != WHOLE or operand.open or before.kind == "unit":
                     raise Doubt
-                case "behind", "%":
+                case "suffix", "%":
                     operand = operand._replace(unit="%")
                 case _ if before.end < token.start and not token.phrase:
                     raise Doubt
-                case "behind", "!":
+                case "suffix", "!":
                     if before.value == "!":
                         raise Doubt  # 5!! is 5 * 3 * 1
                     operand = self.result(Exact.of(math.factorial(counted(operand, MAX_WHOLE))))
-                case "behind", power:
-                    while not token.phrase and (digit := self.take("behind")):
+                case "suffix", power:
+                    while not token.phrase and (digit := self.take("suffix")):
                         power += digit.value
                     if not power.isdigit():
                         raise Doubt
@@ -264,7 +264,7 @@ class Reader:
         return operand
 
     def operand(self) -> Operand:
-        """A literal, a bracket, a function with what it is of, or a list in words."""
+        """Read a literal, a bracket, a function with its argument, or a list in words."""
         token = self.next
         read = getattr(self, f"read_{token.kind}", None) if token else None
         self.depth += 1
@@ -278,7 +278,7 @@ class Reader:
         return cast(Operand, found)
 
     def argument(self) -> Operand:
-        """What a TeX command takes: a group, or one character."""
+        """Read the argument of a TeX command: a group in braces, or one character."""
         if token := self.take("number"):
             if len(token.value) > 1:
                 if not token.value.isdigit():
@@ -302,7 +302,7 @@ class Reader:
         return self.mixed(found) if token.value.isdigit() else found
 
     def mixed(self, whole: Operand) -> Operand:
-        """A whole number with the fraction behind it, if there is one: ``1 1/2``, ``1\\frac12``."""
+        """Add the fraction that follows a whole number, if there is one: ``1 1/2``, ``1\\frac12``."""
         at, following = self.at, self.tokens[self.at : self.at + 3]
         if following and following[0].value in FRACTIONS:
             self.at += 1
@@ -379,12 +379,14 @@ class Reader:
                 operands.append(self.chain())
             if not bracketed or not self.take("close"):
                 raise Doubt
-            return self.result(listed(name, [operand.value for operand in operands]))
+            if len({operand.unit for operand in operands}) > 1:
+                raise Doubt  # max(3 km, 500 m)
+            return self.result(listed(name, [operand.value for operand in operands]), operands[0].unit)
         of = self.operand()
         while not bracketed and name in ANGLES and self.next and self.next.kind == "constant":
             of = self.combined("*", of, self.operand())  # sin 2π
         if not bracketed:
-            of = self.behind(of)
+            of = self.suffixed(of)
         value = of.value
         if name in ANGLES:
             if of.unit == "angle:degree":
@@ -456,7 +458,7 @@ class Found(NamedTuple):
 
 
 def read(text: str, tokens: list[Token]) -> Found | None:
-    """The expression that tokens begin with, as far as it goes; None: there is none, or it is doubtful."""
+    """Read the longest expression at the beginning of tokens; None: there is none, or it is doubtful."""
     reader = Reader(text, tokens)
     try:
         found = reader.chain()

@@ -22,21 +22,21 @@ class Operand(NamedTuple):
 
     value: Exact
     level: int = WHOLE
-    """Of its last operator that stands in no bracket."""
+    """Level of the last operator outside of brackets."""
     worded: bool = False
-    """Whether one of them is a word."""
+    """True if an operator outside of brackets is a word."""
     divided: bool = False
-    """Whether it is a quotient, so that what multiplies it next may belong to the divisor."""
+    """True for a quotient: a factor that follows without an operator may belong to the divisor."""
     open: bool = False
-    """Whether it ends with what a function without brackets is of, so that more may belong to that."""
+    """True if the operand ends with the argument of a function without brackets: more may belong to that argument."""
     unit: str = ""
-    """What it is measured in: "%", or a quantity and a unit of it."""
+    """Unit of the value: "%", or a quantity and its unit such as "time:minute"; empty: none."""
     signed: bool = False
-    """Whether it begins with a sign."""
+    """True if the operand begins with a sign."""
 
 
 class Doubt(ArithmeticError):
-    """What is written is no expression, or may be several."""
+    """The tokens are no expression, or can be read as several expressions."""
 
 
 def currency_unit(sign: str) -> str:

@@ -1,34 +1,33 @@
 """Tracks which value is pending at each token of a text (known, and not yet written), and when it counts as written.
 
-A reader is fed a text piece by piece, such as what each token adds to it, in as many calls as one likes. What it says
-at a piece depends on no later one. It keeps the end of the text, at most `MAX_ASKED` asked values and as many of signs.
+A reader receives a text piece by piece, such as the text of each token, in any number of calls. Its report at a piece
+depends on no later piece. It keeps the end of the text, at most `MAX_ASKED` asked values and as many values of signs.
 
 A value becomes known
-    - behind a *sign*: a text that its class names (`Value.triggers`), such as ``=`` or ``is equal to``;
-    - behind a *question*: at ``?``; at a line's end, since an order has no question mark; and at a message's end.
-    - behind a *message* in which nothing is asked in known words, if a class says what it may want
-      (`Value.held`).
-    One that begins no later than the last that became known is that one, asked again: ``3 + 4 = ?``.
+    - after a *sign*: a text that its class names (`Value.triggers`), such as ``=`` or ``is equal to``;
+    - after a *question*: at ``?``; at a line's end, since an order has no question mark; and at a message's end;
+    - after a *message* that asks for nothing in listed words, if a class finds a value in it (`Value.mentioned`).
+    A value that begins no later than the last known one is that value, asked again: ``3 + 4 = ?``.
 A message ends
-    at a special token; at a text that the reader is given, for chat templates that change turns without special tokens;
-    at ``Answer:`` and ``A:``, which change turns in raw prompts. Whose message it is isn't asked, as templates name
-    roles in too many ways, and most rules hold for questions and answers alike.
-Of several values is pending
-    1. the last one behind a sign in the message that is being written: who writes ``5 * 6 =`` wants 30, whatever was
-       asked. If another number stands behind the sign, it is pending up to the next sign or the line's end, for it may
-       follow yet: ``3 + 4 = 5 + 2 = 7``. Who writes the value of a sign has done with all signs before it.
-    2. the first that is asked, since answers follow the order of the questions. A message that asks drops what earlier
-       messages asked: answers belong to the last question. When a message ends, the values of its signs are asked, too,
-       if no number stands behind the sign: ``3 + 4 =`` may be all that a user writes.
-It is written
-    when a number that equals it or rounds it (`digits.py`) is over, which a later character shows: more digits
-    may follow the last one. The number begins behind the place where the value became known. It is every pending value
-    that it equals: the 7 of ``3 + 4 = 7`` answers the question, too. Other numbers leave what is asked pending, since
-    many answers repeat the numbers of the question first.
-It is not offered
-    within another number, after which none of its characters may follow (`spelling.py`).
-It is forgotten
-    after `MEMORY` tokens, so that a question that nobody answers doesn't wait for ever.
+    at a special token; at one of the reader's `ends`, for chat templates that change turns without special tokens; at
+    ``Answer:`` and ``A:``, which change turns in raw prompts. The rules are the same for questions and answers, because
+    templates name roles in too many ways.
+One of several values is pending
+    1. the last one after a sign in the message that is being written: ``5 * 6 =`` wants 30, whatever was asked. If
+       another number follows the sign, the value stays pending up to the next sign or the line's end, as it may
+       follow yet: ``3 + 4 = 5 + 2 = 7``. When the value of a sign is written, the values of all earlier signs end.
+    2. the first that is asked, since answers follow the order of the questions. A message that asks removes the values
+       that earlier messages asked for. When a message ends, its signs' values count as asked, if no number follows the
+       sign: ``3 + 4 =`` may be all that a user writes.
+A value is written
+    when a number that equals it or rounds it (`digits.py`) is complete, which only a later character shows. The number
+    begins after the place where the value became known. One number writes every pending value that it equals: the 7 of
+    ``3 + 4 = 7`` also answers the question. After other numbers a value stays pending, because many answers repeat the
+    numbers of the question first.
+A value is not reported
+    within another number, which the value's characters cannot continue (`spelling.py`).
+A value is forgotten
+    after `MEMORY` tokens.
 """
 
 import re
@@ -44,15 +43,15 @@ from ani.calculator.reader.value import WINDOW, Value
 from ani.numbers.grammar import BLANKS, BOUNDARY
 
 MEMORY = 512
-"""For how many tokens a value is pending at most."""
+"""Tokens for which a value is pending at most."""
 MAX_ASKED = 32
-"""How many values of one message are pending together at most; of questions the first, of signs the last ones count."""
+"""Values of one message that are pending together at most: the first ones of questions, the last ones of signs."""
 
 _DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\boxed\{{){{0,12}}")
 
 
 class _Kind(Enum):
-    """What stands at a place at which something may become known."""
+    """Kind of a place at which a value may become known."""
 
     SIGN = auto()
     QUESTION = auto()
@@ -61,21 +60,21 @@ class _Kind(Enum):
 
 
 _QUESTIONS = {_Kind.QUESTION: ("?", "？"), _Kind.LINE: ("\n", "\r"), _Kind.MESSAGE: (BOUNDARY, "Answer:", "A:")}
-_FIRST = frozenset(BOUNDARY + "\n\r")  # of several of them, one ends something
+_FIRST = frozenset(BOUNDARY + "\n\r")  # several of them in a row end one line or message
 
 
 class Pending(NamedTuple):
-    """A value that is known and not yet written, and what is being written where it is pending."""
+    """A value that is known and not yet written, and the number that the text is writing."""
 
     name: str
-    """Of its class in `ani.calculator.reader.VALUES`."""
+    """Name of the value's class in `ani.calculator.reader.VALUES`."""
     value: Exact
     text: str
-    """What makes it known, as it is written."""
+    """The part of the text that makes the value known, such as the calculation."""
     currency: str
     """The sign of an amount of money."""
     written: str
-    """The number that the text ends with, or a beginning of one."""
+    """The number at the end of the text, or its beginning; empty: none."""
 
 
 class _Item(NamedTuple):
@@ -85,11 +84,11 @@ class _Item(NamedTuple):
     place: int  # one past the character that made it known, from the text's beginning
     token: int
     message: int
-    answered: bool = False  # whether a number stands behind its sign
+    answered: bool = False  # whether a number follows its sign
 
 
 class _Trigger(NamedTuple):
-    """A text behind which something may become known, and whose values may."""
+    """A text after which a value may become known, and the values that it concerns."""
 
     text: str
     kind: _Kind
@@ -97,7 +96,7 @@ class _Trigger(NamedTuple):
 
 
 class PendingReader:
-    """Reads a text and says after each piece of it which value is pending.
+    """Reads a text and reports after each piece which value is pending.
 
     Args:
         ends: Texts that end a message (`ani.chat.message_ends`), beside special tokens.
@@ -123,7 +122,7 @@ class PendingReader:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is known that could be pending."""
+        """True if no value is known that could be pending."""
         return not (self._signs or self._asked)
 
     @property
@@ -133,11 +132,11 @@ class PendingReader:
 
     @property
     def _next(self) -> "_Item":
-        """What is pending, unless it is too old, or something else is being written."""
+        """The value that is pending, unless it is too old or another number is being written."""
         return self._signs[-1] if self._signs else self._asked[0]
 
     def may_learn(self, piece: str) -> bool:
-        """Whether something may become known within a piece, whatever stands before it."""
+        """Return whether a value may become known within a piece, whatever precedes the piece."""
         for match in self._last_characters.finditer(piece):
             shown = piece[: match.end()]
             if any(shown.endswith(each.text) or each.text.endswith(shown) for each in self._triggers[match[0]]):
@@ -145,20 +144,20 @@ class PendingReader:
         return False
 
     def copy(self) -> Self:
-        """A reader that goes on from here by itself."""
+        """Return an independent reader that has read the same text."""
         other = object.__new__(type(self))
-        other.__dict__ |= self.__dict__  # what it holds is replaced, never changed
+        other.__dict__ |= self.__dict__  # attributes are replaced, never changed in place
         return other
 
     def feed(self, pieces: Sequence[str]) -> list[Pending | None]:
         """Read on.
 
         Args:
-            pieces: What each token adds to the text; empty where it only begins a character. Of special tokens as many
-                NUL characters as they have.
+            pieces: The text of each token; empty where a token only begins a character. A special token is as many NUL
+                characters as its text has.
 
         Returns:
-            What is pending at the end of each piece.
+            The value that is pending at the end of each piece, or None.
         """
         end = len(self._text)
         self._text = text = self._text + "".join(pieces)
@@ -180,7 +179,7 @@ class PendingReader:
         return found
 
     def _steps(self, begin: int) -> list[tuple[int, _Trigger | re.Match[str]]]:
-        """The triggers that end behind `begin`, and numbers that are shown to be over there, the last first."""
+        """The triggers that end after `begin`, and the numbers that are complete there, in reverse order."""
         text = self._text
         steps: list[tuple[int, _Trigger | re.Match[str]]] = []
         for match in self._last_characters.finditer(text, begin):
@@ -193,20 +192,20 @@ class PendingReader:
         if steps or not self.idle:
             numbers = WRITTEN.finditer(text, undecided(text, begin))
             steps += [(match.end("over"), match) for match in numbers if match.end("over") > begin]
-            # A number that a trigger shows to be over began before it.
+            # A number that a trigger completes began before the trigger.
             steps.sort(key=lambda step: (step[0], isinstance(step[1], _Trigger)), reverse=True)
         return steps
 
     def _learn(self, end: int, trigger: _Trigger) -> None:
-        """Take in what becomes known behind a trigger, and a message's end."""
+        """Record the value that becomes known after a trigger, and the end of a line or message."""
         place, kind = self._origin + end, trigger.kind
         if kind in (_Kind.LINE, _Kind.MESSAGE):
             end -= len(trigger.text)
         first = max(0, end - WINDOW)
         shown = self._text[first:end]
-        held = kind is _Kind.MESSAGE and not (self._asked and self._asked[0].message == self._messages)
+        unasked = kind is _Kind.MESSAGE and not (self._asked and self._asked[0].message == self._messages)
         for name, value in trigger.values:
-            if known := value.known(shown) or (value.held(shown) if held else None):
+            if known := value.known(shown) or (value.mentioned(shown) if unasked else None):
                 begin = self._origin + first + known.start
                 if begin > self._last:
                     self._last = begin
@@ -225,17 +224,17 @@ class PendingReader:
             self._messages += 1
 
     def _unanswered(self) -> list[_Item]:
-        """The values of this message's signs, but those behind whose sign a number stands."""
+        """The values of this message's signs that no number follows."""
         return [item for item in self._signs if not item.answered]
 
     def _ask(self, items: list[_Item]) -> None:
-        """Take in values that are asked for in this message."""
+        """Record values that this message asks for."""
         if items and self._asked and self._asked[0].message != self._messages:
             self._asked = []
         self._asked = sorted(self._asked + items, key=lambda item: item.place)[:MAX_ASKED]
 
     def _write(self, match: re.Match[str]) -> None:
-        """Take in that numbers are over: drop the values that they are."""
+        """Remove the values that a complete number writes."""
         place = self._origin + match.start()
         numbers = list(written(self._text, match))
 
@@ -251,7 +250,7 @@ class PendingReader:
             self._signs = [*self._signs[:-1], self._signs[-1]._replace(answered=True)]
 
     def _pending(self, end: int) -> Pending | None:
-        """What is pending at a place; forgets what was known for too long."""
+        """Return the value that is pending at a place, and forget values that are too old."""
         while self._asked and self._tokens - self._asked[0].token >= MEMORY:
             self._asked = self._asked[1:]
         while self._signs and self._tokens - self._signs[0].token >= MEMORY:

@@ -70,7 +70,7 @@ def opening_at(text: str, negative: bool) -> str:
 
 
 class Next(NamedTuple):
-    """What may be written after the beginning of a spelling."""
+    """Texts that may follow the beginning of a spelling."""
 
     openings: frozenset[str] = frozenset()
     """Texts that go on with the opening."""
@@ -79,7 +79,7 @@ class Next(NamedTuple):
     digits: frozenset[str] = frozenset()
     """Texts that go on with the number."""
     may_end: bool = False
-    """Whether the number may end here."""
+    """True if the number may end here."""
 
 
 class Spelling(NamedTuple):
@@ -98,7 +98,7 @@ class Spelling(NamedTuple):
     text: str = ""
 
     def next(self, count: int) -> Next | None:
-        """What may come next, in texts of at most `count` characters; None if `text` is not the value's spelling."""
+        """Return the texts of at most `count` characters that may follow; None if `text` doesn't begin the value."""
         first = _NUMBER.search(self.text)
         opening, number = (self.text[: first.start()], self.text[first.start() :]) if first else (self.text, "")
         negative = self.value.negative
@@ -134,7 +134,7 @@ def spelled(value: Exact, currency: str, written: str, text: str) -> Spelling:
 
 @lru_cache(maxsize=4096)
 def continuation(value: Exact, money: bool, grouped: bool, number: str, count: int) -> Next | None:
-    """What may follow the beginning of a number.
+    """Return the texts that may follow the beginning of a number.
 
     Args:
         value: The number.
@@ -203,13 +203,13 @@ def _roundings(value: Exact, form: str, begin: int) -> Iterator[str]:
 
 
 def _is_rounded(value: Exact, number: str) -> bool:
-    """Whether a number has a digit other than 0, a place after the point, and is the value, rounded."""
+    """Return whether a number is the value rounded to `MIN_PLACES` places or more, and not only zeros."""
     plain = _COMMAS_OF.sub("", number)
     decimal = re.fullmatch(rf"[0-9]*\.[0-9]{{{MIN_PLACES},}}", plain) is not None and plain.strip("0.") != ""
     return decimal and is_value(value, "-" * value.negative + plain)
 
 
 def _significant(number: str) -> int:
-    """How many places a number has, from its first digit other than 0 on."""
+    """Return the number of places after the point, counted from the first digit other than 0."""
     whole, _, fraction = number.partition(".")
     return len(fraction if whole.strip("0") else fraction.lstrip("0"))

@@ -36,8 +36,8 @@ _SYMBOLS |= {written: ("close", written) for written in BRACKETS.values()}
 _SYMBOLS |= {rf"\{name}": ("function", name) for name in FUNCTIONS} | {"√": ("function", "sqrt")}
 _SYMBOLS |= {name: ("tex", name) for name in (*FRACTIONS, r"\sqrt", r"\binom", r"\dbinom", r"\tbinom")}
 _SYMBOLS |= {r"\pi": ("constant", "π"), "π": ("constant", "π"), "|": ("bar", "|"), ",": ("joint", ",")}
-_SYMBOLS |= {c: ("behind", str(i)) for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
-_SYMBOLS |= {"%": ("behind", "%"), r"\%": ("behind", "%"), "!": ("behind", "!"), "¢": ("unit", CENTS)}
+_SYMBOLS |= {c: ("suffix", str(i)) for i, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+_SYMBOLS |= {"%": ("suffix", "%"), r"\%": ("suffix", "%"), "!": ("suffix", "!"), "¢": ("unit", CENTS)}
 
 _LETTER = r"[^\W\d_⁰¹²³⁴⁵⁶⁷⁸⁹]"
 WORD = rf"{_LETTER}(?:{_LETTER}|['’&](?={_LETTER}))*"
@@ -76,6 +76,8 @@ _SCALES = {name: 10**zeros for zeros, names in {
 }.items() for name in names}  # fmt: skip
 """Powers of ten of scale words."""
 _SCALE = re.compile(rf"(?:{BLANK}?(?:k|mn|bn)|(?:{BLANK}|-)?(?:{'|'.join(n for n in _SCALES if len(n) > 2)}))(?![\w-])")
+_WORD = re.compile(WORD)
+_BETWEEN_WORDS = re.compile(rf"-|{BLANK}+and{BLANK}+|{BLANK}+")
 _HALF = re.compile(rf"{BLANK}+and a half(?![\w-])", re.IGNORECASE)
 _HALF_A = re.compile(rf"half an? ({'|'.join(n for n in _SCALES if len(n) > 3)})(?![\w-])", re.IGNORECASE)
 _ARTICLE = re.compile(r"an?[ ](?=(?:hundred|thousand|million|billion|trillion)\b)", re.IGNORECASE)
@@ -106,7 +108,7 @@ def tokens_of(text: str, begin: int, *, to_break: bool = False) -> list[Token]:
     found: list[Token] = []
     at = begin
     while at < len(text) and not (to_break and found and found[-1].kind == "break"):
-        operand = not tex and found and found[-1].kind in ("number", "close", "behind", "constant")
+        operand = not tex and found and found[-1].kind in ("number", "close", "suffix", "constant")
         if at in literals:
             found.append(_literal(text, at, literals[at], tex))
         elif operand and (unit := _unit(text, at)):
@@ -171,13 +173,12 @@ def spoken(text: str, start: int) -> tuple[Decimal, int] | None:
     at = article.end() if article else start
     names = ["one"] if article else []
     numbers = words().listed["numbers"]
-    joint = re.compile(rf"-|{BLANK}+and{BLANK}+|{BLANK}+")
-    while match := re.compile(WORD).match(text, at):
+    while match := _WORD.match(text, at):
         if match[0].lower() not in numbers:
             break
         names.append(match[0].lower())
         end = match.end()
-        gap = joint.match(text, end)
+        gap = _BETWEEN_WORDS.match(text, end)
         at = gap.end() if gap and ("and" not in gap[0] or names[-1] in _SCALES) else len(text)
     if not names or (article and len(names) == 1):
         return None
@@ -245,7 +246,7 @@ def _word(text: str, match: re.Match[str], tex: bool) -> Token:
 
 
 def _joins(text: str, at: int) -> bool:
-    """Whether an operator or joint in words begins at a place, after a blank."""
+    """Return whether an operator or joint in words begins at a place, after a blank."""
     match = UNIT.match(text, at)
     found = words().phrase(text, match.start(2), match[2]) if match else None
     return found is not None and found[0].kind in ("operators", "joint")
@@ -280,7 +281,7 @@ def _unit(text: str, begin: int) -> Token | None:
 
 
 def starts_of(tokens: list[Token]) -> list[int]:
-    """Where the expression that ends a list of tokens may begin: behind what holds none, or at a list in words."""
+    """Return the places where the expression at the end of tokens may begin: after a break, or at a list in words."""
     depth, first, joint, label = 0, len(tokens), 0, 0
     lists: list[int] = []
     while first:
@@ -295,7 +296,7 @@ def starts_of(tokens: list[Token]) -> list[int]:
             lists += [first - 1] * (token.kind != "joint")
         first -= 1
     if depth:
-        first = max(label, joint)  # behind "1)", or "a)"
+        first = max(label, joint)  # after "1)" or "a)"
     starts = [first, *lists[:-3:-1], joint] if lists else [max(first, joint)]
     for i, start in enumerate(starts):
         while start < len(tokens) and (

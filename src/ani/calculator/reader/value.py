@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from ani.calculator.reader.exact import Exact
 
 WINDOW = 1024
-"""Characters of a text that a value is shown."""
+"""Characters of a text that `Value.known` gets at most."""
 
 
 class Known(NamedTuple):
@@ -14,9 +14,9 @@ class Known(NamedTuple):
 
     value: Exact
     text: str
-    """What makes it known, as it is written."""
+    """The part of the text that makes the number known, such as the calculation."""
     start: int
-    """Its first character, in the text that was shown."""
+    """Place of the first character of `text` in the text that `Value.known` got."""
     currency: str = ""
     """The sign of an amount of money, which is written to cents."""
 
@@ -26,23 +26,24 @@ class Value(ABC):
 
     name: ClassVar[str]
     triggers: ClassVar[tuple[str, ...]] = ()
-    """Behind which texts, besides the end of a question, it may become known, such as an equals sign. One that begins
-    with a letter doesn't stand behind a letter or digit."""
+    """Texts after which the value may become known, such as an equals sign; the end of a question is always one. A
+    trigger that begins with a letter is none directly after a letter or digit."""
 
     @abstractmethod
     def known(self, text: str) -> Known | None:
-        """What a text makes known at its end, which is that of a trigger or of a question; None: nothing.
+        """Return the number that a text makes known at its end, where a trigger or a question ends; None: no number.
 
         Args:
             text: The last `WINDOW` characters so far. NUL characters stand for special tokens and for the beginning of
                 the text.
         """
 
-    def held(self, message: str) -> Known | None:
-        """What a message that has ended may want, if no value of a question in it is known; None: nothing. A gate
-        decides whether it does.
+    def mentioned(self, message: str) -> Known | None:
+        """Return the number that a complete message may ask for in words that no list has; None: no number.
+
+        It is called if no question of the message made a value known. A gate decides whether the number is wanted.
 
         Args:
-            message: As of `known`; it begins behind the last NUL character.
+            message: As `text` of `known`; the message begins after the last NUL character.
         """
         return None

@@ -23,9 +23,9 @@ class Phrase(NamedTuple):
     text: str
     pattern: re.Pattern[str]
     kind: str
-    """"operators", "functions", "behind", "lists", "orders", or "joint": between a list's items."""
+    """"operators", "functions", "suffix", "lists", "orders", or "joint": between a list's items."""
     value: Any
-    """What it stands for; of lists, by joint."""
+    """The operator, number or unit that the words mean; for a list, the operator of each joint."""
 
 
 class Words:
@@ -59,7 +59,7 @@ class Words:
             rf"(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|{named})|[;,]{BLANK}+(?={named})",
             re.IGNORECASE,
         )
-        """Up to where an expression may stand that no question's words come before."""
+        """Matches up to where an expression may begin without words of a question before it."""
         self.question = re.compile(
             rf"\b(?:{self._any('questions')})(?!\w)"
             rf"(?:[:,]?{BLANK}+(?:{self._any('fillers')})(?!\w))*[:,]?{BLANK}*",
@@ -72,20 +72,20 @@ class Words:
             rf"|{BLANK}+(?:{self._any('closing')})(?!\w)(?:{BLANK}+(?:(?:{self._any('closing_on')})(?!\w)|{counted}))*)*",
             re.IGNORECASE,
         )
-        """What may follow it, up to the end."""
+        """Matches the words that may follow a question's expression, up to the end."""
         verbs = {form for verb in self.listed["verbs"] for form in _forms(verb)}
         self.before = self.listed["before"] | verbs
-        """What directly precedes an expression before an equals sign without changing it."""
+        """Words that may directly precede an expression that an equals sign follows."""
         known = self.before | self.listed["questions"] | self.listed["fillers"] | self.listed["mentioning"]
         self.preceding = re.compile(
             rf"(?:(?<!\\)[\n\r{BOUNDARY}.:;,!?=>(]|(?<!\w)(?:{_any_of(known)}))\Z", re.IGNORECASE
         )
-        """What directly precedes an expression without changing it."""
+        """Matches the end of a text that may directly precede an expression."""
         self.following = re.compile(
             rf"{BLANK}*(?:\Z|[\n\r{BOUNDARY})=]|[?.!,;:](?![\w'])|(?<!\w)(?:{self._any('following')})(?!\w))",
             re.IGNORECASE,
         )
-        """What directly follows an expression without changing it."""
+        """Matches the beginning of a text that may directly follow an expression."""
         long = [name for name in self.measures if len(name) > 2]
         other = (self.listed["numbers"] - {"one"}) | self.listed["otherwise"] | self.changing - _COMMON
         units = rf"(?:in|to|into|as){BLANK}+(?:{_any_of([*self.measures])})"
@@ -104,7 +104,7 @@ class Words:
 
 
 def _phrases(listed: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    for kind in ("operators", "functions", "behind"):
+    for kind in ("operators", "functions", "suffix"):
         for value, names in listed[kind].items():
             yield from ((phrase, kind, value) for phrase in names.split(", "))
     for kind in ("lists", "orders"):

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from ani.calculator.data.drawn_expressions import drawn_expression, exact_result
-from ani.calculator.reader.calculations import number_behind
+from ani.calculator.reader.calculations import number_after
 from ani.data.arithmetic import SYMBOLS, split_of
 from ani.data.split import add_new
 from ani.errors import InputError
@@ -96,7 +96,7 @@ class Calculations(Scored):
         expected = [f"${Decimal(problem.answer):,}." for problem in questions]
         outputs = answers_to(engine, [problem.prompt for problem in questions], expected)
         for place, (problem, output) in enumerate(zip(questions, outputs, strict=True)):
-            number = number_behind(output)
+            number = number_after(output)
             number = first_number(output) if number is None else number
             prediction = None if number is None else f"{number:f}"
             correct = number == Decimal(problem.answer)

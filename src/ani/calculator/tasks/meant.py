@@ -10,7 +10,7 @@ from ani.calculator.data.chats import asked_chats, asked_messages, unasked_chats
 from ani.calculator.data.drawn_text import DrawnText
 from ani.calculator.data.sentences import sentences
 from ani.calculator.reader.arithmetic import SIGNS
-from ani.calculator.reader.calculations import calculation_before, number_behind
+from ani.calculator.reader.calculations import calculation_before, number_after
 from ani.calculator.reader.digits import is_value
 from ani.calculator.reader.pending import PendingReader
 from ani.data.arithmetic import SYMBOLS
@@ -126,9 +126,9 @@ class Meant(Measured):
                 case "asked" | "asked otherwise" | "raw":
                     facts["right"] = result in numbers
                 case "sentence":
-                    facts["right"] = number_behind(output) == result or numbers[:1] == [result]
+                    facts["right"] = number_after(output) == result or numbers[:1] == [result]
                 case "other sentence":
-                    facts["right"] = number_behind(output) != result
+                    facts["right"] = number_after(output) != result
                 case "unasked":
                     facts["base_output"] = before = next(base)
                     facts["right"] = output == before
@@ -162,7 +162,7 @@ def _is_corrected(output: str, base: str) -> bool:
     if not signs:
         return False
     calculation = calculation_before(output, signs[-1].start())
-    numbers = [number_behind(text[signs[-1].end() :]) for text in (output, base)]
+    numbers = [number_after(text[signs[-1].end() :]) for text in (output, base)]
     if calculation is None or None in numbers:
         return False
     right, wrong = (is_value(calculation.value, f"{number:f}") for number in numbers)
