@@ -106,7 +106,7 @@ class Exact:
 
     @property
     def ends(self) -> int | None:
-        """How many digits are after the point; None if there is no last one."""
+        """The number of digits after the point; None if there is no last one."""
         if self.rational is None:
             return None
         rest, places = self.rational.denominator, [0, 0]
