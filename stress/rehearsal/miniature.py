@@ -34,7 +34,7 @@ from ani.data.sources import MATH
 from ani.evaluation.tasks import arithmetic
 from ani.evaluation.tasks.gates import FINER_FILE, FINER_NAME
 from ani.injection.adapter_files import CONFIG_FILE
-from ani.probing.selection import PAPER_LAYERS
+from ani.probing.selection import PAPER_LAYERS, PAPER_SHAPES
 from ani.results.records import TRAINING_LOG
 from ani.training.checkpoints import ADAPTER
 from tests.docs.test_pages import shown_commands
@@ -75,11 +75,12 @@ def make_models() -> None:
     """Write every model of the paper to the hub's cache, with as many layers as its recipes need."""
     tokenizers = {"qwen3": of_hub(qwen(), QWEN3), "llama": of_hub(llama3()), "mistral": of_hub(mistral())}
     of_paper = {name: shape for name, shape in PUBLISHED.items() if name.split("/")[1] in PAPER_LAYERS}
-    for name, shape in of_paper.items():  # in place: `layer: paper` knows a model by its shape
+    for name, shape in of_paper.items():
         family, tokenizer = shape["model_type"], tokenizers[shape["model_type"]]
         layers = LAYERS_OF_8B if name == "Qwen/Qwen3-8B" else PAPER_LAYERS[name.split("/")[1]] + 2
         shape |= {"num_hidden_layers": layers, "hidden_size": 64, "intermediate_size": 64, "head_dim": 32}
         shape |= {"vocab_size": len(tokenizer), "num_attention_heads": 2, "num_key_value_heads": 1}
+        PAPER_SHAPES[family, 64, layers, len(tokenizer)] = name.split("/")[1]  # for `layer: paper`
         sizes = {key: value for key, value in shape.items() if key != "model_type"}
         folder = cached("models", name)
         tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **sizes).save_pretrained(folder)

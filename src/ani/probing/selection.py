@@ -22,7 +22,7 @@ _ROUNDING = 1e-9  # of an accuracy: what a percentile of exact accuracies may be
 
 PAPER_LAYERS = {"Qwen3-4B": 21, "Qwen3-8B": 24, "Qwen3-32B": 37, "Llama-3.1-8B": 14, "Mistral-7B-v0.3": 30}
 """The paper's injection layers by model."""
-_PAPER_SHAPES = {
+PAPER_SHAPES = {
     ("qwen3", 2560, 36, 151_936): "Qwen3-4B",
     ("qwen3", 4096, 36, 151_936): "Qwen3-8B",
     ("qwen3", 5120, 64, 151_936): "Qwen3-32B",
@@ -36,7 +36,7 @@ def preset_for(config: PreTrainedConfig) -> int | None:
     """The paper's layer for a model of this shape, whatever its name, so that fine-tuned models have it too."""
     text = config.get_text_config()
     shape = (text.model_type, text.hidden_size, text.num_hidden_layers, text.vocab_size)
-    return PAPER_LAYERS.get(_PAPER_SHAPES.get(shape, ""))
+    return PAPER_LAYERS.get(PAPER_SHAPES.get(shape, ""))
 
 
 def choose_layer(results: ProbeResults, candidates: Sequence[int], *, seed: int = 0) -> LayerSelection:
