@@ -173,7 +173,7 @@ def smaller(name: str) -> Iterator[str]:
     if name == "n-digit":
         changes.append("data.1.count=6")
     if comparison.get("probe"):
-        changes.append("probe.sentences=120")
+        changes.append("probe.sentences=200")
     yield f"overrides={json.dumps(changes)}"
     for task in comparison["evaluation"]:
         for key, value in SMALLER[task].items():
@@ -215,7 +215,7 @@ def lines() -> list[list[list[str]]]:
     diff = ["diff", "runs/paper/served/runs/ani/seed-0", f"runs/paper/{qwen}/runs/ani/seed-0"]
     written = json.dumps({name: SMALLER[name] for name in ("gsm8k", "mmlu")})
     served = [*compared[qwen], "output=runs/paper/served", "backend=vllm", "baseline=null", f"evaluation={written}"]
-    auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=diagnostic", "probe.sentences=120"]
+    auto = ["ani.layer=auto", "probe.data=runs/paper-set", "probe.held_out=diagnostic", "probe.sentences=200"]
     others = [name for name in COMPARISONS if name not in (*OF_8B, qwen)]
     probed = ["train", TRAIN, "output=runs/paper/auto", *auto, *TRAINING]
     return [of_8b, [*comparison(qwen), served, diff], *map(comparison, others), [probed]]
