@@ -26,7 +26,7 @@ class FourierNumberEncoder:
     digits, never computed in floating point, so a feature is within 1e-7 of the exact one at any number of digits.
 
     Numbers are rounded half-even to `fraction_digits`. Integer digits above `integer_digits` change no feature: the
-    number wraps.
+    number wraps, and `in_range` is False.
 
     Args:
         integer_digits: Digits kept before the point.
@@ -34,8 +34,6 @@ class FourierNumberEncoder:
         sign: "feature" encodes |x| and adds one feature, −1 for negative numbers and +1 otherwise. "phase" takes x mod
             T of the negative number itself, as in the formula: x and x − 10^integer_digits then have the same features.
             "none" encodes |x|, as FoNE's published code.
-        overflow: Rule for |x| ≥ 10^integer_digits after rounding. "wrap" and "skip" encode the wrapped number (a caller
-            that skips it asks `in_range`); "error" refuses it.
 
     Raises:
         InputError: A setting is out of its domain.
@@ -47,17 +45,13 @@ class FourierNumberEncoder:
         fraction_digits: int = 6,
         *,
         sign: Literal["feature", "phase", "none"] = "feature",
-        overflow: Literal["wrap", "skip", "error"] = "wrap",
     ) -> None:
         if min(integer_digits, fraction_digits) < 0 or integer_digits + fraction_digits == 0:
             digits = f"{integer_digits} and {fraction_digits}"
             raise InputError(f"integer_digits and fraction_digits must be 0 or more, not both 0, but are {digits}")
         if sign not in ("feature", "phase", "none"):
             raise InputError(f"sign must be 'feature', 'phase' or 'none', not {sign!r}")
-        if overflow not in ("wrap", "skip", "error"):
-            raise InputError(f"overflow must be 'wrap', 'skip' or 'error', not {overflow!r}")
-        self.integer_digits, self.fraction_digits = integer_digits, fraction_digits
-        self.sign, self.overflow = sign, overflow
+        self.integer_digits, self.fraction_digits, self.sign = integer_digits, fraction_digits, sign
 
     @property
     def _digits(self) -> int:
@@ -67,11 +61,6 @@ class FourierNumberEncoder:
     def width(self) -> int:
         """Number of features of one number: 2 · (integer_digits + fraction_digits), and the sign under "feature"."""
         return 2 * self._digits + (self.sign == "feature")
-
-    @property
-    def periods(self) -> list[Decimal]:
-        """T for each (cos, sin) pair in the order of the features: ascending."""
-        return [Decimal(f"1e{i}") for i in range(1 - self.fraction_digits, self.integer_digits + 1)]
 
     def in_range(self, value: str | int | Decimal) -> bool:
         """True if |value|, rounded, is below 10^integer_digits; raises as `encode`."""
@@ -84,7 +73,7 @@ class FourierNumberEncoder:
 
         Raises:
             TypeError: A value is a float or of another inexact or unknown type.
-            InputError: A value is not a finite decimal number, or out of range under overflow="error".
+            InputError: A value is not a finite decimal number.
         """
         texts = as_texts(values)
         integer_digits, fraction_digits = self.integer_digits, self.fraction_digits
@@ -104,9 +93,6 @@ class FourierNumberEncoder:
         negative = np.zeros(len(rows), bool)
         for row in np.flatnonzero((digits > 9).any(axis=1)):
             rounded = self._round(texts[row])
-            if self.overflow == "error" and not rounded.in_range:
-                text = f"{texts[row]!r:.60} does not fit in {integer_digits} integer digits"
-                raise InputError(f"{text}: raise integer_digits, or choose overflow='wrap' or 'skip'")
             digits[row] = np.frombuffer(rounded.digits.encode(), np.uint8) - np.uint8(ord("0"))
             negative[row] = rounded.negative
         return self._features(digits, negative)

@@ -51,7 +51,7 @@ class EncoderSettings(Section):
 
 ENCODERS: dict[str, Callable[[EncoderSettings], NumberEncoder]] = {
     "fourier": lambda settings: FourierNumberEncoder(
-        settings.integer_digits, settings.fraction_digits, sign=settings.sign, overflow=settings.overflow
+        settings.integer_digits, settings.fraction_digits, sign=settings.sign
     ),
     "magnitude": lambda settings: MagnitudeNumberEncoder(settings.integer_digits),
     "bits": lambda settings: BitsNumberEncoder(),
