@@ -38,7 +38,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
     def view(text: str, gates: str) -> str:
         with _shown_errors(), forced_gates(model, GATES[gates]):
             found = decisions(model, tokenizer, text)
-        return gate_view(text, found, gated, range(len(found)) if GATES[gates] is not None else ())
+        return gate_view(text, found, gated, GATES[gates] is not None)
 
     def both(text: str, gates: str, max_new_tokens: int) -> tuple[str, str]:
         with _shown_errors():

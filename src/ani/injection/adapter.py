@@ -204,7 +204,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
                 (work / active).rmdir()
         if module is not None:
             save_file({name: each.contiguous() for name, each in weights.items()}, work / WEIGHTS_FILE)
-        settings = AdapterFile.describing(method, config, base=name, lora=wrapped is not None)
+        settings = AdapterFile.model_construct(method=method, module=config, base=name, lora=wrapped is not None)
         (work / CONFIG_FILE).write_text(json.dumps(settings.model_dump(mode="json"), indent=2) + "\n")
         (work / CARD_FILE).write_text(adapter_card(method, config, name) if card is None else card)
 

@@ -1,6 +1,6 @@
 """The gate's decision about a number, and its views in HTML and on the terminal."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from html import escape
 
@@ -40,59 +40,53 @@ class NumberDecision(BaseModel):
     injected: bool
     """α as applied: 1[σ(z) > 0.5], unless `forced_gates` says otherwise."""
 
-    @property
-    def tokens(self) -> range:
-        """Token positions of the number; empty if unknown."""
-        if self.first_token is None or self.last_token is None:
-            return range(0)
-        return range(self.first_token, self.last_token + 1)
 
-
-def _pieces(text: str, numbers: Sequence[NumberDecision]) -> Iterator[tuple[str, int | None]]:
-    """Yield all pieces of the text, each with its place in `numbers` if it is a number."""
+def _pieces(text: str, numbers: Sequence[NumberDecision]) -> Iterator[tuple[str, NumberDecision | None]]:
+    """Yield all pieces of the text, a number with its decision."""
     end = 0
-    for place, number in enumerate(numbers):
+    for number in numbers:
         yield text[end : number.start], None
-        yield text[number.start : number.end], place
+        yield text[number.start : number.end], number
         end = number.end
     yield text[end:], None
 
 
-def marked_html(text: str, numbers: Sequence[NumberDecision], gated: bool = True, forced: Container[int] = ()) -> str:
-    """Return `text` as escaped HTML, with each number marked: value, α, open or closed, and whether its gate is
-    `forced` (by its place in `numbers`)."""
+def gate_view(text: str, numbers: Sequence[NumberDecision], gated: bool = True, forced: bool = False) -> str:
+    """Return a text as escaped HTML, with a legend and each number marked: value, α, and whether it is injected.
+
+    Args:
+        text: The text.
+        numbers: The decisions about all of its numbers.
+        gated: True if the module has a gate.
+        forced: True if `forced_gates` decided.
+    """
     parts = []
-    for piece, place in _pieces(text, numbers):
-        if place is None:
+    for piece, number in _pieces(text, numbers):
+        if number is None:
             parts.append(escape(piece))
             continue
-        number = numbers[place]
         undecided = number.alpha is None
         learnt = f"α {number.alpha:.3f} · " if gated and not undecided else ""
         state = "open" if number.injected else "left alone" if undecided else "closed"
-        why = "" if undecided else ", forced" if place in forced else "" if gated else ", no gate"
+        why = "" if undecided else ", forced" if forced else "" if gated else ", no gate"
         parts.append(
             f'<mark class="{"open" if number.injected else "closed"}" '
             f'style="{_OPEN_STYLE if number.injected else _CLOSED_STYLE}">{escape(piece)}'
             f'<small style="display:inline; color:inherit; font-weight:normal"> = {number.value} · {learnt}{state}{why}'
             "</small></mark>"
         )
-    return f'<div style="white-space:pre-wrap; line-height:2.2">{"".join(parts)}</div>'
-
-
-def gate_view(text: str, numbers: Sequence[NumberDecision], gated: bool = True, forced: Container[int] = ()) -> str:
-    """Return `marked_html` and a legend."""
     legend = LEGEND if numbers else "No number in the text."
-    return f"{marked_html(text, numbers, gated, forced)}<p><small>{legend}</small></p>"
+    marked = f'<div style="white-space:pre-wrap; line-height:2.2">{"".join(parts)}</div>'
+    return f"{marked}<p><small>{legend}</small></p>"
 
 
 def marked_text(text: str, numbers: Sequence[NumberDecision]) -> Text:
     """Return `text` for a terminal, with each number coloured: `[10]` injected, grey left alone."""
     shown = Text()
-    for piece, place in _pieces(text, numbers):
-        if place is None:
+    for piece, number in _pieces(text, numbers):
+        if number is None:
             shown.append(piece)
-        elif numbers[place].injected:
+        elif number.injected:
             shown.append(f"[{piece}]", "bold white on dark_green")  # not by colour alone
         else:
             shown.append(piece, "black on grey70")

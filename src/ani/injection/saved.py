@@ -1,6 +1,6 @@
 """A method and its module's settings, as the files of adapters and merged checkpoints contain them."""
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -29,8 +29,3 @@ class SavedMethod(Section):
                 if value is None or key not in self.module.model_fields_set:
                     raise ValueError(f"module.{key} is missing")
         return self
-
-    @classmethod
-    def describing(cls, method: MethodName, module: AniConfig | None, **others: Any) -> Self:
-        """The file's content for a method that is known to be complete."""
-        return cls.model_construct(method=method, module=module, **others)

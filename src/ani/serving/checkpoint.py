@@ -39,7 +39,7 @@ def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
     """
     config: Any = model.config
     module = ani_module(model).config if is_attached(model) else None
-    section = SavedMethod.describing(method, module).model_dump(mode="json")
+    section = SavedMethod.model_construct(method=method, module=module).model_dump(mode="json")
     if module is not None:
         section[FAMILY] = config.model_type
         config.__class__ = config_class_of(cast(Any, type(config)))
