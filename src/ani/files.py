@@ -13,7 +13,7 @@ from ani.errors import InputError
 
 
 def is_main() -> bool:
-    """Whether this process prints and writes: it is the only one, or the first that torchrun or accelerate started.
+    """True if this process prints and writes: it is the only one, or the first that torchrun or accelerate started.
 
     Reads the launcher's environment variables, before accelerate's `is_main_process` is known.
     """

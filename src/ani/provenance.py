@@ -30,7 +30,7 @@ def provenance() -> dict[str, Any]:
         "commit": _commit(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "packages": {name: _version(name) for name in PACKAGES if _version(name) is not None},
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
     }
 
 

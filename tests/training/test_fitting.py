@@ -14,6 +14,7 @@ from ani.injection.gate import Gate
 from ani.injection.model_parts import ani_module, number_locator
 from ani.models import load_model, load_tokenizer
 from ani.roles import Role
+from ani.terminal import SILENT
 from ani.training import fitted_gate, fitting
 from ani.training.checkpoints import ADAPTER
 from ani.training.fitted_gate import fit_gate
@@ -79,7 +80,7 @@ def test_states_are_drawn_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     ani.attach(model, tokenizer, ani.AniConfig(layer=2, policy="terminal", gate="fitted"))
     locator = number_locator(model)
     rows = [tokenize(example, tokenizer, locator, 64) for example in sentences(100)]
-    given = model, cast(Gate, ani_module(model).gate), NumberCollator(tokenizer, locator), rows, 0
+    given = model, cast(Gate, ani_module(model).gate), NumberCollator(tokenizer, locator), rows, 0, SILENT
     states, roles, texts = fitted_gate._features(*given)
     monkeypatch.setattr(fitted_gate, "MOST_BYTES", states.nbytes // 2)
     fewer, theirs, _ = fitted_gate._features(*given)

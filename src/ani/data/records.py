@@ -57,7 +57,7 @@ def labelled_numbers() -> list[tuple[str, Any]]:
 
 
 def names_file(source: str) -> bool:
-    """Whether a source is a file, and not a dataset's name on the hub."""
+    """True if a source is a file, and not a dataset's name on the hub."""
     return source.endswith(".jsonl") or Path(source).is_file()
 
 

@@ -21,7 +21,6 @@ from ani.data.records import (
     data_records,
     hub_records,
     labelled_numbers,
-    names_file,
     read_examples,
     record_examples,
     text_of,
@@ -56,12 +55,7 @@ class DataSource(Section, ABC):
 
     @abstractmethod
     def examples(self, seed: int) -> list[Example]:
-        """Examples of the training split. An empty completion is replaced by the untrained model's own answer."""
-
-    @property
-    def on_hub(self) -> bool:
-        """Whether the examples are fetched from the hub."""
-        return False
+        """Examples of the training split."""
 
 
 class ArithmeticSource(DataSource):
@@ -100,7 +94,7 @@ class LabelledSource(DataSource):
     limit: int | None = Field(default=None, ge=1)
     """Number of examples, from the first; null: all."""
     natural: bool = True
-    """Whether to include the natural texts; without them the task `gates` can test on them."""
+    """True: with the natural texts. False: without them, so that the task `gates` can test on them."""
 
     def examples(self, seed: int) -> list[Example]:
         found = [(where, record) for where, record in labelled_numbers() if self.natural or record["source"] == OURS]
@@ -119,10 +113,6 @@ class SolvedProblems(DataSource):
     """Fields of a record with the problem and with the solution."""
     configurations: ClassVar[Sequence[str]]
     """Configurations of the dataset on the hub."""
-
-    @property
-    def on_hub(self) -> bool:
-        return not names_file(self.path)
 
     def problems(self, seed: int) -> Iterator[tuple[str, str, str]]:
         """Place, prompt and completion of the drawn problems, in random order, since MATH is sorted by subject. Raises
@@ -182,10 +172,6 @@ class HubSource(DataSource):
     """Split of the dataset."""
     limit: int | None = Field(default=None, ge=1)
     """Number of examples, from the first; null: all."""
-
-    @property
-    def on_hub(self) -> bool:
-        return True
 
     def examples(self, seed: int) -> list[Example]:
         records = hub_records(self.name, self.split, self.limit, "a local JSONL file with kind: jsonl")

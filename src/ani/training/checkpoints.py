@@ -63,7 +63,7 @@ class ResumableTrainer(Trainer):
             raise KeyboardInterrupt if stop.signal == signal.SIGINT else SystemExit(128 + stop.signal)
 
     def _is_finished(self, checkpoint: Path) -> bool:
-        """Whether a checkpoint is of the last step; if so, load it, because the Trainer would make one step more."""
+        """True if a checkpoint is of the last step; it is then loaded, because the Trainer would make one step more."""
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if state.global_step < (self.args.max_steps if self.args.max_steps > 0 else state.max_steps):
             return False
@@ -167,7 +167,7 @@ class StopOnSignal(TrainerCallback):
 
 
 def sharded() -> bool:
-    """Whether `accelerate launch` asks for FSDP."""
+    """True if `accelerate launch` asks for FSDP."""
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
 

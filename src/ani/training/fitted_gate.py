@@ -72,7 +72,7 @@ def _features(
     collator: NumberCollator,
     rows: Sequence[TokenizedExample],
     seed: int,
-    console: Console = SILENT,
+    console: Console,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gate's inputs at N numbers with known roles, float16 (N, width); the roles, int64 (N,); the text of each
     number, int64 (N,)."""

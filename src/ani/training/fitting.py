@@ -27,7 +27,6 @@ def fit(
     features: torch.Tensor,
     labels: torch.Tensor,
     texts: torch.Tensor,
-    epochs: int | None = None,
     *,
     on_epoch: Callable[[int], None] = lambda _: None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,7 +41,6 @@ def fit(
         features: float16 (N, width), on the CPU.
         labels: int64 (N,): 1 where the logit should be above 0, 0 where below; both occur.
         texts: int64 (N,): the text of each decision, numbered from 0 without gaps.
-        epochs: Passes over all decisions; None: `epochs_for(N)`.
         on_epoch: Called after each epoch, with 1.
 
     Returns:
@@ -56,7 +54,7 @@ def fit(
     share = float(labels.float().mean())
     weights = torch.where(labels == 1, 0.5 / share, 0.5 / (1 - share))
     optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    epochs = epochs or epochs_for(len(features))
+    epochs = epochs_for(len(features))
     steps = epochs * math.ceil(len(features) / BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
     with torch.enable_grad():

@@ -49,7 +49,7 @@ class ProbeSettings(Section):
     sentences: int | None = Field(default=None, ge=1)
     """Largest number of sentences; null: all of a file, 4,000 of our own set."""
     chat: bool = False
-    """Whether each sentence is read as a user's message, by the model's chat template."""
+    """True: each sentence is a user's message in the model's chat template."""
 
 
 class TrainingSettings(Section):
@@ -76,7 +76,7 @@ class TrainingSettings(Section):
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
     """Norm to which longer gradients are scaled down; `.inf`: none is."""
     gradient_checkpointing: bool = True
-    """Whether activations are computed again in the backward pass: less memory, more time."""
+    """True: activations are computed again in the backward pass, which takes less memory and more time."""
     log_every: int = Field(default=10, ge=1)
     """Steps between log lines."""
     save_every: int = Field(default=100, ge=1)
