@@ -28,9 +28,21 @@ def one_line(text: object, limit: int = 300) -> str:
     return line.encode("utf-8", "backslashreplace").decode()
 
 
-def first_problem(error: "ValidationError") -> str:
-    """The first problem that pydantic found, with its key, for a message."""
-    problem = error.errors(include_url=False)[0]
-    key = one_line(".".join(str(part) for part in problem["loc"]), 80)
-    message = one_line(problem["msg"].removeprefix("Value error, "))
-    return f"{key}: {message}" if key else message
+UNKNOWN_KEY = "unknown_key"
+"""Type of pydantic's error for an unknown key; it contains the key and the nearest known one."""
+
+
+def first_problem(error: "ValidationError", key: str = "") -> str:
+    """The first problem that pydantic found in the value of `key`, with the key and the value, for a message."""
+    first = error.errors()[0]
+    # Under ani.layer pydantic also names the type, which is not a key.
+    location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] == "ani")]
+    unknown = first["ctx"] if first["type"] == UNKNOWN_KEY else {}
+    parts = [*([key] if key else []), *location, *([unknown["key"]] if unknown else [])]
+    where = one_line(".".join(map(str, parts)), 80)
+    if unknown:
+        return f"unknown key {where!r}; did you mean {unknown['nearest']!r}?"
+    if first["type"] == "missing":
+        return f"key {where!r} is missing"
+    message = one_line(first["msg"].removeprefix("Value error, "))
+    return f"{where}: {message} (got {one_line(repr(first['input']), 100)})" if where else message

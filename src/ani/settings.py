@@ -11,15 +11,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from ani.errors import InputError, one_line
+from ani.errors import UNKNOWN_KEY, InputError, first_problem, one_line
 from ani.files import replacing_file
 from ani.text_files import read_text
 
 LARGEST_INTEGER = 2**32 - 1
 """The largest seed of NumPy."""
-
-
-_UNKNOWN = "unknown_key"
 
 
 class Section(BaseModel):
@@ -36,7 +33,7 @@ class Section(BaseModel):
             if key not in cls.model_fields:
                 (nearest,) = difflib.get_close_matches(str(key)[:80], cls.model_fields, n=1, cutoff=0.0)
                 given = {"key": one_line(key, 80), "nearest": nearest}
-                raise PydanticCustomError(_UNKNOWN, "unknown key '{key}'; did you mean '{nearest}'?", given)
+                raise PydanticCustomError(UNKNOWN_KEY, "unknown key '{key}'; did you mean '{nearest}'?", given)
         return raw
 
     @model_validator(mode="after")
@@ -68,7 +65,7 @@ def validated(kind: type[S], raw: Any, where: str, key: str = "") -> S:
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        raise InputError(f"{where}: {_explain(error, key)}") from error
+        raise InputError(f"{where}: {first_problem(error, key)}") from error
 
 
 def load_settings(path: str | Path, kind: type[S], overrides: Sequence[str] = ()) -> S:
@@ -118,18 +115,3 @@ def _place(items: dict[str, Any] | list[Any], name: str, override: str) -> str |
     if not re.fullmatch("[0-9]{1,6}", name) or int(name) >= len(items):
         raise InputError(f"override {override!r}: {name!r:.80} must be an index from 0 to {len(items) - 1}")
     return int(name)
-
-
-def _explain(error: ValidationError, key: str) -> str:
-    first = error.errors()[0]
-    # Under ani.layer pydantic also names the type, which is not a key.
-    location = [part for i, part in enumerate(first["loc"]) if not (i == 2 and first["loc"][0] == "ani")]
-    unknown = first["ctx"] if first["type"] == _UNKNOWN else {}
-    parts = [*([key] if key else []), *location, *([unknown["key"]] if unknown else [])]
-    where = one_line(".".join(map(str, parts)), 80)
-    if unknown:
-        return f"unknown key {where!r}; did you mean {unknown['nearest']!r}?"
-    if first["type"] == "missing":
-        return f"key {where!r} is missing"
-    message = one_line(first["msg"].removeprefix("Value error, "))
-    return f"{where}: {message} (got {one_line(repr(first['input']))})" if where else message
