@@ -227,6 +227,12 @@ def test_diff(run: Run, tmp_path: Path) -> None:
     assert "+66.7" in run("diff", one, two, code=0).out
 
 
+@pytest.mark.parametrize("name", ["small/train", "small/train.yaml", "recipes/small/train.yaml"])
+def test_a_recipe_of_the_package_is_found_by_its_name(run: Run, tiny_model: Path, name: str) -> None:
+    settings = ("data=[{kind: arithmetic, count: 8}]", "training.steps=7", "ani.layer=1")
+    assert "7 steps" in run("train", "--dry-run", name, f"model={tiny_model}", *settings, code=0).out
+
+
 def test_a_dry_run_checks_recipe_and_data_and_writes_nothing(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
     recipe = tiny_recipe()
     out = run("train", "--dry-run", recipe, "training.steps=1200", code=0).out

@@ -46,6 +46,14 @@ def _choose_device(device: str) -> None:
         os.environ |= {"ANI_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 
+def _recipe(path: Path | None) -> Path | None:
+    """The recipe's file: the path, or else the package's recipe of this name (`small/train`, `recipes/demo.yaml`)."""
+    if path is None or path.exists():
+        return path
+    packaged = Path(__file__).with_name("recipes") / str(path).removeprefix("recipes/")
+    return next((file for file in (packaged, Path(f"{packaged}.yaml")) if file.is_file()), path)
+
+
 BaseOption = Annotated[
     str | None,
     Option("--model", help="Directory, hub name, or smollm2 (embedded). Default: the adapter's base, or smollm2."),
@@ -64,8 +72,8 @@ RayOption = Annotated[
 GpusOption = Annotated[
     int | None, Option("--gpus-per-run", min=1, help="GPUs per run with --ray. Default: 1; with --device cpu: 0.")
 ]
-ChatOption = Annotated[bool, Option("--chat", help="Read texts as a user's messages, for a model trained on chats.")]
-JsonOption = Annotated[bool, Option("--json", help="Print JSON for scripts.")]
+ChatOption = Annotated[bool, Option("--chat", help="Read each text as a user's message, in the model's chat template.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON for scripts, and no progress.")]
 Overrides = Annotated[list[str] | None, Argument(help="Changes to the recipe, such as training.steps=100.")]
 
 
@@ -79,9 +87,8 @@ def demo(
     from ani.compare.plan import DEMO
 
     _need_one_process("demo")
-    # The layer is not searched for if one is named.
     named = any(each.startswith("ani.layer=") and each != "ani.layer=auto" for each in overrides or ())
-    changes = ["probe=false"] if named else []
+    changes = ["probe=false"] if named else []  # the layer is not searched for
     changes += [] if out is None else [f"output={json.dumps(str(out))}"]
     changes += [f"overrides={json.dumps(list(overrides))}"] if overrides else []
     report = _compared(DEMO, changes)
@@ -142,12 +149,18 @@ def probe(
         str | None, Option(help="Labelled sentences: a JSONL file, a directory, or diagnostic, our own (default).")
     ] = None,
     held_out: Annotated[
-        str | None, Option(help="Sentences for the held-out test, like --data. Default: each domain of --data in turn.")
+        str | None,
+        Option(
+            help="Other labelled sentences, named like --data, to test the probes on. Default: the probes are tested "
+            "on one part of the domains of --data after the other, and learn from the rest."
+        ),
     ] = None,
     sentences: Annotated[
         int | None, Option(min=1, help="Maximum number of sentences. Default: a whole file, 4000 of our own.")
     ] = None,
-    policy: Annotated[Policy, Option(help="Injection policy of the adapter to be trained.")] = DEFAULT_POLICY,
+    policy: Annotated[
+        Policy, Option(help="Injection policy of the adapter to be trained: a number is read where it is injected.")
+    ] = DEFAULT_POLICY,
     layers: Annotated[str | None, Option(help="Layers to probe, such as 0,4,9. Default: all.")] = None,
     chat: ChatOption = False,
     seed: Annotated[int, Option(help="Seed of sentences, folds and bootstrap.")] = 0,
@@ -189,7 +202,10 @@ def probe(
 
 @app.command()
 def train(
-    recipe: Annotated[Path | None, Argument(help="Training recipe, a YAML file.")] = None,
+    recipe: Annotated[
+        Path | None,
+        Argument(callback=_recipe, help="Training recipe: a YAML file, or the package's, such as small/train."),
+    ] = None,
     overrides: Overrides = None,
     resume: Annotated[Path | None, Option(help="Continue the interrupted run in this directory.")] = None,
     dry: Annotated[bool, Option("--dry-run", help="Only check recipe and data; load no weights.")] = False,
@@ -221,7 +237,9 @@ def train(
 
 @app.command()
 def compare(
-    recipe: Annotated[Path, Argument(help="Comparison, a YAML file.")],
+    recipe: Annotated[
+        Path, Argument(callback=_recipe, help="Comparison: a YAML file, or the package's, such as small/methods.")
+    ],
     overrides: Annotated[
         list[str] | None, Argument(help="Changes, such as 'seeds=[0, 1]' or overrides.0=training.steps=100.")
     ] = None,
@@ -258,9 +276,8 @@ class _EvalCommand(TyperCommand):
     def format_help(self, context: Any, formatter: Any) -> None:
         from ani.evaluation.tasks import evaluated_tasks
 
-        next(
-            each for each in self.params if each.name == "tasks"
-        ).help = f"Comma-separated: {', '.join(evaluated_tasks())}."  # type: ignore[attr-defined]
+        tasks: Any = next(each for each in self.params if each.name == "tasks")
+        tasks.help = f"Comma-separated: {', '.join(evaluated_tasks())}."
         super().format_help(context, formatter)
 
 
@@ -278,17 +295,21 @@ def evaluate(
         list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME: a task's data. Default: its data on the hub.")
     ] = None,
     limit: Annotated[
-        int | None, Option(min=1, help="Maximum number of items per task (arithmetic: per digit length).")
+        int | None,
+        Option(min=1, help="Ask at most this many questions of each task (arithmetic: of each digit length)."),
     ] = None,
     operations: Annotated[
         str, Option(help="Operations of arithmetic: addition, subtraction, multiplication, division.")
     ] = "addition",
     max_new_tokens: Annotated[
-        int | None, Option(min=1, help="Maximum number of new tokens per answer (gsm8k: 512, math: 2048).")
+        int | None,
+        Option(min=1, help="Cut each answer off after this many tokens. Default: by task (gsm8k 512, math 2048)."),
     ] = None,
     batch_size: Annotated[
         int | None,
-        Option(min=1, help="Prompts per forward pass. Default: by task (benchmarks: 64 on a GPU, 8 on a CPU)."),
+        Option(
+            min=1, help="Number of prompts per forward pass. Default: by task (benchmarks: 64 on a GPU, 8 on a CPU)."
+        ),
     ] = None,
     texts: Annotated[
         list[str] | None,
@@ -298,9 +319,14 @@ def evaluate(
         ),
     ] = None,
     field: Annotated[
-        list[str] | None, Option(help="Key of the text in JSONL files of --texts; default: text. May be repeated.")
+        list[str] | None,
+        Option(
+            help="Key whose value is the text, in the records of a JSONL file of --texts. Default: text. Repeatable."
+        ),
     ] = None,
-    group: Annotated[str | None, Option(help="Key of the text's group in JSONL files of --texts.")] = None,
+    group: Annotated[
+        str | None, Option(help="Key whose value names the text's group, in the same records: one row per group.")
+    ] = None,
     chat: ChatOption = False,
     seed: Annotated[int, Option(help="Seed that draws the items.")] = 0,
     backend: Annotated[
@@ -329,10 +355,8 @@ def evaluate(
     from ani.settings import override, validated
 
     _need_one_process("eval")
-    names, given = (
-        chosen("task", tasks, evaluated_tasks()),
-        dict(name_and_value("--data", entry) for entry in data or ()),
-    )
+    names = chosen("task", tasks, evaluated_tasks())
+    given = dict(name_and_value("--data", entry) for entry in data or ())
     options: dict[str, Any] = {"limit": limit, "max_new_tokens": max_new_tokens, "group": group, "chat": chat}
     options |= {"texts": texts or None, "field": field or None, "operations": chosen("operation", operations, SYMBOLS)}
     asked = with_options(names, given, **options)
@@ -388,28 +412,32 @@ def report(folder: Annotated[Path, Argument(help="Directory with result files.")
 
 
 @app.command()
-def diagnostic(
+def paper_set(
     out: Annotated[Path, Argument(help="Directory to write.")],
     quantitative: Annotated[str, Option(help="Maths texts: hub name, JSONL or parquet file, or directory.")] = OPENMATH,
     nominal: Annotated[str, Option(help="Chat texts, named in the same way; diagnostic: our own sentences.")] = MAGPIE,
     count: Annotated[int, Option(min=1, help="Number of texts of each kind; the paper has 10000.")] = 10_000,
     seed: Annotated[int, Option(help="Seed that draws the texts.")] = 0,
 ) -> None:
-    """Build the paper's diagnostic set: maths texts beside chat texts, labelled, with a data card."""
+    """Build the paper's labelled texts: maths texts, with quantities, and chats, with names; and a data card."""
     from ani.data.openmath_magpie import build_openmath_magpie
     from ani.terminal import counting
 
     with terminal.resumable("start the same command again"), counting(console, "texts", 2 * count) as kept:
         build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)
-    say_where("diagnostic set", out)
+    say_where("labelled texts", out)
 
 
 @app.command()
 def merge(
     adapter: Annotated[str, Argument(help="Adapter directory or hub name.")],
     out: Annotated[Path, Argument(help="Directory to write.")],
-    model: BaseOption = None,
-    dtype: Annotated[str | None, Option(help="float32, bfloat16 or float16; default: the base model's.")] = None,
+    model: Annotated[
+        str | None, Option(help="Base model: directory, hub name, or smollm2. Default: the one that the adapter names.")
+    ] = None,
+    dtype: Annotated[
+        str | None, Option(help="float32, bfloat16 or float16. Default: the dtype in the base model's config.")
+    ] = None,
     max_shard_size: Annotated[str, Option(help="Maximum size of a weights file.")] = "5GB",
 ) -> None:
     """Write base model and adapter as one checkpoint directory."""

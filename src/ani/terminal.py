@@ -185,7 +185,8 @@ def counting(console: Console, what: str, total: int) -> Iterator[Callable[[int]
 
 
 def training_lines(console: Console) -> Callable[[dict[str, Any]], None]:
-    """A function that prints lines of the training log: step, loss, open gates by role, tokens/s and the time left."""
+    """A function that prints lines of the training log: step, loss, open gates by role, tokens per second and time
+    left."""
     first: tuple[float, int] | None = None
 
     def show(line: dict[str, Any]) -> None:
@@ -199,7 +200,7 @@ def training_lines(console: Console) -> Callable[[dict[str, Any]], None]:
             gates = [f"{line['gate_open']:.0%}"]
         if gates:
             parts.append("gates open: " + ", ".join(gates))
-        parts.append(f"{line['tokens_per_second']:.0f} tokens/s")
+        parts.append(f"{line['tokens_per_second']:.0f} prompt and answer tokens/s")
         if line["step"] > first[1]:
             left = (now - first[0]) / (line["step"] - first[1]) * (line["steps"] - line["step"])
             parts.append(f"{_duration(left)} left")

@@ -187,7 +187,7 @@ def on_page() -> list[list[str]]:
         match words:
             case ["compare", recipe]:
                 found.append([*words, *smaller(Path(recipe).stem)])
-            case ["diagnostic", *_]:
+            case ["paper-set", *_]:
                 found.append([*words, "--count", str(FEW // 2)])
             case ["eval", *_]:
                 found.append([*words, "--limit", "3"])
@@ -200,8 +200,8 @@ def on_page() -> list[list[str]]:
 
 def lines() -> list[list[list[str]]]:
     """Commands of the page after the first, in independent lines, the longest first; and some that the page lacks."""
-    diagnostic, *commands = on_page()
-    assert diagnostic[0] == "diagnostic"
+    paper_set, *commands = on_page()
+    assert paper_set[0] == "paper-set"
     compared = {Path(words[1]).stem: words for words in commands if words[0] == "compare"}
     assert sorted(compared) == COMPARISONS
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ from transformers import (
     default_data_collator,
 )
 
-from ani import AniConfig, attach, detach, load_adapter, save_adapter
+from ani import AniConfig, attach, detach, inspect, load_adapter, save_adapter
 from ani.injection.loss import add_loss
 from ani.injection.model_parts import ani_module, is_attached, last_decision, number_locator
 from ani.injection.scale import CALIBRATION_TEXT
@@ -196,12 +196,24 @@ def test_what_an_attached_model_refuses() -> None:
     model, tokenizer = attached("gemma")
     ids = encode(tokenizer)
     refused(lambda: attach(model, tokenizer, AniConfig(layer=1)), "attached", "ani.detach")
-    refused(lambda: detach(pair("gemma")[0]), "ani.attach")
+    refused(lambda: detach(detach(pair("gemma")[0])), "nothing")
     refused(lambda: model.model(input_ids=ids), "decoder")
     refused(lambda: model.generate_batch([[1, 2]]), "generate")
     refused(lambda: model.train()(input_ids=ids), "labels", "running")
     for policy in ("running", "after"):
         attached("gemma", policy=policy)[0].train()(input_ids=ids)  # needs to know no prompt
+
+
+def test_an_argument_of_another_kind_is_named(tmp_path: Path) -> None:
+    model, tokenizer = pair("gemma")
+    untyped: Any = attach
+    refused(lambda: untyped(model, "smollm2", CONFIG), "tokenizer", "'smollm2'")
+    refused(lambda: untyped("smollm2", tokenizer, CONFIG), "model", "'smollm2'")
+    refused(lambda: untyped(model, tokenizer, {"layer": 2}), "config", "{'layer': 2}")
+    refused(lambda: load_adapter(model, cast(Any, tmp_path), tokenizer), "tokenizer", str(tmp_path)[:20])
+    refused(lambda: inspect(attached("gemma")[0], cast(Any, MIXED_TEXT), cast(Any, tokenizer)), "tokenizer")
+    with pytest.raises(ValueError, match=r"'auto'.*ani\.select_layer"):
+        AniConfig(layer=cast(Any, "auto"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -14,6 +14,7 @@ from tokenizers import normalizers
 
 import ani
 from ani import inspect
+from ani.injection.decisions import NumberDecision, decisions_table
 from ani.injection.inspection import forced_gates, injected_as, without_adapter
 from ani.injection.model_parts import ani_module, number_locator
 from ani.injection.number_batch import text_ids
@@ -212,3 +213,10 @@ def test_without_its_adapter_a_model_is_the_base_model(tmp_path: Path) -> None:
         ani.detach(given)
         with without_adapter(given):
             assert torch.equal(logits_of(given, ids), base)
+
+
+@pytest.mark.parametrize(("alpha", "role"), [(0.497, None), (0.503, None), (0.02, "name"), (0.98, "quantity")])
+def test_the_table_names_no_role_where_the_gate_is_undecided(alpha: float, role: str | None) -> None:
+    number = NumberDecision(text="5", value=Decimal(5), start=0, end=1, alpha=alpha, injected=alpha > 0.5)
+    (shown,) = decisions_table([number]).columns[-1].cells
+    assert {word for word in ("name", "quantity") if word in str(shown)} == ({role} if role else set())

@@ -18,8 +18,8 @@ from ani.numbers import find_numbers
 from ani.roles import RoleName
 from ani.text_files import json_lines
 
-LABELLED_FILE = "diagnostic.jsonl"
-"""The file of labelled sentences in a directory that `ani diagnostic` wrote."""
+LABELLED_FILE = "labelled.jsonl"
+"""The file of labelled sentences in a directory that `ani paper-set` wrote."""
 
 
 def read_labelled(path: str | Path) -> list[DiagnosticSentence]:

@@ -36,7 +36,7 @@ from ani.injection.attach import attach
 from ani.injection.config import AniConfig
 from ani.injection.lora import add_lora, fold_lora, peft_model
 from ani.injection.methods import METHODS, MethodName, unknown_method
-from ani.injection.model_parts import ani_module, base_model, fitted_config, is_attached
+from ani.injection.model_parts import ani_module, base_model, check_tokenizer, fitted_config, is_attached
 from ani.injection.module import AniModule
 from ani.injection.saved import SavedMethod
 from ani.models import EMBEDDED, lasting_name
@@ -155,6 +155,7 @@ def load_adapter(
         InputError: If the adapter is missing, damaged, of another format version, or made for another model, or has
             LoRA weights and the model has LoRA already; the model is then unchanged.
     """
+    check_tokenizer(tokenizer)
     Adapter.read(path, revision=revision).load(model, tokenizer)
     return cast(PreTrainedModel, model.eval())
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.injection import substitution
 from ani.injection.classes import ClassOfBaseInstances, OutermostForward, restore_class, swap_class
 from ani.injection.config import AniConfig
@@ -25,7 +25,14 @@ from ani.injection.earlier_layers import forget_earlier_layers, read_earlier_lay
 from ani.injection.forward import InjectionLayer, run_forward
 from ani.injection.generation import prompting
 from ani.injection.locate import NumberLocator
-from ani.injection.model_parts import ani_module, base_model, decoder_layers, fitted_config, is_attached
+from ani.injection.model_parts import (
+    ani_module,
+    base_model,
+    check_tokenizer,
+    decoder_layers,
+    fitted_config,
+    is_attached,
+)
 from ani.injection.module import AniModule
 from ani.injection.scale import measured_scale
 
@@ -71,6 +78,9 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     base = base_model(model)
     if is_attached(base):
         raise InputError("an ANI module is attached to this model already; call ani.detach first")
+    check_tokenizer(tokenizer)
+    if not isinstance(config, AniConfig):
+        raise InputError(f"the argument config must be an ani.AniConfig, not {one_line(repr(config), 80)}")
     config = fitted_config(config, base)
     if config.combine == "substitute":
         substitution.check_masks_hide(base)
@@ -109,8 +119,10 @@ def detach(model: nn.Module) -> nn.Module:
     `get_peft_model` stays. Returns `model`; raises InputError if there is nothing to remove."""
     base = base_model(model)
     lora = vars(base).pop("_ani_lora", None)
-    if lora is None or is_attached(base):
+    if is_attached(base):
         _remove_module(model)
+    elif lora is None:
+        raise InputError("there is nothing to detach: the model has neither an ANI module nor LoRA of load_adapter")
     if lora is not None:
         lora.unload()
     return model

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ani.encoders import EncoderSettings
 from ani.injection.methods import DEFAULT_POLICY, Policy
@@ -97,3 +97,10 @@ class AniConfig(InjectionSettings):
 
     layer: Layer
     """Injection layer l: the edited hidden state is `hidden_states[l]` of transformers; 0 is the embedding output."""
+
+    @field_validator("layer", mode="before")
+    @classmethod
+    def _number(cls, layer: object) -> object:
+        if isinstance(layer, str):
+            raise ValueError(f"layer must be a number, not {layer!r:.80}; ani.select_layer finds one by probing")
+        return layer

@@ -13,6 +13,8 @@ from ani.roles import RoleName
 _BASE_STYLE = "padding:0 .3em; border-radius:.3em; white-space:nowrap; print-color-adjust:exact;"
 _OPEN_STYLE = f"{_BASE_STYLE} background:#0b6b3a; color:#fff; border:2px solid #0b6b3a; font-weight:bold;"
 _CLOSED_STYLE = f"{_BASE_STYLE} background:#e4e4e4; color:#222; border:2px dashed #777;"
+UNDECIDED = 0.1
+"""Distance of α from 0.5 below which the table names no role: an untrained gate is near 0.5."""
 LEGEND = "Green with a solid frame: injected. Grey with a dashed frame: left alone."
 
 
@@ -100,6 +102,8 @@ def decisions_table(numbers: Sequence[NumberDecision]) -> Table:
         decision = "open: injected as a quantity" if number.injected else "closed: left alone as a name"
         if number.alpha is None:
             decision = "left alone: out of range, or its token has a later one"
+        elif abs(number.alpha - 0.5) < UNDECIDED:
+            decision = f"undecided: {'injected' if number.injected else 'left alone'}"
         alpha = "–" if number.alpha is None else f"{number.alpha:.3f}"
         table.add_row(Text(number.text), str(number.value), alpha, decision)
     if not numbers:

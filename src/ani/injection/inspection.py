@@ -9,7 +9,15 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ani.injection.decisions import NumberDecision, gate_view
-from ani.injection.model_parts import ani_module, base_model, is_attached, is_peft_model, last_decision, number_locator
+from ani.injection.model_parts import (
+    ani_module,
+    base_model,
+    check_tokenizer,
+    is_attached,
+    is_peft_model,
+    last_decision,
+    number_locator,
+)
 from ani.injection.number_batch import PADDING
 from ani.models import evaluating
 from ani.numbers import Number
@@ -45,6 +53,7 @@ def inspect(
             `ani.chat.around_message(tokenizer)`. Its numbers are left out; characters are counted in `text`, tokens in
             the prompt. None: only the special tokens that the tokenizer adds.
     """
+    check_tokenizer(tokenizer)
     before, after = around or ("", "")
     prompt = before + text + after
     found = Decisions(text, ani_module(model).gate is not None)

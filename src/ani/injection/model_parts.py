@@ -4,9 +4,9 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule, Injection
@@ -26,8 +26,17 @@ def base_model(model: nn.Module) -> PreTrainedModel:
     """The transformers model itself, without PEFT around it; raises InputError for another model."""
     inner = model.get_base_model() if is_peft_model(model) else model
     if not isinstance(inner, PreTrainedModel):
-        raise InputError(f"ANI attaches to a transformers model, not to {type(model).__name__}")
+        raise InputError(f"the argument model must be a transformers model, not {one_line(repr(model), 80)}")
     return inner
+
+
+def check_tokenizer(tokenizer: object) -> None:
+    """Raise InputError unless an argument is a tokenizer of transformers."""
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise InputError(
+            f"the argument tokenizer must be the model's tokenizer, not {one_line(repr(tokenizer), 80)}; load it with "
+            "AutoTokenizer.from_pretrained"
+        )
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:

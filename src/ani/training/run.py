@@ -100,7 +100,8 @@ def train(
     Args:
         recipe: Validated.
         resume: Continue from the last complete checkpoint in `recipe.output`, or from the start if there is none.
-        on_log: Called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
+        on_log: Called with each log line in the main process: loss, gate statistics, tokens per second, step and
+            steps.
         console: Shows the progress of probing and of the gate's fit, and the layer that was found.
 
     Raises:

@@ -62,7 +62,8 @@ class AniTrainer(ResumableTrainer):
     """Trainer of a model with ANI attached, or of LoRA alone where the method has no module. Raises TrainingFailed if
     the loss is not finite or the gate can learn nothing more.
 
-    `on_log` is called with each log line in the main process: loss, gate statistics, tokens/s, step and steps.
+    `on_log` is called with each log line in the main process: loss, gate statistics, tokens per second
+    (of prompts and answers, without padding), step and steps.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ def maths(path: Path) -> Path:
 
 def test_build(run: Callable[..., test_cli.Done], tmp_path: Path) -> None:
     source, out = maths(tmp_path / "maths.jsonl"), tmp_path / "[a] set"
-    done = run("diagnostic", out, "--quantitative", source, "--nominal", "diagnostic", "--count", "10", "--seed", "4")
+    done = run("paper-set", out, "--quantitative", source, "--nominal", "diagnostic", "--count", "10", "--seed", "4")
     assert done.code == 0, done
     assert "texts: 20 in" in done.out
     assert str(out) in done.out
@@ -24,7 +24,7 @@ def test_build(run: Callable[..., test_cli.Done], tmp_path: Path) -> None:
 
 def test_too_few_texts_and_a_count_of_nothing_are_refused(run: Callable[..., test_cli.Done], tmp_path: Path) -> None:
     source = maths(tmp_path / "maths.jsonl")
-    done = run("diagnostic", "set", "--quantitative", source, "--nominal", "diagnostic", "--count", "13")
+    done = run("paper-set", "set", "--quantitative", source, "--nominal", "diagnostic", "--count", "13")
     test_cli.assert_refused(done, "gives 12 quantitative texts, 13 are wanted", "at most 12")
-    test_cli.assert_refused(run("diagnostic", "set", "--count", "0"), "--count")
+    test_cli.assert_refused(run("paper-set", "set", "--count", "0"), "--count")
     assert not Path("set").exists()
