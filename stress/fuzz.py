@@ -47,9 +47,10 @@ from ani.data.labelled_sentences import read_labelled
 from ani.data.openmath_magpie import _entries
 from ani.data.records import read_examples
 from ani.encoders import ENCODERS, EncoderSettings
-from ani.evaluation.tasks import TASKS, gsm8k, mmlu
-from ani.evaluation.tasks import math as math_task
-from ani.evaluation.tasks.gates import Gates
+from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks.gates import READERS, Gates
+from ani.evaluation.tasks.gsm8k import marked_answer
+from ani.evaluation.tasks.math import boxed_answer
 from ani.injection import adapter_files as adapters
 from ani.injection.adapter import Adapter
 from ani.injection.model_parts import number_locator
@@ -273,8 +274,8 @@ def grammar_cases(folder: Path) -> Case:
                 encoder.in_range(number.value)
             remove_digit_counts(written)
             remove_digit_counts("".join(piece for piece, _ in digit_counted_pieces(written)))
-            gsm8k.marked_answer(written)
-            math_task.boxed_answer(written)
+            marked_answer(written)
+            boxed_answer(written)
             if value is not None:
                 encoder.in_range(value)
                 encoder.encode([value])
@@ -400,15 +401,14 @@ def jsonl_cases(folder: Path) -> Case:
 def benchmark_cases(folder: Path) -> Case:
     """Questions of the three benchmarks."""
     file = folder / "test.jsonl"
-    tasks = {"gsm8k": gsm8k, "math": math_task, "mmlu": mmlu}
 
     def draw(rng: Rng) -> tuple[bytes, Callable[[], Any]]:
         name = rng.choice(list(QUESTIONS))
         data = lines(QUESTIONS[name], rng)
         file.write_bytes(data)
         if rng.random() < 0.02:
-            return data, lambda: tasks[name].read(str(rng.choice([file, folder])))
-        return data, lambda: gsm8k.rows(str(file), "test", [], tasks[name]._row)
+            return data, lambda: READERS[name].read(str(rng.choice([file, folder])))
+        return data, lambda: READERS[name].rows(str(file), "test")
 
     return draw
 

@@ -10,10 +10,8 @@ from ani.results.statistics import (
     Estimate,
     area_under_roc,
     bootstrap_means,
-    grouped_difference,
     grouped_share,
     paired_difference,
-    resampled,
     share_facts,
     wilson_interval,
 )
@@ -116,20 +114,6 @@ def test_paired_difference_agrees_with_scipy() -> None:
     assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
 
 
-def test_problems_of_a_group_are_drawn_together() -> None:
-    """Copies of a problem tell nothing new: in one group they change no interval, by themselves they narrow it."""
-    rng = np.random.default_rng(0)
-    rows = (rng.random((60, 1)) < 0.7).astype(float)
-    once = resampled(rows, np.ravel)
-    copies = np.repeat(rows, 9, axis=0)
-    grouped = resampled(copies, np.ravel, [i // 9 for i in range(540)])
-    assert grouped == pytest.approx(once._replace(cases=540))
-    alone = resampled(copies, np.ravel)
-    assert alone.high - alone.low < (grouped.high - grouped.low) / 2
-    with pytest.raises(ValueError, match="a group for each of the 540 rows, not 2"):
-        resampled(copies, np.ravel, ["a", "b"])
-
-
 def test_p_in_closed_form() -> None:
     # One of six problems gained, none lost: there is no gain in a resample that misses it, (5/6)^6 of them.
     gained, before = np.eye(6)[0], np.zeros(6)
@@ -183,16 +167,3 @@ def test_what_scripts_get_of_a_share() -> None:
     assert (found["right"], found["total"], found["share"]) == (300, 500, 0.6)
     assert 0.4 < found["low"] < 0.6 < found["high"] < 0.8
     assert share_facts(grouped_share([])) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}
-
-
-def test_the_difference_of_grouped_shares() -> None:
-    """With one decision a group it is the paired difference; copies of all decisions change nothing."""
-    rng = np.random.default_rng(0)
-    own, other = rng.random(60) < 0.7, rng.random(60) < 0.4
-    expected = paired_difference(own, other)
-    for copies in (1, 3):
-        found = grouped_difference(*({i: [bool(x)] * copies for i, x in enumerate(run)} for run in (own, other)))
-        assert found == pytest.approx(expected)
-    ragged = grouped_difference({"a": [True, True], "b": [], "c": [False]}, {"a": [True], "b": [False, False], "c": []})
-    assert ragged is not None and ragged.value == pytest.approx(2 / 3 - 1 / 3) and ragged.cases == 3
-    assert grouped_difference({"a": [True]}, {"a": []}) is None and grouped_difference({}, {}) is None

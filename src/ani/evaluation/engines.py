@@ -20,8 +20,7 @@ from ani.numbers import find_numbers
 from ani.settings import Section
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import DynamicCache, LogitsProcessor, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import LogitsProcessor, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text to continue, or chat messages to answer."""
@@ -31,8 +30,6 @@ Rows = Sequence[list[int]]
 
 MAX_LENGTH = 4096
 """Maximum number of tokens of prompt and answer together (paper, "Hyperparameters")."""
-SHORTEST_PREFIX = 64
-"""Tokens that all prompts must begin with before their keys and values are computed once for all."""
 
 
 class VllmSettings(Section):
@@ -252,7 +249,6 @@ class TransformersEngine(Engine):
 
         from ani.injection.inspection import injected_as
 
-        prefix, cache = self._shared_prefix(rows) if read_as is None else ([], None)
         ends = self.model.generation_config.eos_token_id
         settings: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
@@ -263,12 +259,9 @@ class TransformersEngine(Engine):
             **({"stop_strings": stop, "tokenizer": self.tokenizer} if stop else {}),
         }
         for first, batch in self._batches(rows, batch_size):
-            if cache is not None:
-                settings["past_key_values"] = copy.deepcopy(cache)
-                settings["past_key_values"].batch_repeat_interleave(len(batch))
             others = read_as and dict(zip(map(tuple, batch), read_as[first : first + len(batch)], strict=True))
             with torch.inference_mode(), injected_as(self.model, others) if others else nullcontext():
-                generated = cast(Any, self.model).generate(**self._padded(batch, "left", len(prefix)), **settings)
+                generated = cast(Any, self.model).generate(**self._padded(batch, "left"), **settings)
             yield from enumerate(generated[:, max(map(len, batch)) :].tolist(), start=first)
 
     @contextmanager
@@ -277,26 +270,6 @@ class TransformersEngine(Engine):
 
         with super().base(), without_adapter(self.model):
             yield
-
-    def _shared_prefix(self, rows: Rows) -> tuple[list[int], DynamicCache | None]:
-        """Return the lines with which all rows begin, and their keys and values; nothing if that is too short, or a
-        layer has a sliding window, whose keys are lost."""
-        import torch
-        from transformers import DynamicCache
-
-        same = zip(min(rows), max(rows), strict=False) if len(rows) > 1 else ()
-        prefix = [token for token, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], same)]
-        prefix = prefix[: min(map(len, rows)) - 1]
-        while prefix and "\n" not in cast(str, self.tokenizer.decode(prefix[-1:])):  # no number goes on beyond a line
-            prefix.pop()
-        cache = DynamicCache(config=self.config)
-        if len(prefix) < SHORTEST_PREFIX or any(cache.is_sliding):
-            return [], None
-        with torch.inference_mode():
-            cast(Any, self.model)(
-                input_ids=torch.tensor([prefix], device=self.model.device), past_key_values=cache, use_cache=True
-            )
-        return prefix, cache
 
     def _score(self, rows: Rows, tokens: list[int], batch_size: int | None) -> Iterator[tuple[int, list[float]]]:
         import torch
@@ -309,15 +282,12 @@ class TransformersEngine(Engine):
             last = logits[torch.arange(len(batch), device=where.device), where].float().log_softmax(dim=-1)
             yield from enumerate(last[:, tokens].tolist(), start=first)
 
-    def _padded(self, rows: Rows, side: str, prefix: int = 0) -> dict[str, Tensor]:
-        """Return `input_ids` and `attention_mask`; padding follows the first `prefix` tokens, which all rows share."""
-        import torch
-
-        ids, shared = {"input_ids": [row[prefix:] for row in rows]}, torch.tensor(rows[0][:prefix], dtype=torch.long)
-        rest = cast(Any, self.tokenizer).pad(ids, padding_side=side, return_tensors="pt", verbose=False)
-        parts = {"input_ids": shared, "attention_mask": torch.ones_like(shared)}
-        found = {key: torch.cat([part.expand(len(rows), -1), rest[key]], dim=1) for key, part in parts.items()}
-        return {key: part.to(self.model.device) for key, part in found.items()}
+    def _padded(self, rows: Rows, side: str) -> Any:
+        """Return `input_ids` and `attention_mask`."""
+        found = cast(Any, self.tokenizer).pad(
+            {"input_ids": rows}, padding_side=side, return_tensors="pt", verbose=False
+        )
+        return found.to(self.model.device)
 
     def _batches(self, rows: Rows, batch_size: int | None) -> Iterator[tuple[int, Rows]]:
         """Yield the position of each batch's first row, and its rows."""

@@ -1,21 +1,14 @@
-"""The report's tables of a training log: a table with its chart for each group of logged quantities."""
+"""The report's tables of a training log: a table with its chart for each logged quantity."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 
 from pydantic import ConfigDict, Field
 
 from ani.results.records import Integer, Record
 from ani.results.tables import MISSING, Cell, Table
 
-GROUPS: Mapping[str, Mapping[str, str]] = {
-    "Share of open gates": {
-        "gate_open": "all numbers",
-        "gate_open_quantitative": "quantitative",
-        "gate_open_nominal": "nominal",
-    },
-    "Gate logit |z|": {"gate_logit_quantitative": "quantitative", "gate_logit_nominal": "nominal"},
-}
-"""Titles of tables with several quantities, and the names of these. Every other quantity has its own table."""
+_ROLE = re.compile("_(quantitative|nominal)$")
 
 
 class TrainingStep(Record):
@@ -36,17 +29,17 @@ class TrainingStep(Record):
 
 
 def training_tables(log: Sequence[TrainingStep]) -> list[Table]:
-    """One table per group of quantities, one row per step; a step that is logged twice counts as it was last logged."""
+    """One table per quantity, one row per step; a quantity by role is a column of the table of all numbers. A step that
+    is logged twice counts as it was last logged."""
     steps = {record.step: record.quantities() for record in log}
-    logged = dict.fromkeys(key for quantities in steps.values() for key in quantities)
-    known = {key for group in GROUPS.values() for key in group}
-    alone = {key.replace("_", " "): {key: key} for key in logged if key not in known}
+    groups: dict[str, dict[str, None]] = {}
+    for key in (key for quantities in steps.values() for key in quantities):
+        groups.setdefault(_ROLE.sub("", key), {})[key] = None
     tables = []
-    for title, names in {**alone, **GROUPS}.items():
-        keys = [key for key in names if key in logged]
+    for title, keys in groups.items():
         rows = tuple((Cell(str(step)), *(_cell(steps[step].get(key)) for key in keys)) for step in sorted(steps))
-        if keys:
-            tables.append(Table(title, ("Step", *(names[key] for key in keys)), rows, 1, "lines"))
+        header = ("Step", *(key.replace("_", " ") for key in keys))
+        tables.append(Table(title.replace("_", " "), header, rows, 1, "lines"))
     return tables
 
 

@@ -187,7 +187,6 @@ def _draws(groups: int, resamples: int, seed: int) -> tuple[NDArray[np.uint8], .
 def resampled(
     rows: NDArray[np.floating],
     statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    groups: Sequence[Hashable] | None = None,
     *,
     resamples: int = 1000,
     seeds: int = 1,
@@ -197,16 +196,14 @@ def resampled(
 
     Args:
         rows: (N, K).
-        statistic: Function from means (R, K) to R values, the observed value first; a resample without a value may be
-            left out.
-        groups: Groups of rows that are drawn together (`bootstrap_means`).
+        statistic: Function from means (R, K) to R values.
         resamples: Number of resamples.
         seeds: Number of training seeds that the estimate reports.
         gain: Whether the statistic is a gain, which has a p: (1 + resamples whose gain is at most 0) /
             (1 + resamples). The observed sample counts as one of them, because a finite number of resamples can't show
             that p is 0; the paper doesn't say how it counts.
     """
-    value, *others = statistic(np.vstack([rows.mean(axis=0), bootstrap_means(rows, groups, resamples=resamples)]))
+    value, *others = statistic(np.vstack([rows.mean(axis=0), bootstrap_means(rows, resamples=resamples)]))
     low, high = np.quantile(others, [0.025, 0.975])
     # A tie is no gain, and the means of two runs that tie may differ in their last bit.
     p = (1 + int((np.array(others) <= 1e-12).sum())) / (1 + len(others)) if gain else None
@@ -237,26 +234,3 @@ def paired_difference(
         raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
     pair = np.stack([np.reshape(run, (len(run), -1)).mean(axis=1) for run in (scores, baseline)], axis=1)
     return resampled(pair, lambda means: means[:, 0] - means[:, 1], resamples=resamples, gain=True)
-
-
-def grouped_difference(right: Mapping[Any, Sequence[bool]], baseline: Mapping[Any, Sequence[bool]]) -> Estimate | None:
-    """One run's share of right decisions minus another's, where a group, such as a problem, has any number of each.
-
-    Groups are resampled, each with the decisions of both runs; p is that of `resampled`.
-
-    Args:
-        right: The decisions of one run with all its seeds, by group.
-        baseline: The other run's decisions, by the same groups.
-
-    Returns:
-        None if a run has no decision.
-    """
-    rows = np.array([[sum(right[g]), len(right[g]), sum(baseline[g]), len(baseline[g])] for g in right], dtype=float)
-    if not len(rows) or not rows.sum(axis=0)[[1, 3]].all():
-        return None
-
-    def differences(means: NDArray[np.float64]) -> NDArray[np.float64]:
-        means = means[(means[:, [1, 3]] > 0).all(axis=1)]  # a resample may have drawn groups without any
-        return means[:, 0] / means[:, 1] - means[:, 2] / means[:, 3]
-
-    return resampled(rows, differences, gain=True)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.evaluation import engines
 from ani.evaluation.engines import Engine, TransformersEngine
 from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer, BenchmarkQuestion, equivalent
@@ -115,33 +114,6 @@ def test_log_probabilities_of_the_letters(config: dict[str, Any], tmp_path: Path
     assert {record.group for record in records} == {"STEM", "other"}
 
 
-@pytest.mark.parametrize(
-    ("family", "policy", "name"),
-    [("qwen3", "terminal", "gsm8k"), ("llama", "running", "gsm8k"), ("gemma", "after", "math")],
-)
-def test_a_shared_prefix_changes_nothing(
-    family: str, policy: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Gemma's sliding windows share none."""
-    answerer = with_template(attached(family, policy=policy), batch_size=4)
-    benchmark = load(name, tmp_path, limit=4)
-    monkeypatch.setattr(engines, "SHORTEST_PREFIX", 10**6)
-    alone = benchmark.answers(TransformersEngine(answerer.model, answerer.tokenizer, batch_size=1))
-    monkeypatch.undo()
-    lengths: list[int] = []
-    model: Any = type(answerer.model)
-    prepare = model.prepare_inputs_for_generation
-
-    def preparing(self: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        inputs = prepare(self, input_ids, *args, **kwargs)
-        lengths.append(inputs["input_ids"].shape[1])
-        return inputs
-
-    monkeypatch.setattr(model, "prepare_inputs_for_generation", preparing)
-    assert benchmark.answers(answerer) == alone
-    assert max(lengths) > 1 and (max(lengths) < 200) == (family != "gemma")  # of a thousand
-
-
 def test_letters_are_compared_in_float32(tmp_path: Path) -> None:
     answerer = with_template(attached("qwen3"), batch_size=1)
     model, tokenizer = answerer.model.to(torch.bfloat16), answerer.tokenizer
@@ -170,8 +142,6 @@ def test_methods_that_rewrite_texts(tmp_path: Path) -> None:
 
 
 def test_processors_take_part_in_generation(tmp_path: Path) -> None:
-    """With a shared prefix in the cache, too."""
-
     class Sevens(LogitsProcessor):
         def __call__(self, input_ids: Any, scores: Any) -> Any:
             return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([seven]), 0)

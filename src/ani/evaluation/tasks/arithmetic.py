@@ -75,7 +75,10 @@ class Arithmetic(Scored):
 
     name = "arithmetic"
     title = "Arithmetic"
-    note = "An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals."
+    note = (
+        "An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals. Shares are means over "
+        "training seeds; intervals are for other problems, not for other seeds."
+    )
     unit = "problems"
     record = ArithmeticAnswer
     what: ClassVar[str] = "Exact answers"
@@ -149,18 +152,6 @@ class Arithmetic(Scored):
         if judged := [answer for answer in records if answer.answer is not None]:
             tables.append(_errors(judged))
         return tables
-
-    @classmethod
-    def notes(cls, records: Sequence[ArithmeticAnswer]) -> list[str]:
-        rows, notes = cls.scores(records), [cls.note]
-        if any(len(row.by_seed) > 1 for row in rows):
-            notes.append("Shares are means over training seeds; intervals are for other problems, not for other seeds.")
-        return notes + [
-            f"{row.run}, {row.task}: {row.unreadable} of {row.overall.cases * row.overall.seeds} answers contain no "
-            "number."
-            for row in rows
-            if row.unreadable
-        ]
 
     @classmethod
     def pairs(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> Pairs | None:

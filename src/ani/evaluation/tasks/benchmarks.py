@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import Field
 
@@ -123,19 +123,39 @@ class Benchmark(Task):
     max_new_tokens: int | None = Field(default=None, ge=1)
     """Maximum number of new tokens of an answer; null: 512 for GSM8K, 2,048 for MATH. MMLU's answers aren't written."""
 
+    hub: ClassVar[list[tuple[str, str]]]
+    """Data sets on the hub and their configurations."""
+
     @staticmethod
     @abstractmethod
-    def read(data: str | None = None, seed: int = 0, **_: Any) -> dict[str, Dataset]:
-        """Return lm-evaluation-harness's `custom_dataset`: one split, `test`, in an order that the seed draws.
-
-        `data` is None (the set on the hub), another hub name, a JSONL file, or a directory with `test.jsonl` (for MMLU
-        perhaps also `dev.jsonl`). Raises InputError, which names file and line, if the data can't be read.
-        """
+    def row(record: Any, where: str) -> Row:
+        """Return the question of a record; raises InputError, which names the place `where`, if it is malformed."""
 
     @staticmethod
     @abstractmethod
     def judge(answer: Any, output: Any) -> dict[str, Any]:
         """Return a record's facts about an output: `prediction`, `correct` and more."""
+
+    @classmethod
+    def read(cls, data: str | None = None, seed: int = 0, **_: Any) -> dict[str, Dataset]:
+        """Return lm-evaluation-harness's `custom_dataset`: one split, `test`, in an order that the seed draws.
+
+        `data` is None (the set on the hub), another hub name, a JSONL file, or a directory with `test.jsonl` (for MMLU
+        perhaps also `dev.jsonl`). Raises InputError, which names file and line, if the data can't be read.
+        """
+        return shuffled(cls.rows(data, "test"), seed)
+
+    @classmethod
+    def rows(cls, data: str | None, split: str) -> list[Row]:
+        """Return the questions of a split, with their row number as `id`. A local file or directory may lack the split
+        `dev`."""
+        read = enumerate(_records(data, split, cls.hub))
+        return [{"id": number, **cls.row(record, where)} for number, (where, record) in read]
+
+    @classmethod
+    def results(cls, doc: dict[str, Any], outputs: Sequence[str]) -> dict[str, float]:
+        """Return lm-evaluation-harness's `process_results` of a written answer."""
+        return {"acc": float(cls.judge(doc["answer"], outputs[0])["correct"])}
 
     def harness(self, seed: int) -> HarnessTask:
         """Return lm-evaluation-harness's task."""
@@ -318,9 +338,8 @@ def messages_of(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
 # --- data and answers
 
 
-def records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:
-    """Return places and records of a split; `hub` names sets on the hub and their configurations. A local file or
-    directory may lack the split `dev`."""
+def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tuple[str, Any]]:
+    """Return places and records of a split."""
     instead = "a JSONL file or a directory with test.jsonl as data"
     if data is None:
         return [found for name, part in hub for found in hub_records(name, split, None, instead, part)]
@@ -336,13 +355,8 @@ def records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[tu
     return [found for part in parts for found in hub_records(data, split, None, instead, part)]
 
 
-def rows(data: str | None, split: str, hub: list[tuple[str, str]], row: Callable[[Any, str], Row]) -> list[Row]:
-    """Return the questions of a split, with their row number as `id`; `row` reads a record."""
-    return [{"id": number, **row(record, where)} for number, (where, record) in enumerate(records(data, split, hub))]
-
-
-def split(rows: list[Row], seed: int) -> dict[str, Dataset]:
-    """Shuffle the questions into the split `test`; raises InputError if there are none."""
+def shuffled(rows: list[Row], seed: int) -> dict[str, Dataset]:
+    """Return the questions in a random order, as the split `test`; raises InputError if there are none."""
     from datasets import Dataset
 
     if not rows:

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.records import OURS, checked_roles, hub_errors, labelled_numbers
@@ -84,17 +84,6 @@ class DecidedText(TaskRecord):
     rewritten: bool = False
     """Whether the tokenizer changes the numbers of the text, so that their roles are unknown; `numbers` is then
     empty."""
-
-    @model_validator(mode="after")
-    def _numbers_are_in_text(self) -> Self:
-        last = 0
-        for number in self.numbers:
-            found = self.text[number.start : number.end]
-            if number.start < last or not found or found != number.text:
-                place = f"characters [{number.start}, {number.end})"
-                raise ValueError(f"number {number.text!r} is not at {place} of the text, after the number before it")
-            last = number.end
-        return self
 
 
 class Label(NamedTuple):

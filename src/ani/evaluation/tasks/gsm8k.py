@@ -1,18 +1,13 @@
 """Task `gsm8k`: word problems, 8-shot with chains of thought (paper, "GSM8K Evaluation Template")."""
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ani.errors import InputError
-from ani.evaluation.tasks.benchmarks import Benchmark, Row, equivalent, rows, split, text_of
+from ani.evaluation.tasks.benchmarks import Benchmark, Row, equivalent, text_of
 from ani.numbers import find_numbers
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 GSM8K = [("openai/gsm8k", "main")]
-"""The set on the hub and its configuration."""
 MARKER = "####"
 SAYS = "The answer is"
 """The two ways to give an answer: the paper's instruction asks for the first, its examples show the second."""
@@ -25,12 +20,16 @@ _DENOMINATOR = re.compile(r"\s*/\s*(\d+)\b(?![.,]\d)")
 class Gsm8k(Benchmark):
     """Word problems, 8-shot with chains of thought."""
 
-    name = "gsm8k"
+    name, hub = "gsm8k", GSM8K
 
     @staticmethod
-    def read(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
-        """Return rows of `id`, `question`, `answer` (plain digits)."""
-        return split(rows(data, "test", GSM8K, _row), seed)
+    def row(record: Any, where: str) -> Row:
+        """Return `question` and `answer` (plain digits)."""
+        question, solution = text_of(record, "question", where), text_of(record, "answer", where)
+        answer = marked_answer(solution) if MARKER in solution else None
+        if answer is None:
+            raise InputError(f"{where}: 'answer' must end in {MARKER} and a number")
+        return {"question": question, "answer": answer[0]}
 
     @staticmethod
     def judge(answer: str, output: str) -> dict[str, Any]:
@@ -57,17 +56,4 @@ def marked_answer(text: str) -> tuple[str, str] | None:
     return None
 
 
-def results(doc: dict[str, Any], outputs: Sequence[str]) -> dict[str, float]:
-    """Return lm-evaluation-harness's `process_results`."""
-    return {"acc": float(Gsm8k.judge(doc["answer"], outputs[0])["correct"])}
-
-
-def _row(record: Any, where: str) -> Row:
-    question, solution = text_of(record, "question", where), text_of(record, "answer", where)
-    answer = marked_answer(solution) if MARKER in solution else None
-    if answer is None:
-        raise InputError(f"{where}: 'answer' must end in {MARKER} and a number")
-    return {"question": question, "answer": answer[0]}
-
-
-read = Gsm8k.read  # gsm8k.yaml names it
+read, results = Gsm8k.read, Gsm8k.results  # named by gsm8k.yaml

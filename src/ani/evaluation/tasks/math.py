@@ -1,15 +1,11 @@
 """Task `math`: competition problems, 4-shot with chains of thought (paper, "MATH Evaluation Template")."""
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ani.data.sources import MATH
 from ani.errors import InputError
-from ani.evaluation.tasks.benchmarks import Benchmark, Row, equivalent, rows, split, text_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from ani.evaluation.tasks.benchmarks import Benchmark, Row, equivalent, text_of
 
 _BOX = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"(?<!\\)[{}]")
@@ -18,13 +14,18 @@ _BRACE = re.compile(r"(?<!\\)[{}]")
 class Math(Benchmark):
     """Competition problems, 4-shot with chains of thought."""
 
-    name = "math"
+    name, hub = "math", MATH
 
     @staticmethod
-    def read(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
-        """Return rows of `id`, `question`, `answer` (LaTeX), `subject`, `level` (1 to 5; None: the set says "Level
-        ?")."""
-        return split(rows(data, "test", MATH, _row), seed)
+    def row(record: Any, where: str) -> Row:
+        """Return `question`, `answer` (LaTeX), `subject` and `level` (1 to 5; None: the set says "Level ?")."""
+        question, solution = text_of(record, "problem", where), text_of(record, "solution", where)
+        if not (answer := boxed_answer(solution)):
+            raise InputError(rf"{where}: 'solution' must contain the answer in \boxed{{}}")
+        subject, level = (text_of(record, key, where) for key in ("type", "level"))
+        level = level.removeprefix("Level ")
+        known = int(level) if level in ("1", "2", "3", "4", "5") else None
+        return {"question": question, "answer": answer, "subject": subject, "level": known}
 
     @staticmethod
     def judge(answer: str, output: str) -> dict[str, Any]:
@@ -47,23 +48,4 @@ def boxed_answer(text: str) -> str | None:
     return None if last is None else text[last[0] + 1 : last[1]].strip()
 
 
-def results(doc: dict[str, Any], outputs: Sequence[str]) -> dict[str, float]:
-    """Return lm-evaluation-harness's `process_results`."""
-    return {"acc": float(Math.judge(doc["answer"], outputs[0])["correct"])}
-
-
-def _row(record: Any, where: str) -> Row:
-    question, solution = text_of(record, "problem", where), text_of(record, "solution", where)
-    answer = boxed_answer(solution)
-    if not answer:
-        raise InputError(rf"{where}: 'solution' must contain the answer in \boxed{{}}")
-    level = text_of(record, "level", where).removeprefix("Level ")
-    return {
-        "question": question,
-        "answer": answer,
-        "subject": text_of(record, "type", where),
-        "level": int(level) if level in ("1", "2", "3", "4", "5") else None,
-    }
-
-
-read = Math.read  # math.yaml names it
+read, results = Math.read, Math.results  # named by math.yaml

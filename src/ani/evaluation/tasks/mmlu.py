@@ -5,14 +5,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ani.errors import InputError
-from ani.evaluation.tasks.benchmarks import Benchmark, Row, field_of, rows, split, text_of
+from ani.evaluation.tasks.benchmarks import Benchmark, Row, field_of, shuffled, text_of
 from ani.results.scores import grouped
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 MMLU = [("cais/mmlu", "all")]
-"""The set on the hub and its configuration."""
 SHOTS = 5
 MMLU_GROUPS = {
     "STEM": """abstract_algebra anatomy astronomy college_biology college_chemistry college_computer_science
@@ -35,18 +34,29 @@ _GROUP = {subject: group for group, subjects in MMLU_GROUPS.items() for subject 
 class Mmlu(Benchmark):
     """Multiple choice, 5-shot, by the log-probabilities of the letters."""
 
-    name = "mmlu"
+    name, hub = "mmlu", MMLU
 
     @staticmethod
-    def read(data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
-        """Return rows of `id`, `question`, `choices`, `answer` (0 to 3), `subject`, `group`, `shots`, `shots_from`.
+    def row(record: Any, where: str) -> Row:
+        """Return `question`, `choices`, `answer` (0 to 3), `subject` and `group`."""
+        question, subject = text_of(record, "question", where), text_of(record, "subject", where)
+        choices = field_of(record, "choices", where, lambda value: isinstance(value, list) and len(value) == 4)
+        answer = field_of(record, "answer", where, lambda value: type(value) is int and 0 <= value <= 3)
+        if subject not in _GROUP:
+            raise InputError(f"{where}: 'subject' must be one of MMLU's 57, not {subject!r:.80}")
+        facts = {"answer": answer, "subject": subject, "group": _GROUP[subject]}
+        return {"question": question.strip(), "choices": [str(choice) for choice in choices], **facts}
+
+    @classmethod
+    def read(cls, data: str | None = None, seed: int = 0, **_: Any) -> "dict[str, Dataset]":
+        """Return rows with the keys of `row`, and `id`, `shots` and `shots_from`.
 
         The examples are the first five of the subject's dev split. A local file has no such split: then the first five
         rows of each subject are its examples, no question is asked about them, and `shots_from` says "test, held out".
         Raises InputError also if a subject has fewer than five examples.
         """
-        found = rows(data, "test", MMLU, _row)
-        dev = grouped(rows(data, "dev", MMLU, _row), itemgetter("subject"))
+        found = cls.rows(data, "test")
+        dev = grouped(cls.rows(data, "dev"), itemgetter("subject"))
         shots_from = "dev" if dev else "test, held out"
         if not dev:
             dev = grouped(found, itemgetter("subject"))
@@ -62,7 +72,7 @@ class Mmlu(Benchmark):
             subject: [{key: row[key] for key in ("question", "choices", "answer")} for row in examples[:SHOTS]]
             for subject, examples in dev.items()
         }
-        return split([{**row, "shots": shots[row["subject"]], "shots_from": shots_from} for row in found], seed)
+        return shuffled([{**row, "shots": shots[row["subject"]], "shots_from": shots_from} for row in found], seed)
 
     @staticmethod
     def judge(answer: int, output: Sequence[float]) -> dict[str, Any]:
@@ -71,19 +81,4 @@ class Mmlu(Benchmark):
         return {"answer": "ABCD"[answer], "prediction": "ABCD"[best], "correct": best == answer}
 
 
-def _row(record: Any, where: str) -> Row:
-    question, subject = text_of(record, "question", where), text_of(record, "subject", where)
-    choices = field_of(record, "choices", where, lambda value: isinstance(value, list) and len(value) == 4)
-    answer = field_of(record, "answer", where, lambda value: type(value) is int and 0 <= value <= 3)
-    if subject not in _GROUP:
-        raise InputError(f"{where}: 'subject' must be one of MMLU's 57, not {subject!r:.80}")
-    return {
-        "question": question.strip(),
-        "choices": [str(choice) for choice in choices],
-        "answer": answer,
-        "subject": subject,
-        "group": _GROUP[subject],
-    }
-
-
-read = Mmlu.read  # mmlu.yaml names it
+read = Mmlu.read  # named by mmlu.yaml
