@@ -278,6 +278,11 @@ def test_fit_on_a_tiny_model(tmp_path: Path) -> None:
         a.equal(b) for a, b in zip(made.gate.state_dict().values(), again.gate.state_dict().values(), strict=True)
     )
     assert (made.config.model_type, made.config.layers[-1]) == ("llama", 2)
+    other, _ = pair("llama", tokenizers.smollm2())
+    other.name_or_path = "other"
+    Calculator.fit(other, tokenizer, answers=file, **counts)
+    models = [json.loads(line)[0] for line in file.read_text().splitlines()]
+    assert models == ["llama"] * 8 + ["other"] * 8  # another model answers for itself
 
 
 def test_asked() -> None:

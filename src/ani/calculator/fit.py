@@ -69,7 +69,7 @@ def fit(
         asked: Number of chats and raw texts that ask for a calculation.
         unasked: Number of chats with a calculation that nobody asks for. The model itself answers them.
         sentences: Number of sentences that end at an equals sign; half of them do not mean the result.
-        answers: JSON-lines file of the model's answers; those in it are not computed again. None: they are not kept.
+        answers: JSON-lines file of models' answers; this model's are not computed again. None: they are not kept.
         seed: Seed of the texts and of the fit.
         console: Shows the progress.
 
@@ -103,6 +103,11 @@ def fit(
     return gate.eval(), config
 
 
+def model_name(model: PreTrainedModel) -> str:
+    """The name under which a model can be loaded again; of a model without one, its type."""
+    return lasting_name(model.name_or_path) or str(model.config.model_type)
+
+
 def _config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> CalculatorConfig:
     """The layers that the gate of a model reads: five states up to `_DEEPEST`, and nine layers' attention below."""
     deepest = max(1, round(_DEEPEST * len(decoder_layers(model))))
@@ -120,7 +125,7 @@ def _config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Calcu
     usable = [index for index, each in widths.items() if each == best]
     places = np.linspace(min(1, len(usable) - 1), len(usable) - 1, min(9, len(usable))).round().astype(int)
     return CalculatorConfig(
-        base=lasting_name(model.name_or_path) or model.config.model_type,
+        base=model_name(model),
         **shape_of(model),
         value_size=best[0],
         layers=sorted({round(deepest * share / 9) for share in (2, 4, 6, 8, 9)}),
@@ -144,19 +149,21 @@ def _text(drawn: DrawnText, engine: TransformersEngine) -> Text:
 def _answered(
     chats: Sequence[DrawnText], engine: TransformersEngine, file: Path | None, console: Console
 ) -> list[DrawnText]:
-    """The chats with the model's own answers; those without an answer are left out."""
-    found: dict[str, str] = {}
+    """The chats with the model's own answers; those without an answer are left out. A line of the file has the model's
+    name, a prompt and the answer."""
+    name, found = model_name(engine.model), dict[str, str]()
     if file is not None and file.is_file():
         for line in file.read_text("utf-8").splitlines():
             with suppress(ValueError):  # the last line of a killed process
-                found |= json.loads(line)
+                model, prompt, answer = json.loads(line)
+                found |= {prompt: answer} if model == name else {}
     asked = sorted((chat for chat in chats if chat.prompt not in found), key=lambda chat: len(chat.prompt))
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     with counting(console, "the model's own answers", len(asked)) as progress, open(file or os.devnull, "a") as lines:
         for place, answer in engine.generate([chat.given for chat in asked], ANSWER, batch_size=ROWS) if asked else ():
             found[asked[place].prompt] = answer
-            lines.write(json.dumps({asked[place].prompt: answer}) + "\n")
+            lines.write(json.dumps([name, asked[place].prompt, answer]) + "\n")
             lines.flush()
             progress(1)
     return [chat._replace(completion=found[chat.prompt]) for chat in chats if found[chat.prompt]]
