@@ -262,8 +262,9 @@ def test_leftovers_are_cleared_away(tmp_path: Path) -> None:
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/earlier"]
     (tmp_path / ".a.old").mkdir()
     with replacing_directory(tmp_path / "a") as work:
-        (work / "new").touch()
+        (work / "new").touch(mode=0o600)
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/new"]
+    assert (tmp_path / "a" / "new").stat().st_mode & 0o777 == (tmp_path / "a").stat().st_mode & 0o666
     (tmp_path / ".b.partial").write_text("half")
     with replacing_file(tmp_path / "b") as file:
         file.write("whole")

@@ -53,6 +53,9 @@ def replacing_directory(path: Path) -> Iterator[Path]:
             _remove(old)
             work.mkdir()
             yield work
+            for file in work.rglob("*"):  # safetensors lets only the owner read its files
+                if file.is_file():
+                    file.chmod(work.stat().st_mode & 0o666)
             if path.exists():
                 os.replace(path, old)
             os.replace(work, path)
@@ -73,6 +76,13 @@ def _remove(path: Path) -> None:
 def _put_back(old: Path, path: Path) -> None:
     if old.exists() and not path.exists():
         os.replace(old, path)
+
+
+def check_replaceable(path: Path, kind: str, is_kind: bool) -> None:
+    """Raise InputError if a path exists and is neither an output of a kind, such as "ANI adapter", nor an empty
+    directory."""
+    if path.exists() and not is_kind and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError(f"{path} exists and is no {kind}; name another path or remove it")
 
 
 @contextmanager

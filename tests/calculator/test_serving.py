@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from ani import InputError
 from ani.calculator.calculator import Calculator, CalculatorConfig, shape_of
 from ani.calculator.rows import RowReader
-from ani.calculator.serving import FOLDER, _Check, merge
+from ani.calculator.serving import FOLDER, merge, why_not
 from ani.serving.engine_step import EngineStep
-from ani.serving.plugin import SWITCH
+from ani.serving.plugin import SWITCH, Check
 from tests import tiny as tiny_models
 from tests.fixtures import need_libnuma
 
@@ -138,7 +138,7 @@ def test_settings_that_would_be_served_wrongly_are_refused(changes: dict[str, An
     config.speculative_config = changes.get("speculative_config")
     config.parallel_config.enable_batch_sharded_sampling = changes.get("enable_batch_sharded_sampling", False)
     with pytest.raises(ValueError, match=named):
-        _Check.verify_and_update_config(config)
+        Check(why_not).verify_and_update_config(config)
 
 
 def test_steps_read_what_whole_rows_read() -> None:

@@ -19,7 +19,7 @@ from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
 from ani.errors import InputError
 from ani.evaluation.engines import Processor
-from ani.files import replacing_directory
+from ani.files import check_replaceable, replacing_directory
 from ani.injection.model_parts import base_model, decoder_layers
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "calculator.json", "calculator.safetensors", "README.md"
@@ -102,16 +102,17 @@ class Calculator(LogitsProcessor):
         if place >= self.states.length:
             return scores  # a draft model proposes: the model itself decides
         ids = input_ids.cpu().numpy()
-        rows = [self.rows.read(row) for row in ids]
-        undecided = [index for index, row in enumerate(rows) if row.pending and not row.spelling]
-        places = torch.full((len(undecided), 1), place)
-        logits = self.logits(torch.tensor(undecided), places).squeeze(1).tolist() if undecided else []
-        for index, logit in zip(undecided, logits, strict=True):
-            row = rows[index]
-            if logit > 0 and row.pending and (spelling := self.writer.begin(row.pending, row.reader.tail)):
-                rows[index] = row._replace(spelling=spelling)
-                self.rows.remember(ids[index], rows[index])
-        writing = {index: row.spelling for index, row in enumerate(rows) if row.spelling}
+
+        def logits(undecided: list[int]) -> list[float]:
+            at_end = torch.full((len(undecided), 1), place)
+            found: list[float] = self.logits(torch.tensor(undecided), at_end).squeeze(1).tolist()
+            return found
+
+        rows = dict(enumerate(map(self.rows.read, ids)))
+        for index, row in self.writer.begun(rows, logits).items():
+            rows[index] = row
+            self.rows.remember(ids[index], row)
+        writing = {index: row.spelling for index, row in rows.items() if row.spelling}
         if not writing:
             return scores
         scores = cast(torch.FloatTensor, scores.clone())
@@ -166,7 +167,7 @@ class Calculator(LogitsProcessor):
             InputError: `path` is something else than a calculator.
         """
         path = Path(path)
-        check_place(path)
+        check_replaceable(path, "calculator", (path / CONFIG_FILE).is_file())
         with replacing_directory(path) as work:
             (work / CONFIG_FILE).write_text(self.config.model_dump_json(indent=2) + "\n", "utf-8")
             save_file(
@@ -174,12 +175,6 @@ class Calculator(LogitsProcessor):
                 work / WEIGHTS_FILE,
             )
             (work / CARD_FILE).write_text(_card(self.config), "utf-8")
-
-
-def check_place(path: Path, file: str = CONFIG_FILE) -> None:
-    """Raises InputError if there is something else at a path than an empty directory or one with such a file."""
-    if path.exists() and not (path / file).is_file() and not (path.is_dir() and not any(path.iterdir())):
-        raise InputError(f"{path} exists and is no calculator; name another path")
 
 
 def processor(name: str) -> Processor:

@@ -30,10 +30,11 @@ def fit(
     seed: Annotated[int, Option(help="Seed of the texts and of the fit.")] = 0,
 ) -> None:
     """Fit a calculator's gate to a model: forward passes alone. A killed fit keeps the model's answers."""
-    from ani.calculator.calculator import Calculator, check_place
+    from ani.calculator.calculator import CONFIG_FILE, Calculator
+    from ani.files import check_replaceable
     from ani.models import load_model, load_tokenizer
 
-    check_place(out)
+    check_replaceable(out, "calculator", (out / CONFIG_FILE).is_file())
     answers = out.with_name(f"{out.name}.answers.jsonl")
     settings = {"asked": asked, "unasked": unasked, "sentences": sentences, "seed": seed}
     found = Calculator.fit(load_model(model), load_tokenizer(model), answers=answers, console=console, **settings)

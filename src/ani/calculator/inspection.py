@@ -47,12 +47,12 @@ def decisions(
         text: A user's message.
         raw: Whether `text` is read as it is, not as a chat up to where the answer begins.
     """
-    ids = TransformersEngine(base_model(model), tokenizer).ids(text if raw else [{"role": "user", "content": text}])
+    base, config = base_model(model), calculator.config
+    ids = TransformersEngine(base, tokenizer).ids(text if raw else [{"role": "user", "content": text}])
     every = calculator.rows.every(ids)
     places = [place for place, pending in enumerate(every) if pending]
     if not places:
         return []
-    base, config = base_model(model), calculator.config
     states = GateStates(base, config.layers, config.context, kept=None)
     given = torch.tensor([ids], device=base.device)
     base(input_ids=given, past_key_values=DynamicCache(config=base.config), use_cache=True)

@@ -9,12 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ani.calculator.calculator import CONFIG_FILE, Calculator, check_place, folder_of, read_config
+from ani.calculator.calculator import CONFIG_FILE, Calculator, folder_of, read_config
 from ani.errors import InputError
-from ani.files import replacing_directory
-from ani.models import check_weights
+from ani.files import check_replaceable, replacing_directory
 from ani.serving.merge import DType, full_precision_base
-from ani.serving.plugin import FAMILIES, schedule_synchronously, why_not_every_token, why_not_vllm
+from ani.serving.plugin import FAMILIES, Check, why_not_every_token, why_not_vllm
 
 FOLDER = "calculator"
 """Sub-folder of a served checkpoint that contains the calculator's files."""
@@ -35,7 +34,7 @@ def merge(calculator: str, out_path: str | Path, *, model: str | None = None, dt
     """
     out = Path(out_path)
     with replacing_directory(out) as work:
-        check_place(out, f"{FOLDER}/{CONFIG_FILE}")
+        check_replaceable(out, "checkpoint with a calculator", (out / FOLDER / CONFIG_FILE).is_file())
         base, tokenizer = full_precision_base(model or read_config(folder_of(calculator)).base, dtype)
         family = type(base).__name__
         if family not in FAMILIES:
@@ -59,25 +58,13 @@ def register() -> None:
 
     for family in FAMILIES:
         ModelRegistry.register_model(f"Calculator{family}", f"ani.calculator.vllm:Calculator{family}")
-        MODELS_CONFIG_MAP[f"Calculator{family}"] = _Check
+        MODELS_CONFIG_MAP[f"Calculator{family}"] = Check(why_not)
 
 
-class _Check:
-    """Methods that vLLM calls before it loads a checkpoint with a calculator."""
-
-    @staticmethod
-    def verify_and_update_model_config(model_config: Any) -> None:
-        """Change nothing."""
-
-    @staticmethod
-    def verify_and_update_config(vllm_config: Any) -> None:
-        """Refuse settings that would be served wrongly; raises ValueError, as vLLM's own checks do."""
-        schedule_synchronously(vllm_config)
-        reason = why_not_every_token(vllm_config)
-        if vllm_config.speculative_config is not None:
-            reason = "the calculator decides one token at a time; leave out --speculative-config"
-        elif vllm_config.parallel_config.enable_batch_sharded_sampling:
-            reason = "each process must see all logits; leave out --enable-batch-sharded-sampling"
-        if reason is not None:
-            raise ValueError(f"this calculator can't be served with these settings: {reason}")
-        check_weights(vllm_config.model_config.model)  # vLLM accepts some incomplete checkpoints
+def why_not(engine: Any) -> str | None:
+    """Return the reason why vLLM can't serve the calculator with its settings, a `VllmConfig`, or None."""
+    if engine.speculative_config is not None:
+        return "the calculator decides one token at a time; leave out --speculative-config"
+    if engine.parallel_config.enable_batch_sharded_sampling:
+        return "each process must see all logits; leave out --enable-batch-sharded-sampling"
+    return why_not_every_token(engine)

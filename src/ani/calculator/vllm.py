@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoTokenizer
 from vllm.config import VllmConfig
 
 from ani.calculator.calculator import read_gate
@@ -18,7 +17,7 @@ from ani.calculator.rows import Row, RowReader
 from ani.calculator.serving import FOLDER
 from ani.calculator.writer import Writer
 from ani.serving.engine_step import EngineStep
-from ani.serving.vllm import StepModel, keep_gate_inputs, model_class
+from ani.serving.vllm import StepModel, keep_gate_inputs, model_class, tokenizer_of
 
 REMEMBERED = 4096
 """Requests whose reading is remembered."""
@@ -29,7 +28,7 @@ def __getattr__(name: str) -> type[StepModel]:
 
 
 class _Reading(NamedTuple):
-    """What is read of a request."""
+    """A request as far as it is read."""
 
     row: Row
     tokens: int
@@ -98,9 +97,7 @@ class CalculatorForCausalLM(StepModel):
             files = {"revision": model_config.revision, "allow_patterns": [f"{FOLDER}/*"]}
             path = Path(snapshot_download(model_config.model, **files))
         gate, config = read_gate(path / FOLDER)
-        tokenizer = AutoTokenizer.from_pretrained(
-            model_config.tokenizer, revision=model_config.tokenizer_revision, trust_remote_code=False
-        )
+        tokenizer = tokenizer_of(model_config)
         reads = [(layer, "states", config.hidden_size) for layer in config.layers]
         reads += [(layer, "values", config.value_size) for layer in config.context]
         self._parts = keep_gate_inputs(self.model.layers, reads, vllm_config)
@@ -132,15 +129,15 @@ class CalculatorForCausalLM(StepModel):
 
     @torch.no_grad()
     def _mask(self, step: EngineStep, rows: dict[int, Row], logits: torch.Tensor) -> None:
-        undecided = [i for i, row in rows.items() if not row.spelling]
-        if undecided:
+        def gate_logits(undecided: list[int]) -> list[float]:
             places = torch.from_numpy(step.offsets[1:][undecided] - 1).to(logits.device)
             parts = torch.cat([kept[places].float() for kept in self._parts], dim=-1)
-            for i, z in zip(undecided, (self._gate[0](parts) + self._bias).tolist(), strict=True):
-                row = rows[i]
-                if z > 0 and row.pending and (spelling := self._writer.begin(row.pending, row.reader.tail)):
-                    rows[i] = row._replace(spelling=spelling)
-                    self._reader.remember(step.names[i], rows[i], int(step.stops[i]))
+            found: list[float] = (self._gate[0](parts) + self._bias).tolist()
+            return found
+
+        for i, row in self._writer.begun(rows, gate_logits).items():
+            rows[i] = row
+            self._reader.remember(step.names[i], row, int(step.stops[i]))
         for i, row in rows.items():
             if row.spelling:
                 self._writer.mask(row.spelling, logits[i])

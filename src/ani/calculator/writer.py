@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 
 from ani.calculator.reader.pending import Pending
 from ani.calculator.reader.spelling import PIECES, Spelling, opening_at, spelled
+from ani.calculator.rows import Row
 from ani.numbers import NumberScanner
 
 _CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)
@@ -49,6 +50,21 @@ class Writer:
                     self._goes_on[token] = piece
         self._longest = max(len(piece.strip()) for piece in self._goes_on.values())
         self._rule = lru_cache(maxsize=4096)(self._new_rule)
+
+    def begun(self, rows: Mapping[int, Row], logits: Callable[[list[int]], Sequence[float]]) -> dict[int, Row]:
+        """The rows whose pending value begins after their last token, because the gate is open; each with its spelling.
+
+        Args:
+            rows: The rows by index.
+            logits: Returns the gate's logits for rows by their indices.
+        """
+        undecided = [index for index, row in rows.items() if row.pending and not row.spelling]
+        found = {}
+        for index, logit in zip(undecided, logits(undecided) if undecided else (), strict=True):
+            row = rows[index]
+            if logit > 0 and row.pending and (spelling := self.begin(row.pending, row.reader.tail)):
+                found[index] = row._replace(spelling=spelling)
+        return found
 
     def begin(self, pending: Pending, text: str) -> Spelling | None:
         """The spelling of a value whose gate is open; None where the text ends with something that it cannot follow.

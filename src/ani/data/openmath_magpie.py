@@ -31,7 +31,7 @@ from ani.data.labelled_sentences import LABELLED_FILE, write_labelled
 from ani.data.records import hub_errors, record_examples, text_of
 from ani.data.split import read_templates
 from ani.errors import InputError, one_line
-from ani.files import replacing_directory
+from ani.files import check_replaceable, replacing_directory
 from ani.numbers import find_numbers
 from ani.roles import RoleName
 from ani.text_files import json_lines
@@ -90,8 +90,7 @@ def build_openmath_magpie(
     out = Path(out)
     if count < 1:
         raise InputError(f"count is {count}, but a set needs at least 1 text of each role")
-    if out.exists() and not (out / LABELLED_FILE).is_file() and not (out.is_dir() and not any(out.iterdir())):
-        raise InputError(f"{out} exists and is no diagnostic set; name another directory")
+    check_replaceable(out, "diagnostic set", (out / LABELLED_FILE).is_file())
     if quantitative == DIAGNOSTIC:
         raise InputError(f"{DIAGNOSTIC} gives nominal numbers only; name another quantitative source")
 

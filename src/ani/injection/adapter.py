@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.encoders import build_encoder
 from ani.errors import InputError, one_line
-from ani.files import replacing_directory
+from ani.files import check_replaceable, replacing_directory
 from ani.hub import adapter_card
 from ani.injection.adapter_files import (
     CARD_FILE,
@@ -182,8 +182,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     module = ani_module(model) if METHODS[method].settings is not None else None
     if module is None and is_attached(model):
         raise InputError(f"method {method!r} has no module, but one is attached to the model; it would be lost")
-    if path.exists() and not (path / CONFIG_FILE).is_file() and not (path.is_dir() and not any(path.iterdir())):
-        raise InputError(f"{path} exists and is no ANI adapter; choose another path or remove it")
+    check_replaceable(path, "ANI adapter", (path / CONFIG_FILE).is_file())
     wrapped = peft_model(model)
     weights = {} if module is None else {name: full_tensor(each) for name, each in module.state_dict().items()}
     sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.chat import PLAIN_TEMPLATE
 from ani.errors import InputError
-from ani.files import replacing_directory
+from ani.files import check_replaceable, replacing_directory
 from ani.injection.adapter import Adapter
 from ani.injection.model_parts import is_attached
 from ani.models import load_config, load_model, load_tokenizer
@@ -52,8 +52,7 @@ def merge(
         raise InputError(f"max_shard_size must be like 5GB or 500MB, not {max_shard_size!r}") from error
     out = Path(out_path)
     with replacing_directory(out) as work:
-        if out.exists() and not _is_merged(out) and not (out.is_dir() and not any(out.iterdir())):
-            raise InputError(f"{out} exists and is not a merged checkpoint; choose another path or remove it")
+        check_replaceable(out, "merged checkpoint", _is_merged(out))
         adapter = Adapter.read(adapter_path)
         merged, tokenizer = full_precision_base(model or adapter.base_model(), dtype)
         adapter.load(merged, tokenizer, fold=True)

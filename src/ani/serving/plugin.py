@@ -6,8 +6,9 @@ import them for other models.
 
 import functools
 import logging
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
@@ -109,7 +110,9 @@ def register() -> None:
 
     for family in FAMILIES:
         ModelRegistry.register_model(f"Ani{family}", f"ani.serving.vllm:Ani{family}")
-        MODELS_CONFIG_MAP[f"Ani{family}"] = _Check
+        MODELS_CONFIG_MAP[f"Ani{family}"] = Check(
+            lambda engine: why_not_vllm(engine.model_config.hf_config, engine=engine)
+        )
     # vLLM has no official place for these three checks.
     SamplingParams._verify_args = before(SamplingParams._verify_args, gates_closed)
     InputProcessor.resolve_watermarking = before(InputProcessor.resolve_watermarking, _check_request)
@@ -161,23 +164,21 @@ def _separate_cache(_: Any, request: Any, *rest: Any) -> None:
         request.cache_salt = f"{request.cache_salt or ''}|{SWITCH}=closed"
 
 
-def schedule_synchronously(engine: Any) -> None:
-    """Turn asynchronous scheduling off in the V1 runner unless the user chose; vLLM would decide after our check."""
-    if engine.scheduler_config.async_scheduling is None and not engine.use_v2_model_runner:
-        engine.scheduler_config.async_scheduling = False
-
-
-class _Check:
+class Check(NamedTuple):
     """Methods that vLLM calls before it loads one of our models."""
 
-    @staticmethod
-    def verify_and_update_model_config(model_config: Any) -> None:
+    why_not: Callable[[Any], str | None]
+    """Returns the reason why a model can't be served with vLLM's settings, a `VllmConfig`, or None."""
+
+    def verify_and_update_model_config(self, model_config: Any) -> None:
         """Change nothing."""
 
-    @staticmethod
-    def verify_and_update_config(vllm_config: Any) -> None:
+    def verify_and_update_config(self, vllm_config: Any) -> None:
         """Refuse settings that would be served wrongly; raises ValueError, as vLLM's own checks do."""
-        schedule_synchronously(vllm_config)
-        if reason := why_not_vllm(vllm_config.model_config.hf_config, engine=vllm_config):
+        scheduling = vllm_config.scheduler_config
+        # Off in the V1 runner unless the user chose; vLLM would decide after this check.
+        if scheduling.async_scheduling is None and not vllm_config.use_v2_model_runner:
+            scheduling.async_scheduling = False
+        if reason := self.why_not(vllm_config):
             raise ValueError(f"this ANI checkpoint can't be served with these settings: {reason}")
         check_weights(vllm_config.model_config.model)  # vLLM accepts some incomplete checkpoints

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoTokenizer
-from vllm.config import VllmConfig
+from vllm.config import ModelConfig, VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
 from vllm.model_executor.models import ModelRegistry
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
@@ -33,7 +33,7 @@ class StepModel(nn.Module):
     """Mixed into a family's vLLM class: a model that reads each step's requests before the forward pass."""
 
     reads_answers: bool
-    """Whether it reads generated tokens too, so that it has to wait for them."""
+    """True if the model reads generated tokens too, so that it has to wait for them."""
 
     def before_step(self, step: EngineStep | None) -> None:
         """Read the coming step; None: a step of no request, for profiling or capturing graphs."""
@@ -52,6 +52,11 @@ def model_class(mixin: type[StepModel], name: str, prefix: str) -> type[StepMode
     if family is None:
         raise AttributeError(name)
     return type(name, (mixin, family.load_model_cls()), {"__module__": mixin.__module__})
+
+
+def tokenizer_of(config: ModelConfig) -> Any:
+    """Load the tokenizer of a served checkpoint."""
+    return AutoTokenizer.from_pretrained(config.tokenizer, revision=config.tokenizer_revision, trust_remote_code=False)
 
 
 def __getattr__(name: str) -> type[StepModel]:
@@ -209,10 +214,7 @@ class AniForCausalLM(StepModel):
         settings = merged_settings(model_config.hf_config)
         assert settings is not None
         self.ani_config = settings
-        tokenizer = AutoTokenizer.from_pretrained(
-            model_config.tokenizer, revision=model_config.tokenizer_revision, trust_remote_code=False
-        )
-        locator = NumberLocator(tokenizer, settings)
+        locator = NumberLocator(tokenizer_of(model_config), settings)
         self.ani_steps = StepLocator(locator)
         self.reads_answers = self.ani_steps.reads_answers
         layer = self.model.layers[settings.layer]
