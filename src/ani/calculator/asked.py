@@ -6,7 +6,7 @@ from ani.numbers.grammar import BOUNDARY
 
 
 def asked(text: str) -> Exact | None:
-    """The exact value that a text asks for at its end, as a user's message; None: none, or it is doubtful.
+    """The exact value that a user's message asks for at its end; None if it asks for none, or may mean several.
 
     `Exact.rational` is the value as a `Fraction`, None if it is irrational; `Exact.rounded(places)` gives its digits.
     """
@@ -15,5 +15,5 @@ def asked(text: str) -> Exact | None:
 
 
 def shown(value: Exact, places: int) -> str:
-    """The digits of a value; of one with endless digits the first ones after the point, with an ellipsis."""
+    """The digits of a value; if they have no end, the first `places` after the point and an ellipsis."""
     return value.rounded(places) + "…" if value.ends is None else value.rounded(value.ends)

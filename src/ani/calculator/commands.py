@@ -29,7 +29,8 @@ def fit(
     sentences: Annotated[int, Option(min=0, help="Number of sentences that end at an equals sign.")] = 1000,
     seed: Annotated[int, Option(help="Seed of the texts and of the fit.")] = 0,
 ) -> None:
-    """Fit a calculator's gate to a model: forward passes alone. A killed fit keeps the model's answers."""
+    """Fit a calculator's gate to a model, which is not trained. The next run continues a killed one with the answers
+    that the model gave."""
     from ani.calculator.calculator import CONFIG_FILE, Calculator
     from ani.files import check_replaceable
     from ani.models import load_model, load_tokenizer
@@ -48,7 +49,7 @@ def ask(
     text: Annotated[str, Argument(help='For example "What is 3 + 4?".')],
     as_json: JsonOption = False,
 ) -> None:
-    """Print the exact value that a text asks for; no model is needed. Exit code 1: it asks for none, or is doubtful."""
+    """Print the exact value that a text asks for, without a model. Exit code 1: it asks for none, or may mean several."""
     from ani.calculator.asked import asked, shown
 
     value = asked(text)
@@ -73,7 +74,6 @@ def inspect(
     calculator: Annotated[str, Option(help="Calculator: directory, hub name, or smollm2-calculator.")] = (
         "smollm2-calculator"
     ),
-    raw: Annotated[bool, Option("--raw", help="Read the text as it is, not as a chat.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show each token at which a value is pending, the value, and whether the gate is open."""
@@ -82,7 +82,7 @@ def inspect(
     from ani.models import load_model, load_tokenizer
 
     tokenizer = load_tokenizer(model)
-    found = decisions(Calculator.load(calculator, loaded := load_model(model), tokenizer), loaded, tokenizer, text, raw)
+    found = decisions(Calculator.load(calculator, loaded := load_model(model), tokenizer), loaded, tokenizer, text)
     if as_json:
         print(json.dumps([each._asdict() for each in found], ensure_ascii=False))
     else:

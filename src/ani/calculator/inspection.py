@@ -25,9 +25,9 @@ class Decision(NamedTuple):
     text: str
     """The text that the token adds; NUL characters for a special token."""
     asked: str
-    """The calculation, as the text has it."""
+    """The calculation as it is written in the text."""
     value: str
-    """The exact value; of one with endless digits the first twelve places, with an ellipsis."""
+    """The exact value; if its digits have no end, the first twelve after the point and an ellipsis."""
     probability: float
     """σ(z), at least 0.5 where the gate is open."""
     opened: bool
@@ -36,19 +36,18 @@ class Decision(NamedTuple):
 
 @torch.no_grad()
 def decisions(
-    calculator: Calculator, model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, raw: bool = False
+    calculator: Calculator, model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str
 ) -> list[Decision]:
-    """The decisions at all tokens of a text at which a value is pending, in order.
+    """The gate's decisions at the tokens of a chat at which a value is pending, in order.
 
     Args:
         calculator: Loaded for this model.
         model: The model.
         tokenizer: The model's tokenizer.
         text: A user's message.
-        raw: Whether `text` is read as it is, not as a chat up to where the answer begins.
     """
     base, config = base_model(model), calculator.config
-    ids = TransformersEngine(base, tokenizer).ids(text if raw else [{"role": "user", "content": text}])
+    ids = TransformersEngine(base, tokenizer).ids([{"role": "user", "content": text}])
     every = calculator.rows.every(ids)
     places = [place for place, pending in enumerate(every) if pending]
     if not places:
