@@ -49,7 +49,7 @@ def ask(
     text: Annotated[str, Argument(help='For example "What is 3 + 4?".')],
     as_json: JsonOption = False,
 ) -> None:
-    """Print the exact value that a text asks for, without a model. Exit code 1: it asks for none, or may mean several."""
+    """Print the exact value that a text asks for, without a model. Exit code 1: it asks for none, or is ambiguous."""
     from ani.calculator.asked import asked, shown
 
     value = asked(text)
