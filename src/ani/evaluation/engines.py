@@ -7,7 +7,7 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -140,7 +140,6 @@ class Engine(ABC):
         *,
         stop: Sequence[str] = (),
         batch_size: int | None = None,
-        read_as: Sequence[Prompt] | None = None,
     ) -> Iterator[tuple[int, str]]:
         """Answer greedily; yield the position in `prompts` and the text without special tokens, as soon as it is
         complete.
@@ -150,23 +149,18 @@ class Engine(ABC):
             max_new_tokens: Maximum number of new tokens per answer.
             stop: Texts that end an answer; they are not part of it.
             batch_size: Prompts per forward pass, unless the engine has its own; None: all. vLLM makes its own batches.
-            read_as: Texts whose numbers are injected instead, one per prompt (`ani.injection.inspection.injected_as`),
-                for a `TransformersEngine` with an attached model.
         """
         room = max(1, longest_text(self.config) - max_new_tokens)
         rows = [self.ids(prompt)[-room:] for prompt in prompts]
-        others = None if read_as is None else [self.ids(prompt)[-room:] for prompt in read_as]
-        for position, ids in self._generate(rows, max_new_tokens, list(stop), batch_size, others):
+        for position, ids in self._generate(rows, max_new_tokens, list(stop), batch_size):
             text = cast(str, self.tokenizer.decode(ids, skip_special_tokens=True))
             for end in stop:
                 text = text.split(end)[0]
             yield position, self.method.read(text)
 
-    def texts(
-        self, prompts: Sequence[Prompt], max_new_tokens: int, read_as: Sequence[Prompt] | None = None
-    ) -> list[str]:
+    def texts(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
         """Return the texts of `generate`, in the order of the prompts."""
-        return [text for _, text in sorted(self.generate(prompts, max_new_tokens, read_as=read_as))]
+        return [text for _, text in sorted(self.generate(prompts, max_new_tokens))]
 
     @contextmanager
     def base(self) -> Iterator[None]:
@@ -180,7 +174,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _generate(
-        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None
+        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None
     ) -> Iterator[tuple[int, list[int]]]:
         """Yield the position in `rows`, and the new token ids; these may go on after an end token."""
 
@@ -243,11 +237,9 @@ class TransformersEngine(Engine):
         return has_gate(self.model)
 
     def _generate(
-        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None
+        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None
     ) -> Iterator[tuple[int, list[int]]]:
         import torch
-
-        from ani.injection.inspection import injected_as
 
         ends = self.model.generation_config.eos_token_id
         settings: dict[str, Any] = {
@@ -259,8 +251,7 @@ class TransformersEngine(Engine):
             **({"stop_strings": stop, "tokenizer": self.tokenizer} if stop else {}),
         }
         for first, batch in self._batches(rows, batch_size):
-            others = read_as and dict(zip(map(tuple, batch), read_as[first : first + len(batch)], strict=True))
-            with torch.inference_mode(), injected_as(self.model, others) if others else nullcontext():
+            with torch.inference_mode():
                 generated = cast(Any, self.model).generate(**self._padded(batch, "left"), **settings)
             yield from enumerate(generated[:, max(map(len, batch)) :].tolist(), start=first)
 
@@ -357,7 +348,7 @@ class VllmEngine(Engine):
             yield
 
     def _generate(
-        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None, read_as: Rows | None
+        self, rows: Rows, max_new_tokens: int, stop: list[str], batch_size: int | None
     ) -> Iterator[tuple[int, list[int]]]:
         end = self.tokenizer.eos_token_id
         found = self._asked(

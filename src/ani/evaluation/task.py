@@ -257,14 +257,12 @@ def _with_seeds(cell: Cell, row: Score) -> Cell:
     return cell._replace(details=(*cell.details, f"seeds {min(found):.1f}–{max(found):.1f}"))
 
 
-def answers_to(
-    engine: Engine, prompts: Sequence[str], expected: Iterable[str], read_as: Sequence[str] | None = None
-) -> list[str]:
+def answers_to(engine: Engine, prompts: Sequence[str], expected: Iterable[str]) -> list[str]:
     """Return the text written after each prompt, greedily, with room for the longest of the expected answers. Give
-    these with thousands separators, as a model may write them. `read_as` is as in `Engine.generate`."""
+    these with thousands separators, as a model may write them."""
     answers = [engine.method.write(f" {answer}") for answer in expected]
     longest = max(len(ids) for ids in cast(Any, engine.tokenizer)(answers, add_special_tokens=False)["input_ids"])
-    return engine.texts(prompts, longest + 2, read_as)
+    return engine.texts(prompts, longest + 2)
 
 
 def judged(output: str, number: Decimal | None, right: int) -> dict[str, Any]:

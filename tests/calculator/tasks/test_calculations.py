@@ -26,7 +26,7 @@ class Scripted(TransformersEngine):
 
     outputs: ClassVar[dict[str, str]] = {}
 
-    def texts(self, prompts: Any, max_new_tokens: int, read_as: Any = None) -> list[str]:
+    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
         return [self.outputs.get(prompt, "") for prompt in prompts]
 
 

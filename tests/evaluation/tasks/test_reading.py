@@ -18,13 +18,13 @@ class Reader(TransformersEngine):
     """Answers by the numbers that are injected, and says 0 where none is; the signs it reads in
     the text."""
 
-    def texts(self, prompts: Any, max_new_tokens: int, read_as: Any = None) -> list[str]:
+    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
         if ani_module(cast(Any, self.model)).forced is False:
             return ["0"] * len(prompts)
         locator = number_locator(cast(Any, self.model))
         answers = []
-        for prompt, text in zip(prompts, read_as or prompts, strict=True):
-            ids = cast(Any, self.tokenizer)(text)["input_ids"]
+        for prompt in prompts:
+            ids = cast(Any, self.tokenizer)(prompt)["input_ids"]
             values = cast(Any, locator.encoder).decode(locator.batch([ids]).features)
             digits = len(find_numbers(prompt)[0].text)
             if locator.policy in ("digitwise", "running"):  # a token a digit here
@@ -39,7 +39,7 @@ class Reader(TransformersEngine):
 class Ignorant(TransformersEngine):
     """Answers by the text alone."""
 
-    def texts(self, prompts: Any, max_new_tokens: int, read_as: Any = None) -> list[str]:
+    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
         answers = {question.prompt: question.problem.answer for question in TASK.questions(seed=0)}
         return [f" {answers[prompt]:,} in all" for prompt in prompts]
 

@@ -106,11 +106,13 @@ class Reading(Scored):
         outputs = answers_to(engine, [question.prompt for question in questions], expected)
         again: dict[ReadingProblem, tuple[str, str]] = {}
         if askable := _askable(engine, questions):
-            from ani.injection.inspection import forced_gates
+            from ani.injection.inspection import forced_gates, injected_as
 
-            prompts = [question.prompt for question in askable]
-            followed = answers_to(engine, prompts, expected, [question.other_prompt for question in askable])
-            with forced_gates(cast(Any, engine).model, False):
+            prompts, model = [question.prompt for question in askable], cast(Any, engine).model
+            others = {tuple(engine.ids(question.prompt)): engine.ids(question.other_prompt) for question in askable}
+            with injected_as(model, others):
+                followed = answers_to(engine, prompts, expected)
+            with forced_gates(model, False):
                 closed = answers_to(engine, prompts, expected)
             again = dict(zip(askable, zip(followed, closed, strict=True), strict=True))
         for place, (question, output) in enumerate(zip(questions, outputs, strict=True)):
