@@ -21,7 +21,6 @@ import ani
 import ani.cli
 from ani.injection.adapter import load_adapter
 from ani.injection.adapter_files import SHIPPED
-from ani.injection.decisions import gate_view
 from ani.injection.inspection import forced_gates, without_adapter
 from ani.playground import _hosts, answer, build, decisions, launch
 from tests.refusals import refused
@@ -172,15 +171,6 @@ def test_numbers_are_placed_in_the_text_and_decided_in_the_chat() -> None:
     chat = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     in_chat = ani.inspect(model, tokenizer, str(chat), around=("", ""))
     assert [number.alpha for number in decisions(model, tokenizer, text)] == [number.alpha for number in in_chat]
-
-
-def test_numbers_without_decision() -> None:
-    model, tokenizer = attached("gemma", gate="open", overflow="skip", integer_digits=4)
-    text = "from 12 to 123456"
-    view = gate_view(text, decisions(model, tokenizer, text), False)
-    assert "= 12 · open, no gate" in view
-    assert "= 123456 · left alone" in view
-    assert "α" not in view
 
 
 def test_too_long_a_text_and_a_model_without_module() -> None:

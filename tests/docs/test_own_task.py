@@ -63,11 +63,11 @@ def test_its_judgement(output: str, prediction: str | None, correct: bool, large
 
 
 def test_it_is_asked_and_shown(larger: Any, tiny_model: Path, tmp_path: Path) -> None:
-    answerer = TransformersEngine(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)))
+    engine = TransformersEngine(load_model(str(tiny_model)), load_tokenizer(str(tiny_model)))
     pairs = larger().questions(seed=0)
     assert len(set(pairs)) == 100 and pairs == larger().questions(seed=0) != larger().questions(seed=1)
     console = Console(file=io.StringIO(), record=True)
-    results = evaluate([larger(count=4)], answerer, tmp_path / "out", seed=0, console=console)
+    results = evaluate([larger(count=4)], engine, tmp_path / "out", seed=0, console=console)
     assert results["larger"]["total"] == 4
     records = read_results(tmp_path / "out")[larger]
     assert [len(records), {type(record) for record in records}] == [4, {larger.record}]

@@ -84,7 +84,7 @@ def _split(command: str, *lines: str) -> tuple[list[str], str]:
 
 
 def recipe(named: str) -> Path:
-    """The recipe; a user's own (my-….yaml) stands for any."""
+    """The recipe; a user's own (my-….yaml) means any."""
     if named.startswith("my"):
         return ROOT / "recipes" / ("demo-comparison.yaml" if "comparison" in named else "demo.yaml")
     return ROOT / named
@@ -118,7 +118,7 @@ assert {"compare", "diff", "eval", "inspect", "merge", "probe", "serve", "train"
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_are_accepted(page: Path) -> None:
     for words, _ in shown_commands(page):
-        assert "…" not in words and not any(".." in re.split("[/=]", word) for word in words), "not as it stands"
+        assert "…" not in words and not any(".." in re.split("[/=]", word) for word in words), "not a complete command"
         match words:
             case ["ani", *rest]:
                 assert_accepted(*rest)

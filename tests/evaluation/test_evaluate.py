@@ -60,7 +60,7 @@ class Counting(Gates):
 
 
 class Counted:
-    """Stands for a model: notes what it is asked."""
+    """A fake model that lists what it is asked."""
 
     method, tokenizer, config = METHODS["ani"], None, None
 

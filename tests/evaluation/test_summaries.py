@@ -106,7 +106,7 @@ def test_balanced_interval_covers_as_promised() -> None:
 
 
 def test_gates_are_summarised_a_run_and_seed() -> None:
-    # Each seed tells its roles apart perfectly, at another threshold: pooling them would hide it.
+    # Each seed separates the roles perfectly, at another threshold: pooling them would hide it.
     def of_seed(seed: int, run: str = "ours") -> list[DecidedText]:
         alphas = [
             (role, alpha + 0.3 * seed) for role, alpha in (("nominal", 0.2), ("nominal", 0.3), ("quantitative", 0.4))
@@ -116,7 +116,7 @@ def test_gates_are_summarised_a_run_and_seed() -> None:
     other, ours = gate_shares([*of_seed(0, "other"), *of_seed(0), *of_seed(1)])
     assert (other.run, ours.run, ours.texts) == ("other", "ours", 3)
     assert ours.auc == 1.0
-    # One seed tells them apart, the other the wrong way round.
+    # One seed separates them, the other the wrong way round.
     alphas = enumerate(((0.2, 0.4), (0.4, 0.2)))
     mixed = [gated(("nominal", a, False), ("quantitative", b, False), seed=seed) for seed, (a, b) in alphas]
     assert gate_shares([record for of in mixed for record in of])[0].auc == 0.5

@@ -103,20 +103,6 @@ def test_task_accuracy_and_the_probes(tmp_path: Path) -> None:
     assert f"Pearson's r = {found:+.2f} (95%" in page.text
 
 
-def test_effects_are_means_over_seeds(tmp_path: Path) -> None:
-    probed(tmp_path)
-    runs = [{"variant": f"at-{layer}", "layer": layer} for layer in (0, 4, 9)]
-    (tmp_path / "run.json").write_text(json.dumps({"runs": runs}))
-    answers = [
-        answer(str(run["variant"]), 2, problem < 1 + 3 * seed, seed=seed, prompt=str(problem))
-        for run in runs
-        for seed in (0, 1)
-        for problem in range(4)
-    ]
-    write(tmp_path, "arithmetic.jsonl", answers)
-    assert [row[2].split()[0] for row in build(tmp_path).rows if row[:2] == ["9", "at-9"]] == ["62.5%"]
-
-
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
     """Equal accuracies have no correlation; too few layers, or runs that share one and so differ in more, no table."""
     probed(tmp_path)

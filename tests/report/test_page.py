@@ -151,17 +151,6 @@ def build(folder: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
-def test_accuracy_shown_equals_textbook_wilson(tmp_path: Path) -> None:
-    # 7 of 10: Wilson's interval is (0.3968, 0.8922) by the closed formula with z = 1.95996.
-    records = [answer("after", 4, number < 7) for number in range(10)]
-    write(tmp_path, "arithmetic.jsonl", [answer("before", 4, False), *records, answer("after", 12, True)])
-    rows = build(tmp_path).rows
-    assert rows[0] == ["Operation", "Run", "All", "4 digits", "12 digits"]
-    assert rows[1][2:] == ["0.0% 0.0–79.3 n = 1"] * 2 + ["–"]
-    assert rows[2][3] == "70.0% 39.7–89.2 n = 10"
-    assert rows[2][2].startswith("72.7%") and rows[2][2].endswith("n = 11")
-
-
 def test_gates_with_roles_shown(tmp_path: Path) -> None:
     gates = [decided(f"{i}", (alpha, alpha > 0.5), role="nominal", group="rooms") for i, alpha in enumerate([0.1] * 3)]
     gates.append(decided("3", (0.6, True), role="nominal", group="dates"))
@@ -287,29 +276,6 @@ def test_replaces_an_older_page_and_leaves_nothing_beside_it(tmp_path: Path) -> 
     first = build_report(tmp_path).read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == before
     assert first != b"old" and build_report(tmp_path).read_bytes() == first
-
-
-def test_a_comparison_shows_runs_apart(tmp_path: Path) -> None:
-    runs = {"base": [False, False], "ours": [True, False], "more": [True, True], "x": [False, False]}
-    runs["y"] = [True, False]
-    answers = [
-        answer(run, 2, correct, seed=seed, prompt=f"problem {problem}")
-        for run, scores in runs.items()
-        for seed in (0, 1)
-        for problem, correct in enumerate(scores)
-    ]
-    write(tmp_path, "arithmetic.jsonl", answers)
-    decisions = [decided("1", (0.9, True), role="nominal", run=run, seed=0) for run in ("ours", "x")]
-    write(tmp_path, "gates.jsonl", decisions)
-    (tmp_path / "run.json").write_text(json.dumps({"baseline": "base"}))
-    page = build(tmp_path)
-    rows = {row[1]: row for row in page.rows if row[0] == "addition" and "n = 2 × 2 seeds" in row[2]}
-    assert rows["more"][2] == "100.0% 34.2–100.0 n = 2 × 2 seeds seeds 100.0–100.0"
-    assert ["addition", "more", *["+100.0 +100.0…+100.0 p = 0.001"] * 2] in page.rows
-    assert page.tags.count("b") == 2  # the best of both columns
-    start = page.rows.index(["Measure", "diagnostic, ours", "diagnostic, x"]) + 1
-    shares = ["1", *["100.0% 20.7–100.0 n = 1"] * 2, "0.0% 0.0–79.3 n = 1"]
-    assert [row[1:] for row in page.rows[start : start + 4]] == [[share, share] for share in shares]
 
 
 def test_published_values_stand_beside_the_measured(tmp_path: Path) -> None:

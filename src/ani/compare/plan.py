@@ -223,7 +223,7 @@ def load_plan(path: str | Path, overrides: Sequence[str] = (), machine: Machine 
 
 
 def asks_merged(task: Task, backend: BackendName) -> bool:
-    """Whether a task is asked of the merged checkpoint, as vLLM serves it."""
+    """Return whether a task is asked of the merged checkpoint, as vLLM serves it."""
     return backend == "vllm" and isinstance(task, Benchmark)
 
 

@@ -1,6 +1,5 @@
 """A comparison's results: one file per task with all runs, the tables, the notes above them, the report."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ from ani.evaluation.task import Task
 from ani.files import replacing_file
 from ani.provenance import provenance
 from ani.report import build_report
-from ani.results.records import RUN, TRAINING_LOG, read_records, task_file, write_json, write_records
+from ani.results.records import RUN, read_records, task_file, write_json, write_records
 from ani.results.tables import Fitted, Table, markdown
-from ani.training.checkpoints import ADAPTER
 
 
 def notes_of(plan: Plan) -> list[str]:
@@ -67,12 +65,7 @@ def write_report(plan: Plan, tables: list[Table], notes: list[str]) -> Path:
     with replacing_file(folder / "comparison.md") as file:
         file.write("\n\n".join([f"# {title}", *notes, markdown(tables)]))
     finished = [run for run in plan.runs if run.is_finished(plan.tasks)]
-    trained = [run for run in finished if run.seed is not None]
     facts: dict[str, Any] = {"title": title, "model": plan.base.model, "baseline": comparison.baseline}
-    (folder / TRAINING_LOG).unlink(missing_ok=True)
-    if len(trained) == 1:  # the page shows what was trained, and how
-        shutil.copy(trained[0].training / TRAINING_LOG, folder)
-        facts |= {"adapter": str(trained[0].training / ADAPTER), **trained[0].injection}
     facts |= {
         "runs": [{"variant": run.variant, "seed": run.seed, **run.injection} for run in finished],
         "published": comparison.published,

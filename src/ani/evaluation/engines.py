@@ -48,7 +48,7 @@ class Processor(NamedTuple):
     """A logits processor that takes part in generation, such as a calculator."""
 
     name: str
-    """Its name in `run.json`."""
+    """Name in `run.json`."""
     load: Callable[[PreTrainedModel, PreTrainedTokenizerBase], LogitsProcessor]
 
 

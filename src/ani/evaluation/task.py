@@ -47,7 +47,7 @@ class Task(Section, ABC):
     record: ClassVar[type[TaskRecord]]
     """Class of a line of the task's file."""
     needs_gate: ClassVar[bool] = False
-    """Whether only models with a gate are asked."""
+    """True if only models with a gate are asked."""
     together: ClassVar[int] = 50
     """Number of questions in a call of `answer`."""
 

@@ -45,7 +45,7 @@ A = TypeVar("A", bound=TaskRecord)
 J = TypeVar("J", bound=Answer)
 Key = Callable[[J], Any]
 _Right = dict[Hashable, list[bool]]
-"""Whether each seed's answer is right, by question."""
+"""By question: for each seed, True if its answer is right."""
 
 
 class Score(NamedTuple):

@@ -14,7 +14,7 @@ from tests.tokenizers import ALL, qwen
 
 
 class Scripted:
-    """Stands for a model: answers every prompt of a batch with a text, and keeps `generate`'s own rules."""
+    """A fake model: answers every prompt of a batch with a text, by the rules of `generate`."""
 
     device = torch.device("cpu")
     config = LlamaConfig(max_position_embeddings=4096)

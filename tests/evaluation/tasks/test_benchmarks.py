@@ -54,7 +54,7 @@ class Loaded(NamedTuple):
         return answers_of(self.task, engine, self.questions)
 
     def messages(self, record: BenchmarkAnswer) -> tuple[str, str]:
-        """What the system and the user are told about a question."""
+        """The system's and the user's message of a question."""
         system, user = next(each.messages for each in self.questions if each.doc["id"] == record.id)
         assert (system["role"], user["role"]) == ("system", "user")
         return system["content"], user["content"]
@@ -71,10 +71,10 @@ def outputs(records: Sequence[BenchmarkAnswer]) -> list[Any]:
 
 
 def test_written_answers_are_those_of_generate(tmp_path: Path) -> None:
-    answerer = with_template(attached("qwen3"), batch_size=3)
-    model, tokenizer = answerer.model, answerer.tokenizer
+    engine = with_template(attached("qwen3"), batch_size=3)
+    model, tokenizer = engine.model, engine.tokenizer
     benchmark = load("gsm8k", tmp_path)
-    records = benchmark.answers(answerer)
+    records = benchmark.answers(engine)
     assert len(records) == 5 and len(set(outputs(records))) > 1
     for record in records:
         system, user = benchmark.messages(record)
@@ -92,13 +92,13 @@ def test_written_answers_are_those_of_generate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [{}, {"layer": 0, "gate": "open", "combine": "substitute"}], ids=["ani", "fone"])
 def test_log_probabilities_of_the_letters(config: dict[str, Any], tmp_path: Path) -> None:
-    answerer = with_template(attached("qwen3", **config), batch_size=4)
-    model, tokenizer = answerer.model, answerer.tokenizer
+    engine = with_template(attached("qwen3", **config), batch_size=4)
+    model, tokenizer = engine.model, engine.tokenizer
     benchmark = load("mmlu", tmp_path)
     computed: list[int] = []
     head: Any = model.get_output_embeddings()
     with head.register_forward_pre_hook(lambda _, given: computed.append(given[0].shape[1])):
-        records = benchmark.answers(answerer)
+        records = benchmark.answers(engine)
     assert len(records) == 16 - 2 * 5
     assert 1 < max(computed) <= 4  # of a thousand; rows of a batch end at different tokens
     for record in records:
@@ -115,10 +115,10 @@ def test_log_probabilities_of_the_letters(config: dict[str, Any], tmp_path: Path
 
 
 def test_letters_are_compared_in_float32(tmp_path: Path) -> None:
-    answerer = with_template(attached("qwen3"), batch_size=1)
-    model, tokenizer = answerer.model.to(torch.bfloat16), answerer.tokenizer
+    engine = with_template(attached("qwen3"), batch_size=1)
+    model, tokenizer = engine.model.to(torch.bfloat16), engine.tokenizer
     benchmark = load("mmlu", tmp_path, limit=2)
-    for record in benchmark.answers(answerer):
+    for record in benchmark.answers(engine):
         system, user = benchmark.messages(record)
         ids = encode(tokenizer, f"<system>{system}\n<user>{user}\n<assistant>")
         with torch.inference_mode():
@@ -131,11 +131,11 @@ def test_letters_are_compared_in_float32(tmp_path: Path) -> None:
 
 
 def test_methods_that_rewrite_texts(tmp_path: Path) -> None:
-    answerer, benchmark = with_template(pair("qwen3")), load("gsm8k", tmp_path)
+    engine, benchmark = with_template(pair("qwen3")), load("gsm8k", tmp_path)
     seen: list[str] = []
     method = METHODS["numerologic"]._replace(read=lambda text: seen.append(text) or "The answer is 3.")  # type: ignore[func-returns-value]
-    records = benchmark.answers(TransformersEngine(answerer.model, answerer.tokenizer, method))
-    plain = benchmark.answers(answerer)
+    records = benchmark.answers(TransformersEngine(engine.model, engine.tokenizer, method))
+    plain = benchmark.answers(engine)
     assert [record.correct for record in records] == [record.answer == "3" for record in records]
     assert [record.prompt_hash for record in records] == [record.prompt_hash for record in plain]
     assert sorted(seen) != sorted(outputs(plain)) and len(seen) == 5
@@ -146,18 +146,18 @@ def test_processors_take_part_in_generation(tmp_path: Path) -> None:
         def __call__(self, input_ids: Any, scores: Any) -> Any:
             return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([seven]), 0)
 
-    answerer, benchmark = with_template(attached("qwen3"), batch_size=3), load("gsm8k", tmp_path)
-    seven = answerer.tokenizer.encode("7")[0]
-    sevens = TransformersEngine(answerer.model, answerer.tokenizer, batch_size=3, processors=[Sevens()])
+    engine, benchmark = with_template(attached("qwen3"), batch_size=3), load("gsm8k", tmp_path)
+    seven = engine.tokenizer.encode("7")[0]
+    sevens = TransformersEngine(engine.model, engine.tokenizer, batch_size=3, processors=[Sevens()])
     assert outputs(benchmark.answers(sevens)) == ["777777"] * 5
     with sevens.base():  # the base model answers alone
         assert outputs(benchmark.answers(sevens)) != ["777777"] * 5
 
 
 def test_without_a_system_role_the_text_stands_before_the_users(tmp_path: Path) -> None:
-    answerer, benchmark = with_template(pair("qwen3"), NO_SYSTEM), load("math", tmp_path, limit=1)
-    model, tokenizer = answerer.model, answerer.tokenizer
-    (record,) = benchmark.answers(answerer)
+    engine, benchmark = with_template(pair("qwen3"), NO_SYSTEM), load("math", tmp_path, limit=1)
+    model, tokenizer = engine.model, engine.tokenizer
+    (record,) = benchmark.answers(engine)
     system, user = benchmark.messages(record)
     encoded = tokenizer(f"<user>{system}\n\n{user}\n<assistant>", return_tensors="pt")
     generated = model.generate(**encoded, max_new_tokens=6, do_sample=False)
@@ -166,11 +166,11 @@ def test_without_a_system_role_the_text_stands_before_the_users(tmp_path: Path) 
 
 
 def test_prompts_and_answers_that_are_too_long(tmp_path: Path) -> None:
-    answerer = with_template(pair("qwen3"))
+    engine = with_template(pair("qwen3"))
     task, questions = load("math", tmp_path, max_new_tokens=5000)
-    refused(lambda: task.check(questions, answerer.tokenizer, answerer.config), "5,000", "math", "max_new_tokens")
-    answerer.model.config.max_position_embeddings = 500
-    (record,) = load("gsm8k", tmp_path, limit=1).answers(answerer)
+    refused(lambda: task.check(questions, engine.tokenizer, engine.config), "5,000", "math", "max_new_tokens")
+    engine.model.config.max_position_embeddings = 500
+    (record,) = load("gsm8k", tmp_path, limit=1).answers(engine)
     assert record.truncated
 
 

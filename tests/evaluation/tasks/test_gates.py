@@ -42,13 +42,13 @@ def attached(tiny_model: Path, tiny_adapter: Path) -> TransformersEngine:
 
 @pytest.mark.parametrize("policy", ["terminal", "after"])
 def test_the_decision_is_the_one_where_the_policy_injects(policy: str) -> None:
-    answerer = TransformersEngine(*tiny.attached("qwen3", policy=policy))
+    engine = TransformersEngine(*tiny.attached("qwen3", policy=policy))
 
     def alpha(text: str) -> float | None:
-        return answerer.decide_roles(text)[0].alpha
+        return engine.decide_roles(text)[0].alpha
 
     assert alpha("Room 505 holds ten") == pytest.approx(alpha("Room 505 holds"), abs=1e-5)
-    # Only `after` has read a token behind the number, the end of the text included.
+    # Only `after` has read a token after the number, the end of the text included.
     same = [alpha("Room 505 holds") == pytest.approx(alpha(text), abs=1e-5) for text in ("Room 505 people", "Room 505")]
     assert same == [policy == "terminal"] * 2
 
@@ -112,9 +112,9 @@ def test_a_number_that_is_left_alone_has_no_alpha_and_a_model_without_ani_is_ref
     small, large = TransformersEngine(model, tokenizer).decide(TEXT)
     assert small.alpha == 0.5
     assert (large.alpha, large.injected) == (None, False)
-    answerer = TransformersEngine(ani.detach(model), tokenizer)
+    engine = TransformersEngine(ani.detach(model), tokenizer)
     for text in (LABELLED, GateText(TEXT, "notes")):
-        refused(lambda text=text: answers_of(Gates(), answerer, [text]), "no ANI module")
+        refused(lambda text=text: answers_of(Gates(), engine, [text]), "no ANI module")
 
 
 def test_texts_that_do_not_fit_are_named() -> None:

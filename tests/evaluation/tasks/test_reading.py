@@ -44,9 +44,9 @@ class Ignorant(TransformersEngine):
         return [f" {answers[prompt]:,} in all" for prompt in prompts]
 
 
-def shares(answerer: Engine) -> dict[str, float]:
+def shares(engine: Engine) -> dict[str, float]:
     questions = TASK.questions(seed=0)
-    records = answers_of(TASK, answerer, questions)
+    records = answers_of(TASK, engine, questions)
     assert [record.prompt for record in records] == [question.prompt for question in questions]
     assert len(records) == 24
     return {name: facts["all"]["share"] for name, facts in Reading.summary(records).items()}
@@ -71,8 +71,8 @@ def test_one_that_reads_follows_and_one_that_does_not_does_not(policy: str) -> N
 def test_other_values_reach_generation(policy: str) -> None:
     """A random module's answers are others with other values, and with none; llama has tokens of three digits."""
     for family in ("qwen3", "llama"):
-        answerer = TransformersEngine(*attached(family, **OPENED, policy=policy))
-        records = answers_of(TASK, answerer, TASK.questions(seed=0))
+        engine = TransformersEngine(*attached(family, **OPENED, policy=policy))
+        records = answers_of(TASK, engine, TASK.questions(seed=0))
         assert sum(record.output != record.others_output for record in records if record.by_others) > 6
         assert sum(record.output != record.closed_output for record in records) > 6
         assert {record.by_others == record.answer for record in records} == {False}
@@ -126,7 +126,7 @@ def test_questions_are_those_of_the_seed() -> None:
 
 def test_numbers_whose_answer_carries_nothing() -> None:
     """What follows the others is what follows the text: such a problem says nothing about reading."""
-    answerer = TransformersEngine(*attached("qwen3", **OPENED))
+    engine = TransformersEngine(*attached("qwen3", **OPENED))
     problem = ArithmeticProblem(1, "+", 0, 0)
     question = ReadingProblem(
         "sums",
@@ -135,5 +135,5 @@ def test_numbers_whose_answer_carries_nothing() -> None:
         "Calculate 4 + 4 =",
         problem._replace(left=4, right=4),
     )
-    (record,) = answers_of(TASK, answerer, [question])
+    (record,) = answers_of(TASK, engine, [question])
     assert (record.by_others, record.followed) == (None, None) and record.closed is not None

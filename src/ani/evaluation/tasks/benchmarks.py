@@ -67,7 +67,7 @@ class BenchmarkAnswer(Answer):
     prompt_hash: str
     """SHA-256 of the chat messages, before a method rewrites them and before the model's template."""
     truncated: bool = False
-    """Whether the prompt was too long, so that its beginning was cut off."""
+    """True if the prompt was too long, so that its beginning was cut off."""
     marker: str | None = None
     """GSM8K: the text before the prediction, `####` or "The answer is"."""
     subject: str | None = None

@@ -82,8 +82,7 @@ class DecidedText(TaskRecord):
     text: str
     numbers: tuple[NumberDecision, ...]
     rewritten: bool = False
-    """Whether the tokenizer changes the numbers of the text, so that their roles are unknown; `numbers` is then
-    empty."""
+    """True if the tokenizer changes the numbers of the text; their roles are then unknown, and `numbers` is empty."""
 
 
 class Label(NamedTuple):
@@ -149,7 +148,7 @@ class Gates(Task):
     """Maximum number of texts per source, drawn by the seed; of `finer` as many with a nominal number, and as many
     without. null: all, and 100 of `diagnostic`. A larger limit only appends."""
     chat: bool = False
-    """Whether each text is read as a user's message in the model's chat template; else as a prompt by itself."""
+    """True: each text is a user's message in the model's chat template; false: a prompt by itself."""
 
     def questions(self, seed: int) -> list[GateText]:
         """Raises InputError if a source can't be read or contains no text, or two have the same name."""

@@ -37,13 +37,13 @@ class ReadingAnswer(PromptAnswer):
     others_output: str | None = None
     """Output with the other values injected."""
     kept: bool | None = None
-    """Whether that output is right by the text."""
+    """True if `others_output` is right by the text."""
     followed: bool | None = None
-    """Whether that output is right by the other values."""
+    """True if `others_output` is right by the other values."""
     closed_output: str | None = None
     """Output with every gate closed."""
     closed: bool | None = None
-    """Whether that output is right."""
+    """True if `closed_output` is right."""
 
 
 class ReadingProblem(NamedTuple):

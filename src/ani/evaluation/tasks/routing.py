@@ -78,9 +78,9 @@ class RoutedNumber(Record):
     alpha: Probability | None = None
     """σ(z) (`NumberDecision.alpha`); None without a gate."""
     injected: bool | None = None
-    """Whether the gate is open; None without a gate."""
+    """True if the gate is open; None without a gate."""
     passed: bool | None = None
-    """Whether a call contains the number; None unless `call` is `called`."""
+    """True if a call contains the number; None unless `call` is `called`."""
 
 
 class RoutedQuery(TaskRecord):
@@ -95,8 +95,8 @@ class RoutedQuery(TaskRecord):
     calls: list[list[str]] | None = None
     """Values of the numbers of each readable call."""
     exact: bool
-    """Whether there is one call, with every operand once and nothing else. A second call counts also if it can't be
-    read, as where the output was cut off."""
+    """True if there is one call, with every operand once and nothing else. A second call counts even if it can't be
+    read, for example because the output was cut off."""
     numbers: list[RoutedNumber]
 
 
