@@ -77,7 +77,7 @@ def command_sections() -> str:
         (group, each) for group, typer in [("", app), *groups] for each in typer.registered_commands
     ]:
         assert command.callback is not None
-        name = group + (command.name or command.callback.__name__)
+        name = group + (command.name or command.callback.__name__.replace("_", "-"))
         hints = get_type_hints(command.callback, include_extras=True)
         usage, rows = [f"ani {name}"], []
         for key, parameter in inspect.signature(command.callback).parameters.items():
