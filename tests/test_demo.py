@@ -84,15 +84,14 @@ def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: P
     for name in ("sft", "ani"):
         log = read(folder / "runs" / name / "seed-0" / "training" / "training_log.jsonl")
         assert [line["step"] for line in log] == [1, 2, 3, 4]
-    gates, inspected = read(folder / "gates.jsonl"), DEMO["evaluation"]["gates"]["sentences"]
+    gates = read(folder / "gates.jsonl")
     assert len({record["text"] for record in gates if record["source"] == "diagnostic"}) == 12
-    assert [record["text"] for record in gates if record["source"] == "sentences"] == inspected
     facts = json.loads((folder / "run.json").read_text())
     ani = next(run for run in facts["runs"] if run["variant"] == "ani")
     assert (facts["model"], ani["layer"], ani["policy"]) == (str(tiny_model), 1, "after")
     assert "training.steps=4" in yaml.safe_load((folder / "comparison.yaml").read_text())["overrides"]
     page = (folder / "report.html").read_text(encoding="utf-8")
-    for part in ("Comparison demo", "compared to sft", inspected[0].split("505")[0]):
+    for part in ("Comparison demo", "compared to sft"):
         assert part in page
 
 

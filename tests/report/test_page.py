@@ -88,7 +88,6 @@ def everything(folder: Path, text: str = "plain") -> None:
     gates += [
         decided("3", (0.9, injected), source=text, group=group) for group, injected in ((text, True), ("b", False))
     ]
-    gates.append(decided(f"12 {text}", (0.9, True), source="sentences"))
     write(folder, "gates.jsonl", gates)
     parts = {"subject": text, "group": text}
     write(folder, "mmlu.jsonl", [benchmark_answer(run, "mmlu", 0, run == text, **parts) for run in (text, "after")])

@@ -74,8 +74,8 @@ def test_texts_may_be_a_users_messages(attached: TransformersEngine) -> None:
 def test_a_record_for_every_text_with_the_roles_that_are_known(attached: TransformersEngine, policy: str) -> None:
     if policy == "after":
         attached = TransformersEngine(*tiny.attached("llama", policy=policy))
-    task = Gates(limit=25, sentences=[TEXT, "No number"])
-    texts = task.questions(seed=0)
+    task = Gates(limit=25)
+    texts = [*task.questions(seed=0), GateText(TEXT, "own"), GateText("No number", "own")]
     records = answers_of(task, attached, texts)
     assert len(texts) == len(records) == 27
     for record, (text, source, group, labels) in zip(records, texts, strict=True):

@@ -54,8 +54,6 @@ rates that often occur in a security's name."""
 READERS: dict[str, type[Benchmark]] = {"gsm8k": Gsm8k, "math": Math, "mmlu": Mmlu}
 """The benchmarks whose questions can be read as texts."""
 ROLES: tuple[RoleName, ...] = ("quantitative", "nominal")
-LISTED = "sentences"
-"""The source of the texts whose numbers the report lists."""
 BINS = 10
 """Number of bins in the histogram of α."""
 MEASURES = {
@@ -138,8 +136,6 @@ class Gates(Task):
     """`diagnostic` (held-out sentences), `natural` (labelled numbers of natural texts) and `finer` (FiNER-139), whose
     numbers have roles; `gsm8k`, `math` or `mmlu`; `finer` and these also as `mmlu=PATH`; or text files (a line each)
     and JSONL files, perhaps with `roles`."""
-    sentences: list[str] = Field(default=[])
-    """Further texts, shown on the page with every number's value, α and gate."""
     field: list[str] = Field(default=["text"])
     """Keys of a JSONL record's text: a string or a list of them; several are joined by line breaks."""
     group: str | None = None
@@ -158,8 +154,7 @@ class Gates(Task):
             if (name := read[0].source) in found:
                 raise InputError(f"{entry}: there are texts called {name!r} already; give the file another name")
             found[name] = read
-        own = [GateText(text, LISTED) for text in self.sentences]
-        return [*(text for read in found.values() for text in read), *own]
+        return [text for read in found.values() for text in read]
 
     def check(
         self, questions: Sequence[GateText], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
@@ -204,8 +199,7 @@ class Gates(Task):
         for source in dict.fromkeys(row.source for row in rows):
             if groups := [row for row in rows if row.source == source and row.group is not None]:
                 found.append(_table(groups))
-        shown = [record for record in records if record.source == LISTED]
-        return [*_histogram(records), *found, *([_texts(shown)] if shown else [])]
+        return [*_histogram(records), *found]
 
 
 def gate_shares(records: Iterable[DecidedText]) -> list[GateShare]:
@@ -267,18 +261,6 @@ def _histogram(records: Sequence[DecidedText]) -> list[Table]:
     bins = (f"{place / BINS:g}–{(place + 1) / BINS:g}" for place in range(BINS))
     caption = "α by role: shares of the role's numbers"
     return [Table(caption, ("Role", *bins), tuple(rows), 1, "histogram")] if rows else []
-
-
-def _texts(records: Sequence[DecidedText]) -> Table:
-    """Return a row per text and run, with its numbers by decision."""
-
-    def listed(record: DecidedText, injected: bool) -> Cell:
-        numbers = [number for number in record.numbers if number.injected == injected]
-        named = (n.text if n.alpha is None else f"{n.text} (α {n.alpha:.3f})" for n in numbers)
-        return Cell("; ".join(named) or MISSING)
-
-    rows = tuple((Cell(_name(each.text, each.run)), listed(each, True), listed(each, False)) for each in records)
-    return Table("Numbers of texts", ("Text", "Injected", "Left alone"), rows, label_columns=1)
 
 
 def _table(rows: Sequence[GateShare]) -> Table:
