@@ -578,7 +578,7 @@ def adapter_cases(folder: Path) -> Case:
     return draw
 
 
-ANSWER = {"run": "ani", "operation": "+", "digits": 2, "prompt": "1 + 2 =", "answer": "3"}
+ANSWER = {"run": "ani", "operation": "+", "digits": 2, "prompt": "1 + 2 =", "answer": "3", "output": "3"}
 ANSWER |= {"prediction": "3", "correct": True}
 BENCHMARK = {"task": "gsm8k", "id": 0, "correct": True, "prediction": "5", "prompt_hash": "a", "run": "ani"}
 BUS = {

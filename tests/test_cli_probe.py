@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ani.data.diagnostic import diagnostic_sentences
-from ani.data.labelled_sentences import write_labelled
 from ani.probing.run import HELD_OUT, RANDOM_SPLIT
 from ani.results.records import LAYERS, SELECTION
 from tests import test_cli
-from tests.json_lines import read_lines, write_lines
+from tests.json_lines import read_lines
 
 run = test_cli.run
 Run = Callable[..., test_cli.Done]
@@ -33,17 +31,6 @@ def test_json_is_the_selection(run: Run, tiny_model: Path) -> None:
     assert [point["layer"] for point in read_lines(Path("out", LAYERS))] == [0, 2]
 
 
-def test_another_file_to_test_on(run: Run, tiny_model: Path, tmp_path: Path) -> None:
-    asked = diagnostic_sentences(120, split="test")
-    write_labelled(tmp_path / "known.jsonl", diagnostic_sentences(240, split="train"))
-    write_labelled(tmp_path / "asked.jsonl", asked)
-    settings = ["--data", tmp_path / "known.jsonl", "--held-out", tmp_path / "asked.jsonl", "--layers", "1", "--json"]
-    done = run("probe", "--model", tiny_model, "--out", "out", *settings)
-    assert done.code == 0, done
-    templates = {record["template"] for record in read_lines(Path("out", HELD_OUT))}
-    assert templates and templates <= {sentence.template for sentence in asked}
-
-
 @pytest.mark.parametrize(
     ("option", "value", "named"),
     [
@@ -65,11 +52,3 @@ def test_bad_input(run: Run, tiny_model: Path, option: str, value: str, named: s
     Path("file").touch()
     test_cli.assert_refused(run("probe", "--model", tiny_model, *QUICK, option, value), named)
     assert list(Path().iterdir()) == [Path("file")]
-
-
-def test_bad_files(run: Run, tiny_model: Path, tmp_path: Path) -> None:
-    path = write_lines(
-        tmp_path / "data.jsonl", {"text": "Room 5", "roles": "nominal"}, {"text": "Room 5", "roles": "x"}
-    )
-    test_cli.assert_refused(run("probe", "--model", tiny_model, "--out", "out", "--data", path), str(path), "line 2")
-    assert not Path("out").exists()

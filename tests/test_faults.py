@@ -296,14 +296,6 @@ def test_a_killed_evaluation_mixes_no_models(
 # --- disks that can't be written ---
 
 
-def test_a_failed_write_leaves_the_earlier_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("earlier")
-    with largest_file(5), pytest.raises(OSError, match="File too large"), replacing_file(path) as file:
-        file.write("a longer text")
-    assert path.read_text() == "earlier" and hidden(tmp_path) == []
-
-
 def test_training_on_a_full_disk(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):

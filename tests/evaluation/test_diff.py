@@ -44,6 +44,7 @@ def records(scores: Any) -> Records:
         level, subject = [1, 2, 3, 4, None, 5, 4, 5][i], ["Algebra", "Geometry"][i % 2]
         field = ["anatomy", "astronomy", "marketing", "marketing"][i % 4]
         problem = {"run": "model", "operation": "+", "digits": 2 if i < 4 else 4, "prompt": f"{i} + 1 ="}
+        problem |= {"answer": "1", "output": "1"}
         made["arithmetic.jsonl"].append({**problem, "prediction": "1", "correct": correct})
         made["gsm8k.jsonl"].append({**answer, "task": "gsm8k"})
         made["math.jsonl"].append({**answer, "task": "math", "level": level, "subject": subject})
@@ -132,7 +133,7 @@ def test_what_only_one_has_is_left_out(folders: tuple[Path, Path]) -> None:
         ("mmlu.jsonl", lambda lines: lines[0].update(prompt_hash="x"), "mmlu…2"),
         ("gsm8k.jsonl", lambda lines: lines[0].update(id=9), "gsm8k…2"),
         ("arithmetic.jsonl", lambda lines: lines[0].update(prompt="9 + 9 ="), "+…2"),
-        ("arithmetic.jsonl", lambda lines: lines[0].pop("prompt"), "ours"),
+        ("arithmetic.jsonl", lambda lines: lines[0].pop("prompt"), "ours/arithmetic.jsonl, line 1: … 'prompt'"),
         ("mmlu.jsonl", lambda lines: lines[0].update(run="b"), "ours/mmlu.jsonl"),
         ("math.jsonl", lambda lines: lines[3].update(seed=1), "ours/math.jsonl"),
         ("math.jsonl", lambda lines: lines[3].update(level="5"), "ours/math.jsonl, line 4: level"),

@@ -37,16 +37,11 @@ from tests.refusals import refused
     ],
 )
 def test_wrong_answers_are_sorted(right: str, given: str | None, kind: str) -> None:
-    wrong = ArithmeticAnswer(run="a", operation="+", digits=2, answer=right, prediction=given, correct=False)
+    asked: dict[str, Any] = {"operation": "+", "digits": 2, "prompt": "", "answer": right, "output": ""}
+    wrong = ArithmeticAnswer(run="a", **asked, prediction=given, correct=False)
     _, errors = Arithmetic.tables([wrong, wrong.model_copy(update={"prediction": right, "correct": True})])
     counts = {name: cell.details for name, cell in zip(errors.header[2:], errors.rows[0][2:], strict=True)}
     assert counts == {name: (f"{int(name == kind)} of 2",) for name in ("Carries", "Other digits", "Length or sign")}
-
-
-def test_answers_without_the_right_one_have_no_kinds_and_without_a_prompt_no_pairs() -> None:
-    answers = [ArithmeticAnswer(run=run, operation="+", digits=2, correct=False) for run in ("a", "b")]
-    assert len(Arithmetic.tables(answers)) == 1
-    refused(lambda: Arithmetic.tables(answers, "b"), "lacks its prompt")
 
 
 # --- gates ---

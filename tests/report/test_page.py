@@ -268,15 +268,6 @@ def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what:
     refused(lambda: build_report(tmp_path), "run.json: layer")
 
 
-def test_replaces_an_older_page_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    everything(tmp_path)
-    (tmp_path / "report.html").write_text("old")
-    before = {path.name for path in tmp_path.iterdir()}
-    first = build_report(tmp_path).read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == before
-    assert first != b"old" and build_report(tmp_path).read_bytes() == first
-
-
 def test_published_values_stand_beside_the_measured(tmp_path: Path) -> None:
     write(tmp_path, "arithmetic.jsonl", [answer("ours", 12, i < 3, operation="+", prompt=str(i)) for i in range(4)])
     answers = [benchmark_answer(run, "math", i, run == "ours") for run in ("base", "ours") for i in range(2)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ani.results.records import Record, read_records, write_json, write_records
+from ani.results.records import Record, read_records, write_records
 from tests.refusals import refused
 
 
@@ -57,12 +57,3 @@ def test_a_failure_leaves_nothing_half_written(tmp_path: Path, error_at: int) ->
         assert list(tmp_path.iterdir()) == earlier
         assert not earlier or read_records(path, Line) == [Line(a="old")]
         write_records(path, [Line(a="old")])
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    write_json(path, {"title": "α"})
-    with pytest.raises(TypeError):
-        write_json(path, {"title": object()})
-    assert path.read_text(encoding="utf-8") == '{\n  "title": "α"\n}\n'
-    assert list(tmp_path.iterdir()) == [path]

@@ -62,7 +62,7 @@ def test_markdown_escapes_what_would_break_the_table() -> None:
 
 
 def additions() -> list[ArithmeticAnswer]:
-    sums = {"operation": "+", "prediction": "1"}
+    sums = {"operation": "+", "prediction": "1", "answer": "1", "output": "1"}
     return [
         ArithmeticAnswer(**sums, **each, digits=1 + i // 2 * 2, prompt=f"{i}", correct=bool(right))
         for each, i, right in runs()
@@ -70,10 +70,10 @@ def additions() -> list[ArithmeticAnswer]:
 
 
 def test_the_best_of_a_column_is_bold() -> None:
-    (found,) = Arithmetic.tables(additions())
+    found, _ = Arithmetic.tables(additions())
     assert found.header == ("Operation", "Run", "All", "1 digit", "3 digits")
     assert [[cell.bold for cell in row[2:]] for row in found.rows] == [[False] * 3, [True] * 3, [False] * 3]
-    (tied,) = Arithmetic.tables([answer.model_copy(update={"correct": True}) for answer in additions()])
+    tied, _ = Arithmetic.tables([answer.model_copy(update={"correct": True}) for answer in additions()])
     assert not any(cell.bold for row in tied.rows for cell in row)
 
 

@@ -135,7 +135,7 @@ def test_additions_are_told_by_carry_chain() -> None:
     assert table.chart == "lines"
 
 
-def test_worked_problems_of_the_same_kind_stand_before_the_question() -> None:
+def test_worked_problems_of_the_same_kind_precede_the_question() -> None:
     prompts: list[str] = []
 
     def steps(prompt: str) -> str:

@@ -8,12 +8,11 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
-from ani.errors import InputError
 from ani.evaluation.engines import Engine
-from ani.evaluation.task import Answers, Pairs, Scored, accuracies, answers_to, few_shot, judged
+from ani.evaluation.task import Answers, Pairs, PromptAnswer, Scored, accuracies, answers_to, few_shot, judged
 from ani.numbers import find_numbers
 from ani.results.records import Integer
-from ani.results.scores import ONE_MODEL, Answer, Difference, Score, grouped, scores
+from ani.results.scores import ONE_MODEL, Score, grouped, scores
 from ani.results.tables import Cell, Table
 from ani.settings import Section as Settings
 from ani.settings import validated
@@ -24,20 +23,13 @@ SHOTS, ROOM = 2, 128
 """Numbers of worked problems and of new tokens in chat, where a model may write down its steps."""
 
 
-class ArithmeticAnswer(Answer):
+class ArithmeticAnswer(PromptAnswer):
     """One answered problem, a line of `arithmetic.jsonl`."""
-
-    known_by = "digits", "prompt"
 
     operation: str
     digits: Integer = Field(ge=1)
-    prompt: str | None = None
-    answer: str | None = None
-    """Right answer."""
     chain: Integer | None = None
     """Number of places through which an addition's carry must travel, at most."""
-    output: str | None = None
-    """Text that the model wrote."""
 
 
 class Problems(Settings):
@@ -136,22 +128,12 @@ class Arithmetic(Scored):
         return scores(known, lambda answer: answer.operation, lambda answer: answer.chain)
 
     @classmethod
-    def differences(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> list[Difference]:
-        """Return the gains by operation; raises InputError also if answers lack their prompt."""
-        for answer in records:
-            if answer.prompt is None:
-                raise InputError(f"run {answer.run!r}: an answer lacks its prompt, so runs can't be compared in pairs")
-        return super().differences(records, baseline)
-
-    @classmethod
     def tables(cls, records: Sequence[ArithmeticAnswer], baseline: str | None = None) -> list[Table]:
         tables = super().tables(records, baseline)
         if chained := cls.chains(records):
             what = "Exact additions by the longest run of places through which a carry must travel"
             tables.append(accuracies(chained, what, "Operation", "place"))
-        if judged := [answer for answer in records if answer.answer is not None]:
-            tables.append(_errors(judged))
-        return tables
+        return [*tables, _errors(records)]
 
     @classmethod
     def pairs(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> Pairs | None:
@@ -204,7 +186,7 @@ def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:
 
 
 def _kind_of_error(answer: ArithmeticAnswer) -> str:
-    right, given = str(answer.answer), answer.prediction or ""
+    right, given = answer.answer, answer.prediction or ""
     written = given.removeprefix("-").isdecimal() and right.removeprefix("-").isdecimal()
     if not written or len(right) != len(given) or right.startswith("-") != given.startswith("-"):
         return "length"
