@@ -15,8 +15,10 @@ import ani
 from ani import Calculator, InputError
 from ani.calculator.calculator import CONFIG_FILE, WEIGHTS_FILE, CalculatorConfig, shape_of
 from ani.calculator.gate import GateStates
+from ani.calculator.reader.spelling import Spelling
+from ani.calculator.writer import Writer
 from ani.chat import rendered
-from ani.numbers import find_numbers
+from ani.numbers import NumberScanner, find_numbers
 from tests import tokenizers
 from tests.tiny import FAMILIES, pair, tiny, tokenizer_of
 
@@ -116,6 +118,10 @@ def test_hooks_go_with_the_calculator() -> None:
         ("What is 2 / 3?", "2/3"),
         ("What is 3 - 3?", "0"),
         ("12 * 12 =", "144"),
+        ("What is 10 / 3, to one place?", "3.3"),
+        ("What is $19 * 0.0825?", "1.57"),
+        ("1e-7 * 3 =", "0.0000003"),
+        ("What is -1,250 * 1,000?", "-1250000"),
     ],
 )
 def test_an_open_gate_writes_exactly_the_value(family: str, question: str, value: str) -> None:
@@ -128,13 +134,30 @@ def test_an_open_gate_writes_exactly_the_value(family: str, question: str, value
     )
     for row in out:
         text = str(tokenizer.decode(row, skip_special_tokens=True))
-        numbers = re.findall(r"-?[0-9](?:[0-9.]*[0-9])?", re.sub(r"[\\\\$€£¥₹]", "", text))
-        first = Decimal(numbers[0])
+        match = re.search(
+            r"-?[0-9](?:[0-9.]*[0-9])?", re.sub(r"[\\\\$€£¥₹]|(?<=[0-9])(?:,|\{,\})(?=[0-9]{3})", "", text)
+        )
+        assert match and not re.match(r"[eE](?:[-+]?[0-9]|\Z)|[.,][0-9]", match.string[match.end() :]), text
+        first = Decimal(match[0])
         if "/" in value:
             places = -int(first.as_tuple().exponent)
             assert places >= 1 and str(first) == f"{2 / 3:.{places}f}"
         else:
             assert first == Decimal(value), text
+
+
+@pytest.mark.parametrize("name", ["llama3", "mistral", "qwen"])
+@pytest.mark.parametrize("text", [" 7", " 7.", " 7,"])
+def test_after_a_value_no_token_goes_on_with_the_number(name: str, text: str) -> None:
+    tokenizer = tokenizers.ALL[name]()
+    vocabulary = tokenizer.get_vocab()
+    scanner = NumberScanner(tokenizer)
+    scores = torch.zeros(max(vocabulary.values()) + 1)
+    Writer(scanner, vocabulary).mask(Spelling(ani.calculator.Exact.of(7), False, False, text=text), scores)
+    allowed = {scanner.pieces([token])[0][0]: not scores[token].isneginf() for token in vocabulary.values()}
+    going_on = ["5", ".5", ",5", "000", ",000", "e", "E", "e5", "E5", "e-", "e+", "²", "½"]
+    assert [piece for piece in going_on if allowed.get(piece)] == []
+    assert all(allowed[piece] for piece in (".", ",", ")", "\n", "es") if piece in allowed)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ani.calculator.reader import Exact
 from ani.calculator.reader.digits import is_value
-from ani.calculator.reader.spelling import opening_at, spelled
+from ani.calculator.reader.pending import Pending
+from ani.calculator.reader.spelling import Spelling, opening_at
 from tests.properties import examples
 
 values = st.one_of(
@@ -19,11 +20,16 @@ values = st.one_of(
 )
 
 
+def spelled(value: Fraction, currency: str, written: str = "", text: str = "", places: int | None = None) -> Spelling:
+    pending = Pending("arithmetic", Exact.of(value), written, currency)
+    return (pending if places is None else pending.rounded(places)).spelling(text)
+
+
 @examples(200)
 @given(values, st.sampled_from(["", "$"]), st.sampled_from(["3 + 4", "3,000 + 4"]), st.data())
 def test_whatever_is_chosen_is_the_value(value: Fraction, currency: str, written: str, data: st.DataObject) -> None:
     """Choices among the offered texts always end, and the number is the value or its rounding."""
-    spelling = spelled(Exact.of(value), currency, written, "")
+    spelling = spelled(value, currency, written)
     for _ in range(60):
         following = spelling.next(3)
         assert following is not None
@@ -59,7 +65,9 @@ def test_whatever_is_chosen_is_the_value(value: Fraction, currency: str, written
         ("2/3", "", "0.66", {"6", "7", "66", "67"}, False),
         ("2/3", "", "0.67", set(), True),
         ("2/3", "", "0.67.", set(), True),
-        ("2/3", "", "0.666666666666", set(), True),
+        ("2/3", "", "0.666666666666", {"7", "67"}, False),
+        ("2/3", "", "0.666666666667", set(), True),
+        ("27/37", "", "0.729729729729", {"7", "73"}, False),  # rounded here, it would end in 30
         ("1.5675", "$", "1.5", {"7"}, False),
         ("1.5675", "$", "1.56", {"7", "75"}, False),
         ("7.5", "$", "7.5", {"0"}, False),
@@ -67,8 +75,38 @@ def test_whatever_is_chosen_is_the_value(value: Fraction, currency: str, written
     ],
 )
 def test_what_comes_next(value: str, currency: str, text: str, digits: set[str] | None, may_end: bool | None) -> None:
-    following = spelled(Exact.of(Fraction(value)), currency, "", text).next(2)
+    following = spelled(Fraction(value), currency, text=text).next(2)
     assert (following and (set(following.digits), following.may_end)) == (None if digits is None else (digits, may_end))
+
+
+@pytest.mark.parametrize(
+    ("value", "places", "shortest", "longest"),
+    [
+        ("10/3", 1, "3.3", "3.3"),
+        ("10/3", 0, "3", "3"),
+        ("2/3", 2, "0.67", "0.67"),
+        ("1999/200", 2, "10.00", "10.00"),
+        ("-1/1000", 2, "0.00", "0.00"),
+        ("-1/8", 2, "-0.13", "-0.13"),
+        ("5/2", 2, "2.5", "2.50"),
+        ("7", 2, "7", "7.00"),
+        ("1001/100", 1, "10.0", "10.0"),
+        ("1234", -1, "1230", "1230"),
+        ("-1250", -2, "-1300", "-1300"),
+        ("7", -1, "10", "10"),
+        ("-1/3", 0, "0", "0"),
+    ],
+)
+def test_a_text_that_says_how_to_round_decides_the_end(value: str, places: int, shortest: str, longest: str) -> None:
+    spelling = spelled(Fraction(value), "", places=places, text="-" * (shortest[0] == "-"))
+    ends = []
+    while following := spelling.next(1):
+        ends += [spelling.text] * following.may_end
+        if not following.digits:
+            break
+        (digit,) = following.digits
+        spelling = spelling._replace(text=spelling.text + digit)
+    assert (ends[0], spelling.text) == (shortest, longest)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import torch
 
 from ani.calculator.reader.pending import Pending
-from ani.calculator.reader.spelling import PIECES, Spelling, opening_at, spelled
+from ani.calculator.reader.spelling import PIECES, Spelling, opening_at
 from ani.calculator.rows import Row
 from ani.numbers import NumberScanner
 
 _CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)
-_GOES_ON = re.compile(r"(?:[.,]|\{,\}|,\\!)?[0-9]")
+_GOES_ON = re.compile(r"(?:[.,]|\{,\}|,\\!)?[\d²³¹⁰⁴-⁹½¼¾]|\{,|\{\Z|[eE](?:[-+−]?\d|[-+−]?\Z)")
+"""Matches the text of a token that would make a number of another value."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -43,12 +44,13 @@ class Writer:
         self._goes_on: dict[int, str] = {}
         for name, token in vocabulary.items():
             (piece,), begun = scanner.pieces([token])
-            if piece and not begun and _CHARACTERS.issuperset(piece):
-                if not _BYTE.fullmatch(name):  # decoded together with the bytes around it
-                    self._tokens[piece].append(token)
-                if _GOES_ON.match(piece):
-                    self._goes_on[token] = piece
-        self._longest = max(len(piece.strip()) for piece in self._goes_on.values())
+            if begun:
+                continue
+            if piece and _CHARACTERS.issuperset(piece) and not _BYTE.fullmatch(name):  # a byte is decoded with others
+                self._tokens[piece].append(token)
+            if _GOES_ON.match(piece):
+                self._goes_on[token] = piece
+        self._longest = max(len(piece) for piece in self._tokens if _GOES_ON.match(piece))
         self._rule = lru_cache(maxsize=4096)(self._new_rule)
 
     def begun(self, rows: Mapping[int, Row], logits: Callable[[list[int]], Sequence[float]]) -> dict[int, Row]:
@@ -74,8 +76,8 @@ class Writer:
             text: The end of the text.
         """
         digits = any(character.isdigit() or character == "." for character in pending.written)
-        written = pending.written if digits else opening_at(text, pending.value.negative)
-        spelling = spelled(pending.value, pending.currency, pending.text, written)
+        spelling = pending.spelling("")
+        spelling = spelling._replace(text=pending.written if digits else opening_at(text, spelling.negative))
         return spelling if spelling.next(1) else None
 
     def mask(self, spelling: Spelling, scores: torch.Tensor) -> None:

@@ -72,12 +72,20 @@ def pending(pieces: list[str], memory: int) -> tuple[Fraction, str] | None:
         if kind == "message":
             ask(*(v for v in signs if not v["behind"]))
             signs = []
-            message += 1
+            if not is_role(shown):
+                asked = [v for v in asked if message - v["message"] < 2]
+                message += 1
     young = [[v for v in values if len(pieces) - 1 - v["token"] < memory] for values in (signs, asked)]
     first = young[0][-1] if young[0] else young[1][0] if young[1] else None
     if first is None:
         return None
     return first["value"], being_written(text, first["at"])
+
+
+def is_role(message: str) -> bool:
+    """Whether a message is a role's name in small letters."""
+    name = message[message.rindex("\0") + 1 :]
+    return name.isascii() and name.isalpha() and name.islower()
 
 
 def endings(text: str) -> list[tuple[str, str]]:

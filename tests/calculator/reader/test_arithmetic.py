@@ -87,3 +87,43 @@ def test_a_chat_without_special_tokens_asks() -> None:
 def test_an_answer_writes(text: str, digits: list[str | None]) -> None:
     found = PendingReader().feed(text.split("^"))
     assert list(map(value, found)) == digits
+
+
+@pytest.mark.parametrize("answer", ["48 * 52 = 2496.", "It is 2,496.", "2 496", "About 2,500.", "48 * 52 = 2406"])
+def test_the_next_turn_leaves_earlier_values_alone(answer: str) -> None:
+    first = CHAT.format("What is 48 * 52?") + answer + BOUNDARY * 4 + "\n"
+    found = PendingReader().feed([first + CHAT.format("And divided by 13?"), "2496 / 13 =", " "])
+    assert [each and each.text for each in found] == [None, *["2496 / 13"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("question", "answers"),
+    [
+        ("What is 10 / 3, to one decimal place?", ["3.3"]),
+        ("What is 10 / 3, to one place?", ["3.3"]),
+        ("What is 10 / 3 to the nearest integer?", ["3"]),
+        ("What is 10 / 4 to 2 decimals?", ["2.5", "2.50"]),
+        ("Round to one decimal. 2/3 =", ["0.7"]),
+        ("2/3 = ? (3 decimals)", ["0.667"]),
+        ("What is 1234 * 3 to the nearest hundred?", ["3700"]),
+        ("What is 1,234 * 1,001 to the nearest thousand?", ["1235000", "1,235,000"]),
+        ("What is $19 * 0.0825?", ["1.57"]),
+        ("What is 10 dollars / 3, to the nearest cent?", ["3.33"]),
+        ("What is 10 dollars / 3?", ["3.33"]),
+        ("What is $10 / 3 to the nearest dollar?", ["3", "3.00"]),
+        ("What is 1e-7 * 3?", ["0.0000003"]),
+        ("The 2 teams shared 3 decimals. What is 1 / 8?", ["0.125"]),
+    ],
+)
+def test_a_message_decides_where_the_value_ends(question: str, answers: list[str]) -> None:
+    (pending,) = PendingReader().feed([CHAT.format(question)])
+    assert pending is not None
+    for answer in answers:
+        following = pending.spelling(answer).next(2)
+        assert following is not None and following.may_end
+    following = pending.spelling(answers[-1]).next(2)
+    assert following is not None and not following.digits
+    assert all(
+        not (found := pending.spelling(answers[0][:end]).next(2)) or not found.may_end
+        for end in range(1, len(answers[0]))
+    )

@@ -118,7 +118,9 @@ def shown(text: str, **options: list[str]) -> list[str]:
         ("[7/1]? [3/1]?\0^ 7 ^ 3 ^", ["7", "3", ""]),
         ("[7/1]? [3/1]?\0^ 3 ^ 7 ^", ["7", "7", ""]),  # the second was answered first
         ("[7/1]?\0no\0[3/1]?\0^ 3 ^", ["3", ""]),  # a later message asks
-        ("[7/1]?\0no\0Well?\0^", ["7"]),  # it doesn't
+        ("[7/1]?\0Of course.\0^Well?^\0^", ["7", "7", ""]),  # a turn later
+        ("[7/1]?\0\0assistant\0Of course.\0^user\0^Well?\0assistant\0^", ["7", "7", ""]),
+        ("[7/1]?\0user\0Well?\0^", ["7"]),
         ("Q: [7/1]? A: 8 Q: [3/1]? A:^ 3 ^", ["3", ""]),  # nor does a wrong example stay
         ("[7/1]:= [7/1]?^ 7 ^", ["7", ""]),
         ("[7/1]^\n^", ["", "7"]),

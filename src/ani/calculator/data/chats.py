@@ -27,7 +27,6 @@ from ani.calculator.data.worded_calculations import (
     quoted_calculation,
 )
 from ani.calculator.reader.pending import PendingReader
-from ani.calculator.reader.spelling import spelled
 from ani.data.arithmetic import split_of
 from ani.data.diagnostic import ENDLESS, rounds
 from ani.data.split import Split, check_split, read_templates
@@ -118,7 +117,7 @@ def is_pending(chat: DrawnText) -> bool:
     if pending is None:
         return False
     written = pending.written + chat.result
-    return spelled(pending.value, pending.currency, pending.text, written).next(1) is not None
+    return pending.spelling(written).next(1) is not None
 
 
 @cache

@@ -117,7 +117,10 @@ class Exact:
         return max(places) if rest == 1 else None
 
     def rounded(self, places: int) -> str:
-        """The decimal form, rounded to `places` digits after the point, half away from zero; no sign before a zero."""
+        """The decimal form, rounded to `places` digits after the point, half away from zero; no sign before a zero. A
+        negative number of places rounds to tens, hundreds, and so on."""
+        if places < 0:
+            return str(int((self / Exact.of(10**-places)).rounded(0)) * 10**-places)
         digits = str((int(self._digits(places + 1)) + 5) // 10).zfill(places + 1)
         whole, fraction = digits[: len(digits) - places], digits[len(digits) - places :]
         sign = "-" if self.negative and digits.strip("0") else ""

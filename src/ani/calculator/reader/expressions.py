@@ -19,6 +19,7 @@ from ani.calculator.reader.operations import (
     Doubt,
     Operand,
     counted,
+    currency_of,
     currency_unit,
     in_whole_money,
     listed,
@@ -468,4 +469,4 @@ def read(text: str, tokens: list[Token]) -> Found | None:
     if not reader.operated or len(reader.currencies) > 1 or reader.is_range():
         return None
     last = reader.tokens[reader.at - 1]
-    return Found(tokens[0].start, last.end, value, "".join(reader.currencies), found.signed)
+    return Found(tokens[0].start, last.end, value, currency_of(found.unit), found.signed)

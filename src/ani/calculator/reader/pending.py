@@ -17,8 +17,9 @@ One of several values is pending
        another number follows the sign, the value stays pending up to the next sign or the line's end, as it may
        follow yet: ``3 + 4 = 5 + 2 = 7``. When the value of a sign is written, the values of all earlier signs end.
     2. the first that is asked, since answers follow the order of the questions. A message that asks removes the values
-       that earlier messages asked for. When a message ends, its signs' values count as asked, if no number follows the
-       sign: ``3 + 4 =`` may be all that a user writes.
+       that earlier messages asked for, and so does the end of the second message after them: the first one answers,
+       the second one is the next turn's question. When a message ends, its signs' values count as asked, if no number
+       follows the sign: ``3 + 4 =`` may be all that a user writes. A role's name between special tokens is no message.
 A value is written
     when a number that equals it or rounds it (`digits.py`) is complete, which only a later character shows. The number
     begins after the place where the value became known. One number writes every pending value that it equals: the 7 of
@@ -38,8 +39,9 @@ from typing import NamedTuple, Self
 from ani.calculator.reader import VALUES
 from ani.calculator.reader.digits import WRITTEN, is_value, undecided, writing, written
 from ani.calculator.reader.exact import Exact
-from ani.calculator.reader.spelling import spelled
+from ani.calculator.reader.spelling import GROUPED, Spelling
 from ani.calculator.reader.value import WINDOW, Value
+from ani.calculator.reader.words import words
 from ani.numbers.grammar import BLANKS, BOUNDARY
 
 MEMORY = 512
@@ -48,6 +50,9 @@ MAX_ASKED = 32
 """Values of one message that are pending together at most: the first ones of questions, the last ones of signs."""
 
 _DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\boxed\{{){{0,12}}")
+
+
+_ROLE = re.compile(rf"{BOUNDARY}[a-z]+\Z")
 
 
 class _Kind(Enum):
@@ -73,8 +78,23 @@ class Pending(NamedTuple):
     """The part of the text that makes the value known, such as the calculation."""
     currency: str
     """The sign of an amount of money."""
-    written: str
+    places: int | None = None
+    """As in `Spelling`."""
+    written: str = ""
     """The number at the end of the text, or its beginning; empty: none."""
+
+    def rounded(self, places: int) -> Self:
+        """The value as a message asks to round it, to places after the point; a negative number means tens, hundreds,
+        and so on."""
+        return (
+            self._replace(value=Exact.of(int(self.value.rounded(places))))
+            if places < 1
+            else self._replace(places=places)
+        )
+
+    def spelling(self, text: str) -> Spelling:
+        """The spelling of the value with what is written of it."""
+        return Spelling(self.value, bool(self.currency), GROUPED.search(self.text) is not None, self.places, text)
 
 
 class _Item(NamedTuple):
@@ -203,13 +223,19 @@ class PendingReader:
             end -= len(trigger.text)
         first = max(0, end - WINDOW)
         shown = self._text[first:end]
+        message = shown[shown.rfind(BOUNDARY) + 1 :]
         unasked = kind is _Kind.MESSAGE and not (self._asked and self._asked[0].message == self._messages)
         for name, value in trigger.values:
             if known := value.known(shown) or (value.mentioned(shown) if unasked else None):
                 begin = self._origin + first + known.start
                 if begin > self._last:
                     self._last = begin
-                    pending = Pending(name, known.value, known.text, known.currency, "")
+                    start = known.start - len(shown) + len(message) if kind is _Kind.SIGN else None
+                    places = words().places(message, start)
+                    if places is None:  # an answer sets up what is asked
+                        places = next((i.pending.places for i in self._asked if i.pending.value == known.value), None)
+                    pending = Pending(name, known.value, known.text, known.currency)
+                    pending = pending if places is None else pending.rounded(places)
                     item = _Item(pending, place, self._tokens, self._messages)
                     if kind is _Kind.SIGN:
                         self._signs = [*self._unanswered(), item][-MAX_ASKED:]
@@ -221,7 +247,17 @@ class PendingReader:
         elif kind is _Kind.MESSAGE:
             self._ask(self._unanswered())
             self._signs = []
-            self._messages += 1
+            if (places := words().places(message)) is not None:
+                self._asked = [self._rounded(item, places) for item in self._asked]
+            if not _ROLE.search(shown):
+                self._asked = [item for item in self._asked if item.message >= self._messages - 1]
+                self._messages += 1
+
+    def _rounded(self, item: _Item, places: int) -> _Item:
+        """An item that the message which ends asks to round, if it is of this message."""
+        if item.message != self._messages or item.pending.places is not None:
+            return item
+        return item._replace(pending=item.pending.rounded(places))
 
     def _unanswered(self) -> list[_Item]:
         """The values of this message's signs that no number follows."""
@@ -262,4 +298,4 @@ class PendingReader:
         if not beginning:
             return item.pending
         pending = item.pending._replace(written=beginning)
-        return pending if spelled(pending.value, pending.currency, pending.text, beginning).next(1) else None
+        return pending if pending.spelling(beginning).next(1) else None

@@ -6,15 +6,17 @@ Opening
     What may come between the text and the first digit: a blank, bold type, TeX's mathematics, a currency sign, and the
     minus sign. A writer leaves all of it to the model.
 Number
-    The digits of the exact decimal form. An amount of money is rounded to cents; a whole one may have zeros for them
-    (``$16.00``). Thousands have commas where the calculation is written so, or where the number already has one.
+    The digits of the exact decimal form. A value of which a text says how it is rounded ("to two decimals") has so many
+    places. An amount of money is rounded to cents. Zeros at the end may be left off (``$16.00``). Thousands
+    have commas where the calculation is written so, or where the number already has one.
 Endless numbers
     Where the digits go on for ever, each place after the point may have the digit or its rounding (half away from
     zero), and the model chooses where the number ends: from the second place on, at any place at which it is rounded
-    correctly. So ``3.33`` and ``0.667`` may be written, and ``0.66`` only as a beginning of ``0.667``. After
-    `MAX_PLACES` places it has to end.
+    correctly. So ``3.33`` and ``0.667`` may be written, and ``0.66`` only as a beginning of ``0.667``. At the
+    first of them from `MAX_PLACES` places on it has to end.
 End
-    After the last digit comes no digit, and none after a full stop or comma that follows the last digit directly.
+    After the last digit comes neither a digit nor an exponent, and no digit after a full stop or comma that follows the
+    last digit directly.
 """
 
 import re
@@ -39,7 +41,8 @@ _CURRENCIES = ("", "\\$", "$", "€", "£", "¥", "₹")
 _COMMAS = (",", "{,}", ",\\!")
 _COMMAS_OF = re.compile(r"\{,\}|,\\!|,")
 _NUMBER = re.compile(r"[0-9.]")
-_GROUPED = re.compile(r"[0-9],[0-9]{3}(?![0-9])")
+GROUPED = re.compile(r"[0-9],[0-9]{3}(?![0-9])")
+"""Matches in a calculation whose result may have commas."""
 
 
 def _openings(signs: tuple[str, ...]) -> frozenset[str]:
@@ -89,26 +92,33 @@ class Spelling(NamedTuple):
         value: The number.
         money: Whether it is an amount of money.
         grouped: Whether its thousands may have commas.
+        places: Places after the point to which it is rounded, at least 1. None: the exact value, or as many places as
+            the model writes.
         text: What is written of it.
     """
 
     value: Exact
     money: bool
     grouped: bool
+    places: int | None = None
     text: str = ""
+
+    @property
+    def negative(self) -> bool:
+        """Whether the number has a minus sign."""
+        return self.value.negative if self.places is None else self.value.rounded(self.places)[0] == "-"
 
     def next(self, count: int) -> Next | None:
         """Return the texts of at most `count` characters that may follow; None if `text` doesn't begin the value."""
         first = _NUMBER.search(self.text)
         opening, number = (self.text[: first.start()], self.text[first.start() :]) if first else (self.text, "")
-        negative = self.value.negative
-        if opening not in (OPENINGS if first else _BEGUN)[negative]:
+        if opening not in (OPENINGS if first else _BEGUN)[self.negative]:
             return None
         money = self.money or (self.value.ends == 0 and opening.rstrip("-").endswith(_CURRENCIES[1:]))
-        found = continuation(self.value, money, self.grouped, number, count)
+        found = continuation(self.value, money, self.grouped, self.places, number, count)
         if first or found is None:
             return found
-        openings, whole = _further(opening, negative)
+        openings, whole = _further(opening, self.negative)
         return found._replace(openings=openings, whole=whole)
 
 
@@ -120,65 +130,57 @@ def _further(opening: str, negative: bool) -> tuple[frozenset[str], frozenset[st
     return frozenset(starts) - {""}, frozenset(text for text in starts if opening + text in whole)
 
 
-def spelled(value: Exact, currency: str, written: str, text: str) -> Spelling:
-    """The empty spelling of a value.
-
-    Args:
-        value: The number.
-        currency: The sign of an amount of money; empty: none.
-        written: The calculation, as the text has it.
-        text: What is written of the value.
-    """
-    return Spelling(value, bool(currency), _GROUPED.search(written) is not None, text)
-
-
 @lru_cache(maxsize=4096)
-def continuation(value: Exact, money: bool, grouped: bool, number: str, count: int) -> Next | None:
+def continuation(value: Exact, money: bool, grouped: bool, places: int | None, number: str, count: int) -> Next | None:
     """Return the texts that may follow the beginning of a number.
 
     Args:
         value: The number.
         money: Whether it is written to cents.
         grouped: Whether its thousands may have commas.
+        places: As in `Spelling`.
         number: What is written of it, without sign and opening.
         count: Characters of a text at most.
 
     Returns:
         Texts of 1 to `count` characters; None if `number` is not a beginning of the value.
     """
-    for form, endless in _forms(value, money, len(number) + count):
+    for form, optional, endless in _forms(value, money, places, len(number) + count):
         found = [each for each in _written(form, number, grouped) if each.startswith(number)]
         if not found:
             continue
-        ends = [each.index(".00") if value.ends == 0 and money else len(each) for each in found]
-        may_end = any(len(number) >= end for end in ends) if not endless else _is_rounded(value, number)
-        if endless and _significant(number) >= MAX_PLACES:
+        may_end = any(len(number) >= len(each) - optional for each in found)
+        may_end = _is_rounded(value, number) if endless else may_end
+        if endless and may_end and _significant(number) >= MAX_PLACES:
             return Next(may_end=True)
         texts = {each[len(number) : end] for each in found for end in range(len(number) + 1, len(each) + 1)}
         if endless:
             texts |= {text for each in found for text in _roundings(value, each, len(number))}
-            # The last place is rounded, unless that changes a digit before it.
-            last = {text for text in texts if _significant(number + text) == MAX_PLACES}
+            # The last place is rounded; where that would change a digit before it, digits go on.
+            last = {text for text in texts if _significant(number + text) >= MAX_PLACES}
             rounded = {text for text in last if _is_rounded(value, number + text)} or last
             texts = {text for text in texts if _significant(number + text) < MAX_PLACES} | rounded
         return Next(digits=frozenset(text for text in texts if len(text) <= count), may_end=may_end)
     if value.ends is None and _is_rounded(value, number):
         return Next(may_end=True)
     if number[-1:] in (".", ","):  # the sentence's
-        before = continuation(value, money, grouped, number[:-1], count)
+        before = continuation(value, money, grouped, places, number[:-1], count)
         return Next(may_end=True) if before and before.may_end else None
     return None
 
 
-def _forms(value: Exact, money: bool, length: int) -> Iterator[tuple[str, bool]]:
-    """The decimal forms of a number without its sign, the preferred one first; whether they go on for ever."""
-    if value.ends == 0:
-        yield f"{value.whole}.00" if money else value.whole, False
+def _forms(value: Exact, money: bool, places: int | None, length: int) -> Iterator[tuple[str, int, bool]]:
+    """The decimal forms of a number without its sign, the preferred one first; how many characters at the end may be
+    left off; whether they go on for ever."""
+    if places is not None or value.ends == 0:
+        form = value.rounded(2 * money if places is None else places).removeprefix("-")
+        zeros = "." in form and value.ends is not None and value.ends <= (places or 2)
+        yield form, len(form) - len(form.rstrip("0").rstrip(".")) if zeros else 0, False
         return
     if money and (rounded := value.rounded(2).removeprefix("-")).strip("0."):
-        yield rounded, False
+        yield rounded, 0, False
     places = min(length, SURE_PLACES - 2) if value.ends is None else value.ends
-    yield f"{value.whole}.{value.fraction(places)}", value.ends is None
+    yield f"{value.whole}.{value.fraction(places)}", 0, value.ends is None
 
 
 def _written(form: str, number: str, grouped: bool) -> Iterator[str]:

@@ -13,6 +13,7 @@ from ani.numbers.grammar import BLANKS, BOUNDARY
 BLANK = f"[{BLANKS}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}]"
 
 
+_COUNTS = ("one", "two", "three", "four", "five", "six")
 _COMMON = {"and", "or", "is", "was", "if", "to", "in", "on", "by", "from", "of", "with", "points", "choose", "score"}
 """Words of `changing` that mean no quantity where they follow none."""
 
@@ -66,10 +67,17 @@ class Words:
             re.IGNORECASE,
         )
         """Up to where a question's expression begins."""
-        counted = rf"(?:[0-9]{{1,2}}|one|two|three|four|five|six)(?={BLANK}(?:{self._any('rounding')})(?!\w))"
+        counted = rf"(?:[0-9]{{1,2}}|{'|'.join(_COUNTS)})(?={BLANK}(?:{self._any('rounding')})(?!\w))"
+        self.nearest: dict[str, int] = listed["nearest"]
+        """What "to the nearest" rounds to, and the place after the point that it is."""
+        nearest = rf"nearest{BLANK}+(?P<unit>{_any_of([*self.nearest])})"
+        closing = _any_of([*self.listed["closing"], *(f"to the nearest {unit}" for unit in self.nearest)])
+        decimals = rf"(?P<count>[0-9]{{1,2}}|{'|'.join(_COUNTS)}){BLANK}+(?:decimals?|(?:decimal{BLANK}+)?places?)"
+        self.rounding = re.compile(rf"(?<!\w)(?:{nearest}|{decimals})(?!\w)", re.IGNORECASE)
+        """Words that say to which place a value is rounded."""
         self.closing = re.compile(
-            rf"(?:(?:{self._any('closing')})(?!\w)|{BLANK}*(?:[?.!,:;=()\"'`*$\\\])}}{BOUNDARY}\n\r]|\Z)"
-            rf"|{BLANK}+(?:{self._any('closing')})(?!\w)(?:{BLANK}+(?:(?:{self._any('closing_on')})(?!\w)|{counted}))*)*",
+            rf"(?:(?:{closing})(?!\w)|{BLANK}*(?:[?.!,:;=()\"'`*$\\\])}}{BOUNDARY}\n\r]|\Z)"
+            rf"|{BLANK}+(?:{closing})(?!\w)(?:{BLANK}+(?:(?:{self._any('closing_on')})(?!\w)|{counted}))*)*",
             re.IGNORECASE,
         )
         """Matches the words that may follow a question's expression, up to the end."""
@@ -98,6 +106,21 @@ class Words:
             if found := phrase.pattern.match(text, start):
                 return phrase, found.end()
         return None
+
+    def places(self, text: str, end: int | None = None) -> int | None:
+        """The place after the point to which a text asks to round, by its last words about it; None: it has none.
+
+        Args:
+            text: The text.
+            end: Where a calculation begins; words with a digit between them and the calculation are not about it.
+        """
+        found = [*self.rounding.finditer(text)]
+        if not found or (end is not None and re.search("[0-9]", text[found[-1].end() : end])):
+            return None
+        if unit := found[-1]["unit"]:
+            return self.nearest[" ".join(unit.lower().split())]
+        count = found[-1]["count"].lower()
+        return int(count) if count.isdigit() else _COUNTS.index(count) + 1
 
     def _any(self, key: str) -> str:
         return _any_of(self.listed[key])
