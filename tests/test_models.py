@@ -1,4 +1,4 @@
-"""Where a model runs: the line that says it, a warning of an unused card, and no large model on a CPU unasked."""
+"""Where a model runs: the line that says it, and a warning of an unused card."""
 
 import os
 import re
@@ -8,17 +8,13 @@ import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 import ani.cli
 import ani.devices
-import ani.models
 from ani.devices import DEVICE, cards, default_device, default_dtype, where
-from ani.models import load_model
-from tests.refusals import refused
 
 GIB = 2**30
 HIDDEN = "No CUDA GPUs are available"
@@ -101,16 +97,10 @@ def test_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found["driver"], found["cards"]) == ("570.86.15", "NVIDIA H100 80GB HBM3, 81559 MiB; NVIDIA A10, 23028 MiB")
 
 
-def test_nf4_of_a_large_model_on_a_cpu(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
-    monkeypatch.setattr(ani.models, "LARGE", 50_000)
-    call: Any = lambda **given: load_model(str(tiny_model), quantization="nf4", dtype="float32", **given)  # noqa: E731
-    refused(call, str(tiny_model), "--device cpu", "ANI_DEVICE=cpu")
-    call(device="cpu")
-    load_model(str(tiny_model))
+def test_the_option_for_the_cpu_hides_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv(DEVICE, "auto")
     monkeypatch.setattr(sys, "argv", ["ani", "train", "none.yaml", "--device", "cpu"])
     with pytest.raises(SystemExit):
         ani.cli.main()
     assert (os.environ[DEVICE], os.environ["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
-    call()

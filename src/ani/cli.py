@@ -145,22 +145,12 @@ def playground(
 def probe(
     out: Annotated[Path, Option(help="Directory for the result files.")],
     model: Annotated[str, Option(help="Directory, hub name, or smollm2 (embedded).")] = "smollm2",
-    data: Annotated[
-        str | None, Option(help="Labelled sentences: a JSONL file, a directory, or diagnostic, our own (default).")
-    ] = None,
+    data: Annotated[str, Option(help="Labelled sentences: JSONL file, directory, or diagnostic.")] = "diagnostic",
     held_out: Annotated[
-        str | None,
-        Option(
-            help="Other labelled sentences, named like --data, to test the probes on. Default: the probes are tested "
-            "on one part of the domains of --data after the other, and learn from the rest."
-        ),
+        str | None, Option(help="Other labelled sentences to test on. Default: hold out each domain of --data in turn.")
     ] = None,
-    sentences: Annotated[
-        int | None, Option(min=1, help="Maximum number of sentences. Default: a whole file, 4000 of our own.")
-    ] = None,
-    policy: Annotated[
-        Policy, Option(help="Injection policy of the adapter to be trained: a number is read where it is injected.")
-    ] = DEFAULT_POLICY,
+    sentences: Annotated[int | None, Option(min=1, help="Maximum number of sentences; diagnostic: 4000.")] = None,
+    policy: Annotated[Policy, Option(help="Injection policy of the adapter to be trained.")] = DEFAULT_POLICY,
     layers: Annotated[str | None, Option(help="Layers to probe, such as 0,4,9. Default: all.")] = None,
     chat: ChatOption = False,
     seed: Annotated[int, Option(help="Seed of sentences, folds and bootstrap.")] = 0,
@@ -180,20 +170,9 @@ def probe(
     shown = console_for(as_json)
     shown.print(where(), highlight=False)
     with terminal.resumable("start the same command again"), only_process_in(out):
-        selection = run(
-            load_model(model),
-            load_tokenizer(model),
-            out,
-            data=data,
-            held_out=held_out,
-            sentences=sentences,
-            policy=policy,
-            chat=chat,
-            layers=wanted,
-            seed=seed,
-            console=shown,
-            facts={"model": model},
-        )
+        sets: dict[str, Any] = {"data": data, "held_out": held_out, "sentences": sentences, "seed": seed}
+        reading: dict[str, Any] = {"policy": policy, "chat": chat, "layers": wanted, "facts": {"model": model}}
+        selection = run(load_model(model), load_tokenizer(model), out, **sets, **reading, console=shown)
     shown.print(Fitted(layers_table(selection.curve, read_object(out / SELECTION, LayerSelection))))
     shown.print(selection.reason, highlight=False)
     if as_json:
@@ -202,10 +181,7 @@ def probe(
 
 @app.command()
 def train(
-    recipe: Annotated[
-        Path | None,
-        Argument(callback=_recipe, help="Training recipe: a YAML file, or the package's, such as small/train."),
-    ] = None,
+    recipe: Annotated[Path | None, Argument(callback=_recipe, help="YAML file, or the package's small/train.")] = None,
     overrides: Overrides = None,
     resume: Annotated[Path | None, Option(help="Continue the interrupted run in this directory.")] = None,
     dry: Annotated[bool, Option("--dry-run", help="Only check recipe and data; load no weights.")] = False,
@@ -237,9 +213,7 @@ def train(
 
 @app.command()
 def compare(
-    recipe: Annotated[
-        Path, Argument(callback=_recipe, help="Comparison: a YAML file, or the package's, such as small/methods.")
-    ],
+    recipe: Annotated[Path, Argument(callback=_recipe, help="YAML file, or the package's, as small/methods.")],
     overrides: Annotated[
         list[str] | None, Argument(help="Changes, such as 'seeds=[0, 1]' or overrides.0=training.steps=100.")
     ] = None,
@@ -287,29 +261,24 @@ def evaluate(
     model: BaseOption = None,
     adapter: AdapterOption = None,
     calculator: Annotated[
-        str | None,
-        Option(help="Calculator: a directory, a hub name, smollm2-calculator, or open (it writes every exact value)."),
+        str | None, Option(help="Directory, hub name, smollm2-calculator, or open (it writes every exact value).")
     ] = None,
     tasks: Annotated[str, Option(help="Comma-separated names of tasks.")] = "arithmetic",
     data: Annotated[
         list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME: a task's data. Default: its data on the hub.")
     ] = None,
     limit: Annotated[
-        int | None,
-        Option(min=1, help="Ask at most this many questions of each task (arithmetic: of each digit length)."),
+        int | None, Option(min=1, help="Maximum questions per task (arithmetic: per digit count).")
     ] = None,
     operations: Annotated[
         str, Option(help="Operations of arithmetic: addition, subtraction, multiplication, division.")
     ] = "addition",
     max_new_tokens: Annotated[
-        int | None,
-        Option(min=1, help="Cut each answer off after this many tokens. Default: by task (gsm8k 512, math 2048)."),
+        int | None, Option(min=1, help="Cut each answer off after this many tokens. Default: gsm8k 512, math 2048.")
     ] = None,
     batch_size: Annotated[
         int | None,
-        Option(
-            min=1, help="Number of prompts per forward pass. Default: by task (benchmarks: 64 on a GPU, 8 on a CPU)."
-        ),
+        Option(min=1, help="Prompts per forward pass. Default: by task (benchmarks: 64 on a GPU, 8 on a CPU)."),
     ] = None,
     texts: Annotated[
         list[str] | None,
@@ -319,14 +288,9 @@ def evaluate(
         ),
     ] = None,
     field: Annotated[
-        list[str] | None,
-        Option(
-            help="Key whose value is the text, in the records of a JSONL file of --texts. Default: text. Repeatable."
-        ),
+        list[str] | None, Option(help="Key of the text in JSONL records of --texts. Default: text. May be repeated.")
     ] = None,
-    group: Annotated[
-        str | None, Option(help="Key whose value names the text's group, in the same records: one row per group.")
-    ] = None,
+    group: Annotated[str | None, Option(help="Key of the group in these records: one table row per group.")] = None,
     chat: ChatOption = False,
     seed: Annotated[int, Option(help="Seed that draws the items.")] = 0,
     backend: Annotated[
@@ -337,8 +301,7 @@ def evaluate(
         ),
     ] = "auto",
     vllm: Annotated[
-        list[str] | None,
-        Option(help="Setting of vLLM, such as gpu_memory_utilization=0.5 or tensor_parallel_size=2. May be repeated."),
+        list[str] | None, Option(help="Setting of vLLM, such as gpu_memory_utilization=0.5. May be repeated.")
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -432,12 +395,8 @@ def paper_set(
 def merge(
     adapter: Annotated[str, Argument(help="Adapter directory or hub name.")],
     out: Annotated[Path, Argument(help="Directory to write.")],
-    model: Annotated[
-        str | None, Option(help="Base model: directory, hub name, or smollm2. Default: the one that the adapter names.")
-    ] = None,
-    dtype: Annotated[
-        str | None, Option(help="float32, bfloat16 or float16. Default: the dtype in the base model's config.")
-    ] = None,
+    model: Annotated[str | None, Option(help="Base model. Default: the one that the adapter names.")] = None,
+    dtype: Annotated[str | None, Option(help="float32, bfloat16 or float16; default: the base model's.")] = None,
     max_shard_size: Annotated[str, Option(help="Maximum size of a weights file.")] = "5GB",
 ) -> None:
     """Write base model and adapter as one checkpoint directory."""

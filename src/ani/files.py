@@ -22,10 +22,8 @@ def is_main() -> bool:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 text file to write; on success it replaces `path`, on failure nothing changes.
-
-    The next writer replaces `.<name>.partial`, which a killed process leaves.
-    """
+    """A UTF-8 text file to write; on success it replaces `path`, on failure nothing changes. The next writer replaces
+    `.<name>.partial`, which a killed process leaves."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.partial")
     try:
@@ -38,13 +36,9 @@ def replacing_file(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replacing_directory(path: Path) -> Iterator[Path]:
-    """An empty directory to write into; on success it replaces `path`, on failure nothing changes.
-
-    The next writer removes `.<name>.partial` and `.<name>.old`, which a killed process leaves.
-
-    Raises:
-        InputError: Another process writes this directory, or it cannot be written.
-    """
+    """An empty directory to write into; on success it replaces `path`, on failure nothing changes. The next writer
+    removes `.<name>.partial` and `.<name>.old`, which a killed process leaves. Raises InputError if another process
+    writes this directory, or it cannot be written."""
     work, old, lock = (path.with_name(f".{path.name}.{kind}") for kind in ("partial", "old", "ani-lock"))
     with _locked(path, lock):
         try:
@@ -89,14 +83,8 @@ def check_replaceable(path: Path, kind: str, is_kind: bool) -> None:
 def only_process_in(folder: Path, *, wait: float = 0) -> Iterator[None]:
     """Lock an output folder against other processes; make it if it is missing, and remove the lock at the end.
 
-    In a distributed run only the main process takes the lock.
-
-    Args:
-        folder: Output folder.
-        wait: Seconds to wait for another process that is about to end.
-
-    Raises:
-        InputError: Another process works on the folder, or it cannot be written.
+    In a distributed run only the main process takes the lock. Raises InputError if another process works on the folder
+    (for `wait` seconds), or it cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output {folder} is a file; name a directory")

@@ -16,7 +16,7 @@ _RESULTS = "\n## Results\n"
 
 
 def adapter_card(method: str, config: AniConfig | None, base: str | None) -> str:
-    """The model card of an adapter; None: no module, or no name of the base model."""
+    """The model card of an adapter; `config` is None without a module, `base` None without a name of the base model."""
     hub_name = "HuggingFaceTB/SmolLM2-135M-Instruct" if base == EMBEDDED else base
     if hub_name is not None and os.path.isabs(hub_name):
         hub_name = None  # a directory of this machine
@@ -33,16 +33,11 @@ def adapter_card(method: str, config: AniConfig | None, base: str | None) -> str
 
 
 def push_adapter(directory: Path, name: str, *, results: str | None = None, licence: str | None = None) -> str:
-    """Push an adapter directory to the Hugging Face hub, and return the repository's address.
+    """Push a directory that `save_adapter` wrote to the Hugging Face hub, and return the repository's address; raises
+    InputError if the hub refuses it.
 
-    Args:
-        directory: A directory that `save_adapter` wrote.
-        name: `me/my-adapter`, or `my-adapter` for the user who is logged in; an existing repository is updated.
-        results: Markdown that replaces the section "Results" of its model card.
-        licence: Licence for the card, as an identifier of the hub, such as `apache-2.0`.
-
-    Raises:
-        InputError: The hub refuses it.
+    `name` is `me/my-adapter`, or `my-adapter` for the user who is logged in; an existing repository is updated.
+    `results`, Markdown, replaces the section "Results" of the model card; `licence` is an identifier of the hub.
     """
     card = ModelCard.load(directory / CARD_FILE)
     if results is not None:

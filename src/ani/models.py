@@ -32,14 +32,12 @@ from transformers import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
-from ani.devices import DEVICE, default_device, default_dtype
+from ani.devices import default_device, default_dtype
 from ani.errors import InputError, how_to_install, one_line
 from ani.files import replacing_directory
 
 EMBEDDED = "smollm2"
 _CONVERTED = "smollm2-135m-instruct-"
-LARGE = 3 * 10**9
-"""Number of weights from which NF4 on a CPU takes minutes per training step."""
 
 Quantization = Literal["nf4", "none"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -71,32 +69,20 @@ def load_model(
     device: str | None = None,
     attention: Attention | None = None,
 ) -> PreTrainedModel:
-    """Load a causal language model in evaluation mode.
+    """Load a causal language model in evaluation mode, on `device` (None: `default_device`).
 
-    Args:
-        name: Directory, hub name, or `smollm2`.
-        dtype: `auto` is bfloat16 if the hardware computes in it, else float32.
-        quantization: `nf4` loads 4-bit weights with bitsandbytes (QLoRA).
-        device: Device to load on; None: `default_device`.
-        attention: transformers' implementation; None: transformers' choice. `auto`: `eager` on a CPU, where it trains
-            short texts in three quarters of the time, else transformers' choice.
-
-    Raises:
-        InputError: If the model is missing, gated, out of reach, damaged or incomplete, has only pickled weights, or
-            needs code of its own (neither is ever run), or if it is large and NF4 on a CPU was not asked for.
+    `dtype="auto"` is bfloat16 if the hardware computes in it, else float32. `quantization="nf4"` loads 4-bit weights
+    with bitsandbytes (QLoRA). `attention="auto"` is `eager` on a CPU, where it trains short texts in three quarters of
+    the time, else transformers' choice, as None is. Raises InputError if the model is missing, gated, out of reach,
+    damaged or incomplete, has only pickled weights, or needs code of its own (neither is ever run).
     """
-    asked, device = device or os.environ.get(DEVICE), device or default_device()
+    device = device or default_device()
     torch_dtype = default_dtype(device) if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
     quantization_config = nf4(torch_dtype) if quantization == "nf4" else None
     if attention == "auto":
         attention = "eager" if device == "cpu" else None
     source = model_source(name)
     with _loading("model", name):
-        if quantization == "nf4" and asked is None and device == "cpu" and _parameters(source) >= LARGE:
-            raise InputError(
-                f"{name} in NF4 takes minutes per step on a CPU, and torch has no GPU here; choose a smaller model, "
-                f"or confirm by --device cpu (in Python: {DEVICE}=cpu in the environment)"
-            )
         _check_files(name, source)
         model, _ = load_whole(
             AutoModelForCausalLM.from_pretrained,
@@ -132,9 +118,7 @@ def check_weights(name: str) -> None:
 
 def load_whole(load: Callable[..., Any], source: Any, *args: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
     """Call transformers' `from_pretrained`, with `output_loading_info`; raises InputError as `refuse_partial`.
-
-    transformers itself leaves out what is harmless: tied weights, rotary tables, a family's `_keys_to_ignore_on_load`.
-    """
+    transformers itself leaves out harmless keys: tied weights, rotary tables, a family's `_keys_to_ignore_on_load`."""
     model, info = load(source, *args, **{**options, "output_loading_info": True, "ignore_mismatched_sizes": True})
     refuse_partial(source, info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"])
     return model, info
@@ -165,20 +149,10 @@ def _check_files(name: str, source: str) -> None:
         raise InputError(f"{name} has an adapter among its files ({ADAPTER_CONFIG_NAME}); move it to another folder")
 
 
-def _parameters(source: str) -> int:
-    """The number of a model's weights, by its config."""
-    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    with torch.device("meta"):
-        return int(AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters())
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode within the block, so that it can still be trained afterwards.
-
-    On some CPUs bitsandbytes repacks 4-bit weights at the first forward pass in evaluation mode, for a kernel without
-    gradients. The block switches that off.
-    """
+    """Put a model into evaluation mode within the block, so that it can still be trained afterwards: on some CPUs
+    bitsandbytes would repack 4-bit weights at the first forward pass in that mode, for a kernel without gradients."""
     training = model.training
     packing = [module for module in model.modules() if getattr(module, "support_avx512bf16_for_cpu", False)]
     model.eval()
@@ -194,9 +168,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def training_autocast(model: PreTrainedModel) -> torch.autocast:
     """Return the context of a training forward pass: LoRA's float32 weights multiply in bfloat16 if the base does.
-
-    Float32 stays float32. Float16 stays as it is too, because it would need scaled losses.
-    """
+    A base in float16 stays as it is, because it would need scaled losses."""
     return torch.autocast(model.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)
 
 

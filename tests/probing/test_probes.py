@@ -210,7 +210,6 @@ def test_bad_input() -> None:
         refused(partial(probe_layers, states(known, noise)), *words)
     first, asked = changed(domain=lambda n: n.role), changed(domain=lambda n: "nominal")
     refused(lambda: probe_layers(states(first, noise), states(asked, noise)), "domains", "only quantities")
-    refused(lambda: probe_layers(states(KNOWN, noise), states(KNOWN, noise, noise)), "(0, 1)")
 
 
 def test_fewer_sentences_than_folds() -> None:

@@ -27,8 +27,6 @@ COMPUTE: dict[Symbol, Callable[[int, int], int]] = {
 }
 _ATTEMPTS = 10_000
 """Draws without a new problem after which none is left."""
-_TENTHS: dict[Split, int] = {"train": 9, "test": 1}
-"""Tenths of all problems in each split."""
 
 
 class ArithmeticProblem(NamedTuple):
@@ -77,13 +75,12 @@ class ArithmeticProblem(NamedTuple):
 def arithmetic_problems(
     count: int, *, digits: Sequence[int], operations: Sequence[Operation] = ("addition",), split: Split, seed: int = 0
 ) -> list[ArithmeticProblem]:
-    """Draws `count` distinct problems, spread evenly (to within one) over lengths and operations, in random order.
+    """Draw `count` distinct problems, spread evenly (to within one) over lengths and operations, in random order.
 
     The list depends on the arguments alone. A hash of the problem, the same for both orders of a sum's or product's
-    operands, decides whether it belongs to train (about nine of ten) or test: no problem is in both splits.
-
-    `digits` are distinct operand lengths, each 1 to `MOST_DIGITS`; zero is a one-digit operand, but no divisor. Raises
-    InputError if an argument is out of its domain, or a length has fewer problems than asked for.
+    operands, decides whether it belongs to train (about nine of ten) or test. `digits` are distinct operand lengths, 1
+    to `MOST_DIGITS`; zero is a one-digit operand, but no divisor. Raises InputError if an argument is out of its
+    domain, or a length has too few problems.
     """
     check_drawn(count, split, digits=(digits, range(1, MOST_DIGITS + 1)), operations=(operations, SYMBOLS))
     # Walking the grid diagonally keeps both margins even at any count, not only at whole grids.
@@ -109,10 +106,10 @@ def arithmetic_problems(
 def chained_sums(
     count: int, *, digits: Sequence[int], chains: Sequence[int], split: Split, seed: int = 0
 ) -> list[ArithmeticProblem]:
-    """Draws distinct additions, spread evenly over lengths and carry chains (`ArithmeticProblem.chain`); otherwise as
-    `arithmetic_problems`, which draws few long chains. A chain needs operands of more digits than its length."""
-    longest = min(digits, default=1)
-    check_drawn(count, split, digits=(digits, range(1, MOST_DIGITS + 1)), chains=(chains, range(longest)))
+    """Draw distinct additions as `arithmetic_problems` does, spread evenly over lengths and carry chains
+    (`ArithmeticProblem.chain`). A chain needs operands of more digits than its length."""
+    known_chains = range(min(digits, default=1))
+    check_drawn(count, split, digits=(digits, range(1, MOST_DIGITS + 1)), chains=(chains, known_chains))
     random = Random(seed)
     found: dict[ArithmeticProblem, None] = {}
 
@@ -152,8 +149,8 @@ def _chained(length: int, chain: int, random: Random) -> tuple[int, int]:
 
 
 def check_drawn(count: int, split: Split, **choices: tuple[Sequence[object], Collection[object]]) -> None:
-    """Raises InputError unless split and count are valid, and each of `choices`, a list with the known values, has one
-    or more distinct known values."""
+    """Raise InputError unless split and count are valid, and each of `choices`, a list and its known values, has one or
+    more distinct known values."""
     check_split(split, count)
     for name, (given, known) in choices.items():
         if not given or len(set(given)) < len(given) or not all(each in known for each in given):
@@ -162,7 +159,7 @@ def check_drawn(count: int, split: Split, **choices: tuple[Sequence[object], Col
 
 
 def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random) -> list[ArithmeticProblem]:
-    """Draws `count` distinct problems of one length and operation, or all there are if fewer."""
+    """Draw `count` distinct problems of one length and operation, or all that there are."""
     low, high = 10 ** (digits - 1) if digits > 1 else 0, 10**digits
     space = (high - low) ** 2
 
@@ -172,7 +169,7 @@ def _draw(digits: int, symbol: Symbol, count: int, split: Split, random: Random)
         return (made, None) if (right or symbol != "/") and _split(made) == split else None
 
     # Rejection is quick while most draws are new; a small or nearly exhausted space is listed instead.
-    if space <= 10_000 or 20 * count > _TENTHS[split] * space:
+    if space <= 10_000 or 20 * count > (9 if split == "train" else 1) * space:
         every = list(dict(filter(None, starmap(problem, product(range(low, high), repeat=2)))))
         return random.sample(every, min(count, len(every)))
     found: dict[ArithmeticProblem, None] = {}

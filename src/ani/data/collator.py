@@ -32,11 +32,8 @@ class TokenizedExample(NamedTuple):
 def tokenize(
     example: Example, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, max_length: int
 ) -> TokenizedExample:
-    """Tokenize an example as at inference: the prompt by itself, then the completion and EOS.
-
-    A chat prompt is rendered (`ani.chat`). Examples longer than `max_length` are cut at the right. Without a locator (a
-    model without ANI) roles stay unknown.
-    """
+    """Tokenize an example as at inference: the prompt by itself, then the completion and EOS, cut after `max_length`
+    tokens. A chat is rendered (`ani.chat`). Without a locator (a model without ANI) roles stay unknown."""
     prompt = example.prompt if isinstance(example.prompt, str) else rendered(tokenizer, example.prompt)
     prompt_ids = tokenizer(prompt, add_special_tokens=isinstance(example.prompt, str))["input_ids"]
     if isinstance(example.prompt, str) and prompt_ids[-1:] == [tokenizer.eos_token_id]:
@@ -56,10 +53,8 @@ def tokenize(
 def _own_numbers(
     example: Example, prompt: str, prompt_ids: list[int], tokenizer: PreTrainedTokenizerBase, locator: NumberLocator
 ) -> Iterator[tuple[int, Number]]:
-    """Each of the prompt's own numbers, past those of a chat template, with its place among them.
-
-    None where template or tokenizer rewrites the text, so that their place can't be known.
-    """
+    """Yield index and number of each number of the example itself, without those of a chat template; nothing where
+    template or tokenizer rewrites the text, so that their places are unknown."""
     text, start = example.prompt, 0
     if not isinstance(text, str):
         # The template says where the message goes: its words may be in the template or earlier in the chat too.
@@ -77,12 +72,8 @@ def _own_numbers(
 
 
 class NumberCollator:
-    """Pads tokenized examples on the right and finds their numbers, so that the model's forward needn't.
-
-    Args:
-        tokenizer: The model's.
-        locator: The attached model's; None for a model without ANI.
-    """
+    """Pads tokenized examples on the right and finds their numbers with the attached model's locator (None: a model
+    without ANI)."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None) -> None:
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ani.data.diagnostic import DiagnosticSentence
-from ani.data.records import checked_roles, text_of
+from ani.data.records import checked_keys, checked_roles, text_of
 from ani.errors import InputError
 from ani.files import replacing_file
 from ani.numbers import find_numbers
@@ -45,11 +45,7 @@ def write_labelled(path: str | Path, sentences: Iterable[DiagnosticSentence]) ->
 
 
 def _sentence(record: Any, where: str, domain: str) -> DiagnosticSentence:
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
-    for key in ("text", "roles"):
-        if key not in record:
-            raise InputError(f"{where}: no {key!r}; a labelled sentence has 'text' and 'roles'")
+    checked_keys(record, ("text", "roles"), where)
     record = {"domain": domain, "template": record["text"], **record}
     text, domain, template = (text_of(record, key, where) for key in ("text", "domain", "template"))
     if not find_numbers(text):

@@ -68,10 +68,9 @@ def build_openmath_magpie(
     seed: int = 0,
     on_kept: Callable[[int], None] = lambda amount: None,
 ) -> None:
-    """Write the directory `out`: `LABELLED_FILE` with `count` texts of each role by turns, `TRAINING_FILE` and a card.
-
-    The same arguments write the same bytes. `TRAINING_FILE` has the same records as training examples, questions with
-    whole answers as chat messages (`ani.data.records`), without those of a source that has texts only.
+    """Write the directory `out`: `LABELLED_FILE` with `count` texts of each role by turns, `TRAINING_FILE` with the
+    same texts as training examples (chats with whole answers; not of a source that has texts only), and a card. The
+    same arguments write the same bytes.
 
     Args:
         out: A new directory, or one that contains a diagnostic set, which is replaced.
@@ -126,7 +125,6 @@ class _Side:
     kept: list[tuple[DiagnosticSentence, dict[str, Any] | None]] = field(default_factory=list)
     """Each text with its training record; None: it has no answer."""
     dropped: Counter[str] = field(default_factory=Counter)
-    terms: Counter[str] = field(default_factory=Counter)
 
     @property
     def name(self) -> str:
@@ -138,13 +136,11 @@ class _Side:
 def _fill(side: _Side, entries: Iterable[_Entry], count: int, seen: set[str], on_kept: Callable[[int], None]) -> None:
     """Keep the first `count` usable entries; `seen` contains the questions kept so far, of both sides."""
     for entry in entries:
-        if side.role == "nominal" and (term := _TERM.search(entry.everything)):
-            side.dropped["maths or programming term"] += 1
-            side.terms[term[0].lower()] += 1
-            continue
         question = " ".join(entry.question.casefold().split())
         text = _cut(_LIST_MARK.sub(r"\1", entry.text).strip())
-        if question in seen:
+        if side.role == "nominal" and _TERM.search(entry.everything):
+            side.dropped["maths or programming term"] += 1
+        elif question in seen:
             side.dropped["duplicate"] += 1
         elif text is None:
             side.dropped["too long"] += 1
@@ -235,46 +231,36 @@ def _shuffled(records: Iterable[tuple[str, Any]], rng: random.Random) -> Iterato
 
 def _entry(record: Any, where: str) -> _Entry:
     """Read a record by its fields."""
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
+    fields = record.keys() if isinstance(record, dict) else set()
     for keys in _QUESTION_AND_ANSWER:
-        if record.keys() >= set(keys):
+        if fields >= set(keys):
             question, answer = (text_of(record, key, where) for key in keys)
             answer = _GSM8K_MARK.sub("", answer)
             text = f"{question}\n\n{answer}"
             return _Entry(text, question, text, answer)
-    if "conversations" in record:
+    if "conversations" in fields:
         record = {"messages": _messages(record["conversations"], where)}
-    elif "messages" not in record and record.keys() >= {"prompt", "completion"}:
-        (example,) = record_examples({key: record[key] for key in ("prompt", "completion")}, where)
-        if isinstance(example.prompt, str):
-            text = example.prompt + example.completion
-            return _Entry(text, example.prompt, text, example.completion)
-        record = {"messages": [*example.prompt, {"role": "assistant", "content": example.completion}]}
-    if "messages" in record:
-        # The first reply; terms are looked for in the rest of the conversation too.
-        first = next(record_examples({"messages": record["messages"]}, where))
-        assert not isinstance(first.prompt, str)
-        question = first.prompt[-1]["content"]
-        everything = "\n".join(message["content"] for message in record["messages"])
-        return _Entry(f"{question}\n\n{first.completion}", question, everything, first.completion)
-    if "text" in record:
+    elif "text" in fields and "messages" not in fields:
         text = text_of(record, "text", where)
         return _Entry(text, text, text)
-    raise InputError(
-        f"{where}: no known kind of record, its fields are {one_line(', '.join(map(str, record))) or 'none'}; known "
-        "are problem with solution or generated_solution, question with answer, conversations, messages, prompt with "
-        "completion, and text"
+    first = next(record_examples(record, where))
+    if isinstance(first.prompt, str):
+        text = first.prompt + first.completion
+        return _Entry(text, first.prompt, text, first.completion)
+    # The first reply; terms are looked for in the rest of the conversation too.
+    turns = [message["content"] for message in record.get("messages", first.prompt)]
+    question = first.prompt[-1]["content"]
+    return _Entry(
+        f"{question}\n\n{first.completion}", question, "\n".join([*turns, first.completion]), first.completion
     )
 
 
 def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
     """Chat messages from turns in ShareGPT's form, which Magpie uses."""
-    if not isinstance(turns, list) or not all(
-        isinstance(turn, dict) and all(isinstance(turn.get(key), str) for key in ("from", "value")) for turn in turns
-    ):
-        raise InputError(f"{where}: every turn of 'conversations' needs a text 'from' and a text 'value'")
-    return [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in turns]
+    try:
+        return [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in turns]
+    except (TypeError, KeyError) as error:
+        raise InputError(f"{where}: every turn of 'conversations' needs a text 'from' and a text 'value'") from error
 
 
 def _card(sides: list[_Side], seed: int) -> str:
@@ -283,8 +269,8 @@ def _card(sides: list[_Side], seed: int) -> str:
     sources = []
     for side in sides:
         numbers = sum(len(sentence.roles) for sentence, _ in side.kept)
-        sources.append((side.role, side.name, count + side.dropped.total(), count, numbers))
-    dropped = [(reason, *(side.dropped[reason] for side in sides)) for reason in _REASONS]
+        sources.append((side.role, side.name, f"{count + side.dropped.total():,}", f"{count:,}", f"{numbers:,}"))
+    dropped = [(reason, *(f"{side.dropped[reason]:,}" for side in sides)) for reason in _REASONS]
     return (
         (resources.files("ani.data") / "diagnostic_card.md")
         .read_text("utf-8")
@@ -294,14 +280,12 @@ def _card(sides: list[_Side], seed: int) -> str:
             version=importlib.metadata.version("ani"),
             seed=seed,
             max_characters=MOST_CHARACTERS,
-            sources=_table(("role", "source", "records read", "texts kept", "numbers kept"), sources),
-            dropped=_table(("why", *(side.role for side in sides)), dropped),
-            terms=_table(("term", "texts"), sides[1].terms.most_common(10) or [("none", 0)]),
+            sources=_rows(sources),
+            dropped=_rows(dropped),
             **TERMS,
         )
     )
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *cells))
+def _rows(rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

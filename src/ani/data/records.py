@@ -57,7 +57,7 @@ def labelled_numbers() -> list[tuple[str, Any]]:
 
 
 def names_file(source: str) -> bool:
-    """True if a source is a file, and not a dataset's name on the hub."""
+    """True if a source is a file, not a dataset's name on the hub."""
     return source.endswith(".jsonl") or Path(source).is_file()
 
 
@@ -87,14 +87,20 @@ def hub_records(
 
 @contextmanager
 def hub_errors(name: str, split: str, instead: str) -> Iterator[None]:
-    """Whatever `datasets` raises in the block becomes an `InputError` that says what to give `instead`."""
+    """Turn an error of `datasets` into an InputError that says what to give `instead`."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
-        reason = one_line(error, 200)
-        raise InputError(
-            f"dataset {name!r} (split {split!r}) can't be read from the hub: {reason}; give {instead} instead"
-        ) from error
+        what = f"dataset {name!r} (split {split!r}) can't be read from the hub: {one_line(error, 200)}"
+        raise InputError(f"{what}; give {instead} instead") from error
+
+
+def checked_keys(record: Any, keys: Sequence[str], where: str, instead: str = "") -> None:
+    """Raise InputError unless a record is an object with these keys; the message may name others `instead`."""
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
+    if missing := [key for key in keys if key not in record]:
+        raise InputError(f"{where}: no {missing[0]!r}; a record has {' and '.join(map(repr, keys))}{instead}")
 
 
 def text_of(record: dict[str, Any], key: str, where: str) -> str:
@@ -122,9 +128,7 @@ def checked_roles(
 def record_examples(record: Any, where: str) -> Iterator[Example]:
     """Examples of one record, one for each answer of a chat; raises InputError, which names the record `where`, if it
     is malformed."""
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: expected an object, found {type(record).__name__}")
-    if "messages" in record:
+    if isinstance(record, dict) and "messages" in record:
         messages = _messages(record["messages"], where)
         turns = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i > 0]
         if not turns:
@@ -135,9 +139,7 @@ def record_examples(record: Any, where: str) -> Iterator[Example]:
             roles = record.get("roles") if turn == turns[-1] else None
             yield _example(messages[:turn], messages[turn]["content"], roles, where)
         return
-    for key in ("prompt", "completion"):
-        if key not in record:
-            raise InputError(f"{where}: no {key!r}; a record has 'prompt' and 'completion', or 'messages'")
+    checked_keys(record, ("prompt", "completion"), where, ", or 'messages'")
     prompt, completion = record["prompt"], record["completion"]
     if isinstance(completion, list):
         answers = _messages(completion, where)

@@ -17,6 +17,7 @@ from ani.data.diagnostic import DiagnosticSentence, diagnostic_sentences, senten
 from ani.data.records import (
     OURS,
     Example,
+    checked_keys,
     checked_roles,
     data_records,
     hub_records,
@@ -27,21 +28,10 @@ from ani.data.records import (
 )
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.roles import RoleName
 from ani.settings import Section
 
-MATH = [
-    ("EleutherAI/hendrycks_math", subject)
-    for subject in (
-        "algebra",
-        "counting_and_probability",
-        "geometry",
-        "intermediate_algebra",
-        "number_theory",
-        "prealgebra",
-        "precalculus",
-    )
-]
+_SUBJECTS = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
+MATH = [("EleutherAI/hendrycks_math", subject) for subject in _SUBJECTS.split()]
 """MATH on the hub, by its configurations."""
 ANNOTATION = re.compile(r"<<[^<>]*>>")
 """GSM8K's calculator marks: `48/2 = <<48/2=24>>24`."""
@@ -97,7 +87,7 @@ class LabelledSource(DataSource):
     """True: with the natural texts. False: without them, so that the task `gates` can test on them."""
 
     def examples(self, seed: int) -> list[Example]:
-        found = [(where, record) for where, record in labelled_numbers() if self.natural or record["source"] == OURS]
+        found = [each for each in labelled_numbers() if self.natural or each[1]["source"] == OURS]
         return [example for where, record in found for example in record_examples(record, where)][: self.limit]
 
 
@@ -122,8 +112,7 @@ class SolvedProblems(DataSource):
             raise InputError(f"data file {self.path} contains no examples")
         random.Random(f"solved problems {seed}").shuffle(records)
         for where, record in records[: self.limit]:
-            if not isinstance(record, dict) or not set(self.keys) <= record.keys():
-                raise InputError(f"{where}: expected an object with {' and '.join(map(repr, self.keys))}")
+            checked_keys(record, self.keys, where)
             problem, solution = (text_of(record, key, where) for key in self.keys)
             yield where, f"Q: {problem}\nA:", f" {solution}"
 
@@ -204,8 +193,7 @@ AnySource = Annotated[SerializeAsAny[DataSource], BeforeValidator(_source)]
 
 def problem_example(problem: ArithmeticProblem) -> Example:
     """`Calculate 12 + 34 =` → ` 46`; every number is a quantity."""
-    role: RoleName = "quantitative"
-    return Example(problem.prompt, f" {problem.answer}", (role,) * len(find_numbers(problem.prompt)))
+    return Example(problem.prompt, f" {problem.answer}", ("quantitative",) * len(find_numbers(problem.prompt)))
 
 
 def sentence_examples(sentences: Iterable[DiagnosticSentence]) -> Iterator[Example]:

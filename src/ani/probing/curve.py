@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from ani.errors import InputError
 from ani.results.records import LAYERS, SELECTION, Integer, Probability, Record, read_object, read_records
 from ani.results.statistics import Estimate
 from ani.results.tables import Cell, Table, inline, percent, points
@@ -69,7 +67,7 @@ class ProbedNumber(Record):
     domain: str
     template: str
     seen: bool | None = None
-    """Whether the random split's training part contains the value, so that the control task can be learnt."""
+    """True if the random split's training part contains the value, so that the control task can be learnt."""
     random_split: list[int] | None = None
     control: list[int] | None = None
     held_out: list[int] | None = None
@@ -90,26 +88,15 @@ class LayerSelection(Record):
 
 
 def read_curve(folder: Path) -> list[LayerPoint]:
-    """The curve of a folder by ascending layer; empty if there is none. Raises InputError if a layer occurs twice."""
+    """The curve of a folder by ascending layer; empty if there is none."""
     path = folder / LAYERS
-    curve = sorted(read_records(path, LayerPoint) if path.exists() else [], key=lambda point: point.layer)
-    for before, after in pairwise(curve):
-        if before.layer == after.layer:
-            raise InputError(f"{path}: layer {after.layer} occurs twice; delete one of its records")
-    return curve
+    return sorted(read_records(path, LayerPoint) if path.exists() else [], key=lambda point: point.layer)
 
 
-def read_selection(folder: Path, curve: Sequence[LayerPoint]) -> LayerSelection | None:
-    """The choice in a folder, or None; raises InputError if it names a layer that the curve lacks."""
+def read_selection(folder: Path) -> LayerSelection | None:
+    """The choice in a folder, or None."""
     path = folder / SELECTION
-    if not path.exists():
-        return None
-    selection = read_object(path, LayerSelection)
-    known = {point.layer for point in curve}
-    for layer in (selection.layer, selection.best, selection.argmax):
-        if layer not in known:
-            raise InputError(f"{path}: layer {layer} is not in {LAYERS}; `ani probe` writes both")
-    return selection
+    return read_object(path, LayerSelection) if path.exists() else None
 
 
 def layers_table(curve: Sequence[LayerPoint], selection: LayerSelection | None) -> Table:

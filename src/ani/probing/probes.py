@@ -43,7 +43,7 @@ Ints = NDArray[np.int64]
 
 
 class ProbeResults(NamedTuple):
-    """Right and wrong answers of the probes; K layers, N numbers, M of them (or of a second set) held out."""
+    """The probes' answers, true where right; K layers, N numbers, M of them (or of a second set) held out."""
 
     layers: tuple[int, ...]
     numbers: list[ProbedNumber]
@@ -68,23 +68,13 @@ def probe_layers(
     device: torch.device | str = "cpu",
     on_layer: Callable[[int], None] = lambda amount: None,
 ) -> ProbeResults:
-    """Fit and test the probes of every layer, in float32, a layer at a time with all its regressions.
+    """Fit and test the probes of every layer on `states`, in float32, a layer at a time with all its regressions.
 
-    Args:
-        states: States of the numbers to learn from.
-        held_out: States of the numbers of the held-out test; None: `states` itself, domain by domain. Needed where all
-            numbers of a domain have one role.
-        seed: Seed of folds and shuffled roles.
-        device: Device that fits them.
-        on_layer: Called with 1 after each layer.
-
-    Raises InputError if the numbers left to learn from, or to test on, have one role.
+    `held_out` has the numbers of the held-out test, of the same layers; None: `states` itself, domain by domain. It is
+    needed where all numbers of a domain have one role. `on_layer` is called with 1 after each layer. Raises InputError
+    if the numbers left to learn from, or to test on, have one role.
     """
     asked = held_out if held_out is not None else states
-    if asked.layers != states.layers:
-        raise InputError(
-            f"the held-out states have the layers {asked.layers}, the states to learn from {states.layers}"
-        )
     plan = probing_plan(states.numbers, asked.numbers, held_out is not None, seed)
     found = []
     for index in range(len(states.layers)):
@@ -257,7 +247,7 @@ def _at(best: Sequence[int], right: Bools, folds: Ints) -> Bools:
 
 def _fit(x: torch.Tensor, questions: Sequence[tuple[Bools, Bools]]) -> torch.Tensor:
     """Fit all regressions of a layer together, with the result of scikit-learn's `StandardScaler` and
-    `LogisticRegression`. Each of the P `questions` has the roles, (N,), and the mask of the known ones, (N,). `x` has
+    `LogisticRegression`. Each of the P `questions` has the roles, (N,), and the mask of the known ones, (N,). `x` is
     standardized states and a 1, float32 (N, d + 1). Returns the weights at each of S strengths, (S, P, d + 1)."""
     roles, known = (torch.from_numpy(np.stack(each)).to(x) for each in zip(*questions, strict=True))
     counts = known.sum(dim=1, keepdim=True)

@@ -22,15 +22,6 @@ from ani.provenance import provenance
 from ani.results.records import LAYERS, RUN, SELECTION, write_json, write_records
 from ani.terminal import SILENT, counting
 
-
-def _own_sentences(count: int, seed: int) -> list[DiagnosticSentence]:
-    held_out = count // 3  # the probes are tested on their values
-    return [
-        *diagnostic_sentences(count - held_out, split="train", seed=seed),
-        *diagnostic_sentences(held_out, split="test", seed=seed),
-    ]
-
-
 DIAGNOSTIC = "diagnostic"
 """Name of our own sentences, in place of a file's."""
 SENTENCES = 4000
@@ -55,7 +46,7 @@ def select_layer(
     """Probe every layer for the roles of numbers and choose the one to inject at, by the rule of `choose_layer`.
 
     Args:
-        model: A causal language model without ANI attached; it is not changed.
+        model: A causal language model without ANI; it is not changed.
         tokenizer: The model's tokenizer.
         diagnostic: Sentences with the roles of their numbers; None: 4,000 of our own.
         held_out: Sentences to test on; None: `diagnostic` itself, domain by domain. Needed where all numbers of a
@@ -123,6 +114,12 @@ def probe(
     # Written last, because training continues from it.
     write_json(out / SELECTION, {**selection.model_dump(mode="json"), **counts, **settings})
     return selection
+
+
+def _own_sentences(count: int, seed: int) -> list[DiagnosticSentence]:
+    held_out = count // 3  # the probes are tested on their values
+    known = diagnostic_sentences(count - held_out, split="train", seed=seed)
+    return known + diagnostic_sentences(held_out, split="test", seed=seed)
 
 
 def _sentences(name: str, count: int | None, seed: int) -> list[DiagnosticSentence]:

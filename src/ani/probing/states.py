@@ -17,9 +17,9 @@ from ani.errors import InputError
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import DEFAULT_POLICY, Policy
-from ani.injection.model_parts import base_model, decoder_layers, is_attached
+from ani.injection.model_parts import base_model, check_tokenizer, decoder_layers, is_attached
 from ani.models import evaluating
-from ani.numbers.text import find_numbers
+from ani.numbers import find_numbers
 from ani.probing.curve import ProbedNumber
 
 MAX_NUMBERS = 20_000
@@ -53,21 +53,14 @@ def number_states(
 ) -> NumberStates:
     """Read the hidden states at equally many names and quantities (paper Section "Optimal Layer Selection").
 
-    Args:
-        model: A causal language model without ANI attached.
-        tokenizer: The model's.
-        sentences: Sentences with the roles of their numbers.
-        policy: Policy that says at which token a number is read.
-        chat: Read each sentence as a user's message, in the model's chat template.
-        layers: Indices of transformers' `hidden_states`, in any order; all if None.
-        seed: Seed that draws the numbers of the more frequent role, and `MAX_NUMBERS` of all.
-        on_sentence: Called with the number of sentences done, after each batch.
-
-    Raises InputError if the model has ANI attached or lacks a layer, or the sentences contain fewer than two roles.
+    Arguments as of `ani.select_layer`. `seed` draws the numbers of the more frequent role, and `MAX_NUMBERS` of all.
+    `on_sentence` is called with the number of sentences done, after each batch. Raises InputError if the model has ANI
+    attached or lacks a layer, or the sentences contain fewer than two roles.
     """
     if is_attached(model):
         raise InputError("probe the base model: ANI is attached to this one; call ani.detach first")
     base = base_model(model)
+    check_tokenizer(tokenizer)
     known = range(len(decoder_layers(base)) + 1)
     layers = tuple(sorted(known if layers is None else layers))
     if unknown := [layer for layer in layers if layer not in known]:

@@ -60,7 +60,7 @@ def _parts(folder: Path, run: Run) -> list[Part]:
         tables = task.tables(records, run.baseline)
         parts.append(Part(task.title, task.notes(records), tables, task.details(records, run.baseline)))
     if curve := read_curve(folder):
-        selection = read_selection(folder, curve)
+        selection = read_selection(folder)
         notes = [NOTE] if selection is None else [selection.reason, NOTE]
         parts.append(Part("Layers", notes, (layers_table(curve, selection),)))
         if effects := effects_table(results, run, curve):

@@ -59,7 +59,7 @@ class StepLocator:
         self._prompts: dict[str, NumberBatch] = {}
         self._nothing = np.zeros(0, dtype=np.int64), np.zeros((0, locator.encoder.width), dtype=np.float32)
         self.reads_answers = locator.causal
-        """Whether numbers are also found among generated tokens."""
+        """True if numbers are also found among generated tokens."""
 
     def find(self, step: EngineStep | None) -> tuple[Ids, Features]:
         """Return the tokens that carry a number, as indices into the step's flat row, int64 (N,), and φ of the

@@ -31,9 +31,9 @@ def merge(
 ) -> None:
     """Write base model and adapter as one checkpoint directory, with the tokenizer.
 
-    LoRA's weights are added to the base model's, in full precision even if LoRA was trained on a 4-bit base. The
-    module's weights are stored beside them. After `import ani`, `AutoModelForCausalLM.from_pretrained(out_path)` loads
-    the attached model. If the method has no module, the result is an ordinary checkpoint of its family.
+    LoRA's weights are added to the base model's, in full precision even if LoRA was trained on a 4-bit base. After
+    `import ani`, `AutoModelForCausalLM.from_pretrained(out_path)` loads the attached model. If the method has no
+    module, the result is an ordinary checkpoint of its family.
 
     Args:
         adapter_path: Adapter directory, or a name on the Hugging Face hub.

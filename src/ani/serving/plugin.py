@@ -31,11 +31,9 @@ def why_not_vllm(
 ) -> str | None:
     """Return the reason why vLLM can't serve a model and how to change it, or None if vLLM can serve it.
 
-    Args:
-        model: Config of a merged checkpoint, or of the base model of `settings`. None: check only vLLM's version.
-        settings: Settings of the module that will be merged into the base model. None: those of the merged checkpoint,
-            if it has a module.
-        engine: vLLM's own settings, a `VllmConfig`. None: vLLM's defaults, without prefix caching.
+    `model` is the config of a merged checkpoint, or of the base model into which a module with `settings` will be
+    merged; None: check only vLLM's version. `engine` is vLLM's own `VllmConfig`; None: its defaults, without prefix
+    caching.
     """
     found = vllm_package()
     if found is None or not found[1].startswith(f"{SUPPORTED}."):
@@ -53,11 +51,7 @@ def why_not_vllm(
 
 def why_not_every_token(engine: Any, generated: bool = True) -> str | None:
     """Return the reason why a process of vLLM does not see every token of a text, and how to change it, or None.
-
-    Args:
-        engine: vLLM's settings, a `VllmConfig`.
-        generated: Whether generated tokens are needed too, before the next step.
-    """
+    `generated`: generated tokens are needed too, before the next step."""
     if engine.model_config.enable_prompt_embeds:
         return "numbers are found in token ids, not in embeddings; leave out --enable-prompt-embeds"
     parallel = engine.parallel_config
@@ -74,17 +68,17 @@ def why_not_every_token(engine: Any, generated: bool = True) -> str | None:
 def _why_not_cached(settings: InjectionSettings, engine: Any) -> str | None:
     if settings.causal:
         return None
-    stored = engine.kv_transfer_config is not None or engine.cache_config.kv_offloading_size is not None
-    if stored or engine.cache_config.enable_prefix_caching:
-        options = (
-            "leave out --kv-transfer-config and --kv-offloading-size" if stored else "pass --no-enable-prefix-caching"
-        )
-        return (
-            f"policy={settings.policy!r} injects a prompt's number only after its end is known, and no number of an "
-            f"answer, so the same tokens have other states in another prompt; {options} (or train with "
-            "policy='running' or 'after')"
-        )
-    return None
+    if engine.kv_transfer_config is not None or engine.cache_config.kv_offloading_size is not None:
+        change = "leave out --kv-transfer-config and --kv-offloading-size"
+    elif engine.cache_config.enable_prefix_caching:
+        change = "pass --no-enable-prefix-caching"
+    else:
+        return None
+    return (
+        f"policy={settings.policy!r} injects a prompt's number only after its end is known, and no number of an "
+        f"answer, so the same tokens have other states in another prompt; {change} (or train with policy='running' or "
+        "'after')"
+    )
 
 
 def vllm_package() -> tuple[str, str] | None:

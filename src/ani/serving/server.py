@@ -10,17 +10,12 @@ from ani.serving.plugin import vllm_package, why_not_vllm
 
 
 def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
-    """Return program and arguments of vLLM's server for a merged checkpoint.
+    """Return program and arguments of vLLM's server for a merged checkpoint, a directory or a name on the hub, with
+    vLLM's own `options`.
 
     Three of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, reads no pickled
-    weights, and prefix caching is off if the policy does not allow it.
-
-    Args:
-        checkpoint: Directory that `ani merge` or `ani calculator merge` wrote, or a name on the Hugging Face hub.
-        options: vLLM's own options, which are passed through.
-
-    Raises:
-        InputError: If there is no such checkpoint, or vLLM can't serve it.
+    weights, and prefix caching is off if the policy does not allow it. Raises InputError if there is no such
+    checkpoint, or vLLM can't serve it.
     """
     try:
         config = load_config(checkpoint)

@@ -113,16 +113,9 @@ class _KeepsMeanValues(nn.Module):
 def keep_gate_inputs(
     layers: Sequence[Any], reads: Iterable[tuple[int, str, int]], config: VllmConfig
 ) -> list[torch.Tensor]:
-    """Make decoder layers keep what a gate reads of them in each step.
-
-    Args:
-        layers: The model's decoder layers.
-        reads: Layer, "states" or "values" (the mean of its attention's), and width of each input.
-        config: vLLM's settings.
-
-    Returns:
-        The buffers, in the same order, each in the model's dtype, (tokens of a step, width).
-    """
+    """Make decoder layers keep what a gate reads of them in each step. `reads` names layer, "states" or "values" (the
+    mean of its attention's), and width of each input. Return the buffers, in the same order, each in the model's dtype,
+    (tokens of a step, width)."""
     kept = []
     for index, kind, width in reads:
         layer = layers[index]
@@ -160,9 +153,9 @@ class _InjectionLayer(nn.Module):
     ani_earlier: list[torch.Tensor]
     """The gate's inputs of earlier layers, in its order."""
     ani_eager: bool
-    """Whether this forward runs as written. A compiled one can't look at `ani_used`."""
+    """True if this forward runs as written. A compiled one can't look at `ani_used`."""
     ani_used = False
-    """Whether any token of the coming step carries a number."""
+    """True if a token of the coming step carries a number."""
 
     def write(self, positions: Ids, features: Features) -> None:
         """Write the numbers of the coming step: indices of their tokens, int64 (N,), and φ, float32 (N, d_fourier)."""
@@ -284,7 +277,7 @@ class StepState(DefaultModelState):  # type: ignore[misc]
         self._make_tables()
 
     def _make_tables(self) -> None:
-        """Make tables by the runner's index of a request."""
+        """Tables by the runner's index of a request."""
         self._token_ids = np.zeros((self.max_num_reqs, self.max_model_len), dtype=np.int32)
         self._prompt_lengths = np.zeros(self.max_num_reqs, dtype=np.int64)
         self._closed = np.zeros(self.max_num_reqs, dtype=bool)

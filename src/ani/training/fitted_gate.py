@@ -31,19 +31,11 @@ def fit_gate(
     seed: int = 0,
     console: Console = SILENT,
 ) -> None:
-    """Fit the gate of an attached model with `gate="fitted"` to known roles, on the base model's hidden states.
+    """Fit the gate of an attached model with `gate="fitted"` to the known roles of numbers in `rows` (a random part of
+    them where the states of all numbers would take more than `MOST_BYTES`), on the frozen base model's hidden states.
 
     Mean and deviation of the states are folded into the gate's first layer, so that it reads states as they are.
-
-    Args:
-        model: Attached; its base model is as it will be used, frozen.
-        collator: Finds the numbers and their roles.
-        rows: Examples; a random part of them where the states of all numbers would take more than `MOST_BYTES`.
-        seed: Seed of the drawing and of the fit.
-        console: Shows the progress.
-
-    Raises:
-        InputError: All numbers of the examples have the same role.
+    Raises InputError if all numbers of the examples have the same role.
     """
     gate, base = ani_module(model).gate, base_model(model)
     assert isinstance(gate, Gate)

@@ -30,7 +30,8 @@ def fit(
     *,
     on_epoch: Callable[[int], None] = lambda _: None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit a network to N labelled decisions; both labels have the same weight.
+    """Fit a network to N labelled decisions; both labels have the same weight. Return mean and standard deviation of
+    the features, float32 (width,), on the network's device.
 
     AdamW minimizes the cross-entropy of the decisions plus that of whole texts: a text is right if all of its decisions
     are right, because one wrong decision changes an answer. The network is fitted on standardised features, because the
@@ -42,9 +43,6 @@ def fit(
         labels: int64 (N,): 1 where the logit should be above 0, 0 where below; both occur.
         texts: int64 (N,): the text of each decision, numbered from 0 without gaps.
         on_epoch: Called after each epoch, with 1.
-
-    Returns:
-        Mean and standard deviation of the features, float32 (width,), on the network's device.
     """
     device = next(net.parameters()).device
     parts = features.split(4096)
@@ -84,11 +82,7 @@ def _batches(texts: torch.Tensor) -> Iterable[torch.Tensor]:
 
 def _of_texts(wrong: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
     """Mean over texts of log(1 + Σ exp(z)): near the greatest z of a text with a wrong decision, near 0 without one.
-
-    Args:
-        wrong: z of N decisions, (N,), above 0 where the decision is wrong.
-        texts: The text of each, int64 (N,).
-    """
+    `wrong` is z of N decisions, (N,), above 0 where the decision is wrong; `texts` the text of each, int64 (N,)."""
     _, group = texts.unique(return_inverse=True)
     greatest = wrong.new_zeros(int(group.max()) + 1).scatter_reduce(0, group, wrong.detach(), "amax")
     total = torch.exp(-greatest).index_add(0, group, torch.exp(wrong - greatest[group]))

@@ -47,7 +47,7 @@ class ProbeSettings(Section):
     held_out: str | None = None
     """Labelled sentences to test on; null: `data` itself, domain by domain."""
     sentences: int | None = Field(default=None, ge=1)
-    """Largest number of sentences; null: all of a file, 4,000 of our own set."""
+    """Maximum number of sentences; null: all of a file, 4,000 of our own."""
     chat: bool = False
     """True: each sentence is a user's message in the model's chat template."""
 
@@ -64,7 +64,7 @@ class TrainingSettings(Section):
     gradient_accumulation: int = Field(default=32, ge=1)
     """Forward passes per optimizer step, of all processes together."""
     max_length: int = Field(default=4096, ge=8)
-    """Largest number of tokens of an example; the rest is cut off."""
+    """Maximum number of tokens of an example; the rest is cut off."""
     epochs: float = Field(default=1.0, gt=0, le=1e6)
     """Passes over the data."""
     steps: int | None = Field(default=None, ge=1)
@@ -72,9 +72,9 @@ class TrainingSettings(Section):
     warmup_steps: int = Field(default=0, ge=0)
     """Steps in which the learning rates rise from 0."""
     decay: float = Field(default=0.0, ge=0, le=1)
-    """Share of the steps, at the end, in which the learning rates fall linearly to 0; 0: they stay (the paper)."""
+    """Share of the steps, at the end, in which the learning rates fall linearly to 0; 0 is the paper."""
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
-    """Norm to which longer gradients are scaled down; `.inf`: none is."""
+    """Norm to which longer gradients are scaled down; `.inf`: no limit."""
     gradient_checkpointing: bool = True
     """True: activations are computed again in the backward pass, which takes less memory and more time."""
     log_every: int = Field(default=10, ge=1)
@@ -171,8 +171,8 @@ def load_recipe(path: str | Path, *overrides: Sequence[str]) -> Recipe:
     the method.
 
     `overrides` are lists of dotted changes such as `training.steps=100`, applied one after the other. A list that
-    chooses a method drops earlier settings that the method fixes; it must not contradict them itself. For a method
-    without a module, neither that list nor later ones may set the module.
+    chooses a method drops earlier settings that the method fixes. It must not contradict them itself, and for a method
+    without a module neither it nor a later list may set the module.
     """
     raw = read_settings(path)
     choices = [[change for change in changes if change.startswith("method=")] for changes in overrides]

@@ -98,11 +98,10 @@ def train(
     training is the same in any number of them, except for dropout.
 
     Args:
-        recipe: Validated.
+        recipe: Settings of the run.
         resume: Continue from the last complete checkpoint in `recipe.output`, or from the start if there is none.
-        on_log: Called with each log line in the main process: loss, gate statistics, tokens per second, step and
-            steps.
-        console: Shows the progress of probing and of the gate's fit, and the layer that was found.
+        on_log: Called with each log line in the main process (`AniTrainer`).
+        console: Console for the progress of probing and of the gate's fit.
 
     Raises:
         InputError: The recipe cannot be carried out, or another process works on its output.
@@ -157,12 +156,9 @@ def resume_recipe(directory: str | Path) -> Recipe:
 
 
 def with_layer(recipe: Recipe, console: Console = SILENT) -> Recipe:
-    """Replace the layer `auto` or `paper` of a recipe by a number. Raises InputError for `paper` if the paper has no
-    model of this shape, and for `auto` if the model cannot be probed.
-
-    `auto` probes the base model in the recipe's precision and quantization, and writes the results to `<output>/probe`;
-    results that are there are read instead.
-    """
+    """Replace the layer `auto` or `paper` of a recipe by a number. `auto` probes the base model in the recipe's
+    precision and quantization, and writes the results to `<output>/probe`; results that are there are read instead.
+    Raises InputError if the paper has no model of this shape, or the model cannot be probed."""
     if recipe.ani is None:
         return recipe
     layer = recipe.ani.layer
@@ -185,7 +181,7 @@ def paper_layer(name: str, config: PreTrainedConfig) -> int:
 
 
 def _probed_layer(recipe: Recipe, console: Console) -> int:
-    """Layer that probing chooses, or has chosen for this run or for another run of the comparison."""
+    """Layer that probing chooses now, or has chosen for this run or for another run of the comparison."""
     output = Path(recipe.output)
     selected, file = output / PROBE / SELECTION, output / RECIPE_FILE
     new = not file.exists()
@@ -199,14 +195,9 @@ def _probed_layer(recipe: Recipe, console: Console) -> int:
     if new:
         save_settings(recipe, file)
     try:
-        selection = probe(
-            model,
-            load_tokenizer(recipe.model),
-            output / PROBE,
-            **recipe.probing,
-            console=console,
-            facts={"model": recipe.model},
-        )
+        facts = {"model": recipe.model}
+        tokenizer = load_tokenizer(recipe.model)
+        selection = probe(model, tokenizer, output / PROBE, **recipe.probing, console=console, facts=facts)
     except InputError:
         if new:
             file.unlink()
@@ -294,7 +285,7 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
 
 
 def how_to_go_on(output: str | Path) -> str:
-    """Sentence that says how to continue an interrupted run into `output`."""
+    """Sentence that says how to continue an interrupted run in the directory `output`."""
     adapter = Path(output) / ADAPTER
     if adapter.is_dir():
         return f"training is finished; the adapter is {adapter}"
