@@ -374,7 +374,7 @@ def report(folder: Annotated[Path, Argument(help="Directory with result files.")
     say_where("report", build_report(folder).resolve())
 
 
-@app.command()
+@app.command("paper-set")
 def paper_set(
     out: Annotated[Path, Argument(help="Directory to write.")],
     quantitative: Annotated[str, Option(help="Maths texts: hub name, JSONL or parquet file, or directory.")] = OPENMATH,

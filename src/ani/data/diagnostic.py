@@ -39,7 +39,7 @@ from ani.roles import RoleName
 T = TypeVar("T")
 
 ENDLESS = sys.maxsize
-"""Capacity for `rounds` of what may be used again and again."""
+"""Capacity of an item that `rounds` may use any number of times."""
 
 SENTENCES_PER_TEMPLATE = 200
 """No template gives more sentences than this, so that none dominates a large set."""
@@ -76,7 +76,7 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     splits share no template and no number value, and some domains occur in `test` only. About half of the numbers are
     nominal. Every template is used once before any is used twice. The same arguments give the same sentences on every
     machine, and a larger count only appends to them. Raises InputError for an unknown split, or a count that is
-    negative or above what the split can give.
+    negative or too large.
     """
     check_split(split)
     maximum = sentence_limit(split)

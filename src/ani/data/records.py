@@ -1,7 +1,7 @@
 """Training examples, and the records from which they are read, in JSON-lines files and in datasets on the hub.
 
-A record is `{"prompt": …, "completion": …}` (texts or lists of chat messages) or `{"messages": […]}`. `roles` may say
-what the prompt's numbers are: `"nominal"`, `"quantitative"`, or a list with one of them, or null, for every number.
+A record is `{"prompt": …, "completion": …}` (texts or lists of chat messages) or `{"messages": […]}`. `roles` may name
+the roles of the prompt's numbers: `"nominal"`, `"quantitative"`, or a list with one of them, or null, for every number.
 """
 
 from collections.abc import Callable, Iterator, Sequence

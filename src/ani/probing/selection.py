@@ -1,4 +1,4 @@
-"""Chooses the layer to inject at, by what the probes of every layer got right."""
+"""Chooses the layer to inject at by the right answers of every layer's probes."""
 
 from collections.abc import Sequence
 

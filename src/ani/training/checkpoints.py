@@ -132,7 +132,7 @@ class ResumableTrainer(Trainer):
 
 
 class StopOnSignal(TrainerCallback):
-    """While it is entered, SIGINT (Ctrl-C) and SIGTERM end training after the running step, with a checkpoint; a second
+    """Within its block, SIGINT (Ctrl-C) and SIGTERM end training after the running step, with a checkpoint; a second
     Ctrl-C ends it at once. transformers' own `enable_jit_checkpoint` saves within a step, when the random generators
     have moved on: a resumed run would differ."""
 
