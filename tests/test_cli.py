@@ -4,14 +4,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
 import typer
+from rich.console import Console
 from transformers import LlamaForCausalLM
 
 import ani.cli
+from ani import terminal
 from ani.errors import InputError
 from ani.evaluation.tasks.routing import Routing
 from ani.results.records import TRAINING_LOG
@@ -216,6 +219,15 @@ def test_gates(run: Run, tiny_model: Path, tiny_adapter: Path, data: dict[str, P
     assert {record["group"] for record in read(results / "gates.jsonl")} < {"#### 12", "#### 13", "#### 14"}
 
 
+def test_progress_reads_well_in_a_log_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
+    file = StringIO()
+    with terminal.counting(Console(file=file, width=99), "states read", 8) as count:
+        for amount in (3, 5):
+            count(amount)
+    assert file.getvalue().splitlines() == ["states read: 3 of 8 after 0 s", "states read: 8 in 0 s"]
+
+
 def test_diff(run: Run, tmp_path: Path) -> None:
     for name, solved in (("[a]", [True, True, False]), ("b", [False, False, False])):
         (tmp_path / name).mkdir()
@@ -355,6 +367,7 @@ def test_a_failed_training_exits_with_one(
     assert "Traceback" not in done.err
     # Its weights made the loss: nothing may resume from them.
     assert not (tmp_path / "run" / "checkpoint-1" / "complete").exists()
+    assert not (tmp_path / "run" / ADAPTER).exists() and len(read(tmp_path / "run" / TRAINING_LOG)) == 1
     monkeypatch.setenv("ANI_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="the loss is nan"):
         run("train", tiny_recipe(output=str(tmp_path / "other")), "training.learning_rate=1e36")

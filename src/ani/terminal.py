@@ -68,10 +68,6 @@ def run(app: typer.Typer) -> NoReturn:
             error.show()
             sys.exit(2)
         _fail(error.format_message(), 2)
-    except TrainingFailed as error:
-        if os.environ.get("ANI_TRACEBACK"):
-            raise
-        _fail(str(error), 1)
     except ModuleNotFoundError as error:
         extra = {"gradio": "playground", "ray": "cluster"}.get(error.name or "", "train,eval")
         _fail(f"the package {error.name} is missing; {how_to_install(extra)}", 2)
@@ -115,7 +111,8 @@ def _terminated(*_: object) -> None:
 def _unexpected(error: Exception) -> NoReturn:
     if os.environ.get("ANI_TRACEBACK"):
         raise error
-    _fail(f"{type(error).__name__}: {error} (set ANI_TRACEBACK=1 for the traceback)", 1)
+    hint = f"{type(error).__name__}: {error} (set ANI_TRACEBACK=1 for the traceback)"
+    _fail(str(error) if isinstance(error, TrainingFailed) else hint, 1)
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -166,22 +163,20 @@ def counting(console: Console, what: str, total: int) -> Iterator[Callable[[int]
     """Show how much of `total` is done, as a bar in a terminal, else as a line every `SECONDS_BETWEEN_LINES`. The block
     calls the yielded function with each finished amount."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    started = shown = time.monotonic()
-    done = 0
-
-    def count(amount: int) -> None:
-        nonlocal done, shown
-        done += amount
-        progress.update(task, advance=amount)
-        now = time.monotonic()
-        if not console.is_terminal and now - shown >= SECONDS_BETWEEN_LINES and done < total:
-            shown = now
-            console.print(f"{what}: {done} of {total} after {_duration(now - started)}", highlight=False)
-
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
+        progress.add_task(what, total=total)
+        (task,), shown = progress.tasks, 0.0
+
+        def count(amount: int) -> None:
+            nonlocal shown
+            progress.advance(task.id, amount)
+            passed = task.elapsed or 0.0
+            if not console.is_terminal and passed - shown >= SECONDS_BETWEEN_LINES and not task.finished:
+                shown = passed
+                console.print(f"{what}: {task.completed:.0f} of {total} after {_duration(passed)}", highlight=False)
+
         yield count
-    console.print(f"{what}: {total} in {_duration(time.monotonic() - started)}")
+    console.print(f"{what}: {total} in {_duration(task.elapsed or 0.0)}")
 
 
 def training_lines(console: Console) -> Callable[[dict[str, Any]], None]:
@@ -194,11 +189,9 @@ def training_lines(console: Console) -> Callable[[dict[str, Any]], None]:
         now = time.monotonic()
         first = first or (now, line["step"])
         parts = [f"step {line['step']:>4}/{line['steps']}", f"loss {line['loss']:.3f}"]
-        roles = [("quantitative", "quantities"), ("nominal", "names")]
-        gates = [f"{label} {line[f'gate_open_{role}']:.0%}" for role, label in roles if f"gate_open_{role}" in line]
-        if not gates and "gate_open" in line:
-            gates = [f"{line['gate_open']:.0%}"]
-        if gates:
+        roles = {"gate_open_quantitative": "quantities ", "gate_open_nominal": "names "}
+        labels = roles if roles.keys() & line.keys() else {"gate_open": ""}
+        if gates := [f"{label}{line[key]:.0%}" for key, label in labels.items() if key in line]:
             parts.append("gates open: " + ", ".join(gates))
         parts.append(f"{line['tokens_per_second']:.0f} prompt and answer tokens/s")
         if line["step"] > first[1]:

@@ -45,17 +45,6 @@ def test_each_layer_gives_what_was_planted(results: ProbeResults) -> None:
     assert control[3] > 0.95 and (random_split[3], held_out[3]) == (guess, guess)
 
 
-def test_numbers_that_give_their_role_away_have_no_selectivity() -> None:
-    """Each value has one role: a probe that knows the number is right on a random split, and in the control task."""
-    telling = [number.model_copy(update=dict(role=ROLES[int(number.value) % 2])) for number in KNOWN]
-    found = probe_layers(states(telling, identity, role(30)))
-    assert found.random_split[:, 0].mean() > 0.99
-    assert (found.random_split[:, 0] * 1.0 - found.control[:, 0]).mean() == pytest.approx(0, abs=0.02)
-    assert found.held_out[:, 0].mean() == pytest.approx(0.5, abs=0.15)
-    assert (found.random_split[:, 1] * 1.0 - found.control[:, 1]).mean() > 0.3
-    assert found.held_out[:, 1].mean() > 0.99
-
-
 def test_values_that_were_not_seen_are_marked() -> None:
     """In the control task a value that only the tested sentence contains is a guess."""
     rare = [

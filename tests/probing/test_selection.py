@@ -111,13 +111,6 @@ def test_fewer_numbers_choose_later() -> None:
     assert layers[0] > layers[-1]
 
 
-@pytest.mark.parametrize("margin", [0.0, 0.1])
-def test_the_margin_is_what_is_said(margin: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ani.probing.selection.MARGIN", margin)
-    found = chosen([0.5, 0.85, 0.85, 0.85, 0.85, 0.88, 0.9, 0.9, 0.9, 0.9, 0.9], count=4000)
-    assert found.layer == (2 if margin else 7)
-
-
 def test_the_last_layer_output_is_never_chosen() -> None:
     """Nothing reads what is added there, however well it tells the roles."""
     rising = [0.5, 0.6, 0.7, 0.8, 1.0]

@@ -108,7 +108,10 @@ def _capacities(split: Split) -> dict[tuple[str, str], int]:
     could make, so that drawing a new one stays quick."""
     capacities = {}
     for domain, text in read_split("diagnostic_templates.yaml", split):
-        possible = math.prod(count_values(read_slot(slot), split) for slot in SLOT.finditer(text))
+        possible = 1
+        for slot in map(read_slot, SLOT.finditer(text)):
+            steps = range(slot.low, min(slot.high, slot.low + 3_999) + 1)  # more than are ever needed
+            possible *= sum(_split_of(step, slot.places) == split for step in steps)
         capacities[domain, text] = min(SENTENCES_PER_TEMPLATE, math.ceil(possible / 2))
     return capacities
 
@@ -139,12 +142,6 @@ def read_slot(match: re.Match[str]) -> Slot:
     _, low, high, comma = match.groups()
     places = len(low.partition(".")[2])
     return Slot(int(low.replace(".", "")), int(high.replace(".", "")), places, bool(comma))
-
-
-def count_values(slot: Slot, split: Split) -> int:
-    """Number of a slot's values in the split, among its first 4,000: more than is ever needed."""
-    steps = range(slot.low, min(slot.high, slot.low + 3_999) + 1)
-    return sum(_split_of(step, slot.places) == split for step in steps)
 
 
 @lru_cache(maxsize=1 << 16)

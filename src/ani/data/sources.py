@@ -27,7 +27,6 @@ from ani.data.records import (
     text_of,
 )
 from ani.errors import InputError
-from ani.numbers import find_numbers
 from ani.settings import Section
 
 _SUBJECTS = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
@@ -193,7 +192,7 @@ AnySource = Annotated[SerializeAsAny[DataSource], BeforeValidator(_source)]
 
 def problem_example(problem: ArithmeticProblem) -> Example:
     """`Calculate 12 + 34 =` → ` 46`; every number is a quantity."""
-    return Example(problem.prompt, f" {problem.answer}", ("quantitative",) * len(find_numbers(problem.prompt)))
+    return Example(problem.prompt, f" {problem.answer}", checked_roles("quantitative", problem.prompt, ""))
 
 
 def sentence_examples(sentences: Iterable[DiagnosticSentence]) -> Iterator[Example]:
