@@ -74,7 +74,7 @@ def test_training_and_evaluation_read_the_same_tokens(name: str, chat: str) -> N
     assert "12 + 30" in text and (chat == "question" or "Answer with a number" in text)
 
 
-def test_models_that_think_are_told_not_to() -> None:
+def test_thinking_is_off() -> None:
     assert rendered(tokenizer_of("thinking"), CHATS["question"]).endswith("<think>\n\n</think>\n\n")
 
 

@@ -145,11 +145,11 @@ def playground(
 def probe(
     out: Annotated[Path, Option(help="Directory for the result files.")],
     model: Annotated[str, Option(help="Directory, hub name, or smollm2 (embedded).")] = "smollm2",
-    data: Annotated[str, Option(help="Labelled sentences: JSONL file, directory, or diagnostic.")] = "diagnostic",
+    data: Annotated[str, Option(help="Labelled sentences: file, directory, or diagnostic (ours).")] = "diagnostic",
     held_out: Annotated[
         str | None, Option(help="Other labelled sentences to test on. Default: hold out each domain of --data in turn.")
     ] = None,
-    sentences: Annotated[int | None, Option(min=1, help="Maximum number of sentences; diagnostic: 4000.")] = None,
+    sentences: Annotated[int | None, Option(min=1, help="Maximum number of sentences (of diagnostic: 4000).")] = None,
     policy: Annotated[Policy, Option(help="Injection policy of the adapter to be trained.")] = DEFAULT_POLICY,
     layers: Annotated[str | None, Option(help="Layers to probe, such as 0,4,9. Default: all.")] = None,
     chat: ChatOption = False,
@@ -181,7 +181,9 @@ def probe(
 
 @app.command()
 def train(
-    recipe: Annotated[Path | None, Argument(callback=_recipe, help="YAML file, or the package's small/train.")] = None,
+    recipe: Annotated[
+        Path | None, Argument(callback=_recipe, help="Recipe file, or a name such as small/train.")
+    ] = None,
     overrides: Overrides = None,
     resume: Annotated[Path | None, Option(help="Continue the interrupted run in this directory.")] = None,
     dry: Annotated[bool, Option("--dry-run", help="Only check recipe and data; load no weights.")] = False,
@@ -213,7 +215,7 @@ def train(
 
 @app.command()
 def compare(
-    recipe: Annotated[Path, Argument(callback=_recipe, help="YAML file, or the package's, as small/methods.")],
+    recipe: Annotated[Path, Argument(callback=_recipe, help="Recipe file, or a name such as small/methods.")],
     overrides: Annotated[
         list[str] | None, Argument(help="Changes, such as 'seeds=[0, 1]' or overrides.0=training.steps=100.")
     ] = None,
@@ -292,7 +294,7 @@ def evaluate(
     ] = None,
     group: Annotated[str | None, Option(help="Key of the group in these records: one table row per group.")] = None,
     chat: ChatOption = False,
-    seed: Annotated[int, Option(help="Seed that draws the items.")] = 0,
+    seed: Annotated[int, Option(help="Seed that draws the questions.")] = 0,
     backend: Annotated[
         Literal["auto", "transformers", "vllm"],
         Option(
@@ -306,7 +308,7 @@ def evaluate(
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a model, with or without an adapter: one JSON line per item, and tables. The same command continues an
+    """Evaluate a model, with or without an adapter: a JSON line per question, and tables. The same command continues an
     interrupted evaluation."""
     from ani.data.arithmetic import SYMBOLS
     from ani.devices import where

@@ -117,7 +117,7 @@ def test_roles_are_on_the_last_message_whatever_the_template_says(name: str, str
     found = roles_by_number(name, example, chat_tokenizer(name, template))
     known = [i for i, (_, role) in enumerate(found) if role != Role.UNKNOWN]
     assert [found[i] for i in known] == [("505", Role.NOMINAL), ("10", Role.QUANTITATIVE)]
-    # Behind them: the template's (505), [99] and its own sentence.
+    # After them: the template's (505), [99] and its own sentence.
     assert [text for text, _ in found[known[-1] + 1 :]] == ["505", "99", "505", "10"]
     assert known[1] == known[0] + 1
 
@@ -201,7 +201,7 @@ def test_padding_that_is_eos_stays_unlearnt() -> None:
 
 def test_padding_does_not_join_numbers_of_a_row() -> None:
     tokenizer = copy.deepcopy(gemma_like())
-    tokenizer.pad_token = "7"  # a digit as padding: only the mask tells
+    tokenizer.pad_token = "7"  # a digit as padding: only the mask shows it
     find = locator("gemma_like", "running")
     rows = [tokenize(Example("a 1", " b 2"), tokenizer, find, LONG), tokenize(EXAMPLES[0], tokenizer, find, LONG)]
     tokenizer.eos_token = None

@@ -88,7 +88,7 @@ def test_records_are_known_by_their_fields(tmp_path: Path, names: str, record: A
     assert len(first.roles) == len(find_numbers(text))
 
 
-def test_our_own_sentences_hold_names_only(tmp_path: Path, maths: str) -> None:
+def test_our_own_sentences_contain_names_only(tmp_path: Path, maths: str) -> None:
     build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=DIAGNOSTIC, count=30)
     ours = [sentence for sentence in read_labelled(tmp_path / "set") if sentence.domain == DIAGNOSTIC]
     assert len(ours) == 30
@@ -247,7 +247,7 @@ def test_a_directory_gives_its_train_files_jsonl_and_parquet(tmp_path: Path, nam
 
 
 class _Stream:
-    """Stands for a streamed dataset: it tells how it was shuffled, and how much of it was read."""
+    """A streamed dataset that records how it was shuffled, and how much of it was read."""
 
     def __init__(self, records: Iterator[Any]) -> None:
         self.records, self.read, self.shuffled = records, 0, {}  # type: ignore[var-annotated]

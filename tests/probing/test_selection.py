@@ -112,7 +112,7 @@ def test_fewer_numbers_choose_later() -> None:
 
 
 def test_the_last_layer_output_is_never_chosen() -> None:
-    """Nothing reads what is added there, however well it tells the roles."""
+    """Nothing reads what is added there, however well it shows the roles."""
     rising = [0.5, 0.6, 0.7, 0.8, 1.0]
     found = chosen(rising)
     assert (found.layer, found.best, found.argmax) == (3, 3, 3)

@@ -7,7 +7,7 @@ Labels
     a price, a rate, a reading; what is counted stays a quantity ("45 pages").
 Hard cases
     The same preposition in both roles ("went to 60", "fell to 60"; "by 1900 most families", "by 1900 votes");
-    only the words after the number tell ("Take 12 from the station" or "from the fare fund"), which a causal
+    only the words after the number decide ("Take 12 from the station" or "from the fare fund"), which a causal
     model at the number has not read; a number at the beginning of the sentence ("12 passed the ball"); a number
     that is used for the thing itself ("the guests in 12", "the 340 stops behind the market"); a year beside a
     count ("the 1950 flood", "the 40 survivors"); decimals that are names (rules, versions, classes of books)
@@ -72,7 +72,7 @@ def diagnostic_sentences(count: int, *, split: Split, seed: int = 0) -> list[Dia
     Construction").
 
     The same carrier words surround numbers of both roles, and both roles draw from the same range of lengths, so that
-    neither the neighbouring word nor the number alone tells the role well (the module's docstring has figures). The
+    neither the neighbouring word nor the number alone gives the role away (the module's docstring has figures). The
     splits share no template and no number value, and some domains occur in `test` only. About half of the numbers are
     nominal. Every template is used once before any is used twice. The same arguments give the same sentences on every
     machine, and a larger count only appends to them. Raises InputError for an unknown split, or a count that is

@@ -69,29 +69,26 @@ class StepLocator:
         requests = [i for i in self._candidates(step).nonzero()[0].tolist() if not step.closed(i)]
         if not requests:
             return self._nothing
-        numbers = self._of_texts(step, requests) if self.reads_answers else self._of_prompts(step, requests)
+        if self.reads_answers:
+            texts = cast(Any, [step.text(i) for i in requests])
+            numbers = self._locator.batch(texts, start=step.starts[requests].tolist())
+        else:
+            numbers = self._of_prompts(step, requests)
         firsts = step.offsets[requests][numbers.rows.numpy()]
         return numbers.positions.numpy() + firsts, numbers.features.numpy()
 
     def _candidates(self, step: EngineStep) -> Any:
-        """Requests that may have a number at a scheduled token, as far as cheap tables tell, bool (R,)."""
+        """False for requests whose scheduled tokens certainly carry no number, bool (R,). Cheap tables decide."""
         may = step.starts < step.prompt_lengths
         if not self.reads_answers:
             return may
         places = step.starts[:, None] + np.arange(-2, 1)
         tokens = np.where(places >= 0, step.token_ids[step.rows[:, None], places], PADDING)
-        return may | (np.diff(step.offsets) > 1) | self._may_end(tokens)
-
-    def _may_end(self, token_ids: Ids) -> Any:
-        """False where the last of three tokens, (N, 3), certainly carries no number, bool (N,)."""
-        digits, closed, marks = (table.take(token_ids + 1, mode="clip") for table in self._locator.scanner.tables)
-        if self._locator.policy == "running":
-            return digits[:, 2]
-        return digits[:, 2] | ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
-
-    def _of_texts(self, step: EngineStep, requests: list[int]) -> NumberBatch:
-        texts = cast(Any, [step.text(i) for i in requests])
-        return self._locator.batch(texts, start=step.starts[requests].tolist())
+        digits, closed, marks = (table.take(tokens + 1, mode="clip") for table in self._locator.scanner.tables)
+        may |= (np.diff(step.offsets) > 1) | digits[:, 2]
+        if self._locator.policy == "after":
+            may |= ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
+        return may
 
     def _of_prompts(self, step: EngineStep, requests: list[int]) -> NumberBatch:
         found, unfinished = [], {}

@@ -66,15 +66,9 @@ def merge(
 
 
 def full_precision_base(base: str, dtype: DType | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the base model of a merged checkpoint on the CPU, and its tokenizer, with a chat template in any case.
-
-    Args:
-        base: Directory, hub name, or `smollm2`.
-        dtype: Dtype of the weights; None: the dtype of the model's config.
-
-    Raises:
-        InputError: If the dtype is unknown, or the model is missing or quantized.
-    """
+    """Load the base model of a merged checkpoint on the CPU, in `dtype` (None: the dtype of its config), and its
+    tokenizer, with a chat template in any case. Raises InputError if the dtype is unknown, or the model is missing or
+    quantized."""
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
     config = load_config(base)
