@@ -48,10 +48,10 @@ def _choose_device(device: str) -> None:
 
 def _recipe(path: Path | None) -> Path | None:
     """The recipe's file: the path, or else the package's recipe of this name (`small/train`, `recipes/demo.yaml`)."""
-    if path is None or path.exists():
+    if path is None or os.path.exists(path):  # pathlib raises where a name is too long
         return path
     packaged = Path(__file__).with_name("recipes") / str(path).removeprefix("recipes/")
-    return next((file for file in (packaged, Path(f"{packaged}.yaml")) if file.is_file()), path)
+    return next((file for file in (packaged, Path(f"{packaged}.yaml")) if os.path.isfile(file)), path)
 
 
 BaseOption = Annotated[

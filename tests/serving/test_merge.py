@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
@@ -279,14 +279,6 @@ def test_damaged_config(out: Path, changes: dict[str, Any], words: list[str]) ->
         with pytest.raises(InputError) as error:
             load(out)
         assert all(word in str(error.value) for word in words), error.value
-
-
-def test_missing_weights(out: Path) -> None:
-    weights = load_file(out / "model.safetensors")
-    del weights["ani.projection.weight"]
-    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"ani\.projection\.weight"):
-        AutoModelForCausalLM.from_pretrained(out)
 
 
 # --- what is refused, and what fails ----------------------------------------------------------------------------------
