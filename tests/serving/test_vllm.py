@@ -290,6 +290,7 @@ def test_a_tiny_model_of_each_family(
     check_parity(path, model, tokenizer, brief="tensor_parallel_size" in options and not deep(), **options)
 
 
+@pytest.mark.filterwarnings("ignore:the adapter .* was trained on")  # the same weights in a directory
 @pytest.mark.parametrize("policy", ["after", "terminal"] if deep() else ["after"])
 def test_smollm2_with_open_gates(tmp_path: Path, policy: Any) -> None:
     model, tokenizer = first_smollm2()
