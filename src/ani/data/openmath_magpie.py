@@ -1,4 +1,4 @@
-"""Builds the paper's diagnostic set: OpenMath texts, whose numbers are quantities, and Magpie chats, whose are names.
+"""Builds the paper's labelled texts: OpenMath texts, whose numbers are quantities, and Magpie chats, whose are names.
 
 The paper describes it in the appendix "Diagnostic Dataset Construction". A text is a question with its answer, the
 first turn of a conversation with its reply, or a record's plain text. The paper leaves these points open:
@@ -73,7 +73,7 @@ def build_openmath_magpie(
     same arguments write the same bytes.
 
     Args:
-        out: A new directory, or one that contains a diagnostic set, which is replaced.
+        out: A new directory, or one that this function wrote, which is replaced.
         quantitative: A dataset's name on the hub (its `train` split), a JSON-lines or parquet file, or a directory of
             those (the files named `train…` if there are any). Known records are those of OpenMathInstruct-2, GSM8K,
             MATH and Magpie, `messages`, `prompt` with `completion`, and `text`.
@@ -84,12 +84,12 @@ def build_openmath_magpie(
 
     Raises:
         InputError: A source can't be read, a record is of no known kind, a source gives fewer than `count` texts, or
-            `out` is something else than a diagnostic set.
+            `out` is something else.
     """
     out = Path(out)
     if count < 1:
         raise InputError(f"count is {count}, but a set needs at least 1 text of each role")
-    check_replaceable(out, "diagnostic set", (out / LABELLED_FILE).is_file())
+    check_replaceable(out, "set of labelled texts", (out / LABELLED_FILE).is_file())
     if quantitative == DIAGNOSTIC:
         raise InputError(f"{DIAGNOSTIC} gives nominal numbers only; name another quantitative source")
 
