@@ -112,6 +112,8 @@ def test_the_next_turn_leaves_earlier_values_alone(answer: str) -> None:
         ("What is 10 dollars / 3?", ["3.33"]),
         ("What is $10 / 3 to the nearest dollar?", ["3", "3.00"]),
         ("What is 1e-7 * 3?", ["0.0000003"]),
+        ("Exactly, not to the nearest ten: 399 / 40 =", ["9.975"]),
+        ("What is 1 / 8? Don't round to two decimals.", ["0.125"]),
         ("The 2 teams shared 3 decimals. What is 1 / 8?", ["0.125"]),
     ],
 )

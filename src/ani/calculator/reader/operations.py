@@ -6,7 +6,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from ani.calculator.reader.exact import Exact
-from ani.calculator.reader.tokens import CENTS, COUNTED, MONEY, OF_LISTS
+from ani.calculator.reader.tokens import CENTS, COUNTED, OF_LISTS
 
 SUM, PRODUCT, POWER, WHOLE = 1, 2, 3, 4
 """Levels of operators, from the weakest on."""
@@ -46,8 +46,7 @@ def currency_unit(sign: str) -> str:
 
 def currency_of(unit: str) -> str:
     """The sign of an amount of money in a unit, which is written to the hundredth; empty: it is none."""
-    signs = {name: sign for sign, name in _MONEY.items()}
-    return signs.get(unit, unit.removeprefix("money:") if unit[-1:] in (*MONEY,) else "")
+    return next((sign for sign, name in _MONEY.items() if name == unit), "")
 
 
 def in_whole_money(amount: Operand, unit: str) -> Operand:

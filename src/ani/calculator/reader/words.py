@@ -14,6 +14,7 @@ BLANK = f"[{BLANKS}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}]"
 
 
 _COUNTS = ("one", "two", "three", "four", "five", "six")
+_DENIED = re.compile(r"(?:\b(?:not|never|least|most|than)\b|n['’]t\b)[^.!?]{0,24}\Z", re.IGNORECASE)
 _COMMON = {"and", "or", "is", "was", "if", "to", "in", "on", "by", "from", "of", "with", "points", "choose", "score"}
 """Words of `changing` that mean no quantity where they follow none."""
 
@@ -112,14 +113,17 @@ class Words:
 
         Args:
             text: The text.
-            end: Where a calculation begins; words with a digit between them and the calculation are not about it.
+            end: Where a calculation begins that an equals sign follows. Then only a number of places counts, and only if
+                no digit is between them and the calculation.
         """
-        found = [*self.rounding.finditer(text)]
-        if not found or (end is not None and re.search("[0-9]", text[found[-1].end() : end])):
+        *_, match = None, *self.rounding.finditer(text)
+        if match is None or _DENIED.search(text[: match.start()]):
             return None
-        if unit := found[-1]["unit"]:
+        if end is not None and (match["unit"] or re.search("[0-9]", text[match.end() : end])):
+            return None
+        if unit := match["unit"]:
             return self.nearest[" ".join(unit.lower().split())]
-        count = found[-1]["count"].lower()
+        count = match["count"].lower()
         return int(count) if count.isdigit() else _COUNTS.index(count) + 1
 
     def _any(self, key: str) -> str:
