@@ -291,10 +291,14 @@ def test_misuse_is_refused() -> None:
 
 def test_fit_on_a_tiny_model(tmp_path: Path) -> None:
     model, tokenizer = pair("llama", tokenizers.smollm2())
-    file, counts = tmp_path / "answers.jsonl", {"asked": 12, "unasked": 8, "sentences": 8}
+    file, counts = tmp_path / "answers.jsonl", {"asked": 20, "unasked": 20, "sentences": 20}
     made = Calculator.fit(model, tokenizer, answers=file, **counts)
     answers = file.read_text()
-    assert len(answers.splitlines()) == 8
+    assert len(answers.splitlines()) == 22  # two for the test of its rates
+    rates = made.config.rates
+    assert rates and rates.meant >= 2 and rates.other and rates.meant_open <= rates.meant
+    made.save(tmp_path / "c")
+    assert f"{rates.meant_open} of {rates.meant} tokens" in (tmp_path / "c" / "README.md").read_text()
     again = Calculator.fit(model, tokenizer, answers=file, **counts)
     assert file.read_text() == answers
     assert all(
@@ -305,7 +309,7 @@ def test_fit_on_a_tiny_model(tmp_path: Path) -> None:
     other.name_or_path = "other"
     Calculator.fit(other, tokenizer, answers=file, **counts)
     models = [json.loads(line)[0] for line in file.read_text().splitlines()]
-    assert models == ["llama"] * 8 + ["other"] * 8  # another model answers for itself
+    assert models == ["llama"] * 22 + ["other"] * 22  # another model answers for itself
 
 
 def test_asked() -> None:

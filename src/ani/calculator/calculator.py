@@ -29,6 +29,21 @@ OPEN = "open"
 """Name of the calculator whose gate is always open."""
 
 
+class Rates(BaseModel):
+    """How often a gate was open at the tokens of texts that it was not fitted on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    meant: int
+    """Tokens after which the text writes the pending value."""
+    meant_open: int
+    """Those of them at which the gate was open."""
+    other: int
+    """Tokens after which the text writes something else, or the model something of its own."""
+    other_open: int
+    """Those of them at which the gate was open."""
+
+
 class CalculatorConfig(BaseModel):
     """The file `calculator.json`."""
 
@@ -53,6 +68,8 @@ class CalculatorConfig(BaseModel):
     """Width of the gate's inner layer."""
     bias: float = Field(default=0.0, allow_inf_nan=False)
     """Added to the gate's logits: above 0 the gate opens more often."""
+    rates: Rates | None = None
+    """Measured by `fit`."""
 
     def gate(self, dropout: float = 0.0) -> Gate:
         """A gate of this shape, not fitted."""
@@ -242,6 +259,14 @@ def folder_of(name: str) -> Path:
         raise InputError(f"no calculator {name!r}: it is no directory, and the hub has none ({reason})") from error
 
 
+def _measured(rates: Rates | None) -> str:
+    if rates is None:
+        return "nothing"
+    where = "on wordings and calculations that the gate was not fitted on, it was open at"
+    meant = f"{rates.meant_open} of {rates.meant} tokens after which the value is meant"
+    return f"{where} {meant}, and at {rates.other_open} of {rates.other} others"
+
+
 def _card(config: CalculatorConfig) -> str:
     return f"""---
 library_name: ani
@@ -257,7 +282,7 @@ tokens that do.
 - **Base model**: {config.base} ({config.model_type}, {config.num_hidden_layers} layers of width {config.hidden_size})
 - **The gate reads** the hidden states of layers {", ".join(map(str, config.layers))}, and the mean of the
   attention's values over the text so far of layers {", ".join(map(str, config.context))}
-- **Not measured**: how often the gate errs was not measured. Measure it on texts that it was not fitted on:
+- **Measured**: {_measured(config.rates)}. How often whole answers are right, measure by
   `ani eval --model {config.base} --calculator "this directory" --tasks meant,rivals --out runs/measured`
 
 ```python

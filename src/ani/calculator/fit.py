@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.calculator.calculator import CalculatorConfig, shape_of
+from ani.calculator.calculator import CalculatorConfig, Rates, shape_of
 from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.calculator.data.drawn_text import DrawnText
 from ani.calculator.data.sentences import sentences as drawn_sentences
@@ -22,6 +22,7 @@ from ani.calculator.gate import Gate, GateStates
 from ani.calculator.reader.pending import Pending
 from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
+from ani.data.split import Split
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
 from ani.injection.model_parts import base_model, decoder_layers
@@ -36,6 +37,8 @@ ROWS = 32
 """Rows per forward pass."""
 MOST_BYTES = 8 * 2**30
 """Upper bound for the states of all decisions."""
+TEST_SHARE = 10
+"""One test text, of other wordings and calculations, per so many texts that the gate is fitted on."""
 HIDDEN_SIZE, DROPOUT = 48, 0.3
 _DEEPEST = 0.6
 """The deepest layer that the gate reads, as a share of the model's depth."""
@@ -74,7 +77,7 @@ def fit(
         console: Shows the progress.
 
     Returns:
-        The fitted gate, on the model's device, and the config of a calculator.
+        The fitted gate, on the model's device, and the config of a calculator, with its rates on test texts.
 
     Raises:
         InputError: The model's layers have no attention as Llama's, or the texts have decisions of one kind alone.
@@ -83,10 +86,16 @@ def fit(
     with evaluating(base), torch.no_grad():
         config = _config(base, tokenizer)
         engine = TransformersEngine(base, tokenizer)
-        drawn = [*asked_chats(asked, split="train", seed=seed), *drawn_sentences(sentences, split="train", seed=seed)]
-        drawn += _answered(unasked_chats(unasked, split="train", seed=seed), engine, answers, console)
-        gate, texts = config.gate(DROPOUT), [_text(each, engine) for each in drawn]
-        features, labels, groups = _decisions(engine, gate, config, texts, console, seed)
+        gate = config.gate(DROPOUT)
+
+        def decisions(split: Split, *counts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            asked, unasked, sentences = counts
+            drawn = asked_chats(asked, split=split, seed=seed) + drawn_sentences(sentences, split=split, seed=seed)
+            drawn += _answered(unasked_chats(unasked, split=split, seed=seed), engine, answers, console)
+            return _decisions(engine, gate, config, [_text(each, engine) for each in drawn], console, seed)
+
+        features, labels, groups = decisions("train", asked, unasked, sentences)
+        tests, meant, _ = decisions("test", *(count // TEST_SHARE for count in (asked, unasked, sentences)))
     if len(labels.unique()) < 2:
         raise InputError("a gate needs values that are written and values that are not; fit it on more texts")
     gate.to(base.device)
@@ -100,7 +109,12 @@ def fit(
     with torch.no_grad():  # the gate reads states as they are
         gate.inner.bias.sub_(gate.inner.weight @ (mean / std))
         gate.inner.weight.div_(std)
-    return gate.eval(), config
+        opened = torch.cat(
+            [net.eval()(part.float().to(base.device)).squeeze(-1).cpu() > 0 for part in tests.split(4096)]
+        )
+    rates = {name: int((meant == label).sum()) for name, label in (("meant", 1), ("other", 0))}
+    rates |= {f"{name}_open": int(opened[meant == label].sum()) for name, label in (("meant", 1), ("other", 0))}
+    return gate.eval(), config.model_copy(update={"rates": Rates(**rates)})
 
 
 def model_name(model: PreTrainedModel) -> str:

@@ -113,8 +113,8 @@ class Words:
 
         Args:
             text: The text.
-            end: Where a calculation begins that an equals sign follows. Then only a number of places counts, and only if
-                no digit is between them and the calculation.
+            end: Where a calculation begins that an equals sign follows. Then a number of places alone counts, if no
+                digit is between it and the calculation.
         """
         *_, match = None, *self.rounding.finditer(text)
         if match is None or _DENIED.search(text[: match.start()]):
