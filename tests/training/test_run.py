@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
 import ani
+from ani.injection.gate import Linear
 from ani.injection.model_parts import ani_module, base_model
 from ani.models import load_model, load_tokenizer
 from ani.training import run as run_module
@@ -107,7 +108,7 @@ def test_what_is_computed_in_which_precision(
     def watched(recipe: Any) -> Any:
         model, tokenizer = prepare(recipe)
         for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Linear) and ("lora_" in name or ".ani." in name):
+            if isinstance(module, torch.nn.Linear | Linear) and ("lora_" in name or ".ani." in name):
                 kind = "lora" if "lora_" in name else "module"
                 module.register_forward_hook(lambda _, __, output, kind=kind: seen[kind].add(output.dtype))
         model.register_forward_hook(lambda _, __, output: seen["loss"].add(output.loss.dtype))

@@ -11,6 +11,8 @@ The model stays the same object. Classes are swapped for subclasses of themselve
   this forward pass is read whole, whatever happened to the cache (beams, turns, chunks, crops).
 """
 
+import sys
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -35,6 +37,7 @@ from ani.injection.model_parts import (
 )
 from ani.injection.module import AniModule
 from ani.injection.scale import measured_scale
+from ani.injection.training_checks import check_trainer
 
 
 class AttachedModel(PreTrainedModel, GenerationMixin):
@@ -43,6 +46,13 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
     _ani_base: type[PreTrainedModel]
 
     forward = OutermostForward(run_forward)
+
+    def add_model_tags(self, tags: list[str] | str) -> None:
+        """transformers' `add_model_tags`. Each of TRL's trainers calls it when its reference has been made."""
+        super().add_model_tags(tags)
+        if "trl" in tags:
+            vars(self)["_ani_trainer_tags"] = tags
+            check_trainer(self, sys._getframe(1).f_locals.get("self"))  # no argument leads to the trainer
 
     def _ani_detached(self) -> None:
         """For subclasses: `detach` is about to restore the model's own class."""
@@ -103,7 +113,11 @@ def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> 
     read_earlier_layers(layers, config)
     module = AniModule(config, feature_size)
     parameter = next(iter(layers[config.layer].parameters()), None)
-    module.to(parameter.device if parameter is not None else model.device)
+    device = parameter.device if parameter is not None else model.device
+    if device.type == "meta":  # offloaded: accelerate's hooks bring the layer where it is executed
+        hooks: Iterator[Any] = (getattr(part, "_hf_hook", None) for part in layers[config.layer].modules())
+        device = next((hook.execution_device for hook in hooks if hasattr(hook, "execution_device")), device)
+    module.to(device)
     module.train(model.training)
     model.add_module("ani", module)
     swap_class(layers[config.layer], InjectionLayer, ClassOfBaseInstances)
@@ -137,7 +151,7 @@ def _remove_module(model: nn.Module) -> None:
     cast(AttachedModel, base)._ani_detached()
     restore_class(base)
     del base.ani
-    for name in ("_ani_locator", "_ani_last_decision"):
+    for name in ("_ani_locator", "_ani_last_decision", "_ani_trainer_tags"):
         base.__dict__.pop(name, None)
     if inner_forward is not None:
         base.forward = inner_forward

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import torch
 
+from ani.errors import InputError
+
 
 class ClassOfBaseInstances(type):
     """Metaclass of a layer's class. accelerate's FSDP finds a layer's class by its name and shards its instances: if
@@ -43,8 +45,13 @@ class OutermostForward:
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
 
+    def __get__(self, model: Any, owner: Any) -> Any:
+        if torch.compiler.is_exporting():
+            raise InputError("torch.export can't trace a model with ANI, which reads token ids; call ani.detach first")
+        return self._forward(model, owner)
+
     @torch.compiler.disable(recursive=False)
-    def __get__(self, model: Any, owner: Any) -> Callable[..., Any]:
+    def _forward(self, model: Any, owner: Any) -> Callable[..., Any]:
         if model is None:
             return cast(Callable[..., Any], owner._ani_base.forward)
         inner = model.__dict__.get("_ani_inner_forward") or owner._ani_base.forward.__get__(model)

@@ -18,8 +18,8 @@ from ani.injection.history import Rows, cached_length, history, remember
 from ani.injection.loss import add_loss, auxiliary_loss
 from ani.injection.model_parts import Decision, ani_module, is_attached, number_locator
 from ani.injection.module import Injection
-from ani.injection.number_batch import NumberBatch, text_ids
-from ani.injection.training_checks import response_tokens, warn_if_untrained
+from ani.injection.number_batch import NumberBatch, text_ids, text_starts
+from ani.injection.training_checks import is_language_loss, response_tokens, warn_if_untrained
 
 
 @dataclass
@@ -28,6 +28,8 @@ class ForwardPass:
 
     model: PreTrainedModel
     numbers: NumberBatch
+    straight_through: bool = False
+    """True if the trainer compares with a reference or a rollout, whose gates are those of inference."""
     injection: Injection | None = None
     earlier: list[torch.Tensor] = field(default_factory=list)
     """The gate's vectors of earlier layers at the numbers, in the order of `gate_reads`, each (N, width)."""
@@ -51,22 +53,24 @@ def run_forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, *
     if input_ids is not None:
         if numbers is None or cache is not None or substitutes:  # else, as in training, nothing waits for the ids
             rows = _rows(model, given)
-        warn_if_untrained(ani_module(model), labels)
         if numbers is None:
-            numbers = _find_numbers(model, cast(Rows, rows), cached_length(cache), labels)
+            numbers = _find_numbers(model, cast(Rows, rows), cached_length(cache), given)
         if substitutes:
             masks = substitution.hide(cast(Rows, rows), numbers, cached_length(cache), input_ids, given)
             args, kwargs = (), {**given, **masks}
     elif numbers is None or substitutes:
         raise InputError("ANI finds numbers in input_ids, but got none; pass them, or numbers=NumberBatch(...)")
-    current = ForwardPass(model, numbers)
+    learns, of_language = model.training and torch.is_grad_enabled(), is_language_loss(model, given)
+    if learns:
+        warn_if_untrained(ani_module(model), labels, of_language)
+    current = ForwardPass(model, numbers, straight_through=not of_language)
     object.__setattr__(model, "_ani_last_decision", None)
     token = running_pass.set(current)
     try:
         outputs = inner(*args, **kwargs)
     finally:
         running_pass.reset(token)
-    if model.training and labels is not None and current.injection is not None:
+    if learns and of_language and labels is not None and current.injection is not None:
         roles = numbers.roles.to(current.injection.logits.device)
         auxiliary = auxiliary_loss(ani_module(model), current.injection, roles, totals)
         outputs = add_loss(outputs, auxiliary, labels, kwargs.get("num_items_in_batch"), totals)
@@ -93,12 +97,15 @@ def _rows(model: PreTrainedModel, given: Mapping[str, Any]) -> Rows:
 
 
 @torch.compiler.disable
-def _find_numbers(model: PreTrainedModel, rows: Rows, start: int, labels: torch.Tensor | None) -> NumberBatch:
+def _find_numbers(model: PreTrainedModel, rows: Rows, start: int, given: Mapping[str, Any]) -> NumberBatch:
     if prompt := prompt_of(model):
         return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // len(prompt.rows))
     locator = number_locator(model)
-    response = response_tokens(labels, start, locator, training=model.training and torch.is_grad_enabled())
-    return locator.batch(substitution.readable(rows) if locator.substitutes else rows, start=start, response=response)
+    learns = model.training and torch.is_grad_enabled()
+    response = response_tokens(given.get("labels"), start, locator, training=learns)
+    texts = None if start else text_starts(given["input_ids"], given)
+    found = substitution.readable(rows) if locator.substitutes else rows
+    return locator.batch(found, start=start, texts=texts, response=response)
 
 
 @torch.compiler.disable  # ContextVar.get can't be traced
@@ -133,7 +140,8 @@ def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
     # In a model on several devices, hidden states arrive from the device of the layer before.
     numbers, at = current.numbers.to(device), current.numbers.at(hidden_states.device)
     earlier = [states.to(device) for states in current.earlier]
-    injection: Injection = module(hidden_states[at].to(device), numbers.features, numbers.roles, earlier)
+    given = hidden_states[at].to(device), numbers.features, numbers.roles, earlier
+    injection: Injection = module(*given, straight_through=current.straight_through)
     current.injection = injection
     decision = Decision(numbers, Injection(*(each.detach() for each in injection)))
     object.__setattr__(current.model, "_ani_last_decision", decision)

@@ -1,9 +1,24 @@
 """The gate: an MLP that gives one logit for each number."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
+
+
+class Linear(nn.Module):
+    """`nn.Linear`, but no subclass of it, because PEFT's `all-linear` and quantizers replace each of those."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias: Any = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.reset_parameters()
+
+    reset_parameters = cast(Any, nn.Linear).reset_parameters
+    forward = cast(Any, nn.Linear).forward
 
 
 class Gate(nn.Module):
@@ -33,9 +48,9 @@ class Gate(nn.Module):
         self.reads_value = reads_value
         self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
         self.earlier_norms = nn.ModuleList(nn.RMSNorm(size, eps=1e-6) for size in earlier)
-        self.inner = nn.Linear(hidden_size * (1 + reads_value) + sum(earlier), gate_hidden_size)
+        self.inner = Linear(hidden_size * (1 + reads_value) + sum(earlier), gate_hidden_size)
         self.dropout = nn.Dropout(dropout)
-        self.outer = nn.Linear(gate_hidden_size, 1)
+        self.outer = Linear(gate_hidden_size, 1)
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
 
@@ -49,5 +64,7 @@ class Gate(nn.Module):
         if self.reads_value:
             read.append(embeddings)
         inner = nn.functional.gelu(self.inner(torch.cat(read, dim=-1)))
-        logits: torch.Tensor = self.outer(self.dropout(inner)).squeeze(-1)
+        if torch.is_grad_enabled():  # not in the rollouts of a model that is being trained
+            inner = self.dropout(inner)
+        logits: torch.Tensor = self.outer(inner).squeeze(-1)
         return logits

@@ -130,11 +130,11 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
     """Within the block, leave out the module and LoRA: the base model, bit for bit. The block changes the model for
     other threads too."""
     with ExitStack() as stack:
-        if is_attached(model):
-            stack.enter_context(forced_gates(model, False))
         lora = model if is_peft_model(model) else vars(base_model(model)).get("_ani_lora")
         if lora is not None:
             stack.enter_context(lora.disable_adapter())
+        if is_attached(model):  # the module without PEFT's adapters may be another one
+            stack.enter_context(forced_gates(model, False))
         yield
 
 

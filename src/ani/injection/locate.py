@@ -7,6 +7,7 @@ all use this module, so they cannot disagree.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Self
 
 import torch
@@ -23,7 +24,7 @@ class NumberLocator:
     """Finds and encodes the numbers of token rows by a config's policy, encoders and overflow rule."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, config: AniConfig) -> None:
-        self.scanner = NumberScanner(tokenizer)
+        self._tokenizer, self._scanner, self._known_tokens = tokenizer, NumberScanner(tokenizer), len(tokenizer)
         self.encoder = build_encoder(config)
         self.policy = config.policy
         end = tokenizer.eos_token_id if config.policy == "after" else None
@@ -37,6 +38,13 @@ class NumberLocator:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # shared, because its token table is large
+
+    @property
+    def scanner(self) -> NumberScanner:
+        """The scanner of the tokenizer's vocabulary, of which tokens may be added at any time."""
+        if len(self._tokenizer) != self._known_tokens:
+            self._scanner, self._known_tokens = NumberScanner(self._tokenizer), len(self._tokenizer)
+        return self._scanner
 
     def whole_text(self, token_ids: Sequence[int]) -> list[int]:
         """Token ids with the end of the text: under `after` the tokenizer's end token, as after a completion in
@@ -78,6 +86,7 @@ class NumberLocator:
         rows: Sequence[Sequence[int]],
         *,
         start: int | Sequence[int] = 0,
+        texts: Sequence[Sequence[int]] | None = None,
         response: Sequence[Sequence[bool]] | None = None,
         roles: Sequence[Sequence[int]] | None = None,
     ) -> NumberBatch:
@@ -86,6 +95,7 @@ class NumberLocator:
         Args:
             rows: Token ids, `PADDING` where there is no text.
             start: Index of the first token to report, for all rows or one per row; `positions` count from it.
+            texts: Index of each text's first token, per row, if a packed row contains several; `start` is then 0.
             response: True for tokens of the response, per row. They carry nothing if `hides_response`: during
                 generation it is unknown whether a number is complete.
             roles: Role of the number that each token belongs to, per row and token. None: unknown.
@@ -97,12 +107,15 @@ class NumberLocator:
                 for row, responses in zip(rows, response, strict=True)
             ]
         found: list[tuple[int, int, int, int]] = []
-        texts: list[str] = []
+        written: list[str] = []
         for row, (token_ids, first) in enumerate(zip(rows, starts, strict=True)):
-            for token, number in self.find(token_ids, first).items():
-                role = Role.UNKNOWN if roles is None else roles[row][number.last_token]
-                masked = number.last_token - number.first_token if self.substitutes else 0
-                found.append((row, token - first, role, masked))
-                texts.append(number.text)
+            begins = [0] if texts is None else texts[row]
+            for begin, end in pairwise([*begins, len(token_ids)]):
+                text = token_ids if end - begin == len(token_ids) else token_ids[begin:end]
+                for token, number in self.find(text, first).items():
+                    role = Role.UNKNOWN if roles is None else roles[row][begin + number.last_token]
+                    masked = number.last_token - number.first_token if self.substitutes else 0
+                    found.append((row, begin + token - first, role, masked))
+                    written.append(number.text)
         columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
-        return NumberBatch(columns[0], columns[1], self.encoder.encode(texts), columns[2], columns[3])
+        return NumberBatch(columns[0], columns[1], self.encoder.encode(written), columns[2], columns[3])

@@ -57,7 +57,7 @@ def add_loss(outputs: Any, auxiliary: torch.Tensor, labels: torch.Tensor, num_it
     if isinstance(outputs, tuple):
         return (outputs[0] + (part * auxiliary).to(outputs[0].device), *outputs[1:])
     if getattr(outputs, "log_probs", None) is not None:
-        # TRL's fused head: the trainer makes the loss from these, so every labelled token carries the penalty.
+        # TRL's fused head: SFTTrainer makes the loss from these, so every labelled token carries the penalty.
         outputs.log_probs = outputs.log_probs - auxiliary.to(outputs.log_probs.device) * outputs.label_mask
     if getattr(outputs, "loss", None) is not None:
         outputs.loss = outputs.loss + (part * auxiliary).to(outputs.loss.device)

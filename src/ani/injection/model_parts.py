@@ -95,7 +95,8 @@ def is_attached(model: nn.Module) -> bool:
 
 
 def ani_module(model: nn.Module) -> AniModule:
-    """The attached module, also inside PEFT's `modules_to_save` wrapper; raises InputError if there is none."""
+    """The attached module that is in use, also inside PEFT's `modules_to_save` wrapper; raises InputError if there is
+    none."""
     if not is_attached(model):
         raise InputError(
             "the model has no ANI module; call ani.attach or ani.load_adapter first (adapters of the methods sft and "
@@ -103,7 +104,9 @@ def ani_module(model: nn.Module) -> AniModule:
         )
     module: Any = base_model(model).get_submodule("ani")
     if not isinstance(module, AniModule):
-        module = module.modules_to_save[module.active_adapters[0]]
+        adapter = next((name for name in module.active_adapters if name in module.modules_to_save), None)
+        others = module.disable_adapters or adapter is None
+        module = module.original_module if others else module.modules_to_save[adapter]
     return cast(AniModule, module)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ani.injection.config import AniConfig
-from ani.injection.gate import Gate
+from ani.injection.gate import Gate, Linear
 
 
 class Injection(NamedTuple):
@@ -68,7 +68,7 @@ class AniModule(nn.Module):
         self.scale = config.embedding_scale
         self.forced: bool | None = None
         """True or False: every gate is open or closed (`ani.forced_gates`). None: the gate decides."""
-        self.projection = nn.Linear(feature_size, config.hidden_size, bias=False)
+        self.projection = Linear(feature_size, config.hidden_size, bias=False)
         if config.combine == "add":
             nn.init.zeros_(self.projection.weight)
         else:
@@ -85,8 +85,10 @@ class AniModule(nn.Module):
         features: torch.Tensor,
         roles: torch.Tensor | None = None,
         earlier: Sequence[torch.Tensor] = (),
+        *,
+        straight_through: bool = False,
     ) -> Injection:
-        """Inject into the hidden states of N numbers.
+        """Inject into the hidden states of N numbers: as in training if gradients are computed, else as at inference.
 
         Args:
             hidden_states: h, shape (N, d_model), any floating dtype; computed in the module's own dtype.
@@ -94,7 +96,9 @@ class AniModule(nn.Module):
             roles: `ani.roles.Role`, int64 (N,); used in training unless `gate="learned"`.
             earlier: The gate's vectors of earlier layers at the same numbers, in the order of `config.gate_reads`,
                 each of shape (N, its width).
+            straight_through: In training, the values are those of inference, and the gradients those of training.
         """
+        learns = self.training and torch.is_grad_enabled() and self.gate is not None and self.forced is None
         dtype = self.projection.weight.dtype
         hidden = hidden_states.to(dtype)
         # Autocast would round the features to 8 bits, in training only.
@@ -103,22 +107,22 @@ class AniModule(nn.Module):
             embeddings = self.projection(features.to(dtype))
             if self.gate is not None:
                 logits = self.gate(hidden, embeddings, [states.to(dtype) for states in earlier])
-                logits = logits + (0.0 if self.training else self.config.gate_bias)
+                logits = logits + (0.0 if learns and not straight_through else self.config.gate_bias)
             else:
                 logits = hidden.new_full(hidden.shape[:1], torch.inf)
         scaled = self.scale * embeddings
         change = scaled if self.config.combine == "add" else scaled - hidden
-        if self.training and self.gate is not None and self.forced is None:
-            alpha = torch.sigmoid(logits) if self.config.gate != "fitted" else (logits > 0).to(dtype)
+        # z > 0 is σ(z) > 0.5.
+        opened = logits > 0 if self.forced is None else torch.full_like(logits, self.forced, dtype=torch.bool)
+        alpha = opened.to(dtype)
+        # A closed gate returns h itself: bit for bit, also where h + 0·e would not be (−0, overflowing e).
+        updated = torch.where(opened.unsqueeze(-1), hidden + change, hidden)
+        if learns:
+            alpha = torch.sigmoid(logits) if self.config.gate != "fitted" else alpha
             if self.config.gate != "learned":
                 alpha = alpha.detach()
                 if roles is not None:
                     alpha = torch.where(roles >= 0, roles.to(dtype), alpha)
-            updated = hidden + alpha.unsqueeze(-1) * change
-        else:
-            # z > 0 is σ(z) > 0.5.
-            opened = logits > 0 if self.forced is None else torch.full_like(logits, self.forced, dtype=torch.bool)
-            alpha = opened.to(dtype)
-            # A closed gate returns h itself: bit for bit, also where h + 0·e would not be (−0, overflowing e).
-            updated = torch.where(opened.unsqueeze(-1), hidden + change, hidden)
+            trained = hidden + alpha.unsqueeze(-1) * change
+            updated = trained + (updated - trained).detach() if straight_through else trained
         return Injection(updated.to(hidden_states.dtype), logits, alpha, hidden, embeddings, scaled)

@@ -1,6 +1,6 @@
 """Token rows, and the numbers of a batch of them as tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self, cast
 
@@ -57,6 +57,22 @@ class NumberBatch:
         rows = (self.rows.unsqueeze(1) * repeats + torch.arange(repeats, device=self.rows.device)).flatten()
         others = (getattr(self, field.name).repeat_interleave(repeats, dim=0) for field in fields(self)[1:])
         return type(self)(rows, *others)
+
+
+@torch.compiler.disable
+def text_starts(input_ids: torch.Tensor, given: Mapping[str, Any]) -> list[list[int]]:
+    """The index of each text's first token, per row of (B, T). The arguments of a forward pass show where a packed row
+    has another text: `position_ids` that don't count on, another number in `seq_idx`, or `cu_seq_lens_q`."""
+    starts = torch.zeros_like(input_ids, dtype=torch.bool)
+    starts[:, :1] = True
+    for name, within in (("position_ids", 1), ("seq_idx", 0)):
+        index = given.get(name)
+        if isinstance(index, torch.Tensor) and index.ndim == 2:
+            starts[:, 1:] |= (index.diff(dim=1) != within).to(starts.device)
+    ends = given.get("cu_seq_lens_q")
+    if ends is not None:  # of all rows together
+        starts.flatten()[ends[ends < starts.numel()].long().to(starts.device)] = True
+    return [row.nonzero().flatten().tolist() for row in starts]
 
 
 @torch.compiler.disable

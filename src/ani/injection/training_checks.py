@@ -1,11 +1,15 @@
-"""Checks of a training step: labels separate prompt and response, and the module is trained."""
+"""Checks of trainers: labels separate prompt and response, the module is trained, and a reference has it too."""
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from ani.errors import InputError
 from ani.injection.locate import NumberLocator
+from ani.injection.model_parts import ani_module, is_attached
 from ani.injection.module import AniModule
 
 
@@ -37,10 +41,37 @@ def response_tokens(
     return [[False] * start + row for row in response.tolist()]
 
 
-def warn_if_untrained(module: AniModule, labels: torch.Tensor | None) -> None:
-    """Warn, once per module, of a training step that can't train it: PEFT froze it, or there are no labels, whose loss
-    the gate's penalty and roles are added to."""
-    if not module.training or not torch.is_grad_enabled() or module.__dict__.get("_warned_of_training"):
+def is_language_loss(model: PreTrainedModel, given: Mapping[str, Any]) -> bool:
+    """True if the loss of a forward pass is a language model's. Of TRL's trainers with a fused head only SFTTrainer has
+    such a loss; the others compare log-probabilities of answers, in which a penalty would be an error."""
+    return not given.get("fused_lm_head") or "sft" in vars(model).get("_ani_trainer_tags", ())
+
+
+def check_trainer(model: PreTrainedModel, trainer: Any) -> None:
+    """Raise InputError if a trainer of TRL, complete but for its training, has another reference than the model with
+    the module as it was at first, or takes its rollouts from another model."""
+    if getattr(trainer, "use_vllm", False):
+        raise InputError("TRL's vLLM generates without the ANI module; set use_vllm=False")
+    if not getattr(trainer, "beta", 0) or getattr(trainer, "precompute_ref_logps", False):
+        return  # no reference, or one that is computed before the training
+    reference, name = getattr(trainer, "ref_model", None), type(trainer).__name__
+    if reference is not None and not is_attached(reference):
+        raise InputError(
+            f"{name} loaded the base model without the ANI module as reference; pass ref_model=copy.deepcopy(model) if "
+            "it takes one, else give it a merged checkpoint (ani.merge) or beta=0"
+        )
+    learns = any(parameter.requires_grad for parameter in ani_module(model).parameters())
+    if reference is None and learns and isinstance(model.get_submodule("ani"), AniModule):
+        raise InputError(
+            f"{name}'s reference is the model without LoRA, which would have the ANI module that is trained; attach "
+            'before PEFT and give PEFT modules_to_save=["ani"]'
+        )
+
+
+def warn_if_untrained(module: AniModule, labels: torch.Tensor | None, of_language: bool) -> None:
+    """Warn, once per module, of a training step that can't train it: PEFT froze it, or the loss is no language model's
+    (`is_language_loss`, and with labels), to which the gate's penalty and roles are added."""
+    if vars(module).get("_warned_of_training"):
         return
     config, gate = module.config, module.gate
     learns = gate is not None and any(parameter.requires_grad for parameter in gate.parameters())
@@ -50,11 +81,11 @@ def warn_if_untrained(module: AniModule, labels: torch.Tensor | None) -> None:
             "the ANI module is frozen, so this training leaves it as it is; to train it, attach after PEFT's "
             'get_peft_model, or give PEFT modules_to_save=["ani"]'
         )
-    elif labels is None and learns and (config.penalty or config.role_weight):
+    elif not (labels is not None and of_language) and learns and (config.penalty or config.role_weight):
         problem = (
-            "the model is trained without labels, so it makes no loss, to which the gate's penalty and roles are "
-            "added; pass labels and use the loss that it returns (no label_smoothing_factor, no compute_loss_func)"
+            "this training has no language model's loss, to which the gate's penalty and roles are added; for them, "
+            "train with labels and the loss that the model returns (no label_smoothing_factor, no compute_loss_func)"
         )
     if problem is not None:
-        module.__dict__["_warned_of_training"] = True
+        vars(module)["_warned_of_training"] = True
         warnings.warn(problem, stacklevel=4)

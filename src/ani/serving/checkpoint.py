@@ -61,6 +61,8 @@ class _FamilyConfig:
     """Mixed into a family's config class."""
 
     _ani_family: type[Any]
+    auto_map: Mapping[str, str] = {}
+    """No class is in the checkpoint's folder; TRL asks."""
 
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "model_type": MODEL_TYPE}  # type: ignore[misc]

@@ -1,0 +1,342 @@
+"""Trainers of others: each use of an attached model is right, or is refused before anything is trained."""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from datasets import Dataset
+from peft import AdaLoraConfig, LoraConfig, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from ani import AniConfig, attach, detach, inspect, load_adapter, merge, save_adapter
+from ani.injection.inspection import without_adapter
+from ani.injection.model_parts import ani_module, last_decision, number_locator
+from ani.injection.number_batch import text_starts
+from tests.refusals import refused
+from tests.tiny import MIXED_TEXT, attached, encode, logits_of, pair, randomise
+from tests.tokenizers import gemma_like, llama3, shortened
+
+TEXTS = ("So x is 10", "2 apples cost 5 dollars", "34 and -7")
+ALL_LINEAR: dict[str, Any] = {"r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+PREFERENCES = [
+    {"prompt": "12 + 34 =", "chosen": " 46.", "rejected": " 5 or 7."},
+    {"prompt": "77 + 11 =", "chosen": " 88.", "rejected": " 1."},
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_accelerator_state() -> Iterator[None]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture
+def merged(tmp_path: Path) -> Path:
+    model, tokenizer = attached("llama", gemma_like(), policy="after")
+    base, path = tmp_path / "base", tmp_path / "merged"
+    pair("llama", gemma_like())[0].save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    save_adapter(model, tmp_path / "adapter")
+    merge(tmp_path / "adapter", path, model=str(base))
+    return path
+
+
+def settings(tmp_path: Path, **others: Any) -> dict[str, Any]:
+    return {
+        "output_dir": str(tmp_path / "out"),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "gradient_checkpointing": False,
+        "per_device_train_batch_size": 2,
+        "max_steps": 1,
+        "logging_steps": 1,
+        "learning_rate": 1e-3,
+        **others,
+    }
+
+
+# --- LoRA -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [LoraConfig, AdaLoraConfig])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_lora_never_enters_the_module(checkpoint: bool, kind: Any, merged: Path) -> None:
+    model, _ = attached("llama", gemma_like())
+    if checkpoint:
+        model = AutoModelForCausalLM.from_pretrained(merged)
+    settings = ALL_LINEAR | ({"total_step": 2} if kind is AdaLoraConfig else {})
+    wrapped = get_peft_model(model, kind(**settings))
+    assert ani_module(wrapped).state_dict().keys() == ani_module(attached("llama", gemma_like())[0]).state_dict().keys()
+    assert any("lora" in name and "q_proj" in name for name, _ in wrapped.named_parameters())
+
+
+def test_all_linear_is_saved_and_loaded(tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", gemma_like())
+    wrapped = get_peft_model(model, LoraConfig(**ALL_LINEAR, init_lora_weights=False))
+    save_adapter(wrapped, tmp_path / "adapter")
+    loaded = load_adapter(pair("llama", gemma_like())[0], tokenizer, tmp_path / "adapter")
+    ids = encode(tokenizer)
+    assert torch.equal(logits_of(loaded, ids), logits_of(wrapped.eval(), ids))
+
+
+def test_an_adapter_without_the_module(tmp_path: Path) -> None:
+    """`modules_to_save=["ani"]` in one adapter, and another one that is active: the module as it was before PEFT."""
+    model, tokenizer = attached("llama", gemma_like())
+    ids = encode(tokenizer)
+    before = logits_of(model, ids)
+    lora: dict[str, Any] = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    wrapped = get_peft_model(model, LoraConfig(**lora, modules_to_save=["ani"])).eval()
+    with torch.no_grad():
+        ani_module(wrapped).projection.weight.mul_(2)
+    trained = logits_of(wrapped, ids)
+    wrapped.add_adapter("b", LoraConfig(**lora))
+    wrapped.set_adapter("b")
+    assert torch.equal(logits_of(wrapped, ids), before) and not torch.equal(trained, before)
+    assert inspect(wrapped, tokenizer, MIXED_TEXT)
+    with without_adapter(wrapped):
+        assert torch.equal(logits_of(wrapped, ids), logits_of(pair("llama", gemma_like())[0], ids))
+    save_adapter(wrapped, tmp_path / "b")
+    loaded = load_adapter(pair("llama", gemma_like())[0], tokenizer, tmp_path / "b")
+    assert torch.equal(logits_of(loaded, ids), before)
+    wrapped.set_adapter("default")
+    assert torch.equal(logits_of(wrapped, ids), trained)
+    wrapped.set_adapter("b")
+    detach(wrapped)
+    assert torch.equal(logits_of(wrapped, ids), logits_of(pair("llama", gemma_like())[0], ids))
+
+
+# --- packed rows ------------------------------------------------------------------------------------------------------
+
+
+def packed(tokenizer: PreTrainedTokenizerBase, repeat: int = 1) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """The texts, and one row of them with all that says where they start."""
+    parts = [encode(tokenizer, text) for text in TEXTS]
+    lengths = torch.tensor([part.shape[1] for part in parts])
+    row = {
+        "input_ids": torch.cat(parts, dim=1),
+        "position_ids": torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0),
+        "seq_idx": torch.arange(len(parts), dtype=torch.int32).repeat_interleave(lengths).unsqueeze(0),
+        "cu_seq_lens_q": torch.tensor([0, *lengths.cumsum(0)], dtype=torch.int32),
+    }
+    return parts, row
+
+
+@pytest.mark.parametrize("policy", ["terminal", "digitwise", "running", "after"])
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+def test_packed_rows_are_separate_texts(family: str, policy: str) -> None:
+    model, tokenizer = attached(family, policy=policy, gate="open")
+    parts, row = packed(tokenizer)
+    given = {"input_ids": row["input_ids"], "position_ids": row["position_ids"], "use_cache": False}
+    alone = torch.cat([logits_of(model, part) for part in parts], dim=1)
+    torch.testing.assert_close(logits_of(model, **given), alone, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_packed_rows_are_separate_texts_in_training(policy: str) -> None:
+    model, tokenizer = attached("llama", gemma_like(), policy=policy, gate_dropout=0.0, role_weight=0.0)
+    parts, row = packed(tokenizer)
+    labels = row["input_ids"].masked_fill(row["position_ids"] < 7, -100)  # prompts with a number in each
+    features = []
+    for ids, own in zip(parts, labels.split([part.shape[1] for part in parts], dim=1), strict=True):
+        model.train()(input_ids=ids, labels=own)
+        decision = last_decision(model)
+        features += [] if decision is None else [decision.numbers.features]
+    model(input_ids=row["input_ids"], labels=labels, position_ids=row["position_ids"], use_cache=False)
+    decision = last_decision(model)
+    assert decision is not None and torch.equal(decision.numbers.features, torch.cat(features))
+
+
+@pytest.mark.parametrize("names", [("position_ids",), ("seq_idx",), ("cu_seq_lens_q",), ("position_ids", "seq_idx")])
+def test_what_says_where_texts_start(names: tuple[str, ...]) -> None:
+    parts, row = packed(gemma_like())
+    starts = [0, parts[0].shape[1], parts[0].shape[1] + parts[1].shape[1]]
+    assert text_starts(row["input_ids"], {name: row[name] for name in names}) == [starts]
+    assert text_starts(row["input_ids"], {"position_ids": torch.arange(row["input_ids"].shape[1])[None] + 2}) == [[0]]
+    two = row["input_ids"].repeat(2, 1)
+    ends = torch.cat([row["cu_seq_lens_q"], row["cu_seq_lens_q"][1:] + two.shape[1]])
+    several = {key: row[key].repeat(2, 1) for key in ("position_ids", "seq_idx")} | {"cu_seq_lens_q": ends}
+    assert text_starts(two, {name: several[name] for name in names}) == [starts, starts]
+
+
+# --- TRL --------------------------------------------------------------------------------------------------------------
+
+
+def fused(model: nn.Module, trainer: str, penalty: float) -> torch.Tensor:
+    """Log-probabilities by TRL's fused head, in training by a trainer."""
+    utils = pytest.importorskip("trl.trainer.utils", reason="trl is not installed")
+    utils.add_fused_lm_head(model)
+    model.add_model_tags(["trl", trainer])
+    module = ani_module(model)
+    module.config = module.config.model_copy(update={"penalty": penalty, "penalty_ramp": 0.0})
+    ids = encode(gemma_like())
+    labels = ids.clone()
+    labels[:, :8] = -100
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.train()(input_ids=ids, labels=labels, fused_lm_head=True).log_probs
+
+
+@pytest.mark.parametrize("trainer", ["sft", "dpo", "kto", "grpo", "rloo"])
+def test_only_the_loss_of_a_language_model_has_a_penalty(trainer: str) -> None:
+    zero, ten = (
+        fused(attached("llama", gemma_like(), policy="after", gate_dropout=0.0)[0], trainer, p) for p in (0.0, 10.0)
+    )
+    assert torch.equal(zero, ten) == (trainer != "sft")
+    if trainer != "sft":  # as a rollout and a reference
+        model, tokenizer = attached("llama", gemma_like(), policy="after")
+        logits = logits_of(model, encode(tokenizer)).log_softmax(-1)[:, :-1]
+        expected = logits.gather(-1, encode(tokenizer)[:, 1:, None]).squeeze(-1)
+        torch.testing.assert_close(zero[:, 7:], expected[:, 7:], rtol=0, atol=1e-4)
+        zero.sum().backward()
+
+
+def test_gradients_are_straight_through() -> None:
+    """Values of inference, gradients of training; also for an untrained module, whose gates are half open."""
+    model, tokenizer = pair("llama", gemma_like())
+    attach(model, tokenizer, AniConfig(layer=2, gate_dropout=0.0))
+    module, rows = ani_module(model).train(), torch.randn(5, 32)
+    features = number_locator(model).encoder.encode(["1", "2", "3", "4", "5"])
+    for trained in (False, True):
+        if trained:
+            randomise(model, tokenizer)
+        found = []
+        for straight_through in (False, True):
+            module.train().zero_grad()
+            states = module(rows, features, straight_through=straight_through).hidden_states
+            (states * torch.arange(32)).sum().backward()
+            found.append({name: parameter.grad.clone() for name, parameter in module.named_parameters()})
+        torch.testing.assert_close(states, module.eval()(rows, features).hidden_states, rtol=0, atol=1e-5)
+        for name, gradient in found[0].items():
+            torch.testing.assert_close(found[1][name], gradient)
+        assert found[1]["projection.weight"].any()
+
+
+def test_rollouts_have_the_gates_of_inference() -> None:
+    model, tokenizer = attached("llama", gemma_like(), policy="after", gate_dropout=0.5)
+    ids = encode(tokenizer)
+    expected, written = logits_of(model, ids), model.generate(ids, max_new_tokens=6, do_sample=False)
+    assert torch.equal(logits_of(model.train(), ids), expected)
+    assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), written)
+
+
+def dpo(tmp_path: Path, model: nn.Module, tokenizer: PreTrainedTokenizerBase, **others: Any) -> Any:
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    config = trl.DPOConfig(**settings(tmp_path, beta=1.0))
+    return trl.DPOTrainer(
+        model=model, args=config, train_dataset=Dataset.from_list(PREFERENCES), processing_class=tokenizer, **others
+    )
+
+
+def on_disk(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    """Let the model's config name a directory of the base model, from which TRL loads a reference."""
+    base = pair("llama", gemma_like())[0]
+    base.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    model.config._name_or_path = str(tmp_path / "base")
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_dpo_starts_at_its_reference(lora: bool, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", gemma_like(), policy="after", penalty=10.0, penalty_ramp=0.0)
+    policy: nn.Module = model
+    reference: Any = {"ref_model": copy.deepcopy(model)}
+    if lora:
+        policy = get_peft_model(model, LoraConfig(**ALL_LINEAR, modules_to_save=["ani"]))
+        reference = {}
+    trainer = dpo(tmp_path, policy, tokenizer, **reference)
+    before = copy.deepcopy(ani_module(policy).state_dict())
+    with pytest.warns(UserWarning, match="penalty"):
+        trainer.train()
+    logged = trainer.state.log_history[0]
+    assert abs(logged["rewards/margins"]) < 1e-3 and logged["loss"] == pytest.approx(0.6931, abs=1e-3)
+    assert any(not torch.equal(each, before[name]) for name, each in ani_module(policy).state_dict().items())
+
+
+@pytest.mark.parametrize("case", ["no reference", "trained beside LoRA"])
+def test_references_without_the_module_are_refused(case: str, tmp_path: Path) -> None:
+    model, tokenizer = pair("llama", gemma_like())
+    on_disk(model, tokenizer, tmp_path)
+    policy: nn.Module = get_peft_model(model, LoraConfig(**ALL_LINEAR)) if "LoRA" in case else model
+    attach(policy, tokenizer, AniConfig(layer=2))
+    refused(lambda: dpo(tmp_path, policy, tokenizer), "DPOTrainer", "modules_to_save" if "LoRA" in case else "deepcopy")
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_grpo(beta: float, tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    model, tokenizer = attached("llama", gemma_like(), policy="after")
+    on_disk(model, tokenizer, tmp_path)
+
+    def grpo() -> Any:
+        config = trl.GRPOConfig(
+            **settings(tmp_path, beta=beta, num_generations=2, max_completion_length=4, use_vllm=False)
+        )
+        prompts = Dataset.from_list([{"prompt": each["prompt"]} for each in PREFERENCES])
+        return trl.GRPOTrainer(
+            model=model,
+            args=config,
+            train_dataset=prompts,
+            processing_class=tokenizer,
+            reward_funcs=lambda completions, **_: [float(len(each)) for each in completions],
+        )
+
+    if beta:
+        refused(grpo, "GRPOTrainer", "ani.merge")
+    else:
+        grpo().train()
+
+
+def test_sft_of_a_merged_checkpoint_by_its_path(merged: Path, tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    rows = Dataset.from_list([{"prompt": "12 + 34 =", "completion": " 46"}] * 2)
+    trainer = trl.SFTTrainer(model=str(merged), args=trl.SFTConfig(**settings(tmp_path)), train_dataset=rows)
+    before = ani_module(trainer.model).projection.weight.clone()
+    trainer.train()
+    assert not torch.equal(ani_module(trainer.model).projection.weight, before)
+
+
+# --- others -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_layer_that_is_offloaded(loaded: bool, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", gemma_like())
+    save_adapter(model, tmp_path / "adapter")
+    ids = encode(tokenizer)
+    base = pair("llama", gemma_like())[0]
+    base.save_pretrained(tmp_path / "base")
+    parts = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    places = parts | {f"model.layers.{i}": "disk" if i == 2 else "cpu" for i in range(4)}
+    offloaded = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "base", device_map=places, offload_folder=str(tmp_path / "offload")
+    )
+    assert next(offloaded.model.layers[2].parameters()).device.type == "meta"
+    if loaded:
+        load_adapter(offloaded, tokenizer, tmp_path / "adapter")
+    else:
+        attach(offloaded, tokenizer, ani_module(model).config)
+        ani_module(offloaded).load_state_dict(ani_module(model).state_dict())
+    torch.testing.assert_close(logits_of(offloaded, ids), logits_of(model, ids))
+
+
+def test_tokens_that_are_added_later() -> None:
+    tokenizer = copy.deepcopy(shortened(llama3(), 50_000))
+    model, _ = attached("llama", tokenizer, policy="terminal")
+    tokenizer.add_tokens(["42 apples"])
+    model.resize_token_embeddings(len(tokenizer))
+    assert [number.text for number in inspect(model, tokenizer, "She has 42 apples and 7")] == ["42", "7"]
+
+
+def test_torch_export() -> None:
+    model, tokenizer = attached("llama", gemma_like())
+    refused(lambda: torch.export.export(model, (encode(tokenizer),)), "torch.export", "ani.detach")
