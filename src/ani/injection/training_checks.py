@@ -52,9 +52,9 @@ def check_trainer(model: PreTrainedModel, trainer: Any) -> None:
     the module as it was at first, or takes its rollouts from another model."""
     if getattr(trainer, "use_vllm", False):
         raise InputError("TRL's vLLM generates without the ANI module; set use_vllm=False")
-    if not getattr(trainer, "beta", 0) or getattr(trainer, "precompute_ref_logps", False):
+    if not (hasattr(trainer, "ref_model") and trainer.beta) or getattr(trainer, "precompute_ref_logps", False):
         return  # no reference, or one that is computed before the training
-    reference, name = getattr(trainer, "ref_model", None), type(trainer).__name__
+    reference, name = trainer.ref_model, type(trainer).__name__
     if reference is not None and not is_attached(reference):
         raise InputError(
             f"{name} loaded the base model without the ANI module as reference; pass ref_model=copy.deepcopy(model) if "
