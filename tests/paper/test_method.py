@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import ani
+from ani.injection.gate import Linear
 from tests.paper import facts, project
 from tests.tiny import attached, encode, tiny
 
@@ -16,8 +17,10 @@ LAYER = 2
 
 
 def hidden_states(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    with torch.no_grad():
-        return tuple(states[0] for states in model(input_ids=ids, output_hidden_states=True).hidden_states)
+    labels = torch.full_like(ids, -100) if model.training else None  # all is prompt
+    with torch.set_grad_enabled(model.training):  # without gradients, a model has the gates of inference
+        outputs = model(input_ids=ids, labels=labels, output_hidden_states=True)
+    return tuple(states[0].detach() for states in outputs.hidden_states)
 
 
 def changes(name: str, text: str = TEXT) -> tuple[torch.Tensor, torch.Tensor, int, dict[str, list[list[int]]]]:
@@ -105,7 +108,7 @@ def test_what_is_added_is_the_projected_value_times_alpha(training: bool) -> Non
 @pytest.mark.parametrize(("logit", "alpha"), [(0.01, 1.0), (-0.01, 0.0)])
 def test_the_threshold_is_one_half(logit: float, alpha: float) -> None:
     model, tokenizer = attached("qwen3", layer=LAYER)
-    outer = [layer for layer in project.module_of(model).gate.modules() if isinstance(layer, nn.Linear)][-1]
+    outer = [layer for layer in project.module_of(model).gate.modules() if isinstance(layer, Linear)][-1]
     with torch.no_grad():
         outer.weight.zero_()
         outer.bias.fill_(logit)
@@ -134,8 +137,8 @@ def test_the_module_is_a_projection_and_a_gate_of_two_layers() -> None:
     width, module = model.config.hidden_size, project.module_of(model)
     assert module.projection.weight.shape == (width, 2 * (10 + 6))
     assert module.projection.bias is None
-    linear = [layer for layer in module.gate.modules() if isinstance(layer, nn.Linear)]
-    assert [linear[0].in_features, linear[-1].out_features, len(linear)] == [2 * width, 1, 2]
+    linear = [layer for layer in module.gate.modules() if isinstance(layer, Linear)]
+    assert [linear[0].weight.shape[1], linear[-1].weight.shape[0], len(linear)] == [2 * width, 1, 2]
     assert [layer.p for layer in module.gate.modules() if isinstance(layer, nn.Dropout)] == [0.1]
 
 
