@@ -336,7 +336,7 @@ def test_benchmarks_are_in_the_tables(compare: Compare, chat_model: Path, tmp_pa
     reference = sum(record["correct"] for record in records[:3]) / 3
     markdown = (folder / "comparison.md").read_text()
     assert re.search(rf"\| sft \| \**{share:.1%}\** \(.*, n = 3 × 2 seeds\)", markdown)
-    assert f"| MMLU | STEM | {100 * (share - reference):+.1f} (" in markdown
+    assert f"| MMLU | sft | {100 * (share - reference):+.1f} (" in markdown
     assert "mmlu, questions, sft, seed 1: 3 in" in printed.getvalue() and "n = 3 × 2 seeds" in printed.getvalue()
     assert "Right answers compared to reference" in page.read_text(encoding="utf-8")
 

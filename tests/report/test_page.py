@@ -182,22 +182,20 @@ def test_benchmarks_shown(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"baseline": "ours"}))
     page = build(tmp_path)
     # Wilson's intervals of 1 and 3 of 4 are (0.0456, 0.6994) and (0.3006, 0.9544).
-    assert page.rows[:9] == [
-        ["Run", "GSM8K", "MATH"],
-        ["ours", "100.0% 20.7–100.0 n = 1", "75.0% 30.1–95.4 n = 4"],
-        ["base", "–", "25.0% 4.6–69.9 n = 4"],
-        ["Benchmark", "Part", "ours", "base"],
-        ["MATH", "levels 1–3", *["100.0% 20.7–100.0 n = 1"] * 2],
-        ["MATH", "levels 4–5", "100.0% 34.2–100.0 n = 2", "0.0% 0.0–65.8 n = 2"],
-        ["Benchmark", "Part", "base"],
-        ["MATH", "all", page.rows[7][2]],
-        ["MATH", "levels 1–3", "+0.0 +0.0…+0.0 p = 1.000"],
+    header = ["Benchmark", "Run", "All", "levels 1–3", "levels 4–5"]
+    assert page.rows[:6] == [
+        header,
+        ["GSM8K", "ours", "100.0% 20.7–100.0 n = 1", "–", "–"],
+        ["MATH", "base", "25.0% 4.6–69.9 n = 4", "100.0% 20.7–100.0 n = 1", "0.0% 0.0–65.8 n = 2"],
+        ["MATH", "ours", "75.0% 30.1–95.4 n = 4", "100.0% 20.7–100.0 n = 1", "100.0% 34.2–100.0 n = 2"],
+        header,
+        ["MATH", "base", page.rows[5][2], "+0.0 +0.0…+0.0 p = 1.000", "-100.0 -100.0…-100.0 p = 1.000"],
     ]
-    assert page.rows[7][2].startswith("-50.0 -100.0…")
-    assert ["MATH", "Geometry", "-100.0 -100.0…-100.0 p = 1.000"] in page.rows
+    assert page.rows[5][2].startswith("-50.0 -100.0…")
+    assert ["Geometry", "base", "-100.0 -100.0…-100.0 p = 1.000"] in page.rows
     assert "MATH, ours: 1 of 4 answers" in page.text and "MATH, base: 2 of 4 prompts" in page.text
     (chart,) = page.charts.values()
-    assert all(f">{name}</text>" in chart for name in ("GSM8K", "MATH", "ours", "base"))
+    assert all(f">{name}</text>" in chart for name in ("All", "levels 1–3", "GSM8K, ours", "MATH, base"))
 
 
 def test_a_section_a_file(tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from ani.evaluation.engines import Engine
 from ani.numbers import find_numbers
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, TaskRecord, differences, grouped, scores
 from ani.results.statistics import Estimate, difference_facts, share_facts, sign_test
-from ani.results.tables import Cell, Table, leader, percent, points
+from ani.results.tables import Cell, Chart, Table, leader, percent, points
 from ani.settings import Section, validated
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class PromptAnswer(Answer):
 
 
 class Scored(Task):
-    """Base of tasks with right and wrong answers, counted by kind of question and number of digits."""
+    """Base of tasks with right and wrong answers, counted by kind of question and by part, such as number of digits."""
 
     what: ClassVar[str]
     """Beginning of the tables' captions, such as "Exact answers"."""
@@ -148,17 +147,25 @@ class Scored(Task):
     """Name of a kind in JSON output, where it differs."""
     kinds: ClassVar[Sequence[Callable[[Any], str]]]
     """Functions from a record to its kind of question; each makes rows of the tables."""
+    parts: ClassVar[str] = "number of digits"
+    """Name of the parts, in captions."""
+    chart: ClassVar[Chart] = "lines"
+
+    @staticmethod
+    def part(record: Any) -> Any:
+        """Return the part of the questions that a record belongs to, or None; each part has a column in the tables."""
+        return record.digits
 
     @classmethod
     def scores(cls, records: Sequence[Any]) -> list[Score]:
         """Return the shares of right answers by kind and run."""
-        return [row for kind in cls.kinds for row in scores(records, kind, attrgetter("digits"))]
+        return [row for kind in cls.kinds for row in scores(records, kind, cls.part)]
 
     @classmethod
     def differences(cls, records: Sequence[Any], baseline: str) -> list[Difference]:
         """Return the gains in right answers by kind and run; raises InputError if runs were asked different
         questions."""
-        return [row for kind in cls.kinds for row in differences(records, baseline, kind, attrgetter("digits"))]
+        return [row for kind in cls.kinds for row in differences(records, baseline, kind, cls.part)]
 
     @classmethod
     def summary(cls, records: Sequence[Any]) -> dict[str, Any]:
@@ -172,38 +179,37 @@ class Scored(Task):
     @classmethod
     def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
         rows = cls.scores(records)
-        tables = [accuracies(rows, f"{cls.what} by number of digits", cls.heading)] if rows else []
+        tables = [accuracies(rows, f"{cls.what} by {cls.parts}", cls.heading, chart=cls.chart)] if rows else []
         if baseline is not None and (compared := cls.differences(records, baseline)):
-            tables.append(cls._gains(compared, baseline))
+            tables.append(gains(compared, baseline, cls.what, cls.heading))
         return tables
 
     @classmethod
     def pairs(cls, records: Sequence[Any], baseline: str) -> Pairs | None:
         rows = cls.differences(records, baseline)
-        facts = {
-            cls.names.get(row.task, row.task): {**difference_facts({"all": row.overall, **row.parts}), **changed(row)}
-            for row in rows
-        }
-        return Pairs([cls._gains(rows, baseline), changes(rows, baseline)], {cls.name: facts}) if rows else None
-
-    @classmethod
-    def _gains(cls, rows: Sequence[Difference], baseline: str) -> Table:
-        """Return a row per kind and run: its share minus the baseline's, in all and by part."""
-        names, found = _columns(rows)
-        return Table(
-            f"{cls.what} compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
-            "intervals and the one-sided p of no gain",
-            (cls.heading, "Run", *names),
-            tuple(
-                (Cell(row.task), Cell(row.run), *map(points, columns)) for row, columns in zip(rows, found, strict=True)
-            ),
-            label_columns=2,
-        )
+        facts = {cls.names.get(row.task, row.task): facts_of(row) for row in rows}
+        tables = [gains(rows, baseline, cls.what, cls.heading), changes(rows, baseline)] if rows else []
+        return Pairs(tables, {cls.name: facts}) if rows else None
 
 
-def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit") -> Table:
-    """Return a row per kind of question (`kinds` heads their column) and run, and a column per number of units; the
-    best run of a kind is bold."""
+def gains(rows: Sequence[Difference], baseline: str, what: str, kinds: str) -> Table:
+    """Return a row per kind (`kinds` heads their column) and run: its share minus the baseline's, in all and by
+    part."""
+    names, found = _columns(rows)
+    return Table(
+        f"{what} compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
+        "intervals and the one-sided p of no gain",
+        (kinds, "Run", *names),
+        tuple((Cell(row.task), Cell(row.run), *map(points, columns)) for row, columns in zip(rows, found, strict=True)),
+        label_columns=2,
+    )
+
+
+def accuracies(
+    rows: Sequence[Score], what: str, kinds: str, unit: str = "digit", chart: Chart | None = "lines"
+) -> Table:
+    """Return a row per kind of question (`kinds` heads their column) and run, and a column per part, such as a number
+    of units; the best run of a kind is bold."""
     names, shares = _columns(rows, unit)
     lines: list[tuple[Cell, ...]] = []
     for row, own in zip(rows, shares, strict=True):
@@ -212,14 +218,16 @@ def accuracies(rows: Sequence[Score], what: str, kinds: str, unit: str = "digit"
             percent(one, leader=leader(column)) for one, column in zip(own, zip(*rivals, strict=True), strict=True)
         )
         lines.append((Cell(row.task), Cell(row.run), _with_seeds(overall, row), *cells))
-    return Table(f"{what}, with Wilson 95% intervals", (kinds, "Run", *names), tuple(lines), 2, "lines")
+    return Table(f"{what}, with Wilson 95% intervals", (kinds, "Run", *names), tuple(lines), 2, chart)
 
 
-def changed(row: Difference) -> dict[str, Any]:
-    """Return the numbers of problems that the run fixes and breaks, and the sign test, for JSON output."""
+def facts_of(row: Difference, more: Mapping[str, Estimate] | None = None) -> dict[str, Any]:
+    """Return the gains in all, by part and by `more`, the numbers of problems that the run fixes and breaks, and the
+    sign test, for JSON output."""
     found = sign_test(row.fixed, row.broken)
-    facts = {} if found is None else difference_facts({"share": found})["share"]
-    return {"changed": {"fixed": row.fixed, "broken": row.broken, **facts}}
+    test = {} if found is None else difference_facts({"share": found})["share"]
+    facts = difference_facts({"all": row.overall, **row.parts, **(more or {})})
+    return {**facts, "changed": {"fixed": row.fixed, "broken": row.broken, **test}}
 
 
 def changes(rows: Sequence[Difference], baseline: str) -> Table:
@@ -246,7 +254,7 @@ def _columns(
 ) -> tuple[list[str], list[list[Estimate | None]]]:
     """Return the columns' names, and each row's estimates in them: all parts together, and each part."""
     parts = sorted({part for row in rows for part in row.parts})
-    names = [f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
+    names = [part if isinstance(part, str) else f"{part} {unit}{'' if part == 1 else 's'}" for part in parts]
     return ["All", *names], [[row.overall, *map(row.parts.get, parts)] for row in rows]
 
 

@@ -16,8 +16,7 @@ import re
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
@@ -27,11 +26,11 @@ from pydantic import Field
 from ani.data.records import hub_errors, hub_records, names_file
 from ani.errors import InputError
 from ani.evaluation.engines import Engine, longest_text
-from ani.evaluation.task import Answers, Pairs, Task, changed, changes
+from ani.evaluation.task import Answers, Pairs, Scored, accuracies, changes, facts_of, gains
 from ani.results.records import Integer
-from ani.results.scores import ONE_MODEL, Answer, Difference, Score, differences, grouped, scores
-from ani.results.statistics import Estimate, difference_facts, share_facts
-from ani.results.tables import MISSING, Cell, Table, leader, percent, points
+from ani.results.scores import ONE_MODEL, Answer, differences, grouped, scores
+from ani.results.statistics import share_facts
+from ani.results.tables import Table
 from ani.text_files import json_lines
 
 if TYPE_CHECKING:
@@ -104,10 +103,12 @@ class BenchmarkQuestion(NamedTuple):
         return 0 if self.generation is None else int(self.generation["max_gen_toks"])
 
 
-class Benchmark(Task):
+class Benchmark(Scored):
     """Base of the three benchmarks."""
 
     title = "Benchmarks"
+    what, heading, kinds = "Right answers", "Benchmark", (lambda answer: answer.task.upper(),)
+    parts, chart = "level or group", "bars"
     note = (
         "GSM8K: 8-shot, MATH: 4-shot, both with chains of thought; MMLU: 5-shot, by the log-probabilities of A to "
         "D. Intervals are for other questions, not for other training seeds."
@@ -216,33 +217,33 @@ class Benchmark(Task):
             facts["truncated"] = lengths[place] > longest_text(engine.config) - questions[place].new_tokens
             yield place, [BenchmarkAnswer(run=ONE_MODEL, **facts)]
 
+    @staticmethod
+    def part(record: BenchmarkAnswer) -> str | None:
+        return record.part
+
     @classmethod
     def summary(cls, records: Sequence[BenchmarkAnswer]) -> dict[str, Any]:
-        ((by_part,), (by_subject,)) = (_scores(records, part=key) for key in (_part, _subject))
-        found = {"all": by_part.overall, **by_part.parts, **by_subject.parts}
+        ((row,), (by_subject,)) = (cls.scores(records), scores(records, _TASK, _SUBJECT))
+        found = {"all": row.overall, **row.parts, **by_subject.parts}
         return {part: share_facts(share) for part, share in found.items()}
 
     @classmethod
-    def tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
-        rows = _scores(records, part=_part)
-        tables = [_main_results(rows), _parts(rows, "level or group", "Part")]
-        if baseline is not None:
-            tables.append(_differences(_compared(records, baseline, part=_part), baseline))
-        return _with_rows(tables)
+    def details(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
+        rows = scores(records, _SUBJECT, lambda _: None)
+        tables = [accuracies(rows, f"{cls.what} by subject", "Subject", chart=None)] if rows else []
+        return tables if baseline is None else [*tables, *cls._subject_gains(records, baseline)]
 
     @classmethod
-    def details(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
-        found = [_parts(_scores(records, part=_subject), "subject", "Subject")]
-        if baseline is not None:
-            found.append(_differences(_compared(records, baseline, part=_subject), baseline, subjects=True))
-        return _with_rows(found)
+    def _subject_gains(cls, records: Sequence[BenchmarkAnswer], baseline: str) -> list[Table]:
+        rows = differences(records, baseline, _SUBJECT, lambda _: None)  # paper, "Fine-grained bootstrap"
+        return [gains(rows, baseline, f"{cls.what} by subject", "Subject")] if rows else []
 
     @classmethod
     def notes(cls, records: Sequence[BenchmarkAnswer]) -> list[str]:
-        cut = grouped((answer for answer in records if answer.truncated), lambda answer: (answer.task, answer.run))
+        cut = grouped((answer for answer in records if answer.truncated), lambda each: (each.task.upper(), each.run))
         return [cls.note] + [
-            f"{row.task.upper()}, {row.run}: {number} of {row.overall.cases * row.overall.seeds} {what}."
-            for row in _scores(records, part=_part)
+            f"{row.task}, {row.run}: {number} of {row.overall.cases * row.overall.seeds} {what}."
+            for row in cls.scores(records)
             for number, what in (
                 (row.unreadable, "answers contain no answer that can be read"),
                 (len(cut.get((row.task, row.run), ())), "prompts were too long and lost their beginning"),
@@ -252,80 +253,13 @@ class Benchmark(Task):
 
     @classmethod
     def pairs(cls, records: Sequence[BenchmarkAnswer], baseline: str) -> Pairs | None:
-        by_part, by_subject = (_compared(records, baseline, part=key) for key in (_part, _subject))
-        named = [row._replace(task=row.task.upper()) for row in by_part]
-        tables = [_differences(by_part, baseline), changes(named, baseline)]
-        tables.append(_differences(by_subject, baseline, subjects=True))
-        facts = {}
-        for row, of_subjects in zip(by_part, by_subject, strict=True):
-            found = {"all": row.overall, **row.parts, **of_subjects.parts}
-            facts[row.task] = {**difference_facts(found), **changed(row)}
-        return Pairs(_with_rows(tables), facts)
+        rows, subjects = cls.differences(records, baseline), differences(records, baseline, _TASK, _SUBJECT)
+        tables = [gains(rows, baseline, cls.what, cls.heading), changes(rows, baseline)]
+        facts = {of.task: facts_of(row, of.parts) for row, of in zip(rows, subjects, strict=True)}
+        return Pairs([*tables, *cls._subject_gains(records, baseline)], facts)
 
 
-_part, _subject = attrgetter("part"), attrgetter("subject")
-_scores = partial(scores, task=attrgetter("task"))
-_compared = partial(differences, task=attrgetter("task"))  # paper, "Fine-grained bootstrap"
-
-
-def _with_rows(tables: Iterable[Table]) -> list[Table]:
-    return [table for table in tables if table.rows]
-
-
-def _main_results(rows: Sequence[Score]) -> Table:
-    """Return a row per run and a column per benchmark (paper, Tables "Main Results" and "Scalability"); the best is
-    bold."""
-    tasks = list(dict.fromkeys(row.task for row in rows))
-    shares = {(row.run, row.task): row.overall for row in rows}
-    leaders = {task: leader(row.overall for row in rows if row.task == task) for task in tasks}
-    return Table(
-        "Right answers, with Wilson 95% intervals",
-        ("Run", *(task.upper() for task in tasks)),
-        tuple(
-            (Cell(run), *(percent(shares.get((run, task)), leader=leaders[task]) for task in tasks))
-            for run in dict.fromkeys(row.run for row in rows)
-        ),
-        label_columns=1,
-        chart="bars",
-    )
-
-
-def _parts(rows: Sequence[Score], by: str, head: str) -> Table:
-    caption = f"Right answers by {by}, with Wilson 95% intervals"
-    return _by_part(caption, head, ((row, row.parts) for row in rows), percent)
-
-
-def _differences(rows: Sequence[Difference], baseline: str, subjects: bool = False) -> Table:
-    caption = (
-        f"Right answers{' by subject' if subjects else ''} compared to {baseline}, in percentage points: the same "
-        "questions in pairs, with 95% bootstrap intervals and the one-sided p of no gain"
-    )
-    parts = ((row, row.parts if subjects else {"all": row.overall, **row.parts}) for row in rows)
-    return _by_part(caption, "Part", parts, points)
-
-
-def _by_part(
-    caption: str,
-    head: str,
-    rows: Iterable[tuple[Score | Difference, Mapping[str, Estimate]]],
-    cell: Callable[[Estimate], Cell],
-) -> Table:
-    """Return a row per benchmark and part, and a column per run."""
-    runs: dict[str, None] = {}
-    found: dict[tuple[str, str], dict[str, Cell]] = {}
-    for row, parts in rows:
-        runs[row.run] = None
-        for part, estimate in parts.items():
-            found.setdefault((row.task, part), {})[row.run] = cell(estimate)
-    return Table(
-        caption,
-        ("Benchmark", head, *runs),
-        tuple(
-            (Cell(task.upper()), Cell(part), *(cells.get(run, Cell(MISSING)) for run in runs))
-            for (task, part), cells in found.items()
-        ),
-        label_columns=2,
-    )
+_TASK, _SUBJECT = attrgetter("task"), attrgetter("subject")
 
 
 def messages_of(task: HarnessTask, doc: dict[str, Any]) -> list[dict[str, str]]:
