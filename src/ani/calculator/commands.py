@@ -45,10 +45,7 @@ def fit(
 
 
 @app.command()
-def ask(
-    text: Annotated[str, Argument(help='For example "What is 3 + 4?".')],
-    as_json: JsonOption = False,
-) -> None:
+def ask(text: Annotated[str, Argument(help='For example "What is 3 + 4?".')], as_json: JsonOption = False) -> None:
     """Print the exact value that a text asks for, without a model. Exit code 1: it asks for none, or is ambiguous."""
     from ani.calculator.asked import asked, shown
 

@@ -191,12 +191,7 @@ class _Read(Exception):
 
 
 def _decisions(
-    engine: TransformersEngine,
-    gate: Gate,
-    config: CalculatorConfig,
-    texts: Sequence[Text],
-    console: Console,
-    seed: int,
+    engine: TransformersEngine, gate: Gate, config: CalculatorConfig, texts: Sequence[Text], console: Console, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """N decisions: the gate's normalised parts, float16 (N, width); labels, int64 (N,); texts, int64 (N,)."""
     model, reader = engine.model, RowReader(engine.tokenizer)

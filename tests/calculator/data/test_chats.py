@@ -7,13 +7,7 @@ from itertools import chain, islice
 
 import pytest
 
-from ani.calculator.data.chats import (
-    asked_chats,
-    asked_messages,
-    drawn_asked_chats,
-    is_pending,
-    unasked_chats,
-)
+from ani.calculator.data.chats import asked_chats, asked_messages, drawn_asked_chats, is_pending, unasked_chats
 from ani.calculator.data.drawn_text import DrawnText
 from ani.calculator.data.sentences import sentences
 from ani.calculator.data.worded_calculations import CHATS

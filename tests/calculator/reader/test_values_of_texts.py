@@ -154,11 +154,7 @@ LATEX = Notation(
     [
         infix({"+": ("+", 0), "-": ("-", 0), r"\cdot": ("*", 1), r"\times": ("*", 1), r"\div": ("/", 1)}),
         lambda draw, part: (
-            lambda name, a, b: (
-                rf"\{name}{{{a[0]}}}{{{b[0]}}}",
-                a[1] / b[1] if b[1] != 0 else sympy.nan,
-                3,
-            )
+            lambda name, a, b: (rf"\{name}{{{a[0]}}}{{{b[0]}}}", a[1] / b[1] if b[1] != 0 else sympy.nan, 3)
         )(draw(st.sampled_from(["frac", "dfrac", "tfrac"])), part(), part()),
         power(lambda base, n: f"{base}^{{{n}}}"),
         power(lambda base, n: rf"{base}^{n}"),

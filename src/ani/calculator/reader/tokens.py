@@ -62,7 +62,7 @@ _REMAINDER = re.compile(rf"(?:{BLANK}%{BLANK}|[0-9]%)[0-9]")
 _SIGNS = re.escape("".join(written for written in OPERATORS if len(written) == 1))
 _MAY_PRECEDE = re.compile(
     rf"(?:[\s{BOUNDARY}{BLANKS}{_SIGNS}(\[{{|⌊⌈√π!%=≈{MONEY}\"“‘'`:;,<>?¿]"
-    r"|\\[a-zA-Z]+|\\[,;:!>]|(?<=[0-9])[xX])\Z",
+    r"|\\[a-zA-Z]+|\\[,;:!>]|(?<=[0-9])[xX])\Z"
 )
 _MAY_FOLLOW = re.compile(
     rf"(?:\Z|[\s{BOUNDARY}{BLANKS})\]}}|⌋⌉√π({{\[!%°^¢={MONEY}²³⁰¹⁴⁵⁶⁷⁸⁹\"”’`~≈≠<>≤≥&?]"
