@@ -1,6 +1,5 @@
 """Value `arithmetic`: the result of a calculation, known after an equals sign, a question or an order."""
 
-import re
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -30,7 +29,3 @@ class Arithmetic(Value):
 def _found(finder: Callable[[str, int], Calculation | None], text: str, end: int) -> Known | None:
     found = finder(text, end)
     return Known(found.value, found.text, found.start, found.currency) if found else None
-
-
-SIGNS = re.compile("|".join(map(re.escape, Arithmetic.triggers)))
-"""Matches an equals sign, in symbols, TeX or words."""

@@ -102,17 +102,11 @@ class Reader:
             doubtful = signed or spaces[0] != spaces[1] or (before.value == "0" and not spaces[0])  # 3x -4, 0x10
         elif self.text.startswith("**", token.start):
             doubtful = spaces[0] != spaces[1]  # bold type
-        elif token.value == "/":
-            doubtful = (
-                self.at > 1 and self.tokens[self.at - 2].value == "/" and self.spaces(self.at - 2) != spaces
-            )  # 8 / 1/2
+        elif token.value == "/":  # 8 / 1/2
+            doubtful = self.at > 1 and self.tokens[self.at - 2].value == "/" and self.spaces(self.at - 2) != spaces
         else:  # 3 feet -4: a sign, or a hyphen
-            doubtful = (
-                token.value == "-"
-                and before.kind == "unit"
-                and spaces != (True, True)
-                and self.text[before.start] not in "^°"  # degrees
-            )
+            unit = before.kind == "unit" and self.text[before.start] not in "^°"  # degrees
+            doubtful = token.value == "-" and unit and spaces != (True, True)
         if doubtful:
             raise Doubt
 
@@ -171,15 +165,9 @@ class Reader:
             left, right = in_whole_money(left, right.unit), in_whole_money(right, left.unit)
         unit, scale = unit_of(operator, left.unit, right.unit, right.value, left.value)
         value = operated(operator, left.value, right.value)
-        return Operand(
-            value if scale == 1 else value * Exact.of(scale),
-            level,
-            worded or left.worded or right.worded,
-            operator in ("/", "//", "mod") or (level == PRODUCT and left.divided),
-            right.open,
-            unit,
-            left.signed,
-        )
+        value = value if scale == 1 else value * Exact.of(scale)
+        divided = operator in ("/", "//", "mod") or (level == PRODUCT and left.divided)
+        return Operand(value, level, worded or left.worded or right.worded, divided, right.open, unit, left.signed)
 
     def signed(self) -> Operand:
         """Read an operand with its sign and its powers."""
@@ -323,9 +311,8 @@ class Reader:
             raise Doubt
         self.currencies.add(token.value)
         value = self.read_number(number).value
-        return Operand(
-            -value if sign and sign.value == "-" else value, unit=currency_unit(token.value), signed=sign is not None
-        )
+        value = -value if sign and sign.value == "-" else value
+        return Operand(value, unit=currency_unit(token.value), signed=sign is not None)
 
     def read_constant(self, token: Token) -> Operand:
         return Operand(PI if token.value == "π" else E)

@@ -150,11 +150,6 @@ class PendingReader:
         """The last characters of the text, some hundred of them; NUL characters for special tokens."""
         return self._text
 
-    @property
-    def _next(self) -> "_Item":
-        """The value that is pending, unless it is too old or another number is being written."""
-        return self._signs[-1] if self._signs else self._asked[0]
-
     def may_learn(self, piece: str) -> bool:
         """Return whether a value may become known within a piece, whatever precedes the piece."""
         for match in self._last_characters.finditer(piece):
@@ -293,7 +288,7 @@ class PendingReader:
             self._signs = self._signs[1:]
         if self.idle:
             return None
-        item = self._next
+        item = self._signs[-1] if self._signs else self._asked[0]
         beginning = writing(self._text, max(0, item.place - self._origin), end)
         if not beginning:
             return item.pending

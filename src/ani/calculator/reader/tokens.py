@@ -140,11 +140,10 @@ def _literal(text: str, start: int, end: int, tex: bool) -> Token:
     digits = _GROUPING.sub("", text[start:end]) if grouped else text[start:end]
     before = text[:start]
     clean = not start or (tex and before.endswith("~")) or _MAY_PRECEDE.search(before[-12:]) is not None
-    scaled = _scaled(text, end, Decimal(digits.replace(",", ""))) if not tex or text[end : end + 1] == " " else None
-    if (
-        not scaled and text[end : end + 1] in ("K", "M") and text[start - 1 : start] in (*MONEY,)
-    ):  # 5K may be a temperature
-        scaled = Decimal(digits.replace(",", "")) * {"K": 1000, "M": 10**6}[text[end]], end + 1
+    value, after = Decimal(digits.replace(",", "")), text[end : end + 1]
+    scaled = _scaled(text, end, value) if not tex or after == " " else None
+    if not scaled and after in ("K", "M") and text[start - 1 : start] in (*MONEY,):  # 5K may be a temperature
+        scaled = value * {"K": 1000, "M": 10**6}[after], end + 1
     if scaled:
         digits, end = f"{scaled[0]:f}", scaled[1]
     follows = _MAY_FOLLOW.match(text, end) or _unit(text, end)
@@ -261,15 +260,8 @@ def _unit(text: str, begin: int) -> Token | None:
     measure = words().measures.get(match[2]) or (words().measures.get(word) if len(word) > 1 else None)
     if measure is None:
         known = words().phrase(text, match.start(2), word) or word in words().changing or len(word) < 3
-        noun = word.removesuffix("s")
-        shared = (
-            len(
-                re.findall(
-                    rf"(?<!\w){re.escape(noun)}s?(?!\w)", text[max(0, begin - _NEAR) : begin + _NEAR], re.IGNORECASE
-                )
-            )
-            > 1
-        )
+        noun, around = word.removesuffix("s"), text[max(0, begin - _NEAR) : begin + _NEAR]
+        shared = len(re.findall(rf"(?<!\w){re.escape(noun)}s?(?!\w)", around, re.IGNORECASE)) > 1
         if known or not gap or not shared or not (_AFTER_UNIT.match(text, match.end()) or _joins(text, match.end())):
             return None
         measure = COUNTED + noun
@@ -299,13 +291,10 @@ def starts_of(tokens: list[Token]) -> list[int]:
         first = max(label, joint)  # after "1)" or "a)"
     starts = [first, *lists[:-3:-1], joint] if lists else [max(first, joint)]
     for i, start in enumerate(starts):
-        while start < len(tokens) and (
-            tokens[start].value == "!"
-            or (
-                tokens[start].kind == "operators"
-                and not (tokens[start].value in ("+", "-") and not tokens[start].phrase)
-            )
-        ):
+        for token in tokens[start:]:
+            is_sign = token.value in ("+", "-") and not token.phrase
+            if token.value != "!" and (token.kind != "operators" or is_sign):
+                break
             start += 1  # "Of course! 3 + 4", "a total of 3 + 4", a bullet, bold type
         starts[i] = start
     return [start for start in starts if start < len(tokens)]

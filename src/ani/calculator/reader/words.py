@@ -151,16 +151,8 @@ def _any_of(phrases: Iterator[str] | list[str] | frozenset[str]) -> str:
 
 def _forms(verb: str) -> Iterator[str]:
     """The forms of a regular verb, and some that don't exist (``knited``)."""
-    stem = verb.removesuffix("e")
-    yield from (
-        verb,
-        verb + "s",
-        verb + "es",
-        stem + "ed",
-        stem + "ing",
-        verb + verb[-1] + "ed",
-        verb + verb[-1] + "ing",
-    )
+    yield from (verb, verb + "s", verb + "es")
+    yield from (stem + end for stem in (verb.removesuffix("e"), verb + verb[-1]) for end in ("ed", "ing"))
     if verb.endswith("y"):
         yield from (verb[:-1] + "ies", verb[:-1] + "ied")
 

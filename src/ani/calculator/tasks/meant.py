@@ -9,9 +9,7 @@ from pydantic import Field
 from ani.calculator.data.chats import asked_chats, asked_messages, unasked_chats
 from ani.calculator.data.drawn_text import DrawnText
 from ani.calculator.data.sentences import sentences
-from ani.calculator.reader.arithmetic import SIGNS
-from ani.calculator.reader.calculations import calculation_before, number_after
-from ani.calculator.reader.digits import is_value
+from ani.calculator.reader.calculations import number_after
 from ani.calculator.reader.pending import PendingReader
 from ani.data.arithmetic import SYMBOLS
 from ani.data.records import Message
@@ -63,9 +61,6 @@ class MeantAnswer(MeantQuestion):
     right: bool
     """True if the result is among the answer's numbers; in `sentence`, if it is the first number; in `unasked`, if the
     answer is the base model's; in `other sentence`, if the result does not follow the sign."""
-    corrected: bool | None = None
-    """For an answer that is not the base model's: whether the two first differ in the number after an equals sign that
-    both write, and this one is right."""
 
 
 class Meant(Measured):
@@ -75,10 +70,9 @@ class Meant(Measured):
     title = "Calculations that are meant, or not"
     note = (
         "Wordings that the gate was not fitted on. An answer is exact if the result is among its numbers. Where nobody "
-        "asks for the calculation, the answer should be the base model's, word for word; or it first differs in the "
-        "result of an equation that the model itself began, and is right there. A sentence ends at an equals sign: its "
-        "result should be the first number, or should not follow the sign. Wilson 95% intervals; for sentences, "
-        "templates resampled."
+        "asks for the calculation, the answer should be the base model's, word for word. A sentence ends at an equals "
+        "sign: its result should be the first number, or should not follow the sign. Wilson 95% intervals; for "
+        "sentences, templates resampled."
     )
     unit = "prompts"
     record = MeantAnswer
@@ -132,7 +126,6 @@ class Meant(Measured):
                 case "unasked":
                     facts["base_output"] = before = next(base)
                     facts["right"] = output == before
-                    facts["corrected"] = None if output == before else _is_corrected(output, before)
             yield place, [MeantAnswer(**facts)]
 
     @classmethod
@@ -148,22 +141,6 @@ class Meant(Measured):
                     estimate = of_templates if asked[0].template else share(record.right for record in asked)
                     found[key] = (f"{label}, {operation}" if operation else label, estimate)
         if unasked := [record for record in records if record.kind == "unasked"]:
-            right = [record.right or bool(record.corrected) for record in unasked]
-            found["unasked_or_corrected"] = ("Not asked for: the same, or a wrong equation corrected", share(right))
             pending = [record.right for record in unasked if PendingReader().feed([record.prompt + BOUNDARY])[0]]
             found["unasked_pending"] = ("Not asked for, but pending when the answer begins: the same", share(pending))
         return found
-
-
-def _is_corrected(output: str, base: str) -> bool:
-    """Return whether answers first differ in a calculation's result that is right in `output` and wrong in `base`."""
-    common = next((i for i, (ours, theirs) in enumerate(zip(output, base, strict=False)) if ours != theirs), 0)
-    signs = list(SIGNS.finditer(output[:common]))
-    if not signs:
-        return False
-    calculation = calculation_before(output, signs[-1].start())
-    numbers = [number_after(text[signs[-1].end() :]) for text in (output, base)]
-    if calculation is None or None in numbers:
-        return False
-    right, wrong = (is_value(calculation.value, f"{number:f}") for number in numbers)
-    return right and not wrong

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from pydantic import Field
 
 from ani.data.arithmetic import SYMBOLS, Operation
@@ -18,7 +17,7 @@ from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import NumberText, find_numbers
 from ani.results.scores import TaskRecord
-from ani.results.statistics import Estimate, resampled, share
+from ani.results.statistics import Estimate, share
 
 ROOM = 32
 """Maximum number of new tokens of an answer."""
@@ -59,10 +58,6 @@ class RivalAnswer(RivalQuestion):
     right: bool
     """True if the result is among the answer's numbers. OccamLLM's rule: to as many decimal places as the number has,
     but at least two and at most five."""
-    digits_right: float | None
-    """NUPA: share of the result's digits that the answer's first number has at the same place."""
-    length_right: bool | None
-    """NUPA: whether the answer's first number has as many digits as the result."""
 
 
 class Rivals(Measured):
@@ -73,7 +68,7 @@ class Rivals(Measured):
     note = (
         "New numbers by the rules of each paper's test. An answer is right if the result is among its numbers; in "
         "OccamLLM's test, where results may have infinitely many digits, to as many decimal places as are written, at "
-        "least two and at most five. Wilson 95% intervals; for NUPA's digits, bootstrap."
+        "least two and at most five. Wilson 95% intervals."
     )
     unit = "prompts"
     record = RivalAnswer
@@ -104,35 +99,21 @@ class Rivals(Measured):
         ]
         for place, (question, output) in enumerate(zip(questions, engine.texts(prompts, ROOM), strict=True)):
             numbers, result = find_numbers(output), Decimal(question.result)
-            facts: dict[str, Any] = {"digits_right": None, "length_right": None}
-            if question.test == "nupa":
-                expected, written = _places(result), _places(numbers[0].value) if numbers else {}
-                same = sum(written.get(power) == digit for power, digit in expected.items())
-                facts = {"digits_right": same / len(expected), "length_right": len(written) == len(expected)}
             right = any(_is_right(number, result, question.test) for number in numbers)
-            yield place, [RivalAnswer(**question.model_dump(exclude_unset=True), output=output, right=right, **facts)]
+            yield place, [RivalAnswer(**question.model_dump(exclude_unset=True), output=output, right=right)]
 
     @classmethod
     def measures(cls, records: Sequence[RivalAnswer]) -> dict[str, tuple[str, Estimate | None]]:
         found: dict[str, tuple[str, Estimate | None]] = {}
         for test, operations in _TESTS.items():
             of_test = [record for record in records if record.test == test]
-            for operation in ("", *operations):
-                right = [record.right for record in of_test if operation in ("", record.operation)]
-                found["_".join(filter(None, (test, operation)))] = _measure(test, operation, share(right))
+            groups = {operation: [r for r in of_test if r.operation == operation] for operation in operations}
             if test == "occam":
-                long = [r.right for r in of_test if r.operation == "multiplication" and r.digits == max(_DIGITS)]
-                found["occam_multiplication_7"] = _measure(test, "multiplication of 7 digits", share(long))
-        nupa = [record for record in records if record.digits_right is not None]
-        digits = np.array([[record.digits_right] for record in nupa], dtype=np.float64)
-        mean = resampled(digits, lambda means: means[:, 0]) if nupa else None
-        found["nupa_digits"] = _measure("nupa", "digits right", mean)
-        found["nupa_length"] = _measure("nupa", "length right", share(bool(r.length_right) for r in nupa))
+                groups["multiplication of 7 digits"] = [r for r in groups["multiplication"] if r.digits == max(_DIGITS)]
+            found[test] = _NAMES[test], share(record.right for record in of_test)
+            for group, answers in groups.items():
+                found[f"{test}_{group}"] = f"{_NAMES[test]}, {group}", share(record.right for record in answers)
         return {key: measure for key, measure in found.items() if measure[1] is not None}
-
-
-def _measure(test: Test, what: str, estimate: Estimate | None) -> tuple[str, Estimate | None]:
-    return f"{_NAMES[test]}, {what}" if what else _NAMES[test], estimate
 
 
 def _is_right(number: NumberText, result: Decimal, test: Test) -> bool:
@@ -140,12 +121,6 @@ def _is_right(number: NumberText, result: Decimal, test: Test) -> bool:
         return number.value == result
     places = min(max(2, len(f"{number.value:f}".partition(".")[2])), 5)
     return abs(number.value - result) < Decimal(10) ** -places
-
-
-def _places(value: Decimal) -> dict[int, str]:
-    """The digits of a value by their place: 0 for the ones, -1 for the tenths."""
-    whole, _, fraction = f"{abs(value):f}".partition(".")
-    return dict(enumerate(reversed(whole))) | {-i: digit for i, digit in enumerate(fraction, 1)}
 
 
 # --- questions ---
