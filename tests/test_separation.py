@@ -76,8 +76,8 @@ def test_the_core_runs_without_the_calculator(without_calculator: Path, tiny_ada
     evaluation = ["eval", "--tasks", "gates,arithmetic", "--limit", "2", "--out", "out", "--adapter"]
     for command in (
         ("-c", "import ani, importlib.util; assert importlib.util.find_spec('ani.calculator') is None; ani.attach"),
-        ("-m", "ani.cli", "demo", "--help"),
-        ("-m", "ani.cli", *evaluation, str(tiny_adapter)),
+        ("-m", "ani", "demo", "--help"),
+        ("-m", "ani", *evaluation, str(tiny_adapter)),
     ):
         done = python(without_calculator, *command)
         assert done.returncode == 0, (command, done.stdout, done.stderr)

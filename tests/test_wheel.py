@@ -230,7 +230,7 @@ def test_commands_and_data(installed: Path, results: Path, tmp_path: Path) -> No
         return run(*command, folder=tmp_path, PYTHONPATH=str(installed))
 
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
-    python("-m", "ani.cli", "report", "first")
+    python("-m", "ani", "report", "first")
     assert (tmp_path / "first" / "report.html").stat().st_size > 10_000
     shown = python(
         "-c",

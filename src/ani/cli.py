@@ -55,19 +55,14 @@ def _recipe(path: Path | None) -> Path | None:
 
 
 BaseOption = Annotated[
-    str | None,
-    Option("--model", help="Directory, hub name, or smollm2 (embedded). Default: the adapter's base, or smollm2."),
+    str | None, Option("--model", help="Directory, hub name, or smollm2. Default: the adapter's base, or smollm2.")
 ]
 AdapterOption = Annotated[str | None, Option("--adapter", help="Adapter directory or hub name.")]
 DeviceOption = Annotated[
     Literal["auto", "cpu"], Option("--device", callback=_choose_device, help="auto: a GPU, where torch can use one.")
 ]
 RayOption = Annotated[
-    str | None,
-    Option(
-        help="Carry out the runs on a Ray cluster with a shared disk: its address, auto (RAY_ADDRESS, or this "
-        "machine's cluster), or local (start Ray on this machine)."
-    ),
+    str | None, Option(help="Ray cluster for the runs: its address, auto (RAY_ADDRESS or this machine's), or local.")
 ]
 GpusOption = Annotated[
     int | None, Option("--gpus-per-run", min=1, help="GPUs per run with --ray. Default: 1; with --device cpu: 0.")
@@ -266,14 +261,12 @@ def evaluate(
         str | None, Option(help="Directory, hub name, smollm2-calculator, or open (it writes every exact value).")
     ] = None,
     tasks: Annotated[str, Option(help="Comma-separated names of tasks.")] = "arithmetic",
-    data: Annotated[
-        list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME: a task's data. Default: its data on the hub.")
-    ] = None,
+    data: Annotated[list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME: other data of a task.")] = None,
     limit: Annotated[
         int | None, Option(min=1, help="Maximum questions per task (arithmetic: per digit count).")
     ] = None,
     operations: Annotated[
-        str, Option(help="Operations of arithmetic: addition, subtraction, multiplication, division.")
+        str, Option(help="Arithmetic: addition, subtraction, multiplication, division.")
     ] = "addition",
     max_new_tokens: Annotated[
         int | None, Option(min=1, help="Cut each answer off after this many tokens. Default: gsm8k 512, math 2048.")
@@ -289,9 +282,7 @@ def evaluate(
             "four with a path such as mmlu=PATH, a text file (one text per line) or a JSONL file. May be repeated."
         ),
     ] = None,
-    field: Annotated[
-        list[str] | None, Option(help="Key of the text in JSONL records of --texts. Default: text. May be repeated.")
-    ] = None,
+    field: Annotated[list[str] | None, Option(help="Key of the text in JSONL files of --texts. Default: text.")] = None,
     group: Annotated[str | None, Option(help="Key of the group in these records: one table row per group.")] = None,
     chat: ChatOption = False,
     seed: Annotated[int, Option(help="Seed that draws the questions.")] = 0,
@@ -302,9 +293,7 @@ def evaluate(
             "and uses a GPU. vllm merges an adapter first, and can't read gates."
         ),
     ] = "auto",
-    vllm: Annotated[
-        list[str] | None, Option(help="Setting of vLLM, such as gpu_memory_utilization=0.5. May be repeated.")
-    ] = None,
+    vllm: Annotated[list[str] | None, Option(help="Setting of vLLM, such as max_model_len=2048.")] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -320,8 +309,7 @@ def evaluate(
     from ani.settings import override, validated
 
     _need_one_process("eval")
-    names = chosen("task", tasks, evaluated_tasks())
-    given = dict(name_and_value("--data", entry) for entry in data or ())
+    names, given = chosen("task", tasks, evaluated_tasks()), dict(name_and_value("--data", each) for each in data or ())
     options: dict[str, Any] = {"limit": limit, "max_new_tokens": max_new_tokens, "group": group, "chat": chat}
     options |= {"texts": texts or None, "field": field or None, "operations": chosen("operation", operations, SYMBOLS)}
     asked = with_options(names, given, **options)
@@ -434,9 +422,8 @@ def serve(
 ) -> None:
     """Serve a merged checkpoint with vLLM's OpenAI-compatible server, on 127.0.0.1; options are vLLM's.
 
-    Prefix caching is off if the checkpoint's policy doesn't allow it. All options: vllm serve --help=all.
-
-    Examples: ani serve merged, or ani serve merged --port 8000 --max-model-len 4096
+    Prefix caching is off if the checkpoint's policy doesn't allow it. All options: vllm serve --help=all. For example:
+    ani serve merged --port 8000 --max-model-len 4096
     """
     from ani.serving.server import serve_command
 
@@ -461,7 +448,3 @@ def env(as_json: JsonOption = False) -> None:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 ended by SIGTERM."""
     terminal.run(app)
-
-
-if __name__ == "__main__":
-    main()

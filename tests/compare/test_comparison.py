@@ -346,7 +346,7 @@ SMALL: dict[str, Any] = {"seeds": [0], "variants": {"early": ["ani.layer=1"]}, "
 
 def commanded(path: Path, **options: Any) -> subprocess.Popen[str]:
     """Start `ani compare`, which starts a process per run."""
-    command = [sys.executable, "-m", "ani.cli", "compare", str(path)]
+    command = [sys.executable, "-m", "ani", "compare", str(path)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent, **options
     )

@@ -78,7 +78,7 @@ def test_a_real_server_answers_and_stops(tmp_path: Path) -> None:
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "ani.cli", "serve", str(path), *options, "--port", str(port), "--api-key", "secret"],
+            [sys.executable, "-m", "ani", "serve", str(path), *options, "--port", str(port), "--api-key", "secret"],
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **quiet},
