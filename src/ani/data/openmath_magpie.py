@@ -231,7 +231,10 @@ def _shuffled(records: Iterable[tuple[str, Any]], rng: random.Random) -> Iterato
 
 def _entry(record: Any, where: str) -> _Entry:
     """Read a record by its fields."""
-    fields = record.keys() if isinstance(record, dict) else set()
+    fields: set[Any] = set()
+    if isinstance(record, dict):
+        record = {key: value for key, value in record.items() if key != "roles"}  # numbers have the source's role
+        fields = {*record}
     for keys in _QUESTION_AND_ANSWER:
         if fields >= set(keys):
             question, answer = (text_of(record, key, where) for key in keys)
@@ -240,7 +243,7 @@ def _entry(record: Any, where: str) -> _Entry:
             return _Entry(text, question, text, answer)
     if "conversations" in fields:
         record = {"messages": _messages(record["conversations"], where)}
-    elif "text" in fields and "messages" not in fields:
+    elif "text" in fields and not ("messages" in fields or fields >= {"prompt", "completion"}):
         text = text_of(record, "text", where)
         return _Entry(text, text, text)
     first = next(record_examples(record, where))
