@@ -22,11 +22,11 @@ from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import IGNORED, NumberCollator, TokenizedExample
 from ani.injection.model_parts import ani_module, base_model, is_attached, number_locator
 from ani.injection.number_batch import NumberBatch
-from ani.models import EMBEDDED, load_tokenizer, nf4, training_autocast
+from ani.models import EMBEDDED, load_tokenizer, nf4
 from ani.roles import Role
 from ani.training.recipe import Recipe
 from ani.training.run import check, paper_layer, with_adapter
-from ani.training.trainer import adamw, learnt_columns, learnt_logits
+from ani.training.trainer import adamw, learnt_columns, learnt_logits, training_autocast
 
 _KEYS = (
     *("model_type", "hidden_size", "num_hidden_layers", "vocab_size"),

@@ -57,6 +57,12 @@ def learnt_logits(model: PreTrainedModel, labels: torch.Tensor, learnt: int) -> 
     return {"logits_to_keep": columns, "shift_labels": following[:, columns]}
 
 
+def training_autocast(model: PreTrainedModel) -> torch.autocast:
+    """Return the context of a training forward pass: LoRA's float32 weights multiply in bfloat16 if the base does. A
+    base in float16 stays as it is, because it would need scaled losses."""
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)
+
+
 class AniTrainer(ResumableTrainer):
     """Trainer of a model with ANI attached, or of LoRA alone where the method has no module. Raises TrainingFailed if
     the loss is not finite or the gate can learn nothing more.
@@ -120,10 +126,8 @@ class AniTrainer(ResumableTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
-        # LoRA's float32 weights multiply in bfloat16 if the base does; float16 would need scaled losses. accelerate's
-        # own (`bf16=True`) copies all logits to float32 once more.
-        base = base_model(self.model)
-        return torch.autocast(base.device.type, torch.bfloat16, enabled=base.dtype == torch.bfloat16)
+        # accelerate's own (`bf16=True`) copies all logits to float32 once more.
+        return training_autocast(base_model(self.model))
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in cast(Examples, self.train_dataset).examples]
