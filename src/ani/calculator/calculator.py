@@ -35,11 +35,11 @@ class Rates(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     meant: int
-    """Tokens after which the text writes the pending value."""
+    """Tokens after which the text asks for the pending value and writes it."""
     meant_open: int
     """Those of them at which the gate was open."""
     other: int
-    """Tokens after which the text writes something else, or the model something of its own."""
+    """Tokens at which a value is pending and something else follows."""
     other_open: int
     """Those of them at which the gate was open."""
 

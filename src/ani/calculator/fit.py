@@ -37,8 +37,8 @@ ROWS = 32
 """Rows per forward pass."""
 MOST_BYTES = 8 * 2**30
 """Upper bound for the states of all decisions."""
-TEST_SHARE = 10
-"""One test text, of other wordings and calculations, per so many texts that the gate is fitted on."""
+TEST_PART = 10
+"""One test text, of other wordings and calculations, is measured per so many texts that the gate is fitted on."""
 HIDDEN_SIZE, DROPOUT = 48, 0.3
 _DEEPEST = 0.6
 """The deepest layer that the gate reads, as a share of the model's depth."""
@@ -88,14 +88,14 @@ def fit(
         engine = TransformersEngine(base, tokenizer)
         gate = config.gate(DROPOUT)
 
-        def decisions(split: Split, *counts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            asked, unasked, sentences = counts
-            drawn = asked_chats(asked, split=split, seed=seed) + drawn_sentences(sentences, split=split, seed=seed)
-            drawn += _answered(unasked_chats(unasked, split=split, seed=seed), engine, answers, console)
+        def decisions(split: Split, part: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            given: dict[str, Any] = {"split": split, "seed": seed}
+            drawn = asked_chats(asked // part, **given) + drawn_sentences(sentences // part, **given)
+            drawn += _answered(unasked_chats(unasked // part, **given), engine, answers, console)
             return _decisions(engine, gate, config, [_text(each, engine) for each in drawn], console, seed)
 
-        features, labels, groups = decisions("train", asked, unasked, sentences)
-        tests, meant, _ = decisions("test", *(count // TEST_SHARE for count in (asked, unasked, sentences)))
+        features, labels, groups = decisions("train", 1)
+        tests, meant, _ = decisions("test", TEST_PART)
     if len(labels.unique()) < 2:
         raise InputError("a gate needs values that are written and values that are not; fit it on more texts")
     gate.to(base.device)

@@ -79,7 +79,7 @@ class Pending(NamedTuple):
     currency: str
     """The sign of an amount of money."""
     places: int | None = None
-    """As in `Spelling`."""
+    """Places after the point to which the message asks to round it; None: it does not say."""
     written: str = ""
     """The number at the end of the text, or its beginning; empty: none."""
 

@@ -70,7 +70,7 @@ class Words:
         """Up to where a question's expression begins."""
         counted = rf"(?:[0-9]{{1,2}}|{'|'.join(_COUNTS)})(?={BLANK}(?:{self._any('rounding')})(?!\w))"
         self.nearest: dict[str, int] = listed["nearest"]
-        """What "to the nearest" rounds to, and the place after the point that it is."""
+        """Place after the point by the word that follows "to the nearest"."""
         nearest = rf"nearest{BLANK}+(?P<unit>{_any_of([*self.nearest])})"
         closing = _any_of([*self.listed["closing"], *(f"to the nearest {unit}" for unit in self.nearest)])
         decimals = rf"(?P<count>[0-9]{{1,2}}|{'|'.join(_COUNTS)}){BLANK}+(?:decimals?|(?:decimal{BLANK}+)?places?)"
