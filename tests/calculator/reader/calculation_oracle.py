@@ -18,8 +18,8 @@ TIMES = "×·⋅∙∗"
 WORDS = {
     r"plus|added to": "+",
     r"minus": "-",
-    r"times|multiplied by|mal": "*",
-    r"divided by|over|geteilt durch|durch": "/",
+    r"times|multiplied by": "*",
+    r"divided by|over": "/",
     r"mod|modulo": "%",
     r"squared": "**2",
     r"cubed": "**3",

@@ -1,33 +1,31 @@
 import re
 from collections import Counter
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ani.calculator.data.drawn_expressions import exact_result
-from ani.calculator.tasks.calculations import Calculations
+from ani.calculator.tasks.calculations import CalculationAnswer, CalculationProblem, Calculations
 from ani.data.arithmetic import SYMBOLS
 from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
 from tests.answers import answers_of
 from tests.calculator.data.test_sentences import plain, value
+from tests.evaluation.tasks.test_arithmetic import Scripted
 from tests.properties import examples
-from tests.tiny import pair
+from tests.tokenizers import qwen
 
 TASK = Calculations(count=12, digits=[2, 3], operands=[2])
 OPERATIONS = {symbol: operation for operation, symbol in SYMBOLS.items()}
 
 
-class Scripted(TransformersEngine):
-    """Writes the given outputs."""
-
-    outputs: ClassVar[dict[str, str]] = {}
-
-    def texts(self, prompts: Any, max_new_tokens: int) -> list[str]:
-        return [self.outputs.get(prompt, "") for prompt in prompts]
+def answered(problems: list[CalculationProblem], output: str) -> list[CalculationAnswer]:
+    """The records of a model that always answers the same."""
+    model: Any = Scripted(qwen(), lambda _: output)
+    return answers_of(TASK, TransformersEngine(model, model.tokenizer), problems)
 
 
 @examples(30)
@@ -57,7 +55,7 @@ def test_problems_are_exact_and_described_correctly(
 def test_problems_are_asked_the_shortest_results_first() -> None:
     questions = TASK.questions(seed=0)
     assert questions == TASK.questions(seed=0) != TASK.questions(seed=1)
-    records = answers_of(TASK, Scripted(*pair("llama")), questions)
+    records = answered(questions, "")
     assert [record.prompt for record in records] == [question.prompt for question in questions]
     assert [len(record.answer) for record in records] == sorted(len(question.answer) for question in questions)
 
@@ -79,7 +77,5 @@ def test_too_few_problems_are_named() -> None:
 )
 def test_what_is_written_is_judged(written: str, prediction: str | None, correct: bool) -> None:
     problem = next(each for each in TASK.questions(seed=0) if each.answer.isdigit())
-    answerer = Scripted(*pair("mistral"))
-    answerer.outputs[problem.prompt] = written.format(problem.answer)
-    (record,) = answers_of(TASK, answerer, [problem])
+    (record,) = answered([problem], written.format(problem.answer))
     assert record.prediction == (prediction and prediction.format(problem.answer)) and record.correct == correct
