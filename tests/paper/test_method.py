@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import ani
-from ani.injection.gate import Linear
+from ani.injection.linear import Linear
 from tests.paper import facts, project
 from tests.tiny import attached, encode, tiny
 

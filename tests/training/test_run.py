@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
 import ani
-from ani.injection.gate import Linear
+from ani.injection.linear import Linear
 from ani.injection.model_parts import ani_module, base_model
 from ani.models import load_model, load_tokenizer
 from ani.training import run as run_module

@@ -52,10 +52,7 @@ class FourierNumberEncoder:
         if sign not in ("feature", "phase", "none"):
             raise InputError(f"sign must be 'feature', 'phase' or 'none', not {sign!r}")
         self.integer_digits, self.fraction_digits, self.sign = integer_digits, fraction_digits, sign
-
-    @property
-    def _digits(self) -> int:
-        return self.integer_digits + self.fraction_digits
+        self._digits = integer_digits + fraction_digits
 
     @property
     def width(self) -> int:

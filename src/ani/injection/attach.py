@@ -11,8 +11,6 @@ The model stays the same object. Classes are swapped for subclasses of themselve
   this forward pass is read whole, whatever happened to the cache (beams, turns, chunks, crops).
 """
 
-import sys
-from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -21,6 +19,7 @@ from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBa
 
 from ani.errors import InputError, one_line
 from ani.injection import substitution
+from ani.injection.checks import CheckedModel
 from ani.injection.classes import ClassOfBaseInstances, OutermostForward, restore_class, swap_class
 from ani.injection.config import AniConfig
 from ani.injection.earlier_layers import forget_earlier_layers, read_earlier_layers
@@ -34,25 +33,18 @@ from ani.injection.model_parts import (
     decoder_layers,
     fitted_config,
     is_attached,
+    layer_device,
 )
 from ani.injection.module import AniModule
 from ani.injection.scale import measured_scale
-from ani.injection.training_checks import check_trainer
 
 
-class AttachedModel(PreTrainedModel, GenerationMixin):
+class AttachedModel(CheckedModel, GenerationMixin):
     """Mixed into an attached model's class; never instantiated by itself."""
 
     _ani_base: type[PreTrainedModel]
 
     forward = OutermostForward(run_forward)
-
-    def add_model_tags(self, tags: list[str] | str) -> None:
-        """transformers' `add_model_tags`. Each of TRL's trainers calls it when its reference has been made."""
-        super().add_model_tags(tags)
-        if "trl" in tags:
-            vars(self)["_ani_trainer_tags"] = tags
-            check_trainer(self, sys._getframe(1).f_locals.get("self"))  # no argument leads to the trainer
 
     def _ani_detached(self) -> None:
         """For subclasses: `detach` is about to restore the model's own class."""
@@ -65,10 +57,6 @@ class AttachedModel(PreTrainedModel, GenerationMixin):
         with prompting(self, input_ids, kwargs):
             # GenerationMixin types `self` by a protocol that no class outside transformers meets.
             return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
-
-    def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Not available: continuous batching packs rows into one, where ANI's positions are unknown."""
-        raise InputError("generate_batch can't be used with ANI attached; use generate")
 
 
 def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConfig) -> nn.Module:
@@ -99,7 +87,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
         scale = measured_scale(base, tokenizer, config.layer, locator)
         config = config.model_copy(update={"embedding_scale": scale})
     add_module(base, config, locator.encoder.width)
-    set_locator(base, locator)
+    vars(base)["_ani_locator"] = locator
     inner_forward = base.__dict__.pop("forward", None)
     swap_class(base, AttachedModel)
     if inner_forward is not None:
@@ -112,20 +100,10 @@ def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> 
     layers = decoder_layers(model)
     read_earlier_layers(layers, config)
     module = AniModule(config, feature_size)
-    parameter = next(iter(layers[config.layer].parameters()), None)
-    device = parameter.device if parameter is not None else model.device
-    if device.type == "meta":  # offloaded: accelerate's hooks bring the layer where it is executed
-        hooks: Iterator[Any] = (getattr(part, "_hf_hook", None) for part in layers[config.layer].modules())
-        device = next((hook.execution_device for hook in hooks if hasattr(hook, "execution_device")), device)
-    module.to(device)
+    module.to(layer_device(model, layers[config.layer]))
     module.train(model.training)
     model.add_module("ani", module)
     swap_class(layers[config.layer], InjectionLayer, ClassOfBaseInstances)
-
-
-def set_locator(model: PreTrainedModel, locator: NumberLocator) -> None:
-    """Set the locator that finds the numbers of a model with a module."""
-    object.__setattr__(model, "_ani_locator", locator)
 
 
 def detach(model: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ani.errors import InputError
 from ani.injection.classes import ClassOfBaseInstances, restore_class, swap_class
 from ani.injection.config import AniConfig
-from ani.injection.forward import current_pass, running_pass
+from ani.injection.running_pass import current_pass, running_pass
 
 
 def read_earlier_layers(layers: nn.ModuleList, config: AniConfig) -> None:

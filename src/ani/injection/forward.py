@@ -1,8 +1,6 @@
 """One forward pass of an attached model: finds its numbers, edits hidden states at layer l, and adds to the loss."""
 
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -12,6 +10,7 @@ from transformers.cache_utils import Cache
 
 from ani.errors import InputError
 from ani.injection import substitution
+from ani.injection.checks import is_language_loss, response_tokens, warn_if_untrained
 from ani.injection.classes import named_arguments
 from ani.injection.generation import prompt_of
 from ani.injection.history import Rows, cached_length, history, remember
@@ -19,23 +18,7 @@ from ani.injection.loss import add_loss, auxiliary_loss
 from ani.injection.model_parts import Decision, ani_module, is_attached, number_locator
 from ani.injection.module import Injection
 from ani.injection.number_batch import NumberBatch, text_ids, text_starts
-from ani.injection.training_checks import is_language_loss, response_tokens, warn_if_untrained
-
-
-@dataclass
-class ForwardPass:
-    """A forward pass that is running."""
-
-    model: PreTrainedModel
-    numbers: NumberBatch
-    straight_through: bool = False
-    """True if the trainer compares with a reference or a rollout, whose gates are those of inference."""
-    injection: Injection | None = None
-    earlier: list[torch.Tensor] = field(default_factory=list)
-    """The gate's vectors of earlier layers at the numbers, in the order of `gate_reads`, each (N, width)."""
-
-
-running_pass: ContextVar[ForwardPass | None] = ContextVar("ani_forward_pass", default=None)
+from ani.injection.running_pass import ForwardPass, current_pass, running_pass
 
 
 @torch.compiler.disable(recursive=False)  # torch.compile skips this bookkeeping and compiles the forward inside
@@ -101,20 +84,10 @@ def _find_numbers(model: PreTrainedModel, rows: Rows, start: int, given: Mapping
     if prompt := prompt_of(model):
         return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // len(prompt.rows))
     locator = number_locator(model)
-    learns = model.training and torch.is_grad_enabled()
-    response = response_tokens(given.get("labels"), start, locator, training=learns)
+    response = response_tokens(given.get("labels"), start, locator, model.training)
     texts = None if start else text_starts(given["input_ids"], given)
     found = substitution.readable(rows) if locator.substitutes else rows
     return locator.batch(found, start=start, texts=texts, response=response)
-
-
-@torch.compiler.disable  # ContextVar.get can't be traced
-def current_pass() -> ForwardPass:
-    """The running forward pass; raises InputError if the decoder runs without its model."""
-    current = running_pass.get()
-    if current is None:
-        raise InputError("the decoder of a model with ANI was called by itself; call the model (or ani.detach it)")
-    return current
 
 
 class InjectionLayer(nn.Module):
@@ -140,8 +113,8 @@ def _inject(hidden_states: torch.Tensor) -> torch.Tensor:
     # In a model on several devices, hidden states arrive from the device of the layer before.
     numbers, at = current.numbers.to(device), current.numbers.at(hidden_states.device)
     earlier = [states.to(device) for states in current.earlier]
-    given = hidden_states[at].to(device), numbers.features, numbers.roles, earlier
-    injection: Injection = module(*given, straight_through=current.straight_through)
+    read = hidden_states[at].to(device), numbers.features, numbers.roles, earlier, current.straight_through
+    injection: Injection = module(*read)
     current.injection = injection
     decision = Decision(numbers, Injection(*(each.detach() for each in injection)))
     object.__setattr__(current.model, "_ani_last_decision", decision)

@@ -1,24 +1,11 @@
 """The gate: an MLP that gives one logit for each number."""
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 from torch import nn
 
-
-class Linear(nn.Module):
-    """`nn.Linear`, but no subclass of it, because PEFT's `all-linear` and quantizers replace each of those."""
-
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
-        super().__init__()
-        self.in_features = in_features
-        self.weight = nn.Parameter(torch.empty(out_features, in_features))
-        self.bias: Any = nn.Parameter(torch.empty(out_features)) if bias else None
-        self.reset_parameters()
-
-    reset_parameters = cast(Any, nn.Linear).reset_parameters
-    forward = cast(Any, nn.Linear).forward
+from ani.injection.linear import Linear
 
 
 class Gate(nn.Module):

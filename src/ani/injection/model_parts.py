@@ -55,6 +55,14 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     return layers
 
 
+def layer_device(model: PreTrainedModel, layer: nn.Module) -> Any:
+    """The device where a decoder layer of a model is executed."""
+    for part in layer.modules():  # accelerate keeps the weights of an offloaded layer elsewhere
+        if (device := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
+            return device
+    return next((parameter.device for parameter in layer.parameters()), model.device)
+
+
 def check_layer(layer: int, depth: int, model_type: str) -> None:
     """Raise InputError unless a model of `depth` decoder layers has a layer of this index."""
     if layer >= depth:

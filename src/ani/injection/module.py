@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ani.injection.config import AniConfig
-from ani.injection.gate import Gate, Linear
+from ani.injection.gate import Gate
+from ani.injection.linear import Linear
 
 
 class Injection(NamedTuple):
@@ -85,7 +86,6 @@ class AniModule(nn.Module):
         features: torch.Tensor,
         roles: torch.Tensor | None = None,
         earlier: Sequence[torch.Tensor] = (),
-        *,
         straight_through: bool = False,
     ) -> Injection:
         """Inject into the hidden states of N numbers: as in training if gradients are computed, else as at inference.

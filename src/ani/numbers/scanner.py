@@ -62,19 +62,12 @@ class Number:
         return decimal_value(self.text)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Number):
-            return NotImplemented
-        return self._place() == other._place() and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self._place())
+        names = ("text", "start", "end", "first_token", "last_token")
+        return isinstance(other, Number) and all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __repr__(self) -> str:
         place = f"characters {self.start} to {self.end}, tokens {self.first_token} to {self.last_token}"
         return f"Number({self.text!r}, {place})"
-
-    def _place(self) -> tuple[int, int, int, int]:
-        return self.start, self.end, self.first_token, self.last_token
 
 
 class NumberScanner:

@@ -19,7 +19,7 @@ from transformers import (
 
 from ani.encoders import build_encoder
 from ani.errors import InputError
-from ani.injection.attach import AttachedModel, add_module, set_locator
+from ani.injection.attach import AttachedModel, add_module
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, Method, MethodName
@@ -114,7 +114,7 @@ class MergedModel(AttachedModel):
             raise InputError(
                 f"{name} has no tokenizer, so no numbers can be found; save it there with tokenizer.save_pretrained"
             ) from error
-        set_locator(model, NumberLocator(tokenizer, ani_module(model).config))
+        vars(model)["_ani_locator"] = NumberLocator(tokenizer, ani_module(model).config)
         return (model, info) if with_info else model
 
     def _ani_detached(self) -> None:

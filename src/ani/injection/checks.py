@@ -1,5 +1,6 @@
-"""Checks of trainers: labels separate prompt and response, the module is trained, and a reference has it too."""
+"""Checks of a model's use: labels separate prompt and response, the module is trained, and a reference has it too."""
 
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -22,9 +23,9 @@ def response_tokens(
         labels: Shape (B, T), −100 on the prompt.
         start: Count of tokens before them, in the cache, which belong to the prompt.
         locator: The model's.
-        training: Labels are needed, else this raises InputError.
+        training: If gradients are computed too, labels are needed, else this raises InputError.
     """
-    if labels is None and locator.hides_response and training:
+    if labels is None and locator.hides_response and training and torch.is_grad_enabled():
         raise InputError(
             f"policy={locator.policy!r} injects into prompts only and can't tell prompt from response without labels; "
             "pass labels (−100 on the prompt), numbers=..., or use policy='running' or 'after'"
@@ -47,25 +48,39 @@ def is_language_loss(model: PreTrainedModel, given: Mapping[str, Any]) -> bool:
     return not given.get("fused_lm_head") or "sft" in vars(model).get("_ani_trainer_tags", ())
 
 
-def check_trainer(model: PreTrainedModel, trainer: Any) -> None:
-    """Raise InputError if a trainer of TRL, complete but for its training, has another reference than the model with
-    the module as it was at first, or takes its rollouts from another model."""
-    if getattr(trainer, "use_vllm", False):
-        raise InputError("TRL's vLLM generates without the ANI module; set use_vllm=False")
-    if not (hasattr(trainer, "ref_model") and trainer.beta) or getattr(trainer, "precompute_ref_logps", False):
-        return  # no reference, or one that is computed before the training
-    reference, name = trainer.ref_model, type(trainer).__name__
-    if reference is not None and not is_attached(reference):
-        raise InputError(
-            f"{name} loaded the base model without the ANI module as reference; pass ref_model=copy.deepcopy(model) if "
-            "it takes one, else give it a merged checkpoint (ani.merge) or beta=0"
-        )
-    learns = any(parameter.requires_grad for parameter in ani_module(model).parameters())
-    if reference is None and learns and isinstance(model.get_submodule("ani"), AniModule):
-        raise InputError(
-            f"{name}'s reference is the model without LoRA, which would have the ANI module that is trained; attach "
-            'before PEFT and give PEFT modules_to_save=["ani"]'
-        )
+class CheckedModel(PreTrainedModel):
+    """Mixed into an attached model's class: refuses uses that would be wrong."""
+
+    def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Not available: continuous batching packs rows into one, where ANI's positions are unknown."""
+        raise InputError("generate_batch can't be used with ANI attached; use generate")
+
+    def add_model_tags(self, tags: list[str] | str) -> None:
+        """transformers' `add_model_tags`. Each trainer of TRL calls it when its reference has been made."""
+        super().add_model_tags(tags)
+        if "trl" in tags:
+            vars(self)["_ani_trainer_tags"] = tags
+            self._check(sys._getframe(1).f_locals.get("self"))  # no argument leads to the trainer
+
+    def _check(self, trainer: Any) -> None:
+        """Raise InputError if the trainer's rollouts come from another model, or its reference lacks the module, or has
+        the module that is trained."""
+        if getattr(trainer, "use_vllm", False):
+            raise InputError("TRL's vLLM generates without the ANI module; set use_vllm=False")
+        if not (hasattr(trainer, "ref_model") and trainer.beta) or getattr(trainer, "precompute_ref_logps", False):
+            return  # no reference, or one that is computed before the training
+        reference, name = trainer.ref_model, type(trainer).__name__
+        if reference is not None and not is_attached(reference):
+            raise InputError(
+                f"{name}'s reference is a model without the ANI module; pass ref_model=copy.deepcopy(model) if it "
+                "takes one, else give it a merged checkpoint (ani.merge) or beta=0"
+            )
+        learns = any(parameter.requires_grad for parameter in ani_module(self).parameters())
+        if reference is None and learns and isinstance(self.get_submodule("ani"), AniModule):
+            raise InputError(
+                f"{name}'s reference is the model without LoRA, with the ANI module that is trained; attach before "
+                'PEFT, and give PEFT modules_to_save=["ani"]'
+            )
 
 
 def warn_if_untrained(module: AniModule, labels: torch.Tensor | None, of_language: bool) -> None:
