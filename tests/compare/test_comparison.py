@@ -223,7 +223,7 @@ def test_runs_that_find_their_layer_probe_once(
     assert probed == ["terminal", "after"]
     trained = [place(tmp_path / "results", name) / "training" for name in "abc"]
     found = [json.loads((each / "probe" / SELECTION).read_text()) for each in trained]
-    used = [Adapter.read(each / ADAPTER).config.layer for each in trained]
+    used = [Adapter.read(each / ADAPTER).settings.module.layer for each in trained]
     assert used == [each["layer"] for each in found] and used[0] == used[1]
     assert [each["policy"] for each in found] == ["terminal", "terminal", "after"]
 

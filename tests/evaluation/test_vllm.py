@@ -234,7 +234,7 @@ def test_an_adapter_is_merged_first(
     adapter: Path, ours: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load_merged(self: VllmEngine, name: str, *_: object) -> None:
-        assert merged_settings(load_config(name)) == Adapter.read(adapter).config
+        assert merged_settings(load_config(name)) == Adapter.read(adapter).settings.module
         vars(self).update(vars(ours))
 
     monkeypatch.setattr(VllmEngine, "__init__", load_merged)

@@ -288,7 +288,7 @@ def test_adapters_without_a_module(name: MethodName, tmp_path: Path) -> None:
     save_adapter(model, tmp_path / "adapter", method=name)
     other = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
     torch.testing.assert_close(logits_of(other, ids), logits_of(model, ids))
-    assert Adapter.read(tmp_path / "adapter").method == name
+    assert Adapter.read(tmp_path / "adapter").settings.method == name
     refused(lambda: inspect(other, tokenizer, PROMPT), "no ANI module")
 
 

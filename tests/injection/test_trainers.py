@@ -2,27 +2,40 @@
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
-from peft import AdaLoraConfig, LoraConfig, get_peft_model
+from peft import AdaLoraConfig, LoraConfig, PeftModel, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
 
 from ani import AniConfig, attach, detach, inspect, load_adapter, merge, save_adapter
 from ani.injection.inspection import without_adapter
-from ani.injection.model_parts import ani_module, last_decision, number_locator
+from ani.injection.model_parts import ani_module, is_attached, last_decision, number_locator
 from ani.injection.number_batch import text_starts
+from tests.injection.test_attach import TRAINING, assert_same_gradients, gradients, labelled
 from tests.refusals import refused
 from tests.tiny import MIXED_TEXT, attached, encode, logits_of, pair, randomise
 from tests.tokenizers import gemma_like, llama3, shortened
 
 TEXTS = ("So x is 10", "2 apples cost 5 dollars", "34 and -7")
+CONFIG = AniConfig(layer=2, policy="terminal", gate_hidden_size=16, gate_dropout=0.0, penalty=0.7)
+LORA = {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "lora_dropout": 0.0}
+PAIRS = [("12 + 34 =", " 46"), ("77 + 11 =", " 88"), ("20 + 31 =", " 51"), ("45 + 23 =", " 68")]
 ALL_LINEAR: dict[str, Any] = {"r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
 PREFERENCES = [
     {"prompt": "12 + 34 =", "chosen": " 46.", "rejected": " 5 or 7."},
@@ -48,7 +61,28 @@ def merged(tmp_path: Path) -> Path:
     return path
 
 
-def settings(tmp_path: Path, **others: Any) -> dict[str, Any]:
+def penalty_of(model: nn.Module) -> torch.Tensor:
+    """λ·mean(α(1−α)) of the latest forward, where the ramp is over."""
+    decision = last_decision(model)
+    assert decision is not None and decision.injection.embedding_rms.mean() > CONFIG.penalty_ramp
+    alpha = decision.injection.alpha
+    return ani_module(model).config.penalty * (alpha * (1 - alpha)).mean()
+
+
+def set_penalty(model: nn.Module, penalty: float) -> None:
+    module = ani_module(model)
+    module.config = module.config.model_copy(update={"penalty": penalty})
+
+
+class KeepGradients(TrainerCallback):
+    def __init__(self) -> None:
+        self.kept: list[dict[str, torch.Tensor]] = []
+
+    def on_pre_optimizer_step(self, *args: Any, model: nn.Module, **kwargs: Any) -> None:
+        self.kept.append(gradients(model))
+
+
+def arguments(tmp_path: Path, **others: Any) -> dict[str, Any]:
     return {
         "output_dir": str(tmp_path / "out"),
         "use_cpu": True,
@@ -60,9 +94,178 @@ def settings(tmp_path: Path, **others: Any) -> dict[str, Any]:
         "per_device_train_batch_size": 2,
         "max_steps": 1,
         "logging_steps": 1,
+        "max_grad_norm": 0.0,
         "learning_rate": 1e-3,
+        "seed": 0,
         **others,
     }
+
+
+def without_warnings(call: Callable[[], object]) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*label_smoothing_factor")
+        call()
+
+
+def equal_rows(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    """Rows with the same number of tokens, labels and numbers: each has an equal share of the loss."""
+    rows = [{key: value[0] for key, value in labelled(tokenizer, *pair_).items()} for pair_ in PAIRS]
+    assert len({len(row["input_ids"]) for row in rows}) == 1
+    return rows
+
+
+def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
+    found = []
+    for steps in (1, 2, 4):
+        model, tokenizer = attached("llama", **TRAINING)
+        keeper = KeepGradients()
+        Trainer(
+            model=model.double(),
+            args=TrainingArguments(
+                **arguments(
+                    tmp_path, per_device_train_batch_size=len(PAIRS) // steps, gradient_accumulation_steps=steps
+                )
+            ),
+            train_dataset=equal_rows(tokenizer),
+            data_collator=default_data_collator,
+            callbacks=[keeper],
+        ).train()
+        found.append(keeper.kept[0])
+    assert_same_gradients(found[1], found[0])
+    assert_same_gradients(found[2], found[0])
+
+
+@pytest.mark.parametrize("peft", ["no", "peft_config", "PeftModel"])
+def test_trl_trainer_unchanged(peft: str, tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    model, tokenizer = pair("llama")
+    wrapped: nn.Module = model
+    lora = LoraConfig(**LORA)
+    if peft == "PeftModel":
+        wrapped = get_peft_model(model, lora)
+    elif peft == "peft_config":
+        lora = LoraConfig(**LORA, modules_to_save=["ani"])
+    attach(wrapped, tokenizer, CONFIG)
+    randomise(wrapped, tokenizer)
+    keeper = KeepGradients()
+    trainer = trl.SFTTrainer(
+        model=wrapped,
+        args=trl.SFTConfig(**arguments(tmp_path)),
+        train_dataset=Dataset.from_list([{"prompt": p, "completion": c} for p, c in PAIRS]),
+        processing_class=tokenizer,
+        callbacks=[keeper],
+        peft_config=lora if peft == "peft_config" else None,
+    )
+    trained = trainer.model.train()
+    batch = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+    count = int((batch["labels"][:, 1:] != -100).sum())
+    with_penalty = trainer.compute_loss(trained, dict(batch), num_items_in_batch=2 * count)
+    penalty = penalty_of(trained)
+    set_penalty(trained, 0.0)
+    without = trainer.compute_loss(trained, dict(batch), num_items_in_batch=2 * count)
+    torch.testing.assert_close(with_penalty - without, penalty / 2, rtol=1e-4, atol=1e-5)
+    assert penalty > 0
+    set_penalty(trained, CONFIG.penalty)
+    before = copy.deepcopy(ani_module(trained).state_dict())
+    without_warnings(trainer.train)
+    for part in ("projection", "gate.inner", "gate.outer"):
+        assert any(part in name and gradient.any() for name, gradient in keeper.kept[0].items()), part
+    after = ani_module(trained).state_dict()
+    assert all(not torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("order", ["LoRA first", "ANI first"])
+def test_peft_in_both_orders(order: str, tmp_path: Path) -> None:
+    model, tokenizer = pair("llama")
+    batch = labelled(tokenizer)
+    if order == "LoRA first":
+        wrapped = get_peft_model(model, LoraConfig(**LORA))
+        attach(wrapped, tokenizer, CONFIG)
+    else:
+        attach(model, tokenizer, CONFIG)
+        lora = {**LORA, "target_modules": "all-linear"}  # which PEFT keeps out of what it saves whole
+        wrapped = get_peft_model(model, LoraConfig(**lora, modules_to_save=["ani"]))
+    randomise(wrapped, tokenizer)
+    trainable = [p for p in wrapped.parameters() if p.requires_grad]
+    assert all(p.requires_grad for p in ani_module(wrapped).parameters())
+    assert not any("lora" in name for name, _ in ani_module(wrapped).named_parameters())
+    optimizer = torch.optim.SGD(trainable, lr=0.1)
+    wrapped.train()(**batch).loss.backward()
+    optimizer.step()
+    wrapped.eval()
+    expected = logits_of(wrapped, batch["input_ids"])
+    save_adapter(wrapped, tmp_path / "ani")
+    loaded = load_adapter(pair("llama")[0], tokenizer, tmp_path / "ani")
+    assert torch.equal(logits_of(loaded, batch["input_ids"]), expected)
+    if order == "ANI first":  # then PEFT's own files hold the module too
+        wrapped.save_pretrained(tmp_path / "peft", save_embedding_layers=False)
+        base, _ = pair("llama")
+        attach(base, tokenizer, ani_module(wrapped).config)
+        again = PeftModel.from_pretrained(base, tmp_path / "peft").eval()
+        assert torch.equal(logits_of(again, batch["input_ids"]), expected)
+
+
+def test_a_tuner_that_calls_forward_directly() -> None:
+    model, tokenizer = pair("llama")
+    wrapped = get_peft_model(model, AdaLoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", total_step=10))
+    attach(wrapped, tokenizer, CONFIG)
+    randomise(wrapped, tokenizer)
+    ids = encode(tokenizer)
+    assert (logits_of(wrapped, ids) - logits_of(pair("llama")[0], ids)).abs().max() > 0.01
+    assert last_decision(wrapped) is not None
+
+
+def test_accelerate_autocast() -> None:
+    model, tokenizer = attached("llama", **TRAINING)
+    batch = labelled(tokenizer)
+    model.train()
+    expected = model(**batch).loss
+    prepared = Accelerator(mixed_precision="bf16", cpu=True).prepare(model)
+    assert is_attached(prepared)
+    outputs = prepared(**batch)
+    assert outputs.loss.dtype == torch.float32
+    torch.testing.assert_close(outputs.loss, expected, rtol=0.05, atol=0.05)
+    outputs.loss.backward()
+    assert all(p.grad is not None for p in ani_module(model).parameters())
+    detach(prepared)
+    assert not is_attached(prepared)
+    prepared.eval()(**batch)
+
+
+def test_a_module_that_peft_froze_is_warned_of_once() -> None:
+    model, tokenizer = attached("llama")
+    peft_model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")).train()
+    batch = labelled(tokenizer)
+    with pytest.warns(UserWarning, match="frozen"):
+        peft_model(**batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        peft_model(**batch)
+
+
+def own_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.0])
+def test_a_trainer_that_keeps_the_labels_is_warned_of_once(smoothing: float, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", policy="after", **TRAINING)
+
+    def train(smoothing: float, loss: Any) -> None:
+        settings = arguments(tmp_path, label_smoothing_factor=smoothing, gradient_checkpointing=True)
+        Trainer(
+            model=model,
+            args=TrainingArguments(**settings),
+            train_dataset=equal_rows(tokenizer),
+            data_collator=default_data_collator,
+            compute_loss_func=loss,
+        ).train()
+
+    without_warnings(lambda: train(0.0, None))  # its labels reach the model
+    loss = None if smoothing else own_loss
+    with pytest.warns(UserWarning, match="label_smoothing_factor"):
+        train(smoothing, loss)
+    without_warnings(lambda: train(smoothing, loss))
 
 
 # --- LoRA -------------------------------------------------------------------------------------------------------------
@@ -231,7 +434,7 @@ def test_rollouts_have_the_gates_of_inference() -> None:
 
 def dpo(tmp_path: Path, model: nn.Module, tokenizer: PreTrainedTokenizerBase, **others: Any) -> Any:
     trl = pytest.importorskip("trl", reason="trl is not installed")
-    config = trl.DPOConfig(**settings(tmp_path, beta=1.0))
+    config = trl.DPOConfig(**arguments(tmp_path, beta=1.0))
     return trl.DPOTrainer(
         model=model, args=config, train_dataset=Dataset.from_list(PREFERENCES), processing_class=tokenizer, **others
     )
@@ -279,7 +482,7 @@ def test_grpo(beta: float, tmp_path: Path) -> None:
 
     def grpo() -> Any:
         config = trl.GRPOConfig(
-            **settings(tmp_path, beta=beta, num_generations=2, max_completion_length=4, use_vllm=False)
+            **arguments(tmp_path, beta=beta, num_generations=2, max_completion_length=4, use_vllm=False)
         )
         prompts = Dataset.from_list([{"prompt": each["prompt"]} for each in PREFERENCES])
         return trl.GRPOTrainer(
@@ -299,7 +502,7 @@ def test_grpo(beta: float, tmp_path: Path) -> None:
 def test_sft_of_a_merged_checkpoint_by_its_path(merged: Path, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl", reason="trl is not installed")
     rows = Dataset.from_list([{"prompt": "12 + 34 =", "completion": " 46"}] * 2)
-    trainer = trl.SFTTrainer(model=str(merged), args=trl.SFTConfig(**settings(tmp_path)), train_dataset=rows)
+    trainer = trl.SFTTrainer(model=str(merged), args=trl.SFTConfig(**arguments(tmp_path)), train_dataset=rows)
     before = ani_module(trainer.model).projection.weight.clone()
     trainer.train()
     assert not torch.equal(ani_module(trainer.model).projection.weight, before)

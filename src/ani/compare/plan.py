@@ -125,7 +125,7 @@ class ComparedRun(NamedTuple):
     @property
     def injection(self) -> dict[str, Any]:
         """`layer` and `policy` of the trained adapter; empty for a run without ANI."""
-        config = None if self.seed is None else Adapter.read(self.training / ADAPTER).config
+        config = None if self.seed is None else Adapter.read(self.training / ADAPTER).settings.module
         return {} if config is None else {"layer": config.layer, "policy": config.policy}
 
     def asked(self, loaded: Sequence[LoadedTask]) -> list[LoadedTask]:

@@ -45,10 +45,8 @@ def as_text(value: str | int | Decimal) -> str:
     """One number as it is written, unread; raises TypeError as `as_texts`."""
     if isinstance(value, str):
         return value
-    if isinstance(value, int):
+    if isinstance(value, int | Decimal):
         return str(Decimal(value))  # without the limit that str(int) has on its length
-    if isinstance(value, Decimal):
-        return str(value)
     raise TypeError(f"{value!r:.60} is a {type(value).__name__}: pass text, int or Decimal, which are exact")
 
 

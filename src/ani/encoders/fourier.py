@@ -53,11 +53,8 @@ class FourierNumberEncoder:
             raise InputError(f"sign must be 'feature', 'phase' or 'none', not {sign!r}")
         self.integer_digits, self.fraction_digits, self.sign = integer_digits, fraction_digits, sign
         self._digits = integer_digits + fraction_digits
-
-    @property
-    def width(self) -> int:
-        """Number of features of one number: 2 · (integer_digits + fraction_digits), and the sign under "feature"."""
-        return 2 * self._digits + (self.sign == "feature")
+        self.width = 2 * self._digits + (sign == "feature")
+        """Number of features of one number."""
 
     def in_range(self, value: str | int | Decimal) -> bool:
         """True if |value|, rounded, is below 10^integer_digits; raises as `encode`."""

@@ -64,11 +64,7 @@ class ConcatenatedNumberEncoder:
 
     def __init__(self, encoders: Sequence[NumberEncoder]) -> None:
         self.encoders = tuple(encoders)
-
-    @property
-    def width(self) -> int:
-        """Number of features of one number."""
-        return sum(encoder.width for encoder in self.encoders)
+        self.width = sum(encoder.width for encoder in encoders)
 
     def in_range(self, value: str | int | Decimal) -> bool:
         """True if the value is in the range of every encoder; raises the encoders' errors."""

@@ -82,7 +82,7 @@ class ModelSpec(NamedTuple):
                 raise InputError(
                     f"{gated} needs the gate's decisions, which vLLM doesn't give: use --backend transformers"
                 )
-            if self.adapter is not None and (settings := Adapter.read(self.adapter).config) is not None:
+            if self.adapter is not None and (settings := Adapter.read(self.adapter).settings.module) is not None:
                 reason = why_not_vllm(load_config(self.model), settings)
                 if reason is not None:
                     raise InputError(f"{self.adapter}: {reason}")
@@ -140,7 +140,9 @@ class ModelSpec(NamedTuple):
         }
 
     def _method(self) -> Method | None:
-        return METHODS[Adapter.read(self.adapter).method] if self.adapter is not None else _merged_method(self.model)
+        if self.adapter is None:
+            return _merged_method(self.model)
+        return METHODS[Adapter.read(self.adapter).settings.method]
 
 
 def _files(model: str) -> Any:

@@ -33,7 +33,6 @@ from ani.injection.adapter_files import (
     read_weights,
 )
 from ani.injection.attach import attach
-from ani.injection.config import AniConfig
 from ani.injection.lora import add_lora, fold_lora, peft_model
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.injection.model_parts import ani_module, base_model, check_tokenizer, fitted_config, is_attached
@@ -44,7 +43,7 @@ from ani.settings import validated
 from ani.text_files import parse_json, read_text
 
 
-class AdapterFile(SavedMethod):
+class AdapterSettings(SavedMethod):
     """The content of `ani_config.json`."""
 
     base: str | None
@@ -58,14 +57,7 @@ class Adapter:
     """An adapter directory whose settings have been read; `load` adds it to its base model."""
 
     path: Path
-    method: MethodName
-    """The method that trained it."""
-    config: AniConfig | None
-    """The module's settings; None if the method has no module."""
-    base: str | None
-    """Base model: a directory, a hub name or `smollm2`; None if it has no name."""
-    lora: bool
-    """True if it has LoRA weights."""
+    settings: AdapterSettings
 
     @classmethod
     def read(cls, name: str | Path, *, revision: str | None = None) -> Self:
@@ -79,19 +71,20 @@ class Adapter:
         if not (path / CONFIG_FILE).exists():
             raise InputError(f"{path} has no {CONFIG_FILE}, so it is no ANI adapter")
         file = own_file(path, CONFIG_FILE)
-        read = validated(AdapterFile, parse_json(read_text(file), str(file)), str(file))
-        if read.module is None and not read.lora:
+        settings = validated(AdapterSettings, parse_json(read_text(file), str(file)), str(file))
+        if settings.module is None and not settings.lora:
             raise InputError(f"{file}: neither a module nor LoRA belongs to the adapter")
-        return cls(path, read.method, read.module, lasting_name(read.base), read.lora)
+        return cls(path, settings)
 
     def base_model(self) -> str:
         """The base model; raises InputError if the adapter names none, or a directory that isn't there."""
         say = f"name it (a directory, a hub name or {EMBEDDED}) with --model, in Python with model=..."
-        if self.base is None:
+        base = lasting_name(self.settings.base)
+        if base is None:
             raise InputError(f"the adapter {self.path} doesn't name the model that it was trained on; {say}")
-        if os.path.isabs(self.base) and not os.path.isdir(self.base):
-            raise InputError(f"the adapter {self.path} was trained on {one_line(self.base)}, which isn't there; {say}")
-        return self.base
+        if os.path.isabs(base) and not os.path.isdir(base):
+            raise InputError(f"the adapter {self.path} was trained on {one_line(base)}, which isn't there; {say}")
+        return base
 
     def digest(self) -> str:
         """A hash of settings and weights."""
@@ -111,25 +104,25 @@ class Adapter:
         """
         if is_attached(model):
             raise InputError("an ANI module is attached to this model already; call ani.detach first")
-        weights = {}
-        if self.config is not None:
+        weights, config = {}, self.settings.module
+        if config is not None:
             with torch.device("meta"):  # only names and shapes
-                wanted = AniModule(self.config, build_encoder(self.config).width).state_dict()
+                wanted = AniModule(config, build_encoder(config).width).state_dict()
             weights = read_weights(own_file(self.path, WEIGHTS_FILE), wanted)
-            fitted_config(self.config, model)  # a model that the module doesn't fit gets no LoRA either
-        if self.lora:
+            fitted_config(config, model)  # a model that the module doesn't fit gets no LoRA either
+        if self.settings.lora:
             wrapped = add_lora(model, self.path)
             if fold:
                 fold_lora(wrapped, self.path)
             else:
                 vars(model)["_ani_lora"] = wrapped
-        if self.config is not None:
-            attach(model, tokenizer, self.config)
+        if config is not None:
+            attach(model, tokenizer, config)
             ani_module(model).load_state_dict(weights)
-        name = lasting_name(model.name_or_path)
-        if name is not None and self.base not in (None, name):
+        name, base = lasting_name(model.name_or_path), lasting_name(self.settings.base)
+        if name is not None and base not in (None, name):
             warnings.warn(
-                f"the adapter {self.path} was trained on {one_line(self.base)}, and this model is {one_line(name)}; "
+                f"the adapter {self.path} was trained on {one_line(base)}, and this model is {one_line(name)}; "
                 "if these are other weights, load the adapter's own base",
                 stacklevel=3,
             )
@@ -204,7 +197,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
                 (work / active).rmdir()
         if module is not None:
             save_file({name: each.contiguous() for name, each in weights.items()}, work / WEIGHTS_FILE)
-        settings = AdapterFile.model_construct(method=method, module=config, base=name, lora=wrapped is not None)
+        settings = AdapterSettings.model_construct(method=method, module=config, base=name, lora=wrapped is not None)
         (work / CONFIG_FILE).write_text(json.dumps(settings.model_dump(mode="json"), indent=2) + "\n")
         (work / CARD_FILE).write_text(adapter_card(method, config, name) if card is None else card)
 

@@ -56,13 +56,13 @@ def merge(
         adapter = Adapter.read(adapter_path)
         merged, tokenizer = full_precision_base(model or adapter.base_model(), dtype)
         adapter.load(merged, tokenizer, fold=True)
-        mark_merged(merged, adapter.method)
+        mark_merged(merged, adapter.settings.method)
         merged.save_pretrained(work, max_shard_size=max_shard_size)
         tokenizer.save_pretrained(work)
         load = "LoRA is part of the weights; load it like any model of its family."
         if is_attached(merged):
             load = "Load it with `AutoModelForCausalLM.from_pretrained(path)` after `import ani`."
-        (work / "README.md").write_text(f"{_CARD}Method `{adapter.method}`. {load}\n")
+        (work / "README.md").write_text(f"{_CARD}Method `{adapter.settings.method}`. {load}\n")
 
 
 def full_precision_base(base: str, dtype: DType | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
