@@ -29,8 +29,7 @@ from ani.calculator.reader.operations import (
 from ani.calculator.reader.tokens import ANGLES, BRACKETS, COUNTED, FRACTIONS, OF_LISTS, TEX, Token
 from ani.numbers.grammar import decimal_value
 
-DATE = re.compile(r"(?<![0-9])(?:[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{1,2}\2[0-9]{4})(?![0-9])")
-"""A date of digits."""
+_DATE = re.compile(r"(?<![0-9])(?:[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{1,2}\2[0-9]{4})(?![0-9])")
 _CHAIN = re.compile(r"[0-9]/[0-9]+/[0-9]")
 MAX_WORK = 60
 """Operands of an expression; a function and a root count for several."""
@@ -122,9 +121,8 @@ class Reader:
             if self.tokens[at - 1].kind == "number" == following.kind and spaces == (False, False):
                 tight.append(self.text[token.start])
         written = self.text[self.tokens[0].start : self.tokens[self.at - 1].end]
-        dated = _CHAIN.search(written) is not None or DATE.search(written) is not None
-        numbers = [token for token in self.tokens[: self.at] if token.kind == "number"]
-        scaled = any(self.text[token.end - 1].isalpha() for token in numbers)
+        dated = _CHAIN.search(written) is not None or _DATE.search(written) is not None
+        scaled = any(token.kind == "number" and self.text[token.end - 1].isalpha() for token in self.tokens[: self.at])
         return dated or ((loose or scaled) and not {*tight}.isdisjoint("-−–xX"))
 
     def spaces(self, at: int) -> tuple[bool, bool]:
