@@ -11,11 +11,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
-from peft import AdaLoraConfig, LoraConfig, PeftModel, get_peft_model
+from peft import AdaLoraConfig, LoraConfig, get_peft_model
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
@@ -34,13 +33,8 @@ from tests.tokenizers import gemma_like, llama3, shortened
 
 TEXTS = ("So x is 10", "2 apples cost 5 dollars", "34 and -7")
 CONFIG = AniConfig(layer=2, policy="terminal", gate_hidden_size=16, gate_dropout=0.0, penalty=0.7)
-LORA = {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "lora_dropout": 0.0}
 PAIRS = [("12 + 34 =", " 46"), ("77 + 11 =", " 88"), ("20 + 31 =", " 51"), ("45 + 23 =", " 68")]
 ALL_LINEAR: dict[str, Any] = {"r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
-PREFERENCES = [
-    {"prompt": "12 + 34 =", "chosen": " 46.", "rejected": " 5 or 7."},
-    {"prompt": "77 + 11 =", "chosen": " 88.", "rejected": " 1."},
-]
 
 
 @pytest.fixture(autouse=True)
@@ -59,19 +53,6 @@ def merged(tmp_path: Path) -> Path:
     save_adapter(model, tmp_path / "adapter")
     merge(tmp_path / "adapter", path, model=str(base))
     return path
-
-
-def penalty_of(model: nn.Module) -> torch.Tensor:
-    """λ·mean(α(1−α)) of the latest forward, where the ramp is over."""
-    decision = last_decision(model)
-    assert decision is not None and decision.injection.embedding_rms.mean() > CONFIG.penalty_ramp
-    alpha = decision.injection.alpha
-    return ani_module(model).config.penalty * (alpha * (1 - alpha)).mean()
-
-
-def set_penalty(model: nn.Module, penalty: float) -> None:
-    module = ani_module(model)
-    module.config = module.config.model_copy(update={"penalty": penalty})
 
 
 class KeepGradients(TrainerCallback):
@@ -135,74 +116,30 @@ def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
     assert_same_gradients(found[2], found[0])
 
 
-@pytest.mark.parametrize("peft", ["no", "peft_config", "PeftModel"])
-def test_trl_trainer_unchanged(peft: str, tmp_path: Path) -> None:
+def test_the_penalty_is_part_of_the_loss_of_trl(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl", reason="trl is not installed")
     model, tokenizer = pair("llama")
-    wrapped: nn.Module = model
-    lora = LoraConfig(**LORA)
-    if peft == "PeftModel":
-        wrapped = get_peft_model(model, lora)
-    elif peft == "peft_config":
-        lora = LoraConfig(**LORA, modules_to_save=["ani"])
-    attach(wrapped, tokenizer, CONFIG)
-    randomise(wrapped, tokenizer)
-    keeper = KeepGradients()
+    attach(model, tokenizer, CONFIG)
+    randomise(model, tokenizer)
     trainer = trl.SFTTrainer(
-        model=wrapped,
+        model=model,
         args=trl.SFTConfig(**arguments(tmp_path)),
         train_dataset=Dataset.from_list([{"prompt": p, "completion": c} for p, c in PAIRS]),
         processing_class=tokenizer,
-        callbacks=[keeper],
-        peft_config=lora if peft == "peft_config" else None,
+        peft_config=LoraConfig(**ALL_LINEAR, modules_to_save=["ani"]),
     )
     trained = trainer.model.train()
     batch = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
     count = int((batch["labels"][:, 1:] != -100).sum())
     with_penalty = trainer.compute_loss(trained, dict(batch), num_items_in_batch=2 * count)
-    penalty = penalty_of(trained)
-    set_penalty(trained, 0.0)
+    decision, module = last_decision(trained), ani_module(trained)
+    assert decision is not None and decision.injection.embedding_rms.mean() > CONFIG.penalty_ramp
+    alpha = decision.injection.alpha
+    module.config = module.config.model_copy(update={"penalty": 0.0})
     without = trainer.compute_loss(trained, dict(batch), num_items_in_batch=2 * count)
+    penalty = CONFIG.penalty * (alpha * (1 - alpha)).mean()
     torch.testing.assert_close(with_penalty - without, penalty / 2, rtol=1e-4, atol=1e-5)
     assert penalty > 0
-    set_penalty(trained, CONFIG.penalty)
-    before = copy.deepcopy(ani_module(trained).state_dict())
-    without_warnings(trainer.train)
-    for part in ("projection", "gate.inner", "gate.outer"):
-        assert any(part in name and gradient.any() for name, gradient in keeper.kept[0].items()), part
-    after = ani_module(trained).state_dict()
-    assert all(not torch.equal(after[name], before[name]) for name in before)
-
-
-@pytest.mark.parametrize("order", ["LoRA first", "ANI first"])
-def test_peft_in_both_orders(order: str, tmp_path: Path) -> None:
-    model, tokenizer = pair("llama")
-    batch = labelled(tokenizer)
-    if order == "LoRA first":
-        wrapped = get_peft_model(model, LoraConfig(**LORA))
-        attach(wrapped, tokenizer, CONFIG)
-    else:
-        attach(model, tokenizer, CONFIG)
-        lora = {**LORA, "target_modules": "all-linear"}  # which PEFT keeps out of what it saves whole
-        wrapped = get_peft_model(model, LoraConfig(**lora, modules_to_save=["ani"]))
-    randomise(wrapped, tokenizer)
-    trainable = [p for p in wrapped.parameters() if p.requires_grad]
-    assert all(p.requires_grad for p in ani_module(wrapped).parameters())
-    assert not any("lora" in name for name, _ in ani_module(wrapped).named_parameters())
-    optimizer = torch.optim.SGD(trainable, lr=0.1)
-    wrapped.train()(**batch).loss.backward()
-    optimizer.step()
-    wrapped.eval()
-    expected = logits_of(wrapped, batch["input_ids"])
-    save_adapter(wrapped, tmp_path / "ani")
-    loaded = load_adapter(pair("llama")[0], tokenizer, tmp_path / "ani")
-    assert torch.equal(logits_of(loaded, batch["input_ids"]), expected)
-    if order == "ANI first":  # then PEFT's own files hold the module too
-        wrapped.save_pretrained(tmp_path / "peft", save_embedding_layers=False)
-        base, _ = pair("llama")
-        attach(base, tokenizer, ani_module(wrapped).config)
-        again = PeftModel.from_pretrained(base, tmp_path / "peft").eval()
-        assert torch.equal(logits_of(again, batch["input_ids"]), expected)
 
 
 def test_a_tuner_that_calls_forward_directly() -> None:
@@ -283,26 +220,16 @@ def test_lora_never_enters_the_module(checkpoint: bool, kind: Any, merged: Path)
     assert any("lora" in name and "q_proj" in name for name, _ in wrapped.named_parameters())
 
 
-def test_all_linear_is_saved_and_loaded(tmp_path: Path) -> None:
-    model, tokenizer = attached("llama", gemma_like())
-    wrapped = get_peft_model(model, LoraConfig(**ALL_LINEAR, init_lora_weights=False))
-    save_adapter(wrapped, tmp_path / "adapter")
-    loaded = load_adapter(pair("llama", gemma_like())[0], tokenizer, tmp_path / "adapter")
-    ids = encode(tokenizer)
-    assert torch.equal(logits_of(loaded, ids), logits_of(wrapped.eval(), ids))
-
-
 def test_an_adapter_without_the_module(tmp_path: Path) -> None:
     """`modules_to_save=["ani"]` in one adapter, and another one that is active: the module as it was before PEFT."""
     model, tokenizer = attached("llama", gemma_like())
     ids = encode(tokenizer)
     before = logits_of(model, ids)
-    lora: dict[str, Any] = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
-    wrapped = get_peft_model(model, LoraConfig(**lora, modules_to_save=["ani"])).eval()
+    wrapped = get_peft_model(model, LoraConfig(**ALL_LINEAR, modules_to_save=["ani"])).eval()
     with torch.no_grad():
         ani_module(wrapped).projection.weight.mul_(2)
     trained = logits_of(wrapped, ids)
-    wrapped.add_adapter("b", LoraConfig(**lora))
+    wrapped.add_adapter("b", LoraConfig(**ALL_LINEAR))
     wrapped.set_adapter("b")
     assert torch.equal(logits_of(wrapped, ids), before) and not torch.equal(trained, before)
     assert inspect(wrapped, tokenizer, MIXED_TEXT)
@@ -357,6 +284,26 @@ def test_packed_rows_are_separate_texts_in_training(policy: str) -> None:
     model(input_ids=row["input_ids"], labels=labels, position_ids=row["position_ids"], use_cache=False)
     decision = last_decision(model)
     assert decision is not None and torch.equal(decision.numbers.features, torch.cat(features))
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_texts_without_prompts_are_warned_of(packs: bool) -> None:
+    """In packed rows the first token of a text has no label, in padded ones the padding."""
+    model, tokenizer = attached("llama", gemma_like(), policy="terminal")
+    parts, given = packed(tokenizer)
+    given = {"input_ids": given["input_ids"], "position_ids": given["position_ids"]}
+    if packs:
+        labels = given["input_ids"].masked_fill(given["position_ids"] == 0, -100)
+    else:
+        rows = [tokenizer.decode(part[0], skip_special_tokens=True) for part in parts]
+        given = dict(tokenizer(rows, return_tensors="pt", padding=True))
+        labels = given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)
+    with pytest.warns(UserWarning, match="no prompt"):
+        model.train()(**given, labels=labels)
+    labels[0, 1] = -100
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*no prompt")
+        model(**given, labels=labels)
 
 
 @pytest.mark.parametrize("names", [("position_ids",), ("seq_idx",), ("cu_seq_lens_q",), ("position_ids", "seq_idx")])
@@ -430,82 +377,6 @@ def test_rollouts_have_the_gates_of_inference() -> None:
     expected, written = logits_of(model, ids), model.generate(ids, max_new_tokens=6, do_sample=False)
     assert torch.equal(logits_of(model.train(), ids), expected)
     assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), written)
-
-
-def dpo(tmp_path: Path, model: nn.Module, tokenizer: PreTrainedTokenizerBase, **others: Any) -> Any:
-    trl = pytest.importorskip("trl", reason="trl is not installed")
-    config = trl.DPOConfig(**arguments(tmp_path, beta=1.0))
-    return trl.DPOTrainer(
-        model=model, args=config, train_dataset=Dataset.from_list(PREFERENCES), processing_class=tokenizer, **others
-    )
-
-
-def on_disk(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    """Let the model's config name a directory of the base model, from which TRL loads a reference."""
-    base = pair("llama", gemma_like())[0]
-    base.save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    model.config._name_or_path = str(tmp_path / "base")
-
-
-@pytest.mark.parametrize("lora", [False, True])
-def test_dpo_starts_at_its_reference(lora: bool, tmp_path: Path) -> None:
-    model, tokenizer = attached("llama", gemma_like(), policy="after", penalty=10.0, penalty_ramp=0.0)
-    policy: nn.Module = model
-    reference: Any = {"ref_model": copy.deepcopy(model)}
-    if lora:
-        policy = get_peft_model(model, LoraConfig(**ALL_LINEAR, modules_to_save=["ani"]))
-        reference = {}
-    trainer = dpo(tmp_path, policy, tokenizer, **reference)
-    before = copy.deepcopy(ani_module(policy).state_dict())
-    with pytest.warns(UserWarning, match="penalty"):
-        trainer.train()
-    logged = trainer.state.log_history[0]
-    assert abs(logged["rewards/margins"]) < 1e-3 and logged["loss"] == pytest.approx(0.6931, abs=1e-3)
-    assert any(not torch.equal(each, before[name]) for name, each in ani_module(policy).state_dict().items())
-
-
-@pytest.mark.parametrize("case", ["no reference", "trained beside LoRA"])
-def test_references_without_the_module_are_refused(case: str, tmp_path: Path) -> None:
-    model, tokenizer = pair("llama", gemma_like())
-    on_disk(model, tokenizer, tmp_path)
-    policy: nn.Module = get_peft_model(model, LoraConfig(**ALL_LINEAR)) if "LoRA" in case else model
-    attach(policy, tokenizer, AniConfig(layer=2))
-    refused(lambda: dpo(tmp_path, policy, tokenizer), "DPOTrainer", "modules_to_save" if "LoRA" in case else "deepcopy")
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.1])
-def test_grpo(beta: float, tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl", reason="trl is not installed")
-    model, tokenizer = attached("llama", gemma_like(), policy="after")
-    on_disk(model, tokenizer, tmp_path)
-
-    def grpo() -> Any:
-        config = trl.GRPOConfig(
-            **arguments(tmp_path, beta=beta, num_generations=2, max_completion_length=4, use_vllm=False)
-        )
-        prompts = Dataset.from_list([{"prompt": each["prompt"]} for each in PREFERENCES])
-        return trl.GRPOTrainer(
-            model=model,
-            args=config,
-            train_dataset=prompts,
-            processing_class=tokenizer,
-            reward_funcs=lambda completions, **_: [float(len(each)) for each in completions],
-        )
-
-    if beta:
-        refused(grpo, "GRPOTrainer", "ani.merge")
-    else:
-        grpo().train()
-
-
-def test_sft_of_a_merged_checkpoint_by_its_path(merged: Path, tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl", reason="trl is not installed")
-    rows = Dataset.from_list([{"prompt": "12 + 34 =", "completion": " 46"}] * 2)
-    trainer = trl.SFTTrainer(model=str(merged), args=trl.SFTConfig(**arguments(tmp_path)), train_dataset=rows)
-    before = ani_module(trainer.model).projection.weight.clone()
-    trainer.train()
-    assert not torch.equal(ani_module(trainer.model).projection.weight, before)
 
 
 # --- others -----------------------------------------------------------------------------------------------------------

@@ -2,26 +2,31 @@
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from ani.errors import InputError
+from ani.injection.history import Rows
 from ani.injection.locate import NumberLocator
 from ani.injection.model_parts import ani_module, is_attached
 from ani.injection.module import AniModule
+from ani.injection.number_batch import PADDING
 
 
 def response_tokens(
-    labels: torch.Tensor | None, start: int, locator: NumberLocator, training: bool
+    labels: torch.Tensor | None, rows: Rows, starts: Sequence[Sequence[int]], locator: NumberLocator, training: bool
 ) -> list[list[bool]] | None:
     """True for tokens of the response, per row; None if the policy doesn't need it, or at inference without labels.
 
+    Warns if there is no token of a prompt: each text's first token has no label in packed rows, and says nothing.
+
     Args:
-        labels: Shape (B, T), −100 on the prompt.
-        start: Count of tokens before them, in the cache, which belong to the prompt.
+        labels: Shape (B, T), −100 on the prompt, for the last T tokens of `rows`; those before belong to the prompt.
+        rows: Token ids, per row.
+        starts: Index of each text's first token, per row.
         locator: The model's.
         training: If gradients are computed too, labels are needed, else this raises InputError.
     """
@@ -32,14 +37,19 @@ def response_tokens(
         )
     if labels is None or not locator.hides_response:
         return None
-    response = labels != -100
-    if bool(response.all()):
+    cached = len(rows[0]) - labels.shape[1]
+    response = [[False] * cached + row for row in (labels != -100).tolist()]
+    if not any(
+        not answers and token != PADDING and at not in first
+        for row, answered, first in zip(rows, response, starts, strict=True)
+        for at, (token, answers) in enumerate(zip(row, answered, strict=True))
+    ):
         warnings.warn(
             f"policy={locator.policy!r} injects into prompts only, and these labels leave no prompt (no −100): ANI "
             "does nothing here; mask the prompt's labels, or use policy='running' or 'after'",
             stacklevel=4,
         )
-    return [[False] * start + row for row in response.tolist()]
+    return response
 
 
 def is_language_loss(model: PreTrainedModel, given: Mapping[str, Any]) -> bool:
@@ -60,7 +70,12 @@ class CheckedModel(PreTrainedModel):
         super().add_model_tags(tags)
         if "trl" in tags:
             vars(self)["_ani_trainer_tags"] = tags
-            self._check(sys._getframe(1).f_locals.get("self"))  # no argument leads to the trainer
+            # The caller is the trainer. It gives a reference to nothing else that could refuse it: callbacks get its
+            # arguments and the model, and accelerate prepares a reference as it does any model.
+            self._check(sys._getframe(1).f_locals.get("self"))
+            for parameter in self.get_submodule("ani").parameters():
+                if parameter.dtype == torch.bfloat16:  # TRL's cast of all that is trained beside 4-bit weights, in
+                    parameter.data = parameter.data.float()  # which small steps would change nothing
 
     def _check(self, trainer: Any) -> None:
         """Raise InputError if the trainer's rollouts come from another model, or its reference lacks the module, or has

@@ -84,8 +84,8 @@ def _find_numbers(model: PreTrainedModel, rows: Rows, start: int, given: Mapping
     if prompt := prompt_of(model):
         return prompt.numbers.between(start, len(rows[0])).repeated(len(rows) // len(prompt.rows))
     locator = number_locator(model)
-    response = response_tokens(given.get("labels"), start, locator, model.training)
     texts = None if start else text_starts(given["input_ids"], given)
+    response = response_tokens(given.get("labels"), rows, texts or [[0]] * len(rows), locator, model.training)
     found = substitution.readable(rows) if locator.substitutes else rows
     return locator.batch(found, start=start, texts=texts, response=response)
 
