@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase, TextStreamer
 
 import ani
 from ani import Calculator, InputError
@@ -20,7 +20,7 @@ from ani.calculator.writer import Writer
 from ani.chat import rendered
 from ani.numbers import NumberScanner, find_numbers
 from tests import tokenizers
-from tests.tiny import FAMILIES, pair, tiny, tokenizer_of
+from tests.tiny import FAMILIES, first_smollm2, pair, tiny, tokenizer_of
 
 LAYERS, CONTEXT = [1, 3], [0, 2]
 
@@ -188,6 +188,57 @@ def test_a_row_is_written_alone_as_in_a_batch(settings: dict[str, Any]) -> None:
     assert "3036105200" in re.sub(r"[^0-9]", "", str(tokenizer.decode(out[0])))
 
 
+USES = [
+    (["What is 57415 * 52880? And what is 948217 - 85611?"], ["3036105200", "862606"]),
+    (["What is 57415 * 52880?", "Of course! It is"], ["3036105200"]),
+    (["Explain it.", "First, 1234 * 5678 ="], ["7006652"]),
+    (["What is 48 * 52?", "2496", "And divided by 13?", "2496 / 13 ="], ["192"]),
+]
+"""Messages of user and assistant in turns, the last one unfinished if it is the assistant's; the values that the answer
+writes, in order."""
+
+
+@pytest.mark.parametrize(
+    ("way", "count"),
+    [
+        ("a batch", 4),
+        ("beams", 4),
+        ("sampling", 4),
+        ("static", 4),
+        ("streaming", 1),
+        ("assisted", 1),
+        ("prompt lookup", 1),
+    ],
+)
+def test_every_way_to_generate_writes_the_values(way: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """An open gate, whatever else the model writes."""
+    model, tokenizer = first_smollm2()
+    prompts = []
+    for messages, _ in USES[:count]:
+        unfinished = len(messages) % 2 == 0
+        ending: dict[str, Any] = {"continue_final_message": unfinished, "add_generation_prompt": not unfinished}
+        chat = [
+            {"role": role, "content": text} for role, text in zip(("user", "assistant") * 2, messages, strict=False)
+        ]
+        prompts.append(tokenizer.apply_chat_template(chat, tokenize=False, **ending))
+    settings: dict[str, dict[str, Any]] = {
+        "beams": {"num_beams": 2},
+        "sampling": {"do_sample": True, "temperature": 3.0},
+        "static": {"cache_implementation": "static"},
+        "streaming": {"streamer": TextStreamer(tokenizer, skip_prompt=True)},
+        "assisted": {"assistant_model": tiny("llama", tokenizer=tokenizer)},
+        "prompt lookup": {"prompt_lookup_num_tokens": 3},
+    }
+    torch.manual_seed(0)
+    writing = Calculator.load("open", model, tokenizer)
+    out = generated(model, padded(tokenizer, prompts), writing, max_new_tokens=28, **settings.get(way, {}))
+    answers = tokenizer.batch_decode(out)
+    answers += [capsys.readouterr().out] if way == "streaming" else []
+    for answer, (_, values) in zip(answers, USES if count > 1 else USES[:1] * 2, strict=False):
+        numbers = [number.text.replace(",", "") for number in find_numbers(answer)]
+        assert [number for number in numbers if number in values] == values, answer
+
+
 # --- the shipped calculator -------------------------------------------------------------------------------------------
 
 QUESTIONS = [
@@ -280,11 +331,22 @@ def test_a_damaged_calculator_is_refused(damage: Callable[[Path], object], named
         Calculator.load(tmp_path / "c", model, tokenizer)
 
 
+def test_a_draft_is_not_decided_by_the_states_of_another_text() -> None:
+    model, tokenizer = pair("llama")
+    made, scores = calculator(model, tokenizer), torch.zeros(1, len(tokenizer))
+    longer, draft = (tokenizer(text, return_tensors="pt")["input_ids"] for text in ("Go on: 3 + 4 =", "12 + 34 ="))
+    with torch.no_grad():
+        model(longer, past_key_values=DynamicCache())
+    assert made(draft, scores) is made(longer[:, 1:], scores) is scores  # type: ignore[arg-type,comparison-overlap]
+    assert made(longer, scores) is not scores  # type: ignore[arg-type,comparison-overlap]
+
+
 def test_misuse_is_refused() -> None:
     model, tokenizer = pair("llama")
     made, ids, scores = calculator(model, tokenizer), torch.tensor([[1]]), torch.zeros(1, len(tokenizer))
     with pytest.raises(InputError, match="model that generates"):
-        made(ids, scores)  # type: ignore[arg-type]
+        for _ in range(40):  # more than a draft has tokens
+            assert made(ids, scores) is scores  # type: ignore[arg-type,comparison-overlap]
     with pytest.raises(InputError, match="use_cache"):
         generated(model, padded(tokenizer, ["12 + 34 ="]), made, use_cache=False)
 
@@ -296,9 +358,13 @@ def test_fit_on_a_tiny_model(tmp_path: Path) -> None:
     answers = file.read_text()
     assert len(answers.splitlines()) == 22  # two for the test of its rates
     rates = made.config.rates
-    assert rates and rates.meant >= 2 and rates.other and rates.meant_open <= rates.meant
+    assert [rates[kind].texts for kind in ("sentence", "other sentence", "unasked")] == [1, 1, 2]
+    for kind, rate in rates.items():  # the more the bias opens the gate, the more is written and the less left alone
+        right = [rate.right[bias] for bias in sorted(rate.right)]
+        assert right == sorted(right, reverse=kind in ("other sentence", "unasked"))
     made.save(tmp_path / "c")
-    assert f"{rates.meant_open} of {rates.meant} tokens" in (tmp_path / "c" / "README.md").read_text()
+    assert Calculator.load(tmp_path / "c", model, tokenizer).config == made.config
+    assert "unasked (2)" in (tmp_path / "c" / "README.md").read_text()
     again = Calculator.fit(model, tokenizer, answers=file, **counts)
     assert file.read_text() == answers
     assert all(

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.calculator.gate import Gate, GateStates
+from ani.calculator.gate import KEPT, Gate, GateStates
 from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
 from ani.errors import InputError
@@ -27,21 +27,20 @@ SHIPPED = {"smollm2-calculator": Path(__file__).parents[1] / "assets" / "smollm2
 """Calculators that come with the package, by name."""
 OPEN = "open"
 """Name of the calculator whose gate is always open."""
+BIASES = -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0
+"""The biases at which a gate is measured."""
 
 
-class Rates(BaseModel):
-    """How often a gate was open at the tokens of texts that it was not fitted on."""
+class Rate(BaseModel):
+    """How often a gate is right in texts of one kind that it was not fitted on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    meant: int
-    """Tokens after which the text asks for the pending value and writes it."""
-    meant_open: int
-    """Those of them at which the gate was open."""
-    other: int
-    """Tokens at which a value is pending and something else follows."""
-    other_open: int
-    """Those of them at which the gate was open."""
+    texts: int
+    """Number of texts."""
+    right: dict[float, int]
+    """Per bias, the texts in which the gate is right: it opens in the answer, at the latest where the answer writes the
+    value; or, where nobody asks for the value, it opens nowhere in the answer."""
 
 
 class CalculatorConfig(BaseModel):
@@ -67,9 +66,9 @@ class CalculatorConfig(BaseModel):
     gate_hidden_size: int = Field(ge=1)
     """Width of the gate's inner layer."""
     bias: float = Field(default=0.0, allow_inf_nan=False)
-    """Added to the gate's logits: above 0 the gate opens more often."""
-    rates: Rates | None = None
-    """Measured by `fit`."""
+    """Added to the gate's logits: above 0 the gate opens more often. You may change it in the file."""
+    rates: dict[str, Rate] = {}
+    """How often the gate is right, per kind of text (the kinds of task `meant`); measured by `fit`."""
 
     def gate(self, dropout: float = 0.0) -> Gate:
         """A gate of this shape, not fitted."""
@@ -110,15 +109,23 @@ class Calculator(LogitsProcessor):
         self.gate = gate.to(base.device).eval().requires_grad_(False)
         self.states = GateStates(base, config.layers, config.context)
         self.rows = RowReader(tokenizer)
+        self._unread = 0  # calls since the model read the text of one
         self.writer = Writer(self.rows.scanner, tokenizer.get_vocab())
 
     @torch.no_grad()
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """The scores of the next token, shape (rows, vocabulary), after `input_ids`, shape (rows, length)."""
-        place = input_ids.shape[1] - 1
-        if place >= self.states.length:
-            return scores  # a draft model proposes: the model itself decides
-        ids = input_ids.cpu().numpy()
+        """The scores of the next token, shape (rows, vocabulary), after `input_ids`, shape (rows, length).
+
+        Raises:
+            InputError: Another model generates, or it has no KV cache.
+        """
+        if not self.states.have_read(input_ids):  # a draft is proposed: the model itself decides
+            self._unread += 1
+            if self._unread > KEPT:
+                raise InputError("the calculator does not see the texts: load it with the model that generates")
+            return scores
+        self._unread = 0
+        place, ids = input_ids.shape[1] - 1, input_ids.cpu().numpy()
 
         def logits(undecided: list[int]) -> list[float]:
             at_end = torch.full((len(undecided), 1), place)
@@ -259,12 +266,11 @@ def folder_of(name: str) -> Path:
         raise InputError(f"no calculator {name!r}: it is no directory, and the hub has none ({reason})") from error
 
 
-def _measured(rates: Rates | None) -> str:
-    if rates is None:
-        return "nothing"
-    where = "on wordings and calculations that the gate was not fitted on, it was open at"
-    meant = f"{rates.meant_open} of {rates.meant} tokens after which the value is meant"
-    return f"{where} {meant}, and at {rates.other_open} of {rates.other} others"
+def _measured(rates: dict[str, Rate]) -> str:
+    """A table of rates, a row per bias."""
+    head = ["bias", *(f"{kind} ({rate.texts})" for kind, rate in rates.items())]
+    rows = [[f"{bias:g}", *(f"{rate.right[bias] / rate.texts:.1%}" for rate in rates.values())] for bias in BIASES]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def _card(config: CalculatorConfig) -> str:
@@ -282,8 +288,13 @@ tokens that do.
 - **Base model**: {config.base} ({config.model_type}, {config.num_hidden_layers} layers of width {config.hidden_size})
 - **The gate reads** the hidden states of layers {", ".join(map(str, config.layers))}, and the mean of the
   attention's values over the text so far of layers {", ".join(map(str, config.context))}
-- **Measured**: {_measured(config.rates)}. How often whole answers are right, measure by
-  `ani eval --model {config.base} --calculator "this directory" --tasks meant,rivals --out runs/measured`
+- **Bias**: {config.bias:g} (`bias` in {CONFIG_FILE}). Above 0 the gate opens more often
+
+Where the gate is right, in texts that it was not fitted on (how many), by bias: it opens where the value is asked for
+or meant, and nowhere in the answer where it is not. How often whole answers are right, measure by
+`ani eval --model {config.base} --calculator "this directory" --tasks meant,rivals --out runs/measured`.
+
+{_measured(config.rates)}
 
 ```python
 calculator = ani.Calculator.load("this directory", model, tokenizer)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.calculator.calculator import CalculatorConfig, Rates, shape_of
+from ani.calculator.calculator import BIASES, CalculatorConfig, Rate, shape_of
 from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.calculator.data.drawn_text import DrawnText
 from ani.calculator.data.sentences import sentences as drawn_sentences
@@ -51,6 +51,8 @@ class Text(NamedTuple):
     token_ids: list[int]
     meant: list[bool]
     """Per token: whether a value that is pending there may be meant."""
+    answer: int
+    """Tokens before the answer."""
 
 
 def fit(
@@ -88,14 +90,10 @@ def fit(
         engine = TransformersEngine(base, tokenizer)
         gate = config.gate(DROPOUT)
 
-        def decisions(split: Split, part: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            given: dict[str, Any] = {"split": split, "seed": seed}
-            drawn = asked_chats(asked // part, **given) + drawn_sentences(sentences // part, **given)
-            drawn += _answered(unasked_chats(unasked // part, **given), engine, answers, console)
-            return _decisions(engine, gate, config, [_text(each, engine) for each in drawn], console, seed)
-
-        features, labels, groups = decisions("train", 1)
-        tests, meant, _ = decisions("test", TEST_PART)
+        given: dict[str, Any] = {"answers": answers, "seed": seed, "console": console}
+        drawn = _drawn(engine, "train", asked, unasked, sentences, **given).values()
+        texts = [_text(each, engine) for of_kind in drawn for each in of_kind]
+        features, labels, groups = _decisions(engine, gate, config, texts, console, seed)
     if len(labels.unique()) < 2:
         raise InputError("a gate needs values that are written and values that are not; fit it on more texts")
     gate.to(base.device)
@@ -109,12 +107,35 @@ def fit(
     with torch.no_grad():  # the gate reads states as they are
         gate.inner.bias.sub_(gate.inner.weight @ (mean / std))
         gate.inner.weight.div_(std)
-        opened = torch.cat(
-            [net.eval()(part.float().to(base.device)).squeeze(-1).cpu() > 0 for part in tests.split(4096)]
-        )
-    rates = {name: int((meant == label).sum()) for name, label in (("meant", 1), ("other", 0))}
-    rates |= {f"{name}_open": int(opened[meant == label].sum()) for name, label in (("meant", 1), ("other", 0))}
-    return gate.eval(), config.model_copy(update={"rates": Rates(**rates)})
+    tests = [count // TEST_PART for count in (asked, unasked, sentences)]
+    return gate, config.model_copy(update={"rates": measure(engine, gate, config, *tests, **given)})
+
+
+def measure(
+    engine: TransformersEngine, gate: Gate, config: CalculatorConfig, *counts: int, seed: int = 0, **given: Any
+) -> dict[str, Rate]:
+    """How often a fitted gate is right at each of `BIASES`, on texts of the test split by their kind: `asked`, `raw`,
+    `sentence`, `other sentence` and `unasked`.
+
+    Args:
+        engine: The model with its tokenizer.
+        gate: The gate.
+        config: The config of its calculator.
+        counts: `asked`, `unasked` and `sentences`, as for `fit`.
+        seed: Seed of the texts.
+        given: `answers` and `console`, as for `fit`.
+    """
+    rates, device = {}, engine.model.device
+    gate.to(device).eval()
+    with evaluating(engine.model), torch.no_grad():
+        for kind, drawn in _drawn(engine, "test", *counts, seed=seed, **given).items():
+            texts = [_text(each, engine) for each in drawn]
+            features, _, groups = _decisions(engine, gate, config, texts, SILENT, seed, answers=True)
+            logits = torch.cat([gate(part.float().to(device)).cpu() for part in features.split(4096)])
+            largest = torch.full((len(texts),), -torch.inf).scatter_reduce(0, groups, logits, "amax")
+            right = {bias: (largest + bias > 0) == drawn[0].meant for bias in BIASES}
+            rates[kind] = Rate(texts=len(texts), right={bias: int(each.sum()) for bias, each in right.items()})
+    return rates
 
 
 def model_name(model: PreTrainedModel) -> str:
@@ -151,13 +172,37 @@ def _config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Calcu
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
+def _drawn(
+    engine: TransformersEngine,
+    split: Split,
+    asked: int,
+    unasked: int,
+    sentences: int,
+    *,
+    seed: int,
+    answers: Path | None = None,
+    console: Console = SILENT,
+) -> dict[str, list[DrawnText]]:
+    """Texts of a split by their kind, with their answers; kinds without a text are left out."""
+    chats = asked_chats(asked, split=split, seed=seed)
+    pairs = drawn_sentences(sentences, split=split, seed=seed)
+    found = {
+        "asked": [chat for chat in chats if not chat.raw],
+        "raw": [chat for chat in chats if chat.raw],
+        "sentence": [sentence for sentence in pairs if sentence.meant],
+        "other sentence": [sentence for sentence in pairs if not sentence.meant],
+        "unasked": _answered(unasked_chats(unasked, split=split, seed=seed), engine, answers, console),
+    }
+    return {kind: texts for kind, texts in found.items() if texts}
+
+
 def _text(drawn: DrawnText, engine: TransformersEngine) -> Text:
     ids, tokenizer = engine.ids(drawn.given), engine.tokenizer
     ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     ids = ids[:-1] if drawn.raw and ids[-1:] == ends else ids
     answer = [*tokenizer(drawn.completion, add_special_tokens=False)["input_ids"], *ends]
     before = drawn.meant or drawn.raw  # a sentence that does not mean its last result may mean others before
-    return Text(ids + answer, [before] * (len(ids) - 1) + [drawn.meant] * (len(answer) + 1))
+    return Text(ids + answer, [before] * (len(ids) - 1) + [drawn.meant] * (len(answer) + 1), len(ids))
 
 
 def _answered(
@@ -191,16 +236,25 @@ class _Read(Exception):
 
 
 def _decisions(
-    engine: TransformersEngine, gate: Gate, config: CalculatorConfig, texts: Sequence[Text], console: Console, seed: int
+    engine: TransformersEngine,
+    gate: Gate,
+    config: CalculatorConfig,
+    texts: Sequence[Text],
+    console: Console,
+    seed: int,
+    *,
+    answers: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """N decisions: the gate's normalised parts, float16 (N, width); labels, int64 (N,); texts, int64 (N,)."""
+    """N decisions: the gate's normalised parts, float16 (N, width); labels, int64 (N,); texts, int64 (N,), numbered
+    from 0 without gaps. `answers`: only those that write an answer, up to the beginning of its value."""
     model, reader = engine.model, RowReader(engine.tokenizer)
     states = GateStates(model, config.layers, config.context, kept=None)
     writer = Writer(reader.scanner, engine.tokenizer.get_vocab())
     features = [torch.empty(0, sum(gate.sizes), dtype=torch.half)]
     labels: list[int] = []
     groups: list[int] = []
-    decided = [(text, found) for text in texts if (found := list(_labels(text, reader, writer)))]
+    labelled = ((text, list(_labels(text, reader, writer, answers))) for text in texts)
+    decided = [(text, found) for text, found in labelled if found]
     decided.sort(key=lambda each: len(each[0].token_ids))
     # Texts of similar length share a batch; batches come in random order, because the last ones may not fit.
     batches = [decided[first : first + ROWS] for first in range(0, len(decided), ROWS)]
@@ -232,14 +286,17 @@ def _decisions(
     return torch.cat(features), torch.tensor(labels, dtype=torch.long), torch.tensor(groups, dtype=torch.long)
 
 
-def _labels(text: Text, reader: RowReader, writer: Writer) -> Iterator[tuple[int, int]]:
-    """The tokens at which a value is pending, and whether the next token writes it (1) or not (0)."""
+def _labels(text: Text, reader: RowReader, writer: Writer, answer: bool) -> Iterator[tuple[int, int]]:
+    """The tokens at which a value is pending, and whether the next token writes it (1) or not (0). `answer`: only those
+    that write the answer, up to the beginning of its value."""
     pieces, _ = reader.scanner.pieces(text.token_ids)
     for token, pending in enumerate(reader.every(text.token_ids)[:-1]):
-        if pending is not None:
+        if pending is not None and token >= answer * (text.answer - 1):
             before = "".join(pieces[max(0, token - 2 * _LOOK_AHEAD) : token + 1])
             written = text.meant[token] and writes(writer, pending, before, pieces[token + 1 : token + 1 + _LOOK_AHEAD])
             yield token, int(written)
+            if answer and written:
+                break
 
 
 def writes(writer: Writer, pending: Pending, text: str, pieces: Sequence[str]) -> bool:

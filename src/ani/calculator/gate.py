@@ -66,6 +66,7 @@ class GateStates:
         self._states: dict[int, torch.Tensor] = {}
         self._cache: Cache | None = None
         self._mask: Any = None
+        self._ids: torch.Tensor | None = None
         names = tuple(inspect.signature(type(model).forward).parameters)[1:]
         ours = weakref.ref(self)
 
@@ -74,6 +75,7 @@ class GateStates:
                 given = {**dict(zip(names, args, strict=False)), **kwargs}
                 states._states.clear()
                 states._cache, states._mask = given.get("past_key_values"), given.get("attention_mask")
+                states._ids = given.get("input_ids")
 
         def keep(index: int) -> Any:
             def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -94,13 +96,20 @@ class GateStates:
         """Tokens of the text, padding included, up to the end of the latest pass.
 
         Raises:
-            InputError: There was no pass, or it had no KV cache.
+            InputError: There was no pass with a KV cache.
         """
-        if not self._states:
-            raise InputError("the calculator has seen no forward pass: load it with the model that generates")
         if self._cache is None:
             raise InputError("the calculator reads the KV cache: generate with use_cache=True")
         return int(self._cache.get_seq_length())
+
+    def have_read(self, input_ids: torch.Tensor) -> bool:
+        """Return whether the latest pass has read the last token of these texts, int64 (B, length); it has not while a
+        draft is proposed."""
+        if self._ids is None:
+            return False
+        place, begin = input_ids.shape[1] - 1, self.length - self._ids.shape[1]
+        read = self._ids[:, : place + 1 - begin].to(input_ids.device)
+        return begin <= place < self.length and torch.equal(input_ids[:, begin:], read)
 
     def parts(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """The gate's parts at tokens of the latest pass, float32 (R, N, sum of the widths), on one layer's device.
