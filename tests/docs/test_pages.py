@@ -17,6 +17,8 @@ import pytest
 import torch
 import typer.main
 import yaml
+from accelerate.commands.launch import launch_command_parser
+from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ani
@@ -33,8 +35,10 @@ from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
+from tests.fixtures import save_tiny_llama
 from tests.paper import facts
-from tests.tiny import pair
+from tests.tiny import pair, randomise
+from tests.tokenizers import gemma_like
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -124,8 +128,12 @@ def test_commands_are_accepted(page: Path) -> None:
                 assert_accepted(*rest)
             case ["sbatch", script, *_]:
                 assert (ROOT / script).is_file(), script  # tests/docs/test_cluster.py runs it
-            case ["accelerate" | "torchrun", *rest]:
-                assert_accepted(*rest[rest.index("-m") + 2 :])
+            case ["accelerate" | "torchrun" as launcher, *rest]:
+                if launcher == "accelerate":
+                    parsed = launch_command_parser().parse_args(rest[1:])
+                    assert parsed.use_fsdp != parsed.use_deepspeed
+                if "-m" in rest:
+                    assert_accepted(*rest[rest.index("-m") + 2 :])
             case ["python", "-c", code]:
                 compile(code, "-c", "exec")
             case ["python", script, *rest]:
@@ -215,6 +223,40 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "Calculate 48213 + 9954 =" in capsys.readouterr().out
     trained, fresh = (ani_module(cells[name]).projection.weight for name in ("model", "fresh"))
     assert trained.any() and torch.equal(trained, fresh)
+
+
+TRAINERS = blocks(ROOT / "docs" / "train.md", "python")
+
+
+@pytest.mark.parametrize("snippet", TRAINERS[1:], ids=range(1, len(TRAINERS)))
+def test_the_page_s_trainers_train(
+    snippet: str, tiny_model: Path, made_once: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a tiny model (bitsandbytes computes with blocks of 64 weights), and two steps."""
+    monkeypatch.chdir(tmp_path)
+    base = made_once("wide", lambda folder: save_tiny_llama(folder, gemma_like(), hidden_size=64))
+    ani.attach(model := AutoModelForCausalLM.from_pretrained(base), gemma_like(), ani.AniConfig(layer=1))
+    randomise(model, gemma_like())
+    ani.save_adapter(model, "my-module")
+    row = {"prompt": "12 + 34 =", "completion": " 46", "chosen": " 46", "rejected": " 5"}
+    for name, keys in {"data": ("prompt", "completion"), "pairs": ("prompt", "chosen", "rejected")}.items():
+        Path(f"my-{name}.jsonl").write_text((json.dumps({key: row[key] for key in keys}) + "\n") * 8)
+    code = TRAINERS[0] + snippet
+    for shown, small in {
+        "Qwen/Qwen3-8B": str(base),
+        "layer=24": "layer=1",
+        "max_steps=200": "max_steps=2, use_cpu=True, report_to=[]",
+        "beta=0.04": "beta=0.04, max_completion_length=8",
+        "wanted in written": "len(written)",  # or no reward is above another
+    }.items():
+        assert shown in "".join(TRAINERS)
+        code = code.replace(shown, small)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert ani_module(found["model"]).projection.weight.any()
+    for saved in (folder for folder in ("my-adapter", "adapters/sums", "adapters/prices") if Path(folder).exists()):
+        ani.load_adapter(AutoModelForCausalLM.from_pretrained(base), gemma_like(), saved)
 
 
 def test_names_of_the_package_exist() -> None:

@@ -180,6 +180,13 @@ def test_a_module_that_peft_froze_is_warned_of_once() -> None:
         peft_model(**batch)
 
 
+@pytest.mark.parametrize("mark", ["ds_id", "_fsdp_flattened"])  # of DeepSpeed's ZeRO-3, and of FSDP 1
+def test_a_module_in_parts_is_refused(mark: str) -> None:
+    model, tokenizer = attached("llama")
+    setattr(next(ani_module(model).parameters()), mark, 1)
+    refused(lambda: model.train()(**labelled(tokenizer)), "--fsdp_version 2", "--zero_stage 2")
+
+
 def own_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
     return nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel, Qwen3Config
@@ -31,6 +32,8 @@ from tests.tiny import first_smollm2, randomise
 
 vllm = pytest.importorskip("vllm")
 need_libnuma()
+
+from vllm.lora.request import LoRARequest  # noqa: E402
 
 from ani.serving import vllm as models  # noqa: E402  # it imports vLLM
 
@@ -143,13 +146,13 @@ def greedy(model: PreTrainedModel, rows: list[list[int]], tokens: int = 8) -> li
 
 
 def served(
-    llm: Any, rows: list[list[int]], tokens: int = 8, **extra: Any
+    llm: Any, rows: list[list[int]], tokens: int = 8, lora: LoRARequest | None = None, **extra: Any
 ) -> tuple[list[tuple[list[int], list[float]]], int]:
     """vLLM's, and how many prompt tokens came from the prefix cache."""
     params = vllm.SamplingParams(
         temperature=0, max_tokens=tokens, min_tokens=tokens, logprobs=0, extra_args=extra or None
     )
-    outputs = llm.generate([{"prompt_token_ids": row} for row in rows], params, use_tqdm=False)
+    outputs = llm.generate([{"prompt_token_ids": row} for row in rows], params, use_tqdm=False, lora_request=lora)
     answers = []
     for output in outputs:
         chosen = list(output.outputs[0].token_ids)
@@ -315,6 +318,28 @@ def test_states_come_from_a_store(tmp_path: Path) -> None:
         assert_same(loaded, expected)
         with pytest.raises(ValueError, match="leave out --kv-transfer-config"):
             served(llm, rows, **{SWITCH: "closed"})
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+
+
+def test_lora_adapters_beside_one_module(tmp_path: Path) -> None:
+    path, model, tokenizer = tiny_merged(tmp_path, "llama", policy="after")
+    rows = [tokenizer(text)["input_ids"] for text in prompts(8, 4)]
+    expected: list[Any] = [greedy(model, rows)]
+    adapters: list[LoRARequest | None] = [None]
+    lora = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    for name in ("sums", "prices"):
+        wrapped = get_peft_model(copy.deepcopy(model), lora).eval()
+        ani.save_adapter(wrapped, tmp_path / name)
+        expected.append(greedy(cast(Any, wrapped), rows))
+        adapters.append(LoRARequest(name, len(adapters), str(tmp_path / name)))
+    llm = engine(path, True, rows, enable_lora=True, max_lora_rank=8, max_loras=2)
+    try:
+        for adapter, wanted in zip(adapters, expected, strict=True):
+            assert_same(served(llm, rows, lora=adapter)[0], wanted)
+        closed = [greedy(closed_gates(model), rows)]
+        assert_same(served(llm, rows, **{SWITCH: "closed"})[0], closed[0])
+        assert all(one[0] != other[0] for one, other in itertools.combinations([*expected, *closed], 2))
     finally:
         llm.llm_engine.engine_core.shutdown()
 

@@ -70,8 +70,8 @@ class CheckedModel(PreTrainedModel):
         super().add_model_tags(tags)
         if "trl" in tags:
             vars(self)["_ani_trainer_tags"] = tags
-            # The caller is the trainer. It gives a reference to nothing else that could refuse it: callbacks get its
-            # arguments and the model, and accelerate prepares a reference as it does any model.
+            # The caller is the trainer. Nothing else leads to its reference: callbacks get its arguments and the model,
+            # and accelerate prepares a reference as it does any model.
             self._check(sys._getframe(1).f_locals.get("self"))
             for parameter in self.get_submodule("ani").parameters():
                 if parameter.dtype == torch.bfloat16:  # TRL's cast of all that is trained beside 4-bit weights, in
@@ -98,11 +98,18 @@ class CheckedModel(PreTrainedModel):
             )
 
 
-def warn_if_untrained(module: AniModule, labels: torch.Tensor | None, of_language: bool) -> None:
+def check_training(module: AniModule, labels: torch.Tensor | None, of_language: bool) -> None:
     """Warn, once per module, of a training step that can't train it: PEFT froze it, or the loss is no language model's
-    (`is_language_loss`, and with labels), to which the gate's penalty and roles are added."""
+    (`is_language_loss`, and with labels), to which the gate's penalty and roles are added. Raises InputError if the
+    module could not be saved."""
     if vars(module).get("_warned_of_training"):
         return
+    first = next(module.parameters(), None)
+    if first is None or hasattr(first, "ds_id") or hasattr(first, "_fsdp_flattened"):
+        raise InputError(
+            "FSDP 1 and DeepSpeed's ZeRO-3 take the ANI module apart, so that it could not be saved; launch with "
+            "--fsdp_version 2 or --zero_stage 2"
+        )
     config, gate = module.config, module.gate
     learns = gate is not None and any(parameter.requires_grad for parameter in gate.parameters())
     problem = None

@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache
 
 from ani.errors import InputError
 from ani.injection import substitution
-from ani.injection.checks import is_language_loss, response_tokens, warn_if_untrained
+from ani.injection.checks import check_training, is_language_loss, response_tokens
 from ani.injection.classes import named_arguments
 from ani.injection.generation import prompt_of
 from ani.injection.history import Rows, cached_length, history, remember
@@ -45,7 +45,7 @@ def run_forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, *
         raise InputError("ANI finds numbers in input_ids, but got none; pass them, or numbers=NumberBatch(...)")
     learns, of_language = model.training and torch.is_grad_enabled(), is_language_loss(model, given)
     if learns:
-        warn_if_untrained(ani_module(model), labels, of_language)
+        check_training(ani_module(model), labels, of_language)
     current = ForwardPass(model, numbers, straight_through=not of_language)
     object.__setattr__(model, "_ani_last_decision", None)
     token = running_pass.set(current)
