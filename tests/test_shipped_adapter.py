@@ -13,9 +13,9 @@ MEASURED = {"embedding_scale", "hidden_size", "value_size", "model_type", "num_h
 
 
 def test_it_is_made_by_the_recipe_that_its_card_names() -> None:
-    recipe, saved = load_recipe(PACKAGE / "recipes" / "smollm2-adapter.yaml"), Adapter.read(ADAPTER)
-    assert saved.config is not None and recipe.ani is not None and recipe.lora is None
-    config, wanted = saved.config.model_dump(), recipe.ani.model_dump()
+    recipe, saved = load_recipe(PACKAGE / "recipes" / "smollm2-adapter.yaml"), Adapter.read(ADAPTER).settings
+    assert saved.module is not None and recipe.ani is not None and recipe.lora is None
+    config, wanted = saved.module.model_dump(), recipe.ani.model_dump()
     assert {key: config[key] for key in wanted.keys() - MEASURED} == {
         key: wanted[key] for key in wanted.keys() - MEASURED
     }
