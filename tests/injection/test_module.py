@@ -1,5 +1,6 @@
 """Project, gate, add: the closed forms of the module, and the starting point that lets the gate learn."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -45,6 +46,14 @@ def unknown(count: int) -> torch.Tensor:
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+def test_weights_in_bfloat16_round_no_feature() -> None:
+    """FSDP 2 and DeepSpeed cast weights."""
+    cast = trained_module().eval().bfloat16()
+    found, expected = cast(*rows()), copy.deepcopy(cast).float()(*rows())
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.5])

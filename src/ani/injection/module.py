@@ -22,7 +22,7 @@ class Injection(NamedTuple):
     alpha: torch.Tensor
     """α as applied, shape (N,): σ(z), or the role, during training; 0 or 1 at inference and where it is forced."""
     before: torch.Tensor
-    """h, shape (N, d_model), in the module's dtype."""
+    """h, shape (N, d_model), in the dtype in which the module computes."""
     embeddings: torch.Tensor
     """e in units of `embedding_scale`, shape (N, d_model)."""
     scaled: torch.Tensor
@@ -91,7 +91,8 @@ class AniModule(nn.Module):
         """Inject into the hidden states of N numbers: as in training if gradients are computed, else as at inference.
 
         Args:
-            hidden_states: h, shape (N, d_model), any floating dtype; computed in the module's own dtype.
+            hidden_states: h, shape (N, d_model), any floating dtype; computed in float32, or in the module's
+                own dtype if that is wider.
             features: φ, shape (N, d_fourier), float32.
             roles: `ani.roles.Role`, int64 (N,); used in training unless `gate="learned"`.
             earlier: The gate's vectors of earlier layers at the same numbers, in the order of `config.gate_reads`,
@@ -99,7 +100,7 @@ class AniModule(nn.Module):
             straight_through: In training, the values are those of inference, and the gradients those of training.
         """
         learns = self.training and torch.is_grad_enabled() and self.gate is not None and self.forced is None
-        dtype = self.projection.weight.dtype
+        dtype = torch.promote_types(self.projection.weight.dtype, torch.float32)  # bfloat16 would round the features
         hidden = hidden_states.to(dtype)
         # Autocast would round the features to 8 bits, in training only.
         rounds = torch.is_autocast_enabled(hidden.device.type)
