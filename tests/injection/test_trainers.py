@@ -386,6 +386,18 @@ def test_rollouts_have_the_gates_of_inference() -> None:
     assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), written)
 
 
+def test_rollouts_without_the_module_are_refused() -> None:
+    model, _ = attached("llama", gemma_like())
+
+    class TrainerWithVllm:
+        use_vllm = True
+
+        def __init__(self) -> None:
+            model.add_model_tags(["trl", "grpo"])
+
+    refused(TrainerWithVllm, "use_vllm=False")
+
+
 # --- others -----------------------------------------------------------------------------------------------------------
 
 
