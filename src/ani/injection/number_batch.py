@@ -63,16 +63,17 @@ class NumberBatch:
 def text_starts(input_ids: torch.Tensor, given: Mapping[str, Any]) -> list[list[int]]:
     """The index of each text's first token, per row of (B, T). The arguments of a forward pass show where a packed row
     has another text: `position_ids` that don't count on, another number in `seq_idx`, or `cu_seq_lens_q`."""
-    starts = torch.zeros_like(input_ids, dtype=torch.bool)
-    starts[:, :1] = True
+    starts = [{0} for _ in input_ids]
     for name, within in (("position_ids", 1), ("seq_idx", 0)):
         index = given.get(name)
         if isinstance(index, torch.Tensor) and index.ndim == 2:
-            starts[:, 1:] |= (index.diff(dim=1) != within).to(starts.device)
-    ends = given.get("cu_seq_lens_q")
-    if ends is not None:  # of all rows together
-        starts.flatten()[ends[ends < starts.numel()].long().to(starts.device)] = True
-    return [row.nonzero().flatten().tolist() for row in starts]
+            for row, token in (index.diff(dim=1) != within).expand(len(input_ids), -1).nonzero().tolist():
+                starts[row].add(token + 1)
+    if (ends := given.get("cu_seq_lens_q")) is not None:  # of all rows together
+        for end in ends.tolist():
+            if end < input_ids.numel():
+                starts[end // input_ids.shape[1]].add(end % input_ids.shape[1])
+    return [sorted(each) for each in starts]
 
 
 @torch.compiler.disable
