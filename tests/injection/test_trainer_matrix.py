@@ -36,14 +36,19 @@ ROWS = [
     {"prompt": "12 + 34 =", "chosen": " 46.", "rejected": " 5 or 7."},
     {"prompt": "77 + 11 =", "chosen": " 88.", "rejected": " 1."},
 ]
-TRAINERS = {
+ROLLOUTS = {"num_generations": 2, "max_completion_length": 4}
+TRAINERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "SFTTrainer": (trl.SFTTrainer, trl.SFTConfig, {}),
     "packed SFTTrainer": (trl.SFTTrainer, trl.SFTConfig, {"packing": True, "max_length": 64}),
-    "DPOTrainer": (trl.DPOTrainer, trl.DPOConfig, {"beta": 1.0}),
-    "GRPOTrainer": (trl.GRPOTrainer, trl.GRPOConfig, {"beta": 0.1, "num_generations": 2, "max_completion_length": 4}),
     "Trainer": (Trainer, TrainingArguments, {}),
+    "DPOTrainer": (trl.DPOTrainer, trl.DPOConfig, {"beta": 1.0}),
+    "KTOTrainer": (trl.KTOTrainer, trl.KTOConfig, {}),
+    "GRPOTrainer": (trl.GRPOTrainer, trl.GRPOConfig, {"beta": 0.1, **ROLLOUTS}),
+    "RLOOTrainer": (trl.RLOOTrainer, trl.RLOOConfig, {"beta": 0.1, **ROLLOUTS}),
     "RewardTrainer": (trl.RewardTrainer, trl.RewardConfig, {}),
 }
+GENERATE, COMPARE = ("GRPOTrainer", "RLOOTrainer"), ("DPOTrainer", "KTOTrainer", "GRPOTrainer", "RLOOTrainer")
+"""Trainers with rollouts, and those with a reference."""
 SETUPS = ["module alone", "LoRA first", "LoRA after", "merged checkpoint", "4-bit"]
 
 
@@ -61,9 +66,9 @@ def refusal(trainer: str, setup: str) -> Refusal | None:
     the module came with a merged checkpoint, or belongs to PEFT's adapter."""
     if trainer == "RewardTrainer":
         return Refusal(("SequenceClassification",), None)
-    if trainer not in ("DPOTrainer", "GRPOTrainer") or setup not in ("module alone", "LoRA first"):
+    if trainer not in COMPARE or setup not in ("module alone", "LoRA first"):
         return None
-    if trainer == "GRPOTrainer":
+    if trainer in GENERATE:
         advice = "ani.merge" if setup == "module alone" else "modules_to_save"
         return Refusal((trainer, advice), lambda model: {"beta": 0.0})
     if setup == "LoRA first":
@@ -149,11 +154,14 @@ def trainer_of(
         "learning_rate": 1e-2,
         **settings,
     }
-    rows = ROWS
-    if "SFT" in name:
-        rows = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in ROWS] * 2
-    elif name == "GRPOTrainer":
-        rows = [{"prompt": row["prompt"]} for row in ROWS]
+    rows: list[Any] = ROWS
+    if "SFT" in name or name == "KTOTrainer":
+        rows = [
+            {"prompt": row["prompt"], "completion": row[key], "label": key == "chosen"}
+            for row in ROWS
+            for key in ("chosen", "rejected")
+        ]
+    elif name in GENERATE:
         more["reward_funcs"] = lambda completions, **_: [i % 2 for i in range(len(completions))]
         settings["beta"] = more.pop("beta", settings["beta"])
     elif name == "Trainer":
@@ -195,7 +203,7 @@ def test_what_is_trained(
         warnings.simplefilter("always")
         made.train()
     warned = any("no language model's loss" in str(each.message) for each in caught_warnings)
-    assert warned == (trainer in ("DPOTrainer", "GRPOTrainer"))
+    assert warned == (trainer in COMPARE)
     changed = {name for name, each in made.model.named_parameters() if not torch.equal(each, before[name])}
     assert changed == expected
     assert {each.dtype for each in ani_module(made.model).parameters()} == {torch.float32}
