@@ -89,13 +89,14 @@ def test_closed_gate_returns_its_input_even_beside_an_overflowing_embedding() ->
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_untrained_module_changes_nothing(dtype: torch.dtype, training: bool) -> None:
     module = module_of().train(training)
     hidden, features = rows()
-    injection = module(hidden.to(dtype), features)
+    hidden = (hidden.double() / 3).to(dtype)  # float64 has digits that float32 lacks
+    injection = module(hidden, features)
     assert injection.hidden_states.dtype == dtype
-    assert torch.equal(injection.hidden_states, hidden.to(dtype))
+    assert torch.equal(injection.hidden_states, hidden)
     assert (module.gate(*rows()[:1], torch.zeros(40, WIDTH)).sigmoid() == 0.5).all()
 
 

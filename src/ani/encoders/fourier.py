@@ -120,8 +120,8 @@ class FourierNumberEncoder:
 
     def _features(self, digits: NDArray[np.uint8], negative: NDArray[np.bool_] | None) -> torch.Tensor:
         """Features from digits, shape (N, integer_digits + fraction_digits), highest first; None: none is negative."""
-        # turns[i] = (x mod 10^i) / 10^i, lowest i first, is 0.ddd… of the digits from place i − 1 down. Each step
-        # doubles the count of digits; those after the sixteenth are below float64.
+        # turns[k] = (x mod T) / T at the period T = 10^(k + 1 − fraction_digits): 0.ddd… of the digits below T. Each
+        # step doubles the count of digits; those after the sixteenth are below float64.
         turns = np.ascontiguousarray(digits.T[::-1]) / 10
         for step in (1, 2, 4, 8):
             turns[step:] += turns[:-step] / 10**step

@@ -1,6 +1,6 @@
 """Attaches ANI to a Hugging Face model, and detaches it.
 
-The model stays the same object. Classes are swapped for subclasses of themselves, and restored by `detach`:
+The model stays the same object. Classes are swapped for subclasses of themselves; `detach` restores those of modules:
 
 - the model's: its `forward` finds the numbers of `input_ids` and adds to the loss (`ani.injection.forward`), and its
   `generate` keeps the prompt (`ani.injection.generation`);
@@ -62,7 +62,7 @@ class AttachedModel(CheckedModel, GenerationMixin):
 def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConfig) -> nn.Module:
     """Attach an untrained ANI module, in place (paper Algorithm 1).
 
-    Until it is trained, the result computes exactly what the model computed before. Attach after PEFT has wrapped the
+    With `combine="add"` (the default) an untrained module changes nothing, exactly. Attach after PEFT has wrapped the
     model (PEFT freezes what it finds), or name the module in PEFT's `modules_to_save=["ani"]`.
 
     Args:

@@ -33,8 +33,8 @@ class InjectionSettings(EncoderSettings):
     gate_layers: tuple[Layer, ...] = ()
     """Earlier layers whose hidden states the gate also reads, ascending. Empty: only layer l (the paper)."""
     gate_context: tuple[Layer, ...] = ()
-    """Earlier layers of whose attention the gate also reads the mean of the values of the text so far, ascending. While
-    an answer is written, this mean keeps the question, and the token's own state is about the next word."""
+    """Earlier layers, ascending; of each the gate also reads the mean of its attention's value vectors over the text so
+    far. While an answer is written, this mean keeps the question, and the token's own state is about the next word."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)

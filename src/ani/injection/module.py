@@ -91,8 +91,8 @@ class AniModule(nn.Module):
         """Inject into the hidden states of N numbers: as in training if gradients are computed, else as at inference.
 
         Args:
-            hidden_states: h, shape (N, d_model), any floating dtype; computed in float32, or in the module's
-                own dtype if that is wider.
+            hidden_states: h, shape (N, d_model), any floating dtype; computed in float32, or in its dtype or the
+                module's if that is wider.
             features: φ, shape (N, d_fourier), float32.
             roles: `ani.roles.Role`, int64 (N,); used in training unless `gate="learned"`.
             earlier: The gate's vectors of earlier layers at the same numbers, in the order of `config.gate_reads`,
@@ -100,7 +100,8 @@ class AniModule(nn.Module):
             straight_through: In training, the values are those of inference, and the gradients those of training.
         """
         learns = self.training and torch.is_grad_enabled() and self.gate is not None and self.forced is None
-        dtype = torch.promote_types(self.projection.weight.dtype, torch.float32)  # bfloat16 would round the features
+        given, own = hidden_states.dtype, self.projection.weight.dtype
+        dtype = torch.promote_types(torch.promote_types(given, own), torch.float32)  # less would round h or the features
         hidden = hidden_states.to(dtype)
         # Autocast would round the features to 8 bits, in training only.
         rounds = torch.is_autocast_enabled(hidden.device.type)
