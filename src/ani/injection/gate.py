@@ -11,9 +11,10 @@ from ani.injection.linear import Linear
 class Gate(nn.Module):
     """Two-layer MLP that decides whether a number is a quantity (paper Eq. 2): z = MLP([RMSNorm(h); e / s]).
 
-    h passes through an RMSNorm, and e comes in the same unit, s (`embedding_scale`): hidden states of norm 100 and more drive σ into
-    saturation within a few steps, where neither the loss nor the penalty has a gradient. The last layer starts at
-    zero, so every gate starts half open (α = 0.5). Vectors of earlier layers each pass through a norm of their own.
+    h passes through an RMSNorm, and e comes in the same unit, s (`embedding_scale`): hidden states of norm 100 and
+    more drive σ into saturation within a few steps, where neither the loss nor the penalty has a gradient. The last
+    layer starts at zero, so every gate starts half open (α = 0.5). Vectors of earlier layers each pass through a norm
+    of their own.
 
     Args:
         hidden_size: Width of the model, `d_model`.

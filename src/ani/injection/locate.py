@@ -1,9 +1,9 @@
 """Decides by the policy which tokens of a row carry a number.
 
 Under `after` this is the first token from which it is certain that the number is complete (`ani.numbers.grammar`,
-"Ended numbers"); for a number at the end of a prompt it is the first generated token that cannot continue it. Under `terminal` a prompt is a
-complete text, so its last number is injected at its own last token. The collator, the forward pass, generation and vLLM
-all use this module, so they cannot disagree.
+"Ended numbers"); for a number at the end of a prompt it is the first generated token that cannot continue it. Under
+`terminal` a prompt is a complete text, so its last number is injected at its own last token. The collator, the forward
+pass, generation and vLLM all use this module, so they cannot disagree.
 """
 
 from collections.abc import Sequence

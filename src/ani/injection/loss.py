@@ -16,8 +16,9 @@ def auxiliary_loss(
         λ·mean(r·α(1−α)) + w·mean over known roles of −log p(role)
 
     The first term is the binarization penalty, a mean over numbers, not tokens (paper Eq. 4). r = min(1, RMS(e) /
-    `penalty_ramp`), with e in units of `embedding_scale`, phases it in: while W_P is close to zero the loss says nothing about the gate, and a constant
-    penalty would drive it to an arbitrary end from which it can't return. w is `role_weight`.
+    `penalty_ramp`), with e in units of `embedding_scale`, phases it in: while W_P is close to zero the loss says
+    nothing about the gate, and a constant penalty would drive it to an arbitrary end from which it can't return. w is
+    `role_weight`.
 
     Args:
         module: The module, in training mode.
