@@ -110,6 +110,7 @@ def test_the_next_turn_leaves_earlier_values_alone(answer: str) -> None:
         ("What is $19 * 0.0825?", ["1.57"]),
         ("What is 10 dollars / 3, to the nearest cent?", ["3.33"]),
         ("What is 10 dollars / 3?", ["3.33"]),
+        ("What is $9 / $8?", ["1.125"]),
         ("What is $10 / 3 to the nearest dollar?", ["3", "3.00"]),
         ("What is 1e-7 * 3?", ["0.0000003"]),
         ("Exactly, not to the nearest ten: 399 / 40 =", ["9.975"]),

@@ -123,10 +123,22 @@ def test_reals(text: str, digits: str) -> None:
     assert found and found.value.rational is None and found.value.rounded(19) == digits
 
 
-def test_the_currency_of_literals() -> None:
-    for text, currency in (("$3 + $4 =", "$"), (r"\$3 \cdot 2 =", "$"), ("3€ * 2 =", "€"), (r"so $\frac12 + 2 =", "")):
-        found = before(text)
-        assert found and found.currency == currency
+@pytest.mark.parametrize(
+    ("text", "currency"),
+    [
+        ("$3 + $4 =", "$"),
+        (r"\$3 \cdot 2 =", "$"),
+        ("3€ * 2 =", "€"),
+        (r"so $\frac12 + 2 =", ""),
+        ("$10 / 3 =", "$"),
+        ("£10 / £3 * £2 =", "£"),
+        ("$10 / $3 =", ""),
+        ("€4.50 / €9 + 1 =", ""),
+    ],
+)
+def test_the_currency_of_a_result(text: str, currency: str) -> None:
+    found = before(text)
+    assert found and found.currency == currency
 
 
 NO_CALCULATIONS = [

@@ -446,4 +446,5 @@ def read(text: str, tokens: list[Token]) -> Found | None:
     if not reader.operated or len(reader.currencies) > 1 or reader.is_range():
         return None
     last = reader.tokens[reader.at - 1]
-    return Found(tokens[0].start, last.end, value, "".join(reader.currencies) or currency_of(found.unit), found.signed)
+    currency = "".join(reader.currencies) if found.unit else ""  # the ratio of two amounts is none
+    return Found(tokens[0].start, last.end, value, currency or currency_of(found.unit), found.signed)
