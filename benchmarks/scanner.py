@@ -1,7 +1,5 @@
-"""Scanner: CPU time per token of finding the numbers in token ids, of whole texts and of one decode step."""
+"""Scanner: CPU time per token of finding the numbers in token ids."""
 
-import argparse
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -18,34 +16,23 @@ from tests.tokenizers import ALL
 
 def main() -> None:
     """Print microseconds per prompt token."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--documents", type=int, default=300)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--tokenizers", nargs="+", default=["qwen", "llama3"], choices=list(ALL))
-    arguments = parser.parse_args()
     random, sentence = Random(0), "The shop sold {} apples for ${:.2f} each and {:,} pears. "
     texts = [
         "".join(sentence.format(random.randrange(100), random.random() * 9, random.randrange(5000)) for _ in range(9))
-        for _ in range(arguments.documents)
+        for _ in range(300)
     ]
     rows = _paired.table(f"Scanner, {len(texts)} documents: µs of CPU time per token of a text")
-    for name in arguments.tokenizers:
+    for name in ("qwen", "llama3"):
         tokenizer = ALL[name]()
         scanner, ids = NumberScanner(tokenizer), tokenizer(texts, add_special_tokens=False)["input_ids"]
         for find in (scanner.scan, scanner.scan_running, scanner.scan_ended):
             found = []
-            for _ in range(arguments.repeats):
+            for _ in range(15):
                 start = time.process_time()
                 for row in ids:
                     find(row)
                 found.append(1e6 * (time.process_time() - start) / sum(map(len, ids)))
             _paired.add(rows, f"{name}: {find.__name__}", found, "≤ 1")
-        steps = []
-        for row in ids:
-            start = time.process_time()
-            scanner.scan_ended(row, len(row) - 1)
-            steps.append(1e6 * (time.process_time() - start))
-        _paired.add(rows, f"{name}: scan_ended, a decode step", [statistics.mean(steps)])
     _paired.show(rows)
 
 

@@ -21,8 +21,10 @@ import ani
 from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.chat import rendered
 from ani.data.arithmetic import arithmetic_problems
+from ani.data.records import Message
+from ani.evaluation.engines import TransformersEngine
 from ani.injection.locate import NumberLocator
-from ani.models import load_tokenizer, model_source
+from ani.models import load_model, load_tokenizer, model_source
 from ani.serving.engine_step import EngineStep, StepLocator
 
 PROSE = (
@@ -75,28 +77,54 @@ def chats(tokenizer: Any, count: int) -> Rows:
     return [tokenizer(rendered(tokenizer, each), add_special_tokens=False)["input_ids"] for each in messages]
 
 
-def engine(path: str, eager: bool) -> Any:
-    """vLLM without prefix caching, because a repeated prompt would cost nothing."""
+def engine(path: str, **settings: Any) -> Any:
+    """vLLM, by default without prefix caching, because a repeated prompt would cost nothing."""
     import vllm
 
     return vllm.LLM(
         path,
-        dtype="bfloat16",
         max_model_len=1024,
         max_num_seqs=32,
         max_num_batched_tokens=2048,
-        enable_prefix_caching=False,
-        enforce_eager=eager,
         gpu_memory_utilization=0.4,  # two engines on one card
+        **{"dtype": "bfloat16", "enable_prefix_caching": False, **settings},
     )
 
 
-def generating(llm: Any, rows: Rows, new_tokens: int) -> Callable[[], object]:
+def generating(llm: Any, rows: Rows, new_tokens: int, past_end: bool = True) -> Callable[[], Any]:
     """A call that generates so many tokens per row."""
     import vllm
 
-    settings = vllm.SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
+    settings = vllm.SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=past_end, detokenize=False)
     return lambda: llm.generate([{"prompt_token_ids": row} for row in rows], settings, use_tqdm=False)
+
+
+def parity(tokenizer: Any, folder: Path, count: int) -> None:
+    """Print in how many chats of three turns vLLM with the calculator answers as transformers does, in float32, and how
+    many prompt tokens it takes from its prefix cache, and the base model from its own."""
+    model = load_model("smollm2")
+    calculator = ani.Calculator.load("smollm2-calculator", model, tokenizer)
+    reference = TransformersEngine(model, tokenizer, batch_size=16, processors=[calculator])
+    paths = checkpoint("calculator", tokenizer, folder), model_source("smollm2")
+    llms = [engine(path, enforce_eager=True, dtype="float32", enable_prefix_caching=True) for path in paths]
+    asked = [each.prompt for each in asked_chats(4 * count, split="test", seed=0) if not each.raw]
+    turns = asked[:count], [each.prompt for each in unasked_chats(count, split="test", seed=0)], asked[count:]
+    dialogues: list[list[Message]] = [[] for _ in range(count)]
+    prompts, wrong = [], set()
+    for turn in turns:
+        for dialogue, message in zip(dialogues, turn, strict=False):
+            dialogue.append({"role": "user", "content": message})
+        prompts.append([reference.ids(dialogue) for dialogue in dialogues])
+        texts = reference.texts(dialogues, 32)
+        for i, output in enumerate(generating(llms[0], prompts[-1], 32, past_end=False)()):
+            if tokenizer.decode(output.outputs[0].token_ids, skip_special_tokens=True) != texts[i]:
+                wrong.add(i)
+            dialogues[i].append({"role": "assistant", "content": texts[i]})
+    print(f"{count - len(wrong)} of {count} chats equal transformers', in {3 * count} turns")
+    for llm, name in zip(llms, ("calculator", "base model"), strict=True):
+        llm.reset_prefix_cache()
+        cached = [output.num_cached_tokens for rows in prompts for output in generating(llm, rows, 1)()]
+        print(f"{name}: {sum(cached)} of {sum(len(row) for rows in prompts for row in rows)} prompt tokens were cached")
 
 
 def checkpoint(kind: str, tokenizer: Any, folder: Path) -> str:
@@ -117,29 +145,30 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--requests", type=int, default=8)
     parser.add_argument("--only", nargs="+", choices=["running", "calculator"], default=["running", "calculator"])
-    parser.add_argument("--eager", action="store_true", help="Without vLLM's compilation.")
-    parser.add_argument("--scan", action="store_true", help="Only the time that finding numbers takes per step.")
+    parser.add_argument("--parity", type=int, default=0, help="Only compare so many chats with transformers.")
     arguments = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     # Engines in processes of their own wait busily, and would slow each other down on the same cores.
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     tokenizer = load_tokenizer("smollm2")
-    if not arguments.scan:
-        rows = _paired.table(f"vLLM, SmolLM2-135M, {arguments.requests} requests: throughput ours / base")
-        count = arguments.requests
-        prefill, decode, chat = sums(tokenizer, count, 12), sums(tokenizer, count, 1), chats(tokenizer, count)
+    if arguments.parity:
         with tempfile.TemporaryDirectory() as folder:
-            base = engine(model_source("smollm2"), arguments.eager)
-            for kind in arguments.only:
-                served = engine(checkpoint(kind, tokenizer, Path(folder)), arguments.eager)
-                for name, texts, new in (("prefill", prefill, 1), ("decode", decode, 32), ("chats", chat, 32)):
-                    # Throughput is the inverse of time.
-                    ours, theirs = generating(served, texts, new), generating(base, texts, new)
-                    _paired.add(rows, f"{kind}, {name}", _paired.ratios(theirs, ours, arguments.repeats), "≥ 0.98")
-                served.llm_engine.engine_core.shutdown()
-            base.llm_engine.engine_core.shutdown()
-        _paired.show(rows)
+            return parity(tokenizer, Path(folder), arguments.parity)
+    rows = _paired.table(f"vLLM, SmolLM2-135M, {arguments.requests} requests: throughput ours / base")
+    count = arguments.requests
+    prefill, decode, chat = sums(tokenizer, count, 12), sums(tokenizer, count, 1), chats(tokenizer, count)
+    with tempfile.TemporaryDirectory() as folder:
+        base = engine(model_source("smollm2"))
+        for kind in arguments.only:
+            served = engine(checkpoint(kind, tokenizer, Path(folder)))
+            for name, texts, new in (("prefill", prefill, 1), ("decode", decode, 32), ("chats", chat, 32)):
+                # Throughput is the inverse of time.
+                ours, theirs = generating(served, texts, new), generating(base, texts, new)
+                _paired.add(rows, f"{kind}, {name}", _paired.ratios(theirs, ours, arguments.repeats), "≥ 0.98")
+            served.llm_engine.engine_core.shutdown()
+        base.llm_engine.engine_core.shutdown()
+    _paired.show(rows)
     found = _paired.table("vLLM, 256 requests of prose: milliseconds per step to find numbers")
     for name, milliseconds in scans(tokenizer).items():
         _paired.add(found, name, [milliseconds], "≤ 0.3")
