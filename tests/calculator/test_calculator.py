@@ -156,8 +156,9 @@ def test_after_a_value_no_token_goes_on_with_the_number(name: str, text: str) ->
     Writer(scanner, vocabulary).mask(Spelling(ani.calculator.Exact.of(7), False, False, text=text), scores)
     allowed = {scanner.pieces([token])[0][0]: not scores[token].isneginf() for token in vocabulary.values()}
     going_on = ["5", ".5", ",5", "000", ",000", "e", "E", "e5", "E5", "e-", "e+", "²", "½"]
+    going_on += [" +", "+", " -", "-", " –", "/", " *", "*", " x", "^"]
     assert [piece for piece in going_on if allowed.get(piece)] == []
-    assert all(allowed[piece] for piece in (".", ",", ")", "\n", "es") if piece in allowed)
+    assert all(allowed[piece] for piece in (".", ",", ")", "\n", "es", " =", "**", "**\n", " xy") if piece in allowed)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -14,8 +14,10 @@ from ani.calculator.rows import Row
 from ani.numbers import NumberScanner
 
 _CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)
-_GOES_ON = re.compile(r"(?:[.,]|\{,\}|,\\!)?[\d²³¹⁰⁴-⁹½¼¾]|\{,|\{\Z|[eE](?:[-+−]?\d|[-+−]?\Z)")
-"""Matches the text of a token that would make a number of another value."""
+_GOES_ON = re.compile(
+    r"(?:[.,]|\{,\}|,\\!)?[\d²³¹⁰⁴-⁹½¼¾]|\{,|\{\Z|[eE](?:[-+−]?\d|[-+−]?\Z)| ?(?:[-+−–×·⋅÷/^]|\*(?!\*)|x\d*\Z)"
+)
+"""Matches the text of a token that would make a number of another value, or an operand."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -50,7 +52,7 @@ class Writer:
                 self._tokens[piece].append(token)
             if _GOES_ON.match(piece):
                 self._goes_on[token] = piece
-        self._longest = max(len(piece) for piece in self._tokens if _GOES_ON.match(piece))
+        self._longest = max(len(piece) for piece in self._tokens if any(map(str.isdigit, piece)))
         self._rule = lru_cache(maxsize=4096)(self._new_rule)
 
     def begun(self, rows: Mapping[int, Row], logits: Callable[[list[int]], Sequence[float]]) -> dict[int, Row]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ani.calculator.tasks.meant import Meant, MeantAnswer
+from ani.calculator.tasks.stated import stated_numbers
 from ani.evaluation.engines import TransformersEngine
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
@@ -65,6 +66,8 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
         ("{}0", False, True),
         ("?", False, True),
         (" 1100, not {}", False, True),
+        (" {} + 5 = 1100", False, False),
+        (" 5 + {} = 1100", False, True),
         ("", False, True),
     ],
 )
@@ -81,6 +84,21 @@ def test_what_follows_a_sentence_is_judged(
     assert {record.kind for record in records} == {"sentence", "other sentence"}
     for record in records:
         assert record.right == (answered if record.kind == "sentence" else left_alone), record
+
+
+@pytest.mark.parametrize(
+    ("answer", "stated"),
+    [
+        ("1.375 + 5 = 6.375", ["6.375"]),
+        ("\\(1.375 \\times 5\\) is 6.375.", ["6.375"]),
+        ("$7 * $3 = $21, or 7 times 3.", ["21"]),
+        ("(2 + 3) - 1 = 4 x 5 = -20", ["-20"]),
+        ("7 divided by 2 is 3.5; 3.5 / 1", ["3.5"]),
+        ("It is 7. 5 people, 3-digit numbers, and -2", ["7", "5", "3", "-2"]),
+    ],
+)
+def test_operands_of_an_answer_are_no_results(answer: str, stated: list[str]) -> None:
+    assert [number.text for number in stated_numbers(answer)] == stated
 
 
 def test_sentences_of_one_template_are_no_more_than_one() -> None:

@@ -52,8 +52,8 @@ Units
     noun (``3 apples + 2 apples``). A product or quotient has one unit at most, and no noun. Nothing is converted, but
     cents that are added to dollars or euros (``$5 + 50 cents``). Any other word next to an operand is not understood.
 Currency
-    ``$ € £ ¥ ₹`` directly before or after a literal, the same one everywhere. In TeX ``\$``. The quotient of two amounts
-    is a ratio, not an amount.
+    ``$ € £ ¥ ₹`` directly before or after a literal, the same one everywhere. In TeX ``\$``. The quotient of two
+    amounts is a ratio, not an amount.
 Percent
     ``5% * 40`` is 2 and ``5% + 10%`` is 15 (percent); ``1/4 * 100%`` is 25 (percent). ``40 + 5%`` and ``5% * 10%`` are
     doubtful: texts mean different things by them.

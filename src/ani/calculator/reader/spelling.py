@@ -16,7 +16,7 @@ Endless numbers
     first of them from `MAX_PLACES` places on it has to end.
 End
     After the last digit comes neither a digit nor an exponent, and no digit after a full stop or comma that follows the
-    last digit directly.
+    last digit directly; and no operator, with which ``3 + 4 = 7 * 2`` would be false.
 """
 
 import re

@@ -11,11 +11,11 @@ from ani.calculator.data.drawn_text import DrawnText
 from ani.calculator.data.sentences import sentences
 from ani.calculator.reader.calculations import number_after
 from ani.calculator.reader.pending import PendingReader
+from ani.calculator.tasks.stated import stated_numbers
 from ani.data.arithmetic import SYMBOLS
 from ani.data.records import Message
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
-from ani.numbers import find_numbers
 from ani.numbers.grammar import BOUNDARY
 from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, grouped_share, share
@@ -59,8 +59,8 @@ class MeantAnswer(MeantQuestion):
     base_output: str | None = None
     """The base model's answer, in `unasked`."""
     right: bool
-    """True if the result is among the answer's numbers; in `sentence`, if it is the first number; in `unasked`, if the
-    answer is the base model's; in `other sentence`, if the result does not follow the sign."""
+    """True if the result is among the answer's numbers that are no operands; in `sentence`, if it is the first of them;
+    in `unasked`, if the answer is the base model's; in `other sentence`, if the result does not follow the sign."""
 
 
 class Meant(Measured):
@@ -69,10 +69,10 @@ class Meant(Measured):
     name = "meant"
     title = "Calculations that are meant, or not"
     note = (
-        "Wordings that the gate was not fitted on. An answer is exact if the result is among its numbers. Where nobody "
-        "asks for the calculation, the answer should be the base model's, word for word. A sentence ends at an equals "
-        "sign: its result should be the first number, or should not follow the sign. Wilson 95% intervals; for "
-        "sentences, templates resampled."
+        "Wordings that the gate was not fitted on. An answer is exact if the result is among its numbers that "
+        "are no operands (in `7 + 5 = 12` only 12 counts). Where nobody asks for the calculation, the answer should be "
+        "the base model's, word for word. A sentence ends at an equals sign: its result should be the first number, or "
+        "should not follow the sign. Wilson 95% intervals; for sentences, templates resampled."
     )
     unit = "prompts"
     record = MeantAnswer
@@ -115,12 +115,12 @@ class Meant(Measured):
         for place, (question, output) in enumerate(zip(questions, engine.texts(prompts, ROOM), strict=True)):
             facts = {**question.model_dump(exclude_unset=True), "output": output}
             result = Decimal(question.result)
-            numbers = [number.value for number in find_numbers(output)]
+            numbers = [number.value for number in stated_numbers(output)]
             match question.kind:
                 case "asked" | "asked otherwise" | "raw":
                     facts["right"] = result in numbers
                 case "sentence":
-                    facts["right"] = number_after(output) == result or numbers[:1] == [result]
+                    facts["right"] = numbers[:1] == [result] or (result in numbers and number_after(output) == result)
                 case "other sentence":
                     facts["right"] = number_after(output) != result
                 case "unasked":

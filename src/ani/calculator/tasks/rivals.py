@@ -12,10 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from ani.calculator.tasks.stated import stated_numbers
 from ani.data.arithmetic import SYMBOLS, Operation
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
-from ani.numbers import NumberText, find_numbers
+from ani.numbers import NumberText
 from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, share
 
@@ -56,8 +57,8 @@ class RivalAnswer(RivalQuestion):
 
     output: str
     right: bool
-    """True if the result is among the answer's numbers. OccamLLM's rule: to as many decimal places as the number has,
-    but at least two and at most five."""
+    """True if the result is among the answer's numbers that are no operands. OccamLLM's rule: to as many decimal places
+    as the number has, but at least two and at most five."""
 
 
 class Rivals(Measured):
@@ -66,9 +67,9 @@ class Rivals(Measured):
     name = "rivals"
     title = "The tests of other papers"
     note = (
-        "New numbers by the rules of each paper's test. An answer is right if the result is among its numbers; in "
-        "OccamLLM's test, where results may have infinitely many digits, to as many decimal places as are written, at "
-        "least two and at most five. Wilson 95% intervals."
+        "New numbers by the rules of each paper's test. An answer is right if the result is among its numbers that "
+        "are no operands; in OccamLLM's test, where results may have infinitely many digits, to as many decimal places "
+        "as are written, at least two and at most five. Wilson 95% intervals."
     )
     unit = "prompts"
     record = RivalAnswer
@@ -98,7 +99,7 @@ class Rivals(Measured):
             for each in questions
         ]
         for place, (question, output) in enumerate(zip(questions, engine.texts(prompts, ROOM), strict=True)):
-            numbers, result = find_numbers(output), Decimal(question.result)
+            numbers, result = stated_numbers(output), Decimal(question.result)
             right = any(_is_right(number, result, question.test) for number in numbers)
             yield place, [RivalAnswer(**question.model_dump(exclude_unset=True), output=output, right=right)]
 
