@@ -104,7 +104,7 @@ def parity(tokenizer: Any, folder: Path, count: int) -> None:
     many prompt tokens it takes from its prefix cache, and the base model from its own."""
     model = load_model("smollm2")
     calculator = ani.Calculator.load("smollm2-calculator", model, tokenizer)
-    reference = TransformersEngine(model, tokenizer, batch_size=16, processors=[calculator])
+    reference = TransformersEngine(model, tokenizer, batch_size=32, processors=[calculator])
     paths = checkpoint("calculator", tokenizer, folder), model_source("smollm2")
     llms = [engine(path, enforce_eager=True, dtype="float32", enable_prefix_caching=True) for path in paths]
     asked = [each.prompt for each in asked_chats(4 * count, split="test", seed=0) if not each.raw]

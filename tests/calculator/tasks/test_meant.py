@@ -95,6 +95,7 @@ def test_what_follows_a_sentence_is_judged(
         ("(2 + 3) - 1 = 4 x 5 = -20", ["-20"]),
         ("7 divided by 2 is 3.5; 3.5 / 1", ["3.5"]),
         ("It is 7. 5 people, 3-digit numbers, and -2", ["7", "5", "3", "-2"]),
+        ("-53\n-79", ["-53", "-79"]),
     ],
 )
 def test_operands_of_an_answer_are_no_results(answer: str, stated: list[str]) -> None:

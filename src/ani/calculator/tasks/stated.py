@@ -4,7 +4,7 @@ import re
 
 from ani.numbers import NumberText, find_numbers
 
-_OPERATOR = r"\s*(?:[-+−–*×x·⋅∙÷/^]|\\(?:times|cdot|div)|plus|minus|times|(?:divided|multiplied) by)\s*"
+_OPERATOR = r"[^\S\n]*(?:[-+−–*×x·⋅∙÷/^]|\\(?:times|cdot|div)|plus|minus|times|(?:divided|multiplied) by)[^\S\n]*"
 _GOES_ON = re.compile(rf"[%)]*{_OPERATOR}(?:\\?[$(])*-?[0-9.]")
 _GONE_ON = re.compile(rf"[0-9)%]{_OPERATOR}(?:\\?[$(])*\Z")
 
