@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ani.calculator.reader.pending import PendingReader
-from ani.numbers.grammar import BOUNDARY
+from ani.numbers.signs import BOUNDARY
 from tests.calculator.texts_by_rule import EXAMPLES, texts
 
 

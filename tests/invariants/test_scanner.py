@@ -94,7 +94,7 @@ generators = st.integers(0, 2**64 - 1).map(random.Random)
 
 def number(rng: random.Random) -> str:
     digits = str(rng.randrange(10 ** rng.randrange(1, 8)))
-    form = rng.randrange(12)
+    form = rng.randrange(18)
     if form == 0:
         return f"{rng.randrange(10**7):,}"
     if form == 1:
@@ -109,6 +109,16 @@ def number(rng: random.Random) -> str:
         return f".{digits}"
     if form == 6:
         return f"{digits[:1]},{rng.randrange(1000):03}.{digits}"
+    if form == 7:  # groups of any separator, seldom of a wrong length
+        joint = rng.choice([",", "'", "’", "_", "\u202f", "\u2009", "{,}", r",\!", r",\! "])
+        groups = [f"{rng.randrange(1000):03}" for _ in range(rng.randrange(1, 4))]
+        groups[-1] = rng.choice([groups[-1]] * 4 + [digits])
+        return joint.join([str(rng.randrange(1000)), *groups]) + rng.choice(["", "", f".{digits}", f",{digits}"])
+    if form == 8:  # Indian
+        pairs = [f"{rng.randrange(100):02}" for _ in range(rng.randrange(1, 6))]
+        return ",".join([str(rng.randrange(130)), *pairs, rng.choice([f"{rng.randrange(1000):03}"] * 3 + [digits])])
+    if form == 9:  # a decimal comma
+        return ".".join([str(rng.randrange(1000)), *["123", "045"][: rng.randrange(1, 3)]]) + "," + digits
     return digits
 
 
@@ -117,13 +127,13 @@ def fragment(rng: random.Random, special: list[str]) -> str:
     if kind < 8:
         return number(rng)
     if kind < 10:
-        return rng.choice("+-") + number(rng)
+        return rng.choice(["+", "-", "−", "-$", "−€", r"-\$", "+/-"]) + number(rng)
     if kind < 14:
         return rng.choice(_WORDS)
     if kind == 14:
         return rng.choice(special)
     if kind == 15:
-        return "".join(rng.choices("0123456789.,eE+- x%()\n²é", k=rng.randrange(1, 9)))
+        return "".join(rng.choices("0123456789.,eE+- x%()\n²é−'’{}\\!", k=rng.randrange(1, 9)))
     return rng.choice(_SEPARATORS)
 
 
@@ -165,6 +175,15 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     )
 
 
+def written(tokenizer: PreTrainedTokenizerBase, ids: list[int], known: dict[int, str]) -> str:
+    """The text of some tokens, from that of each (`known`) if none begins within a character."""
+    for i in ids:
+        if i not in known:
+            known[i] = tokenizer.decode([i])
+    text = "".join(known[i] for i in ids)
+    return str(tokenizer.decode(ids)) if "\ufffd" in text else text
+
+
 @pytest.mark.parametrize("name", list(ALL))
 @batches
 @given(rng=generators)
@@ -183,14 +202,11 @@ def test_whole_texts(name: str, rng: random.Random) -> None:
         expected = oracle.numbers(as_the_oracle_reads(decoded, name))
         assert [(n.start - shift, n.end - shift, n.value) for n in numbers] == expected, (decoded, ids)
         for n in numbers:
-            for i in ids[n.first_token : n.last_token + 1]:
-                if i not in token_texts:
-                    token_texts[i] = tokenizer.decode([i])
-            held = [token_texts[i] for i in ids[n.first_token : n.last_token + 1]]
-            assert n.text in "".join(held), (decoded, ids)
             # No token too many: without the first or the last, the first or last character is gone.
-            assert n.text not in "".join(held[1:]), (decoded, ids)
-            assert n.text not in "".join(held[:-1]), (decoded, ids)
+            for tokens in (range(n.first_token + 1, n.last_token + 1), range(n.first_token, n.last_token)):
+                assert n.text not in written(tokenizer, [ids[i] for i in tokens], token_texts), (decoded, ids)
+            tokens = range(n.first_token, n.last_token + 1)
+            assert n.text in written(tokenizer, [ids[i] for i in tokens], token_texts), (decoded, ids)
         found += len(numbers)
     assert found > BATCH
 
@@ -233,6 +249,10 @@ def test_every_prefix(name: str, rng: random.Random) -> None:
             assert streamed == ([running[t]] if t in running else []), (written, ids[: t + 1])
             if t % 3 == 0:
                 assert scanner(name).scan_running(ids, t) == [n for at, n in running.items() if at >= t], (written, t)
+        for t in set(range(len(ids))) - running.keys():  # no digits, or those of an unread literal
+            read = as_the_oracle_reads(decode(tokenizer, ids[: t + 1]), name)
+            literal = oracle.DIGIT.search(scanner(name).pieces(ids[: t + 1])[0][-1]) and oracle.numbers(read)[-1:]
+            assert not literal or literal[0][1] <= max(map(read.rfind, oracle.DIGITS)), (written, ids[: t + 1])
         prefixes = [ids[: t + 1] for t in running]
         for prefix, number in zip(prefixes, running.values(), strict=True):
             decoded = decode(tokenizer, prefix)
@@ -274,6 +294,6 @@ def test_ended_numbers_at_every_prefix(name: str, rng: random.Random) -> None:
         places = [(n.text, n.first_token, n.last_token) for n in numbers]
         assert [place for n in over if (place := (n.text, n.first_token, n.last_token)) not in places] == []
         shared = sum(len(texts) - 1 for texts in expected.values())
-        assert len(numbers) - shared - 2 <= len(over) <= len(numbers) - shared
+        assert len(numbers) - shared - 5 <= len(over) <= len(numbers) - shared
         found += len(whole)
     assert found > 0

@@ -3,19 +3,31 @@
 It asks at each character whether a number begins there, where the library joins runs of digits.
 """
 
+import re
 from decimal import Decimal
 from itertools import product
 
 DIGITS = "0123456789"
-CONTINUATIONS = ["".join(letters) for length in range(1, 5) for letters in product("0.,e+ aé", repeat=length)]
-"""Every way to go on that the grammar could tell apart: digits (it looks at no more than four, nor at which, once the
-text before has said whether a 0 is first), each character that can be within a number, and what can't."""
-ZEROS = ["0", "00", "000"]
-"""Enough of them: a number that isn't over goes on with a digit after it or its dot, comma or exponent, or is broken
-up by one (a fraction's second dot), or is joined by a group of three (`test_grammar` tries the others)."""
+DIGIT = re.compile("[0-9]")
+SIGN = re.compile(r"[+\-−](\\?[$€£¥₹])?")
+JOINED = re.compile(r"([0-9]([.'’_\u2009\u202f]|,(\\! ?)?|\{,\}|[eE][+\-−]?)|\.)\Z")
+INDIAN = re.compile(r"[1-9][0-9]?(,[0-9]{2}){1,3},[0-9]{3}(?![0-9])")
+DECIMAL_COMMA = re.compile(
+    r"[1-9][0-9]{0,2}(?=(['’._\u2009\u202f]))(\1[0-9]{3}){1,3},[0-9]+(?![0-9]|[.,'’_\u2009\u202f][0-9])"
+)
+THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?=(\{,\}|,\\! ?|[,'’_\u2009\u202f]))(\1[0-9]{3}(?![0-9]))+")
+BRACED = re.compile(r"\{,\}[0-9]+(?![0-9]|[.,'’_\u2009\u202f][0-9])")
+PARTS = ["0", "00", "000", ".", ",", "e", "+", " ", "a", "é", "{", ",}", "}", "\\!", "!", "'"]
+CONTINUATIONS = ["".join(parts) for length in range(1, 4) for parts in product(PARTS, repeat=length)]
+"""Ways to go on that the grammar could tell apart: digits (not which, once the text before has said whether a 0 is
+first), each character that can be within a number or a group's separator, and what can't."""
+ZEROS = ["0", "00", "000", ",}0", "}0", "\\!000", "!000", ",0", "0,0", "00,0", "000,0"]
+"""Enough of them: a number that isn't over goes on with a digit after it or its dot, separator or exponent, is broken
+up by one (a fraction's second dot), is joined by a group of three, or becomes part of an unread literal
+(`test_grammar` tries the others)."""
 BLANK = " \t\xa0"
 CLOSERS = ")]}）"
-MAY_PRECEDE_SIGN = "\0\n\r([{=<>*/^,:;|&~!?\"'`$#@\\“‘«（：，＝×÷·≤≥≠≈→"
+MAY_PRECEDE_SIGN = "\0\n\r([{=<>*/^,:;|&~!?\"'`$€£¥₹#@\\“‘«（：，＝×÷·≤≥≠≈→"
 
 
 def numbers(text: str) -> list[tuple[int, int, Decimal]]:
@@ -23,12 +35,15 @@ def numbers(text: str) -> list[tuple[int, int, Decimal]]:
     found = []
     i = 0
     while i < len(text):
-        j = i + 1 if text[i] in "+-" and sign_belongs(text, i) else i
-        end = number_end(text, j)
-        if end is None:
+        signed = SIGN.match(text, i)
+        j = signed.end() if signed and sign_belongs(text, i) else i
+        literal = number_end(text, j)
+        if literal is None:
             i += 1
             continue
-        found.append((i, end, value(text[i:end])))
+        end, read = literal
+        if read:
+            found.append((i, end, value(text[i:end])))
         i = end
     return found
 
@@ -52,8 +67,8 @@ def known(text: str) -> list[tuple[int, int, int]]:
 
 def value(literal: str) -> Decimal:
     """sign · digits · 10^k, put together from integers."""
-    negative = literal[0] == "-"
-    body = literal.lstrip("+-").replace(",", "").lower()
+    body = re.sub(r"[^0-9.eE+\-]", "", literal.replace("−", "-"))
+    negative, body = body[0] == "-", body.lstrip("+-").lower()
     mantissa, _, exponent = body.partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = tuple(int(digit) for digit in whole + fraction)
@@ -76,29 +91,44 @@ def opens_fraction(text: str, dot: int) -> bool:
     return not (before.isalnum() or before in "_." or before in CLOSERS)
 
 
-def number_end(text: str, i: int) -> int | None:
-    """The end of the number whose mantissa begins at i, None if none does."""
+def number_end(text: str, i: int) -> tuple[int, bool] | None:
+    """The end of the literal whose mantissa begins at i, and True if it is read; None if none begins there."""
     if at(text, i) == "." and at(text, i + 1) in DIGITS:
         end = digits_end(text, i + 1)
         if not opens_fraction(text, i) or chain_goes_on(text, end):
             return None
-        return exponent_end(text, end)
+        return braced_end(text, exponent_end(text, end))
     if at(text, i) not in DIGITS:
         return None
+    if not JOINED.search(text[:i]):
+        if match := INDIAN.match(text, i):
+            return fraction_end(text, i, match.end())
+        if match := DECIMAL_COMMA.match(text, i):
+            return match.end(), False
     end = digits_end(text, i)
     if at(text, i - 1) == "." and (at(text, i - 2) in DIGITS or opens_fraction(text, i - 1)):
-        return end  # a part of a dotted chain
-    if end - i <= 3 and text[i] != "0":
-        while at(text, end) == "," and digits_end(text, end + 1) == end + 4:
-            end += 4
+        return end, True  # a part of a dotted chain
+    if match := THOUSANDS.match(text, i):
+        end = match.end()
+    return fraction_end(text, i, end)
+
+
+def fraction_end(text: str, i: int, end: int) -> tuple[int, bool]:
+    """The end of a literal whose integer part is `text[i:end]`."""
     if chain_goes_on(text, end):
         fraction = digits_end(text, end + 1)
         if chain_goes_on(text, fraction):
-            return end
+            return end, True
         end = fraction
-    if at(text, i - 1).isalpha() or at(text, i - 1) == "_":
-        return end
-    return exponent_end(text, end)
+    return braced_end(text, end if at(text, i - 1).isalpha() or at(text, i - 1) == "_" else exponent_end(text, end))
+
+
+def braced_end(text: str, end: int) -> tuple[int, bool]:
+    """The end of a literal with what follows it after a comma in braces, which is never read."""
+    read = True
+    while match := BRACED.match(text, end):
+        end, read = match.end(), False
+    return end, read
 
 
 def chain_goes_on(text: str, i: int) -> bool:
@@ -109,7 +139,7 @@ def exponent_end(text: str, i: int) -> int:
     """The end of the exponent at i, or i."""
     if at(text, i) not in "eE":
         return i
-    first = i + 2 if at(text, i + 1) in "+-" else i + 1
+    first = i + 2 if at(text, i + 1) in "+-−" else i + 1
     end = digits_end(text, first)
     return end if 1 <= end - first <= 3 and not at(text, end).isalpha() and not at(text, end).isdigit() else i
 
@@ -117,7 +147,8 @@ def exponent_end(text: str, i: int) -> int:
 def sign_belongs(text: str, sign: int) -> bool:
     """Whether the sign can be neither an operator nor a hyphen."""
     if sign == 0 or text[sign - 1] in MAY_PRECEDE_SIGN:
-        return True
+        between_prices = re.match(r"[$€£¥₹].[$€£¥₹]", text[max(0, sign - 1) :])
+        return not (text[:sign].endswith("+/") or between_prices)
     blanks = 0
     while at(text, sign - 1 - blanks) in BLANK and blanks < 8:
         blanks += 1

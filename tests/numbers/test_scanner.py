@@ -68,6 +68,8 @@ def ended(name: str, text: str) -> list[tuple[str, str]]:
         ("the answer is 42.", []),
         ("the 2.0.1 of it", [("0", "1"), ("1", "of")]),
         ("at (10,12), 5", [("12", "),")]),
+        ("12,34,567 of -$1'234.50 or 3{,}14 ", [("12,34,567", "of"), ("-$1'234.50", "or")]),
+        ("12,34,56 of 1.234,5 or", [("56", "of")]),
     ],
 )
 def test_a_number_is_where_it_is_known_to_be_complete(text: str, expected: list[tuple[str, str]]) -> None:
@@ -140,8 +142,9 @@ def test_padding_and_unknown_ids_are_boundaries_without_characters(name: str) ->
     assert scanner.pieces([-1, *whole, beyond]) == (["\0", *scanner.pieces(whole)[0], "\0"], b"")
 
 
-BYTES = {value: f"<0x{value:02X}>" for value in (0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x99, 0xFF)}
-TOKENS = [*"0123456789123456789", *".,.,eE+-", "▁", "x", "(", "=", *BYTES.values(), "<eos>", "<pad>", None]
+BYTES = {value: f"<0x{value:02X}>" for value in (0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0x88, 0x92, 0xF0, 0x9F, 0x99, 0xFF)}
+MINUS = ["<0xE2>", "<0x88>", "<0x92>"]
+TOKENS = [*"0123456789123456789", *".,.,eE+-'{}\\!$", "▁", "x", "(", "=", *BYTES.values(), "<eos>", "<pad>", None]
 
 
 def reference_of_bytes(tokens: list[str | None]) -> dict[int, str]:
@@ -159,6 +162,7 @@ def reference_of_bytes(tokens: list[str | None]) -> dict[int, str]:
 
 
 @given(st.lists(st.sampled_from(TOKENS), max_size=40), st.integers(0, 40))
+@example(["x", "▁", *MINUS, *"12", "▁", "<0xE2>", "(", *MINUS, "<0xE2>", *MINUS, "3", "▁"], 4)
 @example([*"3e8", "<0xC3>", "<0xA9>", *"5e7", "<0xE2>", "<0x82>", "1", "x"], 4)
 @example([*"1" * 20, *"1" * 20, *"e5", "<0xC3>", "<0xA9>"], 43)
 def test_any_tokens_at_every_prefix_and_start(tokens: list[str | None], start: int) -> None:
@@ -167,6 +171,10 @@ def test_any_tokens_at_every_prefix_and_start(tokens: list[str | None], start: i
     ids = [-1 if token is None else gemma_like().convert_tokens_to_ids(token) for token in tokens]
     whole = scanner.scan_ended(ids)
     assert {token: number.text for token, number in whole.items()} == reference_of_bytes(tokens)
+    places = {(number.text, number.first_token, number.last_token) for number in scanner.scan([*ids, -1])}
+    assert {(number.text, number.first_token, number.last_token) for number in whole.values()} <= places
+    for number in whole.values():
+        assert scanner.text(ids[number.first_token :])[number.start : number.end] == number.text
     for stop in range(len(ids) + 1):
         first = min(start, stop)
         expected = {token: number for token, number in whole.items() if first <= token < stop}

@@ -2,7 +2,7 @@
 
 from ani.calculator.reader import Exact
 from ani.calculator.reader.pending import PendingReader
-from ani.numbers.grammar import BOUNDARY
+from ani.numbers.signs import BOUNDARY
 
 
 def asked(text: str) -> Exact | None:

@@ -14,7 +14,7 @@ from ani.calculator.calculator import Calculator
 from ani.calculator.gate import GateStates
 from ani.evaluation.engines import TransformersEngine
 from ani.injection.model_parts import base_model
-from ani.numbers.grammar import BOUNDARY
+from ani.numbers.signs import BOUNDARY
 
 
 class Decision(NamedTuple):

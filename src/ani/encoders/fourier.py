@@ -24,13 +24,11 @@ class FourierNumberEncoder:
 
     The periods are T_i = 10^i for i = 1 − fraction_digits … integer_digits. x mod T_i is read off the decimal
     digits, never computed in floating point, so a feature is within 1e-7 of the exact one at any number of digits.
-
     Numbers are rounded half-even to `fraction_digits`. Integer digits above `integer_digits` change no feature: the
     number wraps, and `in_range` is False.
 
     Args:
-        integer_digits: Digits kept before the point.
-        fraction_digits: Digits kept after the point.
+        integer_digits, fraction_digits: Digits kept before and after the point.
         sign: "feature" encodes |x| and adds one feature, −1 for negative numbers and +1 otherwise. "phase" takes x mod
             T of the negative number itself, as in the formula: x and x − 10^integer_digits then have the same features.
             "none" encodes |x|, as FoNE's published code.

@@ -17,8 +17,7 @@ class InjectionSettings(EncoderSettings):
     policy: Policy = DEFAULT_POLICY
     """Tokens that carry a number. `terminal`: a prompt number's last token (the paper). `digitwise`: every token of a
     prompt's number. `running`: every digit token, with the value of the digits so far. `after`: the first token from
-    which it is certain that the number is complete, usually the token right after it; of two numbers that the same
-    token completes, the later one."""
+    which it is certain that the number is complete, usually the token right after it."""
     scope: Literal["prompt", "all"] = "prompt"
     """Only for `terminal`: `all` also injects into the response during training (Algorithm 1 read literally)."""
     combine: Literal["add", "replace", "substitute"] = "add"
@@ -48,11 +47,9 @@ class InjectionSettings(EncoderSettings):
     """RMS of e, in units of the hidden state's, from which the penalty has full weight; below, it grows linearly, so
     that the gate decides only once there is something to decide about. 0: constant (the paper)."""
     role_weight: float = Field(default=0.0, ge=0)
-    """Weight of the gate's cross-entropy on numbers of known role. 0: only the language model's loss and the penalty
-    train the gate (the paper)."""
+    """Weight of the gate's cross-entropy on numbers of known role. 0: no role trains the gate (the paper)."""
     embedding_scale: float | None = Field(default=None, gt=0)
-    """RMS of the layer's hidden states at numbers: the unit in which e is learnt. None: measured by `attach`. 1: no
-    unit (the paper)."""
+    """RMS of the layer's hidden states at numbers, the unit of e. None: measured by `attach`. 1: the paper."""
     hidden_size: int | None = Field(default=None, ge=1, le=2**20)
     """Width of the model. `attach` fills in this fact and the next three if they are None, and compares them if not."""
     value_size: int | None = Field(default=None, ge=0, le=2**20)

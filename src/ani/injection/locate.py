@@ -1,7 +1,6 @@
 """Decides by the policy which tokens of a row carry a number.
 
-Under `after` this is the first token from which it is certain that the number is complete (`ani.numbers.grammar`,
-"Ended numbers"); for a number at the end of a prompt it is the first generated token that cannot continue it. Under
+Under `after`, a number at the end of a prompt is injected at the first generated token that cannot continue it. Under
 `terminal` a prompt is a complete text, so its last number is injected at its own last token. The collator, the forward
 pass, generation and vLLM all use this module, so they cannot disagree.
 """
@@ -17,6 +16,7 @@ from ani.encoders import build_encoder
 from ani.injection.config import AniConfig
 from ani.injection.number_batch import PADDING, NumberBatch
 from ani.numbers import Number, NumberScanner
+from ani.numbers.grammar import plain_text
 from ani.roles import Role
 
 
@@ -72,7 +72,7 @@ class NumberLocator:
                 if token >= start
             }
         if self._skips:
-            found = {token: number for token, number in found.items() if self.encoder.in_range(number.text)}
+            found = {token: number for token, number in found.items() if self.encoder.in_range(plain_text(number.text))}
         if self.substitutes:  # other text in a number's tokens would be lost, such as the bracket of "(-5"
             found = {token: number for token, number in found.items() if self._has_own_tokens(number, token_ids)}
         return found
@@ -116,6 +116,6 @@ class NumberLocator:
                     role = Role.UNKNOWN if roles is None else roles[row][begin + number.last_token]
                     masked = number.last_token - number.first_token if self.substitutes else 0
                     found.append((row, begin + token - first, role, masked))
-                    written.append(number.text)
+                    written.append(plain_text(number.text))
         columns = torch.tensor(found, dtype=torch.long).reshape(len(found), 4).T.contiguous()
         return NumberBatch(columns[0], columns[1], self.encoder.encode(written), columns[2], columns[3])

@@ -95,8 +95,7 @@ class AniModule(nn.Module):
                 module's if that is wider.
             features: φ, shape (N, d_fourier), float32.
             roles: `ani.roles.Role`, int64 (N,); used in training unless `gate="learned"`.
-            earlier: The gate's vectors of earlier layers at the same numbers, in the order of `config.gate_reads`,
-                each of shape (N, its width).
+            earlier: The gate's vectors of earlier layers, in the order of `config.gate_reads`, each (N, its width).
             straight_through: In training, the values are those of inference, and the gradients those of training.
         """
         learns = self.training and torch.is_grad_enabled() and self.gate is not None and self.forced is None

@@ -10,9 +10,12 @@ import re
 
 from ani.numbers.text import number_pieces
 
-_NUMBER = re.compile(r"(?P<sign>[+−-]?)(?P<whole>[0-9,]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(
+    r"(?P<sign>(?:[+−-](?:\\?[$€£¥₹])?)?)(?P<whole>[^.eE]*)(?:\.(?P<fraction>[0-9]*))?(?P<exponent>[eE][+−-]?[0-9]+)?"
+)
 _COUNTS = re.compile(r"(?<![0-9])(0|[1-9][0-9]*)(?:\.(0|[1-9][0-9]*))?:")
 _DIGITS = frozenset("0123456789")
+_SEPARATORS = frozenset(",'’_\u2009\u202f{}\\! ")
 
 
 def digit_counted_pieces(text: str) -> list[tuple[str, bool]]:
@@ -23,7 +26,7 @@ def digit_counted_pieces(text: str) -> list[tuple[str, bool]]:
 def _with_counts(number: str) -> str:
     match = _NUMBER.fullmatch(number)
     assert match is not None, number
-    counts = str(len(match["whole"].replace(",", "")))
+    counts = str(sum(character in _DIGITS for character in match["whole"]))
     if match["fraction"] is not None:
         counts += f".{len(match['fraction'])}"
     return f"{match['sign']}{counts}:{number[len(match['sign']) :]}"
@@ -32,8 +35,8 @@ def _with_counts(number: str) -> str:
 def remove_digit_counts(text: str) -> str:
     """Removes the digit counts wherever they are right: the inverse of `digit_counted_pieces`, joined.
 
-    Exact but for exponents that a colon follows (`1e5:00`), which the published form does not know. A text that only
-    looks like one with counts (the time `2:42`) loses its first number.
+    Exact but where a colon follows an exponent (`1e5:00`), which the published form does not know, or an unread literal
+    (`1.234,5:00`). A text that only looks like one with counts (the time `2:42`) loses its first number.
     """
     parts: list[str] = []
     end = 0
@@ -48,8 +51,8 @@ def remove_digit_counts(text: str) -> str:
 def _counted(text: str, start: int, whole: str, fraction: str | None) -> str | None:
     """The number at `start` with these counts of digits before and after the point; None if there is no such number."""
     end, left = start, int(whole[:19])  # Python reads no int of thousands of digits
-    while left and end < len(text) and (text[end] in _DIGITS or (text[end] == "," and end > start)):
-        left -= text[end] != ","
+    while left and end < len(text) and (text[end] in _DIGITS or (text[end] in _SEPARATORS and end > start)):
+        left -= text[end] in _DIGITS
         end += 1
     if left:
         return None

@@ -10,7 +10,9 @@ from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ani.errors import InputError
-from ani.numbers.grammar import BOUNDARY, decimal_value, digit_runs, ended_spans, number_spans, settled
+from ani.numbers.context import CLOSED, OPEN, settled
+from ani.numbers.grammar import Rule, decimal_value, digit_runs, ended_spans, number_spans
+from ani.numbers.signs import BOUNDARY
 from ani.numbers.token_bytes import completed, decode, encode, readable, token_decoder
 
 if TYPE_CHECKING:
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     TokenIds = Sequence[int] | np.ndarray[Any, np.dtype[np.integer[Any]]] | torch.Tensor
 
 _DIGIT = re.compile("[0-9]")
-# The end of a token after which no number can continue: a character that is in no number, then no digit.
-_CLOSED = re.compile("[^0-9.,eE+\\-\udc80-\udcfe][.,eE+\\-]*\\Z")
-_MARKS = re.compile(r"\A[.,eE+\-]*\Z")
 # A boundary without characters: the byte 0xFF, which never occurs in UTF-8, and is kept out of the vocabulary.
 _NOTHING = "\udcff"
 _FIRST_CONTEXT = 32  # tokens read back at first; what is not enough is doubled
@@ -31,10 +30,8 @@ _SAMPLE = "On 12 May 2.5% of $1,234 – café, 数 7🙂\n\t-3e5"
 
 
 class Number:
-    """A number of a token sequence; immutable by convention.
-
-    Text and value are cut out when asked for: the numbers so far of n digits have n²/2 digits together.
-    """
+    """A number of a token sequence; immutable by convention. Its text is cut out when it is asked for, because the
+    numbers so far of n digits have n²/2 digits together."""
 
     __slots__ = ("_begin", "_context", "end", "first_token", "last_token", "start")
 
@@ -42,8 +39,8 @@ class Number:
         self._context = context  # the text is context[begin:], for as long as the number is
         self._begin = begin
         self.start = start
-        """Index of its first character in `NumberScanner.text` of the ids. From `scan_running` and `scan_ended`, which
-        do not read all of the text: in `NumberScanner.text` of the ids from `first_token` on."""
+        """Index of its first character in `NumberScanner.text` of the ids; from `scan_running` and `scan_ended`, of the
+        ids from `first_token` on."""
         self.end = end
         """Index after its last character, in the same text."""
         self.first_token = first_token
@@ -53,7 +50,7 @@ class Number:
 
     @property
     def text(self) -> str:
-        """The number as it is written, with sign, separators and exponent."""
+        """The number as it is written, with sign (and the currency after it), separators and exponent."""
         return self._context[self._begin : self._begin + self.end - self.start]
 
     @property
@@ -66,8 +63,7 @@ class Number:
         return isinstance(other, Number) and all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __repr__(self) -> str:
-        place = f"characters {self.start} to {self.end}, tokens {self.first_token} to {self.last_token}"
-        return f"Number({self.text!r}, {place})"
+        return f"Number({self.text!r}, [{self.start}, {self.end}), tokens {self.first_token} to {self.last_token})"
 
 
 class NumberScanner:
@@ -125,55 +121,59 @@ class NumberScanner:
 
     def scan(self, token_ids: "TokenIds") -> list[Number]:
         """All numbers of a complete text, from left to right (policy `terminal`); linear in its length."""
-        pieces, _ = completed(self._raw(token_ids))
-        context = "".join(pieces)
+        raw = self._raw(token_ids)
+        context = "".join(pieces := completed(raw)[0])
         spans = number_spans(context.replace(_NOTHING, BOUNDARY))
         begins, ends = list(spans), list(spans.values())
         nothing = [0] * len(spans)
         if _NOTHING in context:
             gaps = map(slice, [0, *ends], begins)
             nothing = list(accumulate(context[gap].count(_NOTHING) for gap in gaps))
-        token_ends = repeat(list(accumulate(map(len, pieces))))
-        tokens = map(bisect_right, token_ends, begins), map(bisect_left, token_ends, ends)
+        token_ends = list(accumulate(map(len, pieces)))
+        firsts: Iterable[int] = map(bisect_right, repeat(token_ends), begins)
+        if "−" in context:  # the only first character of a number that several tokens may share
+            firsts = map(_token_of, repeat(raw), repeat(token_ends), begins)
+        tokens = firsts, map(bisect_left, repeat(token_ends), ends)
         return list(map(Number, repeat(context), begins, map(sub, begins, nothing), map(sub, ends, nothing), *tokens))
 
     def scan_running(self, token_ids: "TokenIds", start: int = 0) -> list[Number]:
         """The number so far at every token from `start` on that contains a digit (policy `running`).
 
-        That is the last number of the text up to and including that token, so it depends on no later token. Reads back
-        from `start` only as far as a number can extend, some tens of tokens in prose, and takes time linear in what it
-        reads. Raises InputError if `start` is negative or beyond the end of the sequence.
+        It ends at the token's last digit. Reads back from `start` only as far as a number can extend, and takes time
+        linear in what it reads. Raises InputError if `start` is negative or beyond the end of the sequence.
         """
         _check_start(start, token_ids)
         pieces = self._raw(token_ids[start:])
         if not _DIGIT.search("\n".join(pieces)):
             return []
         read = self._read(token_ids, start, pieces)
+        ends, alone = read.ends, Rule.ALONE
         numbers: list[Number] = []
-        for run in digit_runs(read.text, read.known):
+        for run, _ in digit_runs(read.text, read.known):
             if run.end <= read.known:
                 continue
-            first, last = bisect_right(read.ends, max(run.begin, read.known)), bisect_left(read.ends, run.end)
+            first, last = bisect_right(ends, max(run.begin, read.known)), bisect_left(ends, run.end)
             if numbers and numbers[-1].last_token == read.origin + first:
                 numbers.pop()  # this run is the later one in its first token
             for token in range(first, last + 1):
-                cut = min(run.end, read.ends[token])
-                following = read.text[run.end : read.ends[token]] if token == last else ""
-                numbers.append(read.number(run.start(cut, following), cut))
+                cut = ends[token] if token < last else run.end
+                following = read.text[cut : ends[token]] if token == last else ""
+                begin = run.alone if run.rule is alone else run.start(cut, following)
+                if begin == run.alone or run.is_read(cut, begin):
+                    numbers.append(read.number(begin, cut))
         return numbers
 
     def scan_ended(self, token_ids: "TokenIds", start: int = 0) -> dict[int, Number]:
         """The number that each token from `start` on completes (policy `after`), by token, ascending.
 
         That is the first token at which no continuation of the text so far can change the number (grammar.py, "Ended
-        numbers"), so it depends on no later token; a character counts once all its bytes are there. A token that
-        completes two numbers has the later one, which is closer to it and to what comes next: `12` at the bracket of
-        `(10,12)`. Reads back from `start`, takes time and raises as `scan_running`.
+        numbers"); a character counts once all its bytes are there. A token that completes several numbers has the last
+        one: `12` at the bracket of `(10,12)`. Reads back and raises as `scan_running`.
         """
         _check_start(start, token_ids)
         before = min(start, 1)
         pieces = self._raw(token_ids[start - before :])
-        if not _DIGIT.search("\n".join(pieces[before:])) and (start == 0 or _CLOSED.search(pieces[0])):
+        if not _DIGIT.search("\n".join(pieces[before:])) and (start == 0 or CLOSED.search(pieces[0])):
             return {}
         read = self._read(token_ids, start, pieces[before:])
         return {
@@ -192,7 +192,7 @@ class NumberScanner:
         import numpy as np
 
         pieces = [self._pieces[i] for i in range(-1, max(self._pieces) + 2)]
-        return tuple(np.array([bool(each.search(piece)) for piece in pieces]) for each in (_DIGIT, _CLOSED, _MARKS))
+        return tuple(np.array([bool(each.search(piece)) for piece in pieces]) for each in (_DIGIT, CLOSED, OPEN))
 
     def _read(self, token_ids: "TokenIds", start: int, raw: list[str]) -> "_Read":
         """Read what is needed for the numbers at the tokens from `start` on, whose pieces are `raw`."""
@@ -221,13 +221,13 @@ class _Read(NamedTuple):
 
     def number(self, begin: int, end: int) -> Number:
         """The number of these characters; its characters are counted from its first token on."""
-        first = bisect_right(self.ends, begin)
-        before = self.text[self.ends[first - 1] if first else 0 : begin]
+        first = token = bisect_right(self.ends, begin)
+        before = self.text[self.ends[token - 1] if token else 0 : begin]
         offset = len(before)
-        if not (before.isascii() and self.raw[first].isascii()):
-            # The token may begin within a character, or show that one is broken; its ASCII characters are its own.
-            own = [place for place, character in enumerate(self.raw[first]) if character.isascii()]
-            offset = own[sum(map(str.isascii, before))]
+        if not (before.isascii() and self.raw[token].isascii()):
+            # The token may begin within a character, even the minus sign, or show that one is broken.
+            first = _token_of(self.raw, self.ends, begin)
+            offset = self.raw[first].rindex(self.text[begin : self.ends[first]] if first == token else "\udce2")
         tokens = self.origin + first, self.origin + bisect_left(self.ends, end)
         return Number(self.text, begin, offset, offset + end - begin, *tokens)
 
@@ -237,6 +237,14 @@ class _Pieces(dict[int, str]):
 
     def __missing__(self, token_id: int) -> str:
         return _NOTHING
+
+
+def _token_of(raw: list[str], ends: list[int], begin: int) -> int:
+    """The token in which the character at `begin` begins, by the tokens' bytes and the ends of what they complete."""
+    token = bisect_right(ends, begin)
+    while (ends[token - 1] if token else 0) >= begin and "\udc80" <= raw[token][:1] <= "\udcbf":
+        token -= 1
+    return token
 
 
 def _check_start(start: int, token_ids: "TokenIds") -> None:

@@ -15,7 +15,7 @@ from ani.calculator.reader.pending import PendingReader
 from ani.data.split import Split, read_templates
 from ani.errors import InputError
 from ani.numbers import find_numbers
-from ani.numbers.grammar import BOUNDARY
+from ani.numbers.signs import BOUNDARY
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 PLAIN = {"addition", "subtraction", "multiplication", "division"}

@@ -4,7 +4,7 @@ import pytest
 
 from ani.calculator.reader.pending import Pending, PendingReader
 from ani.chat import message_ends, rendered
-from ani.numbers.grammar import BOUNDARY
+from ani.numbers.signs import BOUNDARY
 from tests.tokenizers import llama3
 
 CHAT = f"{BOUNDARY * 5}user\n{{}}{BOUNDARY * 4}\n{BOUNDARY * 5}assistant\n"

@@ -9,7 +9,7 @@ import pytest
 from ani.calculator.reader.pending import PendingReader
 from ani.calculator.tasks.rivals import RivalQuestion, Rivals
 from ani.evaluation.engines import TransformersEngine
-from ani.numbers.grammar import BOUNDARY
+from ani.numbers.signs import BOUNDARY
 from tests.answers import answers_of
 from tests.evaluation.tasks.test_arithmetic import Scripted
 from tests.tokenizers import qwen

@@ -30,7 +30,7 @@ from ani.calculator.reader.pending import PendingReader
 from ani.data.arithmetic import split_of
 from ani.data.diagnostic import ENDLESS, rounds
 from ani.data.split import Split, check_split, read_templates
-from ani.numbers.grammar import BOUNDARY
+from ani.numbers.signs import BOUNDARY
 
 RAW = 0.25
 """The share of asked prompts that are raw texts instead of chats."""

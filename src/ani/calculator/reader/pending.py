@@ -42,7 +42,7 @@ from ani.calculator.reader.exact import Exact
 from ani.calculator.reader.spelling import GROUPED, Spelling
 from ani.calculator.reader.value import WINDOW, Value
 from ani.calculator.reader.words import words
-from ani.numbers.grammar import BLANKS, BOUNDARY
+from ani.numbers.signs import BLANKS, BOUNDARY
 
 MEMORY = 512
 """Tokens for which a value is pending at most."""

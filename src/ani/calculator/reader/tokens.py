@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from text_to_num import text2num
 
 from ani.calculator.reader.words import BLANK, words
-from ani.numbers.grammar import BLANKS, BOUNDARY, MAX_BLANKS, number_spans
+from ani.numbers.grammar import decimal_value, number_spans
+from ani.numbers.signs import BLANKS, BOUNDARY, MAX_BLANKS
 
 MINUS = "-−–"
 MONEY = "$€£¥₹"
@@ -51,10 +52,8 @@ _PIECE = re.compile(
     |(?P<word>{WORD})""",
     re.VERBOSE,
 )
-_GROUPED = re.compile(
-    r"[0-9]{1,3}(?:(?:\{,\}|,\\![ ]?|\\,|[\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}])[0-9]{3})+(?![0-9])(?:\.[0-9]+)?"
-)
-_GROUPING = re.compile(r"[^0-9.]")
+_GROUPED = re.compile(r"[0-9]{1,3}(?:\\,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?")
+_MANTISSA = re.compile(r"[0-9.]")
 TEX = re.compile(r"\\[A-Za-z(\[]|\\\\[\s&]|[\^_]\{|\$[^\s$][^$\n]{0,80}(?<!\s)\$(?![0-9])")
 _REMAINDER = re.compile(rf"(?:{BLANK}%{BLANK}|[0-9]%)[0-9]")
 """A percent sign between two numbers, with the character before it."""
@@ -69,6 +68,7 @@ _MAY_FOLLOW = re.compile(
     rf"|[{_SIGNS}]"
     rf"|['.,:;](?![\w']|\.[0-9])|,(?=[0-9])|[xX]{BLANK}?(?=[0-9])|\\)"
 )
+_LISTED = re.compile(r",[0-9]")
 _HYPHENED = re.compile(rf"[-–]{_LETTER}")
 _SCALES = {name: 10**zeros for zeros, names in {
     2: ("hundred",), 3: ("thousand", "k", "grand"), 5: ("lakh", "lakhs"), 6: ("million", "millions", "mn"),
@@ -130,24 +130,26 @@ def tokens_of(text: str, begin: int, *, to_break: bool = False) -> list[Token]:
 def _literals(text: str, first: int) -> dict[int, int]:
     """Start and end of each number from a place on, without signs."""
     spans = number_spans(text[first:])
-    return {first + start + (text[first + start] in "+-"): first + end for start, end in spans.items()}
+    mantissas = {start: _MANTISSA.search(text, first + start) for start in spans}
+    return {match.start(): first + spans[start] for start, match in mantissas.items() if match}
 
 
 def _literal(text: str, start: int, end: int, tex: bool) -> Token:
     """The number that begins at a place, with its scale word; a break if a character next to it may change it."""
     if grouped := _GROUPED.match(text, start):
         end = grouped.end()
-    digits = _GROUPING.sub("", text[start:end]) if grouped else text[start:end]
+    digits = text[start:end].replace("\\,", "") if grouped else text[start:end]
     before = text[:start]
     clean = not start or (tex and before.endswith("~")) or _MAY_PRECEDE.search(before[-12:]) is not None
-    value, after = Decimal(digits.replace(",", "")), text[end : end + 1]
+    value, after = decimal_value(digits), text[end : end + 1]
     scaled = _scaled(text, end, value) if not tex or after == " " else None
     if not scaled and after in ("K", "M") and text[start - 1 : start] in (*MONEY,):  # 5K may be a temperature
         scaled = value * {"K": 1000, "M": 10**6}[after], end + 1
     if scaled:
         digits, end = f"{scaled[0]:f}", scaled[1]
     follows = _MAY_FOLLOW.match(text, end) or _unit(text, end)
-    if not clean or not follows or _HYPHENED.match(text, end):
+    listed = "," in digits and (before.endswith(",") or _LISTED.match(text, end))  # max(12,345,6)
+    if not clean or not follows or listed or _HYPHENED.match(text, end):
         return Token("break", digits, start, end)
     return Token("number", digits, start, end)
 

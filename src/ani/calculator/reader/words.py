@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ani.numbers.grammar import BLANKS, BOUNDARY
+from ani.numbers.signs import BLANKS, BOUNDARY
 
 BLANK = f"[{BLANKS}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}]"
 

@@ -16,7 +16,7 @@ from ani.data.arithmetic import SYMBOLS
 from ani.data.records import Message
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
-from ani.numbers.grammar import BOUNDARY
+from ani.numbers.signs import BOUNDARY
 from ani.results.scores import TaskRecord
 from ani.results.statistics import Estimate, grouped_share, share
 
