@@ -176,12 +176,12 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
 
 
 def written(tokenizer: PreTrainedTokenizerBase, ids: list[int], known: dict[int, str]) -> str:
-    """The text of some tokens, from that of each (`known`) if none begins within a character."""
+    """The text of some tokens, from that of each (`known`) if none is a blank or begins within a character."""
     for i in ids:
         if i not in known:
             known[i] = tokenizer.decode([i])
-    text = "".join(known[i] for i in ids)
-    return str(tokenizer.decode(ids)) if "\ufffd" in text else text
+    alone = [known[i] for i in ids]
+    return "".join(alone) if all(alone) and "\ufffd" not in "".join(alone) else str(tokenizer.decode(ids))
 
 
 @pytest.mark.parametrize("name", list(ALL))

@@ -21,7 +21,7 @@ PARTS = ["0", "00", "000", ".", ",", "e", "+", " ", "a", "é", "{", ",}", "}", "
 CONTINUATIONS = ["".join(parts) for length in range(1, 4) for parts in product(PARTS, repeat=length)]
 """Ways to go on that the grammar could tell apart: digits (not which, once the text before has said whether a 0 is
 first), each character that can be within a number or a group's separator, and what can't."""
-ZEROS = ["0", "00", "000", ",}0", "}0", "\\!000", "!000", ",0", "0,0", "00,0", "000,0"]
+ZEROS = ["0", "00", "000", " 000", ",}0", "}0", "\\!000", "\\! 000", "!000", "! 000", ",0", "0,0", "00,0", "000,0"]
 """Enough of them: a number that isn't over goes on with a digit after it or its dot, separator or exponent, is broken
 up by one (a fraction's second dot), is joined by a group of three, or becomes part of an unread literal
 (`test_grammar` tries the others)."""

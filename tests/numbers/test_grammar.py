@@ -165,6 +165,7 @@ def test_where_a_number_is_known_to_be_complete(text: str, expected: list[str]) 
 @given(texts)
 @example("1,234.5.6e7 1,23e5x 2.0.1.")
 @example("11,22,33,44,55 1.234.567,5.6 ")
+@example("1.234.567.123.456.7 1.234.567.123,5 1'234'567'123'456,7 ")
 def test_ended_numbers_are_those_that_nothing_can_change(text: str) -> None:
     spans = ended_spans(text)
     assert spans == oracle.known(text)

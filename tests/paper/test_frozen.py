@@ -25,7 +25,7 @@ FOUR = ["addition", "subtraction", "multiplication", "division"]
             ["56c104f06d08", "3c7c211edb35"],
         ),
         ({"kind": "diagnostic", "count": 500}, ["585dbe10a697", "c79c4449ebf1"]),
-        ({"kind": "labelled"}, ["8c8de9056d55", "8c8de9056d55"]),
+        ({"kind": "labelled"}, ["9b4736523e37", "9b4736523e37"]),
     ],
 )
 def test_generated_examples_stay_the_same(source: dict[str, Any], hashes: list[str]) -> None:

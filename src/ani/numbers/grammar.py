@@ -231,7 +231,8 @@ def _runs_of_cluster(text: str, cluster: re.Match[str]) -> Iterator[tuple[Run, i
                     rule = Rule.INDIAN
                 groups += 1
                 fits = groups <= _MAX_GROUPS and end - begin == (2 if joint == "," else 3) and rule is not Rule.COMMA
-                opens = joint.rstrip(",") + "," if fits else ""
+                further = joint if groups < _MAX_GROUPS else ","  # another group, or only the decimal comma
+                opens = "" if not fits else "," if joint == "," else "," + further
             else:
                 opens = ""
         elif cluster[1] is None or text[begin - 1] != ".":
