@@ -16,7 +16,7 @@ from ani.encoders import build_encoder
 from ani.injection.config import AniConfig
 from ani.injection.number_batch import PADDING, NumberBatch
 from ani.numbers import Number, NumberScanner
-from ani.numbers.grammar import plain_text
+from ani.numbers.text import plain_text
 from ani.roles import Role
 
 

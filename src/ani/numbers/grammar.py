@@ -70,7 +70,6 @@ A complete number stays complete, so one character completes each number, and at
 
 import re
 from collections.abc import Iterator
-from decimal import Decimal
 from enum import Enum
 from typing import NamedTuple
 
@@ -93,7 +92,6 @@ _SIMPLE = re.compile(r"[0-9]+\.[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?
 _FIRST_JOINTS = "." + THIN, "." + THIN + ","
 _POINT = re.compile(r"(?<![\w.)\]}）])\.")  # opens a fraction
 _ASCII_DIGITS = frozenset("0123456789")
-_PLAIN = str.maketrans("−", "-", f",{THIN}{{}}\\! {''.join(MONEY)}")
 
 Rule = Enum("Rule", "ALONE GROUP INDIAN BRACED FRACTION EXPONENT COMMA")
 """How a run of digits can join the number before it."""
@@ -140,16 +138,6 @@ class Run(NamedTuple):
         """False if what begins at `start` and ends at `cut` is an unread literal."""
         unread = self.rule is Rule.COMMA or (self.rule is Rule.BRACED and cut - self.begin != 3)
         return not unread or start == self.alone
-
-
-def plain_text(text: str) -> str:
-    """A number with ``-`` as its only sign, without separators and currency: `Decimal` reads it."""
-    return text.translate(_PLAIN)
-
-
-def decimal_value(text: str) -> Decimal:
-    """The exact value of one number as it is written."""
-    return Decimal(plain_text(text))
 
 
 def number_spans(text: str) -> dict[int, int]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ani.errors import InputError
 from ani.numbers.context import CLOSED, OPEN, settled
-from ani.numbers.grammar import Rule, decimal_value, digit_runs, ended_spans, number_spans
+from ani.numbers.grammar import Rule, digit_runs, ended_spans, number_spans
 from ani.numbers.signs import BOUNDARY
+from ani.numbers.text import decimal_value
 from ani.numbers.token_bytes import completed, decode, encode, readable, token_decoder
 
 if TYPE_CHECKING:

@@ -3,7 +3,20 @@
 from decimal import Decimal
 from typing import NamedTuple
 
-from ani.numbers.grammar import decimal_value, number_spans
+from ani.numbers.grammar import THIN, number_spans
+from ani.numbers.signs import MONEY
+
+_PLAIN = str.maketrans("−", "-", f",{THIN}{{}}\\! {''.join(MONEY)}")
+
+
+def plain_text(text: str) -> str:
+    """A number with ``-`` as its only sign, without separators and currency: `Decimal` reads it."""
+    return text.translate(_PLAIN)
+
+
+def decimal_value(text: str) -> Decimal:
+    """The exact value of one number as it is written."""
+    return Decimal(plain_text(text))
 
 
 class NumberText(NamedTuple):
@@ -20,7 +33,7 @@ class NumberText(NamedTuple):
 
 
 def find_numbers(text: str) -> list[NumberText]:
-    """All numbers of a text, from left to right; every ASCII digit is in exactly one of them."""
+    """All numbers of a text, from left to right."""
     return [NumberText(text[start:end], start, end) for start, end in number_spans(text).items()]
 
 

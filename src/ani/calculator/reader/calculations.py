@@ -108,8 +108,9 @@ from ani.calculator.reader.exact import Exact
 from ani.calculator.reader.expressions import Found, read
 from ani.calculator.reader.tokens import MONEY, OPERATORS, TEX, WORD, Token, starts_of, tokens_of
 from ani.calculator.reader.words import BLANK, words
-from ani.numbers.grammar import decimal_value, number_spans
+from ani.numbers.grammar import number_spans
 from ani.numbers.signs import BLANKS, BOUNDARY, MAX_BLANKS
+from ani.numbers.text import decimal_value
 
 MAX_LENGTH = 200
 """Characters of an expression at most, up to the sign."""

@@ -27,7 +27,7 @@ from ani.calculator.reader.operations import (
     unit_of,
 )
 from ani.calculator.reader.tokens import ANGLES, BRACKETS, COUNTED, FRACTIONS, OF_LISTS, TEX, Token
-from ani.numbers.grammar import decimal_value
+from ani.numbers.text import decimal_value
 
 _DATE = re.compile(r"(?<![0-9])(?:[0-9]{4}([-/])[0-9]{1,2}\1[0-9]{1,2}|[0-9]{1,2}([-/])[0-9]{1,2}\2[0-9]{4})(?![0-9])")
 _CHAIN = re.compile(r"[0-9]/[0-9]+/[0-9]")

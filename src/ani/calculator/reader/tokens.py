@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from text_to_num import text2num
 
 from ani.calculator.reader.words import BLANK, words
-from ani.numbers.grammar import decimal_value, number_spans
+from ani.numbers.grammar import number_spans
 from ani.numbers.signs import BLANKS, BOUNDARY, MAX_BLANKS
+from ani.numbers.text import decimal_value
 
 MINUS = "-−–"
 MONEY = "$€£¥₹"
@@ -52,7 +53,10 @@ _PIECE = re.compile(
     |(?P<word>{WORD})""",
     re.VERBOSE,
 )
-_GROUPED = re.compile(r"[0-9]{1,3}(?:\\,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?")
+_GROUPED = re.compile(
+    r"[0-9]{1,3}(?:(?:\{,\}|,\\![ ]?|\\,|[\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}])[0-9]{3})+(?![0-9])(?:\.[0-9]+)?"
+)
+_GROUPING = re.compile(r"[^0-9.]")
 _MANTISSA = re.compile(r"[0-9.]")
 TEX = re.compile(r"\\[A-Za-z(\[]|\\\\[\s&]|[\^_]\{|\$[^\s$][^$\n]{0,80}(?<!\s)\$(?![0-9])")
 _REMAINDER = re.compile(rf"(?:{BLANK}%{BLANK}|[0-9]%)[0-9]")
@@ -138,7 +142,7 @@ def _literal(text: str, start: int, end: int, tex: bool) -> Token:
     """The number that begins at a place, with its scale word; a break if a character next to it may change it."""
     if grouped := _GROUPED.match(text, start):
         end = grouped.end()
-    digits = text[start:end].replace("\\,", "") if grouped else text[start:end]
+    digits = _GROUPING.sub("", text[start:end]) if grouped else text[start:end]
     before = text[:start]
     clean = not start or (tex and before.endswith("~")) or _MAY_PRECEDE.search(before[-12:]) is not None
     value, after = decimal_value(digits), text[end : end + 1]
