@@ -55,8 +55,8 @@ from ani.injection import adapter_files as adapters
 from ani.injection.adapter import Adapter
 from ani.injection.model_parts import number_locator
 from ani.numbers import NumberScanner, find_numbers
-from ani.numbers.text import plain_text
 from ani.numbers.digit_counts import digit_counted_pieces, remove_digit_counts
+from ani.numbers.text import plain_text
 from ani.report.training import TrainingStep
 from ani.results.records import Run, read_object, read_records
 from ani.settings import load_settings, save_settings
