@@ -11,7 +11,7 @@ _RESTART = re.compile(
     rf"[^0-9{JOINTS}]|[{THIN}}}](?=[^0-9])|!(?=[^0-9 ])|\\(?=[^!])|\{{(?=[^,])|(?<!\\!) "
     r"|,(?![0-9]{2,3},)[0-9]+,(?=[0-9])|(?:,[0-9]{2}){4},(?=[0-9])"
 )
-CLOSED = re.compile(f"[^0-9{JOINTS}\udc80-\udcfe][{JOINTS}]*\\Z")
+CLOSED = re.compile(f"(?:[^0-9{JOINTS}\udc80-\udcfe]| (?=[^0-9]))[{JOINTS}]*\\Z")
 """The end of a token after which no number can continue: a character that is in no number, then no digit."""
 OPEN = re.compile(rf"\A[{JOINTS}]*\Z")
 """A token after which a number continues if it does after the token before."""
