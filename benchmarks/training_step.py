@@ -1,20 +1,31 @@
-"""Training step: LoRA with ANI over the same LoRA step without it, on the embedded model.
+"""Training step on the embedded model: LoRA with ANI over the same step without it; with --texts packed rows over a row
+per example.
 
 Collating the batch is part of the step, because ANI finds and encodes the numbers there.
 """
 
 import argparse
+import math
+import time
 from collections.abc import Callable
+from random import Random
+from typing import Any
 
 import _paired
 import torch
 from peft import LoraConfig, get_peft_model
 
 import ani
-from ani.data.collator import NumberCollator, tokenize
+from ani.data.collator import NumberCollator, TokenizedExample, tokenize
 from ani.data.sources import ArithmeticSource, DiagnosticSource
-from ani.injection.model_parts import number_locator
+from ani.injection.model_parts import base_model, number_locator
 from ani.models import load_model, load_tokenizer
+from ani.roles import Role
+from ani.training.packing import COLUMNS, PASSES, TOKENS, Packing, StepCollator, packing_of
+from ani.training.recipe import TrainingSettings
+from ani.training.trainer import learnt_logits, training_autocast
+
+LORA: dict[str, Any] = {"r": 16, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
 
 
 def main() -> None:
@@ -22,7 +33,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--batch-size", type=int, default=16, help="half of it additions, half sentences")
+    parser.add_argument(
+        "--texts", type=int, help="examples of a step, 400 tokens long on average, a pass each or packed"
+    )
+    parser.add_argument("--max-length", type=int, default=2048, help="tokens of a packed row")
     arguments = parser.parse_args()
+    if arguments.texts:
+        packed(arguments.texts, arguments.max_length, arguments.repeats)
+        return
     tokenizer, half = load_tokenizer("smollm2"), arguments.batch_size // 2
     examples = ArithmeticSource(kind="arithmetic", count=half, digits=[4, 8, 12]).examples(0)
     examples += DiagnosticSource(kind="diagnostic", count=half).examples(0)
@@ -30,7 +48,7 @@ def main() -> None:
     def stepper(with_ani: bool) -> Callable[[], object]:
         base, locator = load_model("smollm2").requires_grad_(False), None
         torch.manual_seed(0)
-        model = get_peft_model(base, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"))
+        model = get_peft_model(base, LoraConfig(**LORA))
         if with_ani:
             ani.attach(model, tokenizer, ani.AniConfig(layer=10))
             locator = number_locator(model)
@@ -47,6 +65,42 @@ def main() -> None:
 
     rows = _paired.table(f"Training step, SmolLM2-135M, LoRA r 16, batch {arguments.batch_size}")
     _paired.add(rows, "step time ANI / SFT", _paired.ratios(stepper(True), stepper(False), arguments.repeats), "≤ 1.02")
+    _paired.show(rows)
+
+
+def packed(count: int, max_length: int, repeats: int) -> None:
+    """Print the tokens per second of a step of `count` texts, and the ratio of step times, packed / a row per text."""
+    tokenizer, random, settings = load_tokenizer("smollm2"), Random(0), TrainingSettings(max_length=max_length)
+    model = get_peft_model(load_model("smollm2", attention="auto").requires_grad_(False), LoraConfig(**LORA))
+    ani.attach(model, tokenizer, ani.AniConfig(layer=10))
+    model.train().gradient_checkpointing_enable()
+    model.config.use_cache = False
+    sums = tokenizer(" ".join(f"{i} + {3 * i} = {4 * i}." for i in range(1000, 2000)))["input_ids"]
+    lengths = [min(round(random.lognormvariate(math.log(400) - 0.125, 0.5)), 2048) for _ in range(count)]
+    texts = [TokenizedExample(sums[:length], length // 2, [Role.UNKNOWN] * length) for length in lengths]
+    speeds: dict[str, list[float]] = {}
+
+    def stepper(name: str, packing: Packing | None) -> Callable[[], object]:
+        collate = StepCollator(NumberCollator(tokenizer, number_locator(model)), 1, packing)
+
+        def step() -> None:
+            began = time.perf_counter()
+            for batch in collate(texts)[PASSES]:
+                learnt = learnt_logits(base_model(model), batch["labels"], batch.pop(COLUMNS))
+                del batch[TOKENS]
+                with training_autocast(base_model(model)):
+                    loss = model(**batch, **learnt).loss
+                loss.backward()
+            model.zero_grad()
+            speeds.setdefault(name, []).append(sum(lengths) / (time.perf_counter() - began))
+
+        return step
+
+    steps = stepper("packed", packing_of(model, settings)), stepper("a row per text", None)
+    rows = _paired.table(f"Training step, SmolLM2-135M, {count} texts of {sum(lengths) / count:.0f} tokens")
+    _paired.add(rows, f"step time packed (rows of {max_length:,}) / a row per text", _paired.ratios(*steps, repeats, 1))
+    for name, found in speeds.items():
+        _paired.add(rows, f"tokens per second, {name}", found[1:])
     _paired.show(rows)
 
 

@@ -1,10 +1,10 @@
 """Rehearses the paper's recipes twice: at full size on fake tensors, and in miniature.
 
-    python stress/rehearsal [--full-size]
+    python stress/rehearsal [--full-size | --packing]
 
 At full size: a training step and an answer of one recipe per model; with --full-size of every variant of every recipe,
-and nothing else. In miniature: every command of docs/reproduce.md with small models and data (`miniature.py`).
-docs/reproduce.md lists what only a card can show.
+and nothing else; with --packing of short examples, packed and not, and nothing else. In miniature: every command of
+docs/reproduce.md with small models and data (`miniature.py`). docs/reproduce.md lists what only a card can show.
 """
 
 import os
@@ -75,6 +75,19 @@ def rehearse_all(every: bool) -> None:
             raise RuntimeError(f"a planted fault was not found: {fault}")
 
 
+def rehearse_packing() -> None:
+    """Print the operations of the step of Qwen3-8B's recipe on examples of 400 tokens, in a row each and packed."""
+    recipe = load_recipe(RECIPES / "train.yaml")
+    print("| examples a row | tokens a pass | operations a token | GiB |")
+    print("| --- | --- | --- | --- |")
+    for count in (1, recipe.training.max_length // 400):
+        found = rehearse(recipe, texts=[400] * count)
+        _check("packing", recipe, found)
+        print(
+            f"| {count} | {400 * count:,} | {found.flops / (400 * count):.3e} | {found.peak / 2**30:.1f} |", flush=True
+        )
+
+
 def _check(name: str, recipe: Recipe, found: Rehearsal) -> None:
     if found.fault is not None:
         raise RuntimeError(f"{name}: {found.fault}")
@@ -86,8 +99,12 @@ def main() -> None:
     """Rehearse at full size, then in miniature."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full-size", action="store_true", help="only at full size, every variant")
+    parser.add_argument("--packing", action="store_true", help="only packed rows")
     given = parser.parse_args()
     try:
+        if given.packing:
+            rehearse_packing()
+            return
         rehearse_all(given.full_size)
         if not given.full_size:
             import miniature

@@ -114,12 +114,14 @@ class Watch(TorchDispatchMode):
         now: Bytes in use.
         peak: Most bytes in use so far.
         flops: Floating-point operations of products and attention so far.
+        causal: False if attention has a mask of several texts, with which it computes the masked half too.
         logits: Rows of logits that the pass needs, and their width, the vocabulary; None: not watched.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = self.flops = 0
+        self.causal = True
         self.logits: tuple[int, int] | None = None
         self._copies = 0
         self._seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
@@ -138,7 +140,7 @@ class Watch(TorchDispatchMode):
         out = func(*args, **given)
         if operator in flop_registry:
             flops = flop_registry[operator](*args, **given, out_val=out)
-            self.flops += flops // 2 if "attention" in func.name() else flops  # causal: one half is masked
+            self.flops += flops // 2 if self.causal and "attention" in func.name() else flops
         elif func.name() == "bitsandbytes::gemm_4bit":
             self.flops += 2 * out.numel() * args[0].shape[-1]
         for made in tree_leaves(out):

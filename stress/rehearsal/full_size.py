@@ -2,7 +2,7 @@
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,9 +24,10 @@ from ani.injection.model_parts import ani_module, base_model, is_attached, numbe
 from ani.injection.number_batch import NumberBatch
 from ani.models import EMBEDDED, load_tokenizer, nf4
 from ani.roles import Role
+from ani.training.packing import learnt_columns
 from ani.training.recipe import Recipe
 from ani.training.run import check, paper_layer, with_adapter
-from ani.training.trainer import adamw, learnt_columns, learnt_logits, training_autocast
+from ani.training.trainer import adamw, learnt_logits, training_autocast
 
 _KEYS = (
     *("model_type", "hidden_size", "num_hidden_layers", "vocab_size"),
@@ -63,19 +64,22 @@ class Rehearsal:
     """The first error that a card would raise, with its place."""
 
 
-def rehearse(recipe: Recipe, plant: Callable[[nn.Module], None] | None = None) -> Rehearsal:
+def rehearse(
+    recipe: Recipe, plant: Callable[[nn.Module], None] | None = None, texts: Sequence[int] | None = None
+) -> Rehearsal:
     """Rehearse a recipe in a new process, because `fake_device.register` changes torch for the rest of a process.
 
     The batch is as long as the recipe allows, its first eighth the prompt. Gradients and AdamW's moments exist from the
     start, as in every step but the first. `plant` changes the filled model before the forward pass, to test the
-    rehearsal itself. Raises InputError if `train` would refuse the recipe.
+    rehearsal itself. `texts` are the lengths of examples that share the row of another batch. Raises InputError if
+    `train` would refuse the recipe.
     """
     context: BaseContext = multiprocessing.get_context("spawn")
     if not torch.cuda.is_available():  # a fork cannot use CUDA once the parent has initialized it
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(_rehearse, recipe, plant).result()
+        return pool.submit(_rehearse, recipe, plant, texts).result()
 
 
 def left_on_the_cpu(model: nn.Module) -> None:
@@ -84,7 +88,7 @@ def left_on_the_cpu(model: nn.Module) -> None:
     inner._parameters["weight"] = nn.Parameter(torch.empty(inner.weight.shape))
 
 
-def _rehearse(recipe: Recipe, plant: Callable[[nn.Module], None] | None) -> Rehearsal:
+def _rehearse(recipe: Recipe, plant: Callable[[nn.Module], None] | None, texts: Sequence[int] | None) -> Rehearsal:
     check(recipe, resume=True)  # nothing is written
     found, watch = Rehearsal(), Watch()
     tokenizer = load_tokenizer(EMBEDDED)  # the ids have no values, only the numbers have places
@@ -94,8 +98,11 @@ def _rehearse(recipe: Recipe, plant: Callable[[nn.Module], None] | None) -> Rehe
         part = "module" if parameter in ours else "lora" if parameter.requires_grad else "base"
         found.parameters[part] = found.parameters.get(part, 0) + parameter.numel()
     collate = NumberCollator(tokenizer, number_locator(model) if ours else None)
-    batch = collate([_full_row(tokenizer, recipe.training.max_length)] * recipe.training.batch_size)
-    del batch["attention_mask"]  # transformers finds that full rows need none only by reading it
+    lengths = texts or [recipe.training.max_length] * recipe.training.batch_size
+    batch = collate([_full_row(tokenizer, length) for length in lengths], texts and [[*range(len(texts))]])
+    # transformers finds that full rows need no mask only by reading it
+    batch = {name: value for name, value in batch.items() if name not in ("attention_mask", "use_cache")}
+    watch.causal = len(texts or ()) < 2
     learnt = int((batch["labels"][:, 1:] != IGNORED).sum())
     batch |= learnt_logits(base_model(model), batch["labels"], learnt_columns(batch["labels"]))
     batch["num_items_in_batch"] = torch.tensor(learnt)

@@ -46,7 +46,7 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
 def test_processes_share_the_order_of_one(rows: int) -> None:
     lengths = [(7 * i) % 5 for i in range(rows)]
     (alone := LengthGroupedSampler(lengths, 2, seed=3)).set_epoch(1)
-    (shared := LengthGroupedSampler(lengths, 2, seed=3, processes=3)).set_epoch(1)
+    (shared := LengthGroupedSampler(lengths, 2, seed=3, multiple=6)).set_epoch(1)
     shards = [list(BatchSamplerShard(BatchSampler(shared, 2, drop_last=False), 3, process)) for process in range(3)]
     assert {len(shard) for shard in shards} == {-(-rows // 6)}
     rounds = [row for batches in zip(*shards, strict=True) for batch in batches for row in batch]

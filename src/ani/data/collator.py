@@ -1,6 +1,7 @@
-"""Tokenizes examples, says which tokens are learnt, and collates them into padded batches with their numbers."""
+"""Tokenizes examples, says which tokens are learnt, and collates them into padded or packed rows with their numbers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -79,20 +80,56 @@ class NumberCollator:
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
         self.locator = locator
 
-    def __call__(self, examples: Sequence[TokenizedExample]) -> dict[str, Any]:
-        """Return `input_ids`, `attention_mask` and `labels`, int64 (B, T), and `numbers`, a NumberBatch."""
-        rows = [example.input_ids for example in examples]
+    def __call__(
+        self, examples: Sequence[TokenizedExample], rows: Sequence[Sequence[int]] | None = None
+    ) -> dict[str, Any]:
+        """Collate N examples, into a row each or into packed rows.
+
+        Args:
+            examples: The examples; their numbers are in the same order, however they are packed.
+            rows: Indices of the examples of each packed row; None: no row is packed.
+
+        Returns:
+            `input_ids`, `labels` and `attention_mask`, int64 (B, T), and `numbers`, a NumberBatch. In place of the mask
+            packed rows have `position_ids`, int64 (B, T), which restart with each example and are 0 in the padding, and
+            `use_cache`, False: transformers looks for texts in rows without a mask and a cache.
+        """
+        joined = [[example] for example in examples] if rows is None else [[examples[i] for i in row] for row in rows]
+
+        def column(tokens: Callable[[TokenizedExample], list[int]], padding: int) -> torch.Tensor:
+            each = [torch.tensor([value for example in row for value in tokens(example)]) for row in joined]
+            return pad_sequence(each, batch_first=True, padding_value=padding)
+
         batch: dict[str, Any] = {
-            "input_ids": _padded(rows, self.pad_id),
-            "attention_mask": _padded(([1] * len(row) for row in rows), 0),
-            "labels": _padded(([IGNORED] * prompt + row[prompt:] for row, prompt, _ in examples), IGNORED),
+            "input_ids": column(lambda example: example.input_ids, self.pad_id),
+            "labels": column(_labels, IGNORED),
         }
+        if rows is None:
+            batch["attention_mask"] = column(lambda example: [1] * len(example.input_ids), 0)
+        else:
+            batch |= {"position_ids": column(lambda example: [*range(len(example.input_ids))], 0), "use_cache": False}
         if self.locator is not None:
             response = [[i >= example.prompt_length for i in range(len(example.input_ids))] for example in examples]
             roles = [example.roles for example in examples]
-            batch["numbers"] = self.locator.batch(rows, response=response, roles=roles)
+            numbers = self.locator.batch([example.input_ids for example in examples], response=response, roles=roles)
+            if rows is not None:
+                row, start = _places(examples, rows)[:, numbers.rows]
+                numbers = replace(numbers, rows=row, positions=start + numbers.positions)
+            batch["numbers"] = numbers
         return batch
 
 
-def _padded(rows: Iterable[list[int]], value: int) -> torch.Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
+def _labels(example: TokenizedExample) -> list[int]:
+    unlearnt = max(example.prompt_length, 1)  # nothing predicts a first token: the token before it is another text's
+    return [IGNORED] * unlearnt + example.input_ids[unlearnt:]
+
+
+def _places(examples: Sequence[TokenizedExample], rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Row, and index of the first token in it, of each example, int64 (2, N)."""
+    places = torch.zeros(2, len(examples), dtype=torch.long)
+    for row, members in enumerate(rows):
+        start = 0
+        for member in members:
+            places[:, member] = torch.tensor([row, start])
+            start += len(examples[member].input_ids)
+    return places

@@ -12,7 +12,7 @@ PADDING = -1
 
 @dataclass(frozen=True)
 class NumberBatch:
-    """N numbers of a batch of token rows, in row order; the model's forward accepts one as `numbers`."""
+    """N numbers of a batch of token rows, text after text; the model's forward accepts one as `numbers`."""
 
     rows: torch.Tensor
     """Batch row of each number, int64 (N,)."""

@@ -16,7 +16,7 @@ from ani.roles import Role
 from ani.training.recipe import Recipe
 
 NOTHING = -1
-"""Index of the example that fills up the batches of a process that has no row left."""
+"""Index of the example that fills up the last step of several processes."""
 
 
 def load_examples(recipe: Recipe) -> list[Example]:
@@ -77,18 +77,18 @@ class Examples(Dataset[TokenizedExample]):
 class LengthGroupedSampler(Sampler[int]):
     """Random order in which the rows of a batch have similar lengths, so that there is little padding.
 
-    The order depends on seed and epoch alone, so that a resumed run sees the remaining rows in the same order. Several
-    processes take the batches in turn; `NOTHING` fills up the last round.
+    The order depends on seed and epoch alone, so that a resumed run sees the remaining rows in the same order.
+    `NOTHING` fills it up to a multiple of `multiple` rows: the processes of a step take equal parts of it.
     """
 
     POOL = 32
     """Number of batches whose rows are sorted together: fewer are more random, more have less padding."""
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, processes: int = 1) -> None:
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, multiple: int = 1) -> None:
         self.lengths = lengths
         self.batch_size = batch_size
         self.seed = seed
-        self.filling = -len(lengths) % (batch_size * processes) if processes > 1 else 0
+        self.filling = -len(lengths) % multiple
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:

@@ -60,11 +60,11 @@ class TrainingSettings(Section):
     module_learning_rate: float = Field(default=1e-3, gt=0)
     """Learning rate of the ANI module, which starts at zero; the paper: 5e-5."""
     batch_size: int = Field(default=1, ge=1)
-    """Examples per forward pass."""
+    """Examples per forward pass, if it is not packed; times `gradient_accumulation`, examples per optimizer step."""
     gradient_accumulation: int = Field(default=32, ge=1)
-    """Forward passes per optimizer step, of all processes together."""
+    """Forward passes per optimizer step, of all processes together; fewer if they are packed."""
     max_length: int = Field(default=4096, ge=8)
-    """Maximum number of tokens of an example; the rest is cut off."""
+    """Maximum number of tokens of an example, whose rest is cut off, and of a packed row."""
     epochs: float = Field(default=1.0, gt=0, le=1e6)
     """Passes over the data."""
     steps: int | None = Field(default=None, ge=1)

@@ -34,6 +34,7 @@ from ani.terminal import SILENT
 from ani.training.checkpoints import ADAPTER, last_step, sharded
 from ani.training.examples import Examples, load_examples, tokenized_examples
 from ani.training.fitted_gate import fit_gate
+from ani.training.packing import packing_of, why_not_packed
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.trainer import AniTrainer
 
@@ -127,8 +128,13 @@ def train(
         rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
         if recipe.ani is not None and recipe.ani.gate == "fitted" and not (resume and last_step(output)):
             fit_gate(model, collator, rows, recipe.seed, console)
+        # Only the main process looks: the others may have no weights yet (FSDP_CPU_RAM_EFFICIENT_LOADING).
+        reason = broadcast_object_list([why_not_packed(model) if processes.is_main_process else None])[0]
+        if reason is not None:
+            console.print(f"each example is a row of its own: {reason}", highlight=False)
         trainer = AniTrainer(
             settings=recipe.training,
+            packing=packing_of(model, recipe.training) if reason is None else None,
             method=recipe.method,
             on_log=on_log,
             model=model,
@@ -256,7 +262,6 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
     settings = recipe.training
     arguments = TrainingArguments(
         output_dir=recipe.output,
-        per_device_train_batch_size=settings.batch_size,
         num_train_epochs=settings.epochs,
         max_steps=settings.steps if settings.steps is not None else -1,
         learning_rate=settings.learning_rate,
@@ -278,7 +283,8 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
         ddp_find_unused_parameters=False,
         ddp_timeout=7200,  # the others wait while the main process probes
     )
-    arguments.gradient_accumulation_steps = settings.gradient_accumulation // arguments.world_size
+    # A batch of the Trainer is a step: `AniTrainer` cuts it into forward passes.
+    arguments.per_device_train_batch_size = settings.batch_size * settings.gradient_accumulation // arguments.world_size
     # In one process with several GPUs the Trainer would use nn.DataParallel, which cannot split a NumberBatch.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments

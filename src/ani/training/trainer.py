@@ -1,12 +1,14 @@
-"""`AniTrainer`: two learning rates, and gate statistics in the log.
+"""`AniTrainer`: packed rows, two learning rates, and gate statistics in the log.
 
-Nothing here reads a value from the device between log lines, because the host would wait for the device.
+A batch of the Trainer is an optimizer step of several forward passes. Between log lines nothing here reads a value from
+the device, because the host would wait for it; only several processes compare their numbers of passes.
 """
 
 import inspect
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -21,13 +23,13 @@ from ani.injection.model_parts import ani_module, base_model, has_gate, is_attac
 from ani.roles import Role
 from ani.training.checkpoints import ResumableTrainer
 from ani.training.examples import Examples, LengthGroupedSampler
+from ani.training.packing import COLUMNS, PASSES, TOKENS, Packing, StepCollator
 from ani.training.recipe import TrainingSettings
 
 SATURATED = 6.0
 """|z| above which σ'(z) < 0.0025, so that a gate gets hardly any gradient."""
 UNMOVED = 0.01
 """RMS of e, in units of the hidden state's RMS, below which W_P has taught the model nothing."""
-_COLUMNS, _TOKENS = "learnt_columns", "tokens"
 
 
 def adamw(model: torch.nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
@@ -40,11 +42,6 @@ def adamw(model: torch.nn.Module, settings: TrainingSettings) -> torch.optim.Opt
         {"params": [p for p in ours if p.requires_grad], "lr": settings.module_learning_rate},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
-
-
-def learnt_columns(labels: torch.Tensor) -> int:
-    """Number of columns of `labels`, (B, T), with a token to learn; −100 marks tokens that are not learnt."""
-    return int((labels[:, 1:] != IGNORED).any(dim=0).sum())
 
 
 def learnt_logits(model: PreTrainedModel, labels: torch.Tensor, learnt: int) -> dict[str, torch.Tensor]:
@@ -63,30 +60,37 @@ def training_autocast(model: PreTrainedModel) -> torch.autocast:
     return torch.autocast(model.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)
 
 
+def _passes(steps: list[Any]) -> list[dict[str, Any]]:
+    return [batch for step in steps for batch in step[PASSES]]
+
+
 class AniTrainer(ResumableTrainer):
     """Trainer of a model with ANI attached, or of LoRA alone where the method has no module. Raises TrainingFailed if
     the loss is not finite or the gate can learn nothing more.
 
-    `on_log` is called with each log line in the main process: loss, gate statistics, tokens per second
-    (of prompts and answers, without padding), step and steps.
+    `packing` is the largest packed pass (`packing_of`); None: no row is packed. `on_log` is called with each log line
+    in the main process: loss, gate statistics, tokens per second (of prompts and answers, without padding), step and
+    steps.
     """
 
     def __init__(
-        self, *, settings: TrainingSettings, on_log: Callable[[dict[str, Any]], None] | None = None, **kwargs: Any
+        self,
+        *,
+        settings: TrainingSettings,
+        packing: Packing | None = None,
+        on_log: Callable[[dict[str, Any]], None] | None = None,
+        **kwargs: Any,
     ) -> None:
-        collate = kwargs.pop("data_collator")
-
-        def counted(examples: Any) -> dict[str, Any]:
-            batch: dict[str, Any] = collate(examples)
-            return {**batch, _COLUMNS: learnt_columns(batch["labels"])}
-
-        super().__init__(data_collator=counted, **kwargs)
+        self._collate = StepCollator(kwargs.pop("data_collator"), settings.batch_size, packing)
+        super().__init__(data_collator=self._collate, **kwargs)
         self.remove_callback(PrinterCallback)
         self.settings = settings
         self.on_log = on_log
         self._number_totals: torch.Tensor | None = None
+        self._most_passes = 0  # of the processes in this step
         self._sums: dict[str, torch.Tensor] = {}
-        self._losses: list[tuple[int, torch.Tensor]] = []  # of the batches since the last log line, with their steps
+        self._tokens = 0
+        self._losses: list[tuple[int, torch.Tensor]] = []  # of the steps since the last log line
         self._log_started = time.monotonic()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
@@ -102,13 +106,23 @@ class AniTrainer(ResumableTrainer):
         return super().create_scheduler(num_training_steps, *args, **kwargs)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
-        batches, num_items = super().get_batch_samples(*args, **kwargs)
-        if found := [batch["numbers"].roles for batch in batches if "numbers" in batch]:
+        steps, num_items = super().get_batch_samples(*args, **kwargs)
+        passes = _passes(steps)
+        if found := [batch["numbers"].roles for batch in passes if "numbers" in batch]:
             roles = torch.cat(found)
             counts = torch.stack([torch.ones_like(roles).sum(), (roles >= 0).sum()])
-            # Totals of the optimizer step: all accumulated batches of all processes.
+            # Totals of the optimizer step: all passes of all processes.
             self._number_totals = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0)
-        return batches, num_items
+        if self.accelerator.num_processes > 1:
+            count = torch.tensor([len(passes)], device=self.args.device)
+            self._most_passes = int(self.accelerator.gather(count).max())
+        return steps, num_items
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        return super()._get_num_items_in_batch(_passes(batch_samples), device)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        return 0  # nobody reads transformers' estimate, for which a batch is one pass
 
     def compute_loss(
         self,
@@ -117,8 +131,8 @@ class AniTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        columns = inputs[_COLUMNS]
-        inputs = {name: value for name, value in inputs.items() if name != _COLUMNS}
+        columns = inputs[COLUMNS]
+        inputs = {name: value for name, value in inputs.items() if name not in (COLUMNS, TOKENS)}
         inputs |= learnt_logits(base_model(self.model), inputs["labels"], columns)
         # Where the Trainer divides by the labels of the whole step, the module divides by its numbers.
         if num_items_in_batch is not None and "numbers" in inputs:
@@ -131,9 +145,8 @@ class AniTrainer(ResumableTrainer):
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
         lengths = [len(example.input_ids) for example in cast(Examples, self.train_dataset).examples]
-        self._sampler = LengthGroupedSampler(
-            lengths, self.args.per_device_train_batch_size, self.args.seed, self.args.world_size
-        )
+        filled = self.args.per_device_train_batch_size * self.args.world_size if self.args.world_size > 1 else 1
+        self._sampler = LengthGroupedSampler(lengths, self.settings.batch_size, self.args.seed, filled)
         return self._sampler
 
     def _run_epoch(self, model: Any, epoch: Any, *args: Any, **kwargs: Any) -> None:
@@ -142,9 +155,17 @@ class AniTrainer(ResumableTrainer):
         super()._run_epoch(model, epoch, *args, **kwargs)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = super().training_step(model, inputs, *args, **kwargs)
+        passes = [*inputs[PASSES]]
+        while len(passes) < self._most_passes:  # a shard of FSDP takes part in every pass
+            passes += self._collate([cast(Examples, self.train_dataset).nothing])[PASSES]
+        self.current_gradient_accumulation_steps = len(passes)
+        losses = []
+        for place, batch in enumerate(passes, start=1):
+            with nullcontext() if place == len(passes) else self.accelerator.no_sync(model):
+                losses.append(super().training_step(model, batch, *args, **kwargs))
+            self._count(batch)
+        loss = torch.stack(losses).sum()
         self._losses.append((self.state.global_step, loss))
-        self._count(inputs)
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -161,7 +182,7 @@ class AniTrainer(ResumableTrainer):
     # --- statistics of the numbers since the last log line ---
 
     def _count(self, inputs: dict[str, Any]) -> None:
-        self._add(**{_TOKENS: inputs["attention_mask"]})
+        self._tokens += inputs[TOKENS]
         decision = last_decision(self.model)
         if decision is None:
             return
@@ -183,13 +204,13 @@ class AniTrainer(ResumableTrainer):
 
     def _statistics(self) -> dict[str, float]:
         """Means over the numbers of all processes, and tokens per second of all processes."""
-        own = dict(zip(self._sums, torch.stack([*self._sums.values()]).tolist(), strict=True))
+        own = {key: sums.tolist() for key, sums in self._sums.items()} | {TOKENS: [self._tokens, 0]}
         parts, now = gather_object([own]), time.monotonic()
         totals = {key: sum(sums[key][0] for sums in parts if key in sums) for part in parts for key in part}
         counts = {key: sum(sums[key][1] for sums in parts if key in sums) for key in totals}
-        logs = {"tokens_per_second": totals.pop(_TOKENS) / (now - self._log_started)}
+        logs = {"tokens_per_second": totals.pop(TOKENS) / (now - self._log_started)}
         logs |= {key: total / counts[key] for key, total in totals.items() if counts[key]}
-        self._sums, self._log_started = {}, now
+        self._sums, self._tokens, self._log_started = {}, 0, now
         return logs
 
     def _stop_if_not_finite(self) -> None:
