@@ -121,8 +121,7 @@ def train_in_pairs(folder: Path, recipe: Path) -> None:
 
 
 def assert_alike(run: Path, reference: Path) -> None:
-    """A process's own share of an epoch's batches need not be whole."""
-    assert_same_run(run, reference, tolerance=1e-4, apart_from=["epoch"])
+    assert_same_run(run, reference, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

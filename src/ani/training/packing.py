@@ -37,7 +37,8 @@ def packing_of(model: nn.Module, settings: TrainingSettings) -> Packing:
 
 
 def why_not_packed(model: nn.Module) -> str | None:
-    """The reason why a model cannot be trained on packed rows; None if it can. A small forward pass shows it."""
+    """The reason why a model cannot be trained on packed rows; None if it can. A small pass shows it, in the precision
+    of the caller."""
     base = base_model(model)
     name = type(base).__name__
     if is_attached(base) and ani_module(base).config.combine == "substitute":

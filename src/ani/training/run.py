@@ -36,7 +36,7 @@ from ani.training.examples import Examples, load_examples, tokenized_examples
 from ani.training.fitted_gate import fit_gate
 from ani.training.packing import packing_of, why_not_packed
 from ani.training.recipe import Recipe, load_recipe
-from ani.training.trainer import AniTrainer
+from ani.training.trainer import AniTrainer, training_autocast
 
 PROBE = "probe"
 RECIPE_FILE = "recipe.yaml"
@@ -129,7 +129,8 @@ def train(
         if recipe.ani is not None and recipe.ani.gate == "fitted" and not (resume and last_step(output)):
             fit_gate(model, collator, rows, recipe.seed, console)
         # Only the main process looks: the others may have no weights yet (FSDP_CPU_RAM_EFFICIENT_LOADING).
-        reason = broadcast_object_list([why_not_packed(model) if processes.is_main_process else None])[0]
+        with training_autocast(base_model(model)):
+            reason = broadcast_object_list([why_not_packed(model) if processes.is_main_process else None])[0]
         if reason is not None:
             console.print(f"each example is a row of its own: {reason}", highlight=False)
         trainer = AniTrainer(
