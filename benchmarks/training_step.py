@@ -21,8 +21,7 @@ from ani.data.sources import ArithmeticSource, DiagnosticSource
 from ani.injection.model_parts import base_model, number_locator
 from ani.models import load_model, load_tokenizer
 from ani.roles import Role
-from ani.training.packing import COLUMNS, PASSES, TOKENS, Packing, StepCollator, packing_of
-from ani.training.recipe import TrainingSettings
+from ani.training.packing import COLUMNS, PASSES, TOKENS, Packing, StepCollator
 from ani.training.trainer import learnt_logits, training_autocast
 
 LORA: dict[str, Any] = {"r": 16, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
@@ -70,7 +69,7 @@ def main() -> None:
 
 def packed(count: int, max_length: int, repeats: int) -> None:
     """Print the tokens per second of a step of `count` texts, and the ratio of step times, packed / a row per text."""
-    tokenizer, random, settings = load_tokenizer("smollm2"), Random(0), TrainingSettings(max_length=max_length)
+    tokenizer, random = load_tokenizer("smollm2"), Random(0)
     model = get_peft_model(load_model("smollm2", attention="auto").requires_grad_(False), LoraConfig(**LORA))
     ani.attach(model, tokenizer, ani.AniConfig(layer=10))
     model.train().gradient_checkpointing_enable()
@@ -96,7 +95,7 @@ def packed(count: int, max_length: int, repeats: int) -> None:
 
         return step
 
-    steps = stepper("packed", packing_of(model, settings)), stepper("a row per text", None)
+    steps = stepper("packed", Packing(max_length, 1)), stepper("a row per text", None)
     rows = _paired.table(f"Training step, SmolLM2-135M, {count} texts of {sum(lengths) / count:.0f} tokens")
     _paired.add(rows, f"step time packed (rows of {max_length:,}) / a row per text", _paired.ratios(*steps, repeats, 1))
     for name, found in speeds.items():

@@ -29,11 +29,17 @@ class Packing(NamedTuple):
 
 
 def packing_of(model: nn.Module, settings: TrainingSettings) -> Packing:
-    """The largest forward pass of a model that can mask texts: no larger than one of `batch_size` examples of
-    `max_length` tokens. Flash attention finds the texts of a single row only."""
-    if "flash" in str(base_model(model).config._attn_implementation):
+    """The largest packed pass of a model that can mask texts: no larger than one of `batch_size` examples of
+    `max_length` tokens. Flash attention finds the texts of a single row only. On a CPU, where a pass has no fixed cost,
+    a row is no longer than the hidden state is wide: attention computes what a mask hides too, for such a row about a
+    sixth of a layer's work."""
+    base = base_model(model)
+    if "flash" in str(base.config._attn_implementation):
         return Packing(settings.batch_size * settings.max_length, 1)
-    return Packing(settings.max_length, settings.batch_size)
+    width = base.config.get_text_config().hidden_size
+    return Packing(
+        min(settings.max_length, width) if base.device.type == "cpu" else settings.max_length, settings.batch_size
+    )
 
 
 def why_not_packed(model: nn.Module) -> str | None:
