@@ -102,7 +102,7 @@ def generating(llm: Any, rows: Rows, new_tokens: int, past_end: bool = True) -> 
 def parity(tokenizer: Any, folder: Path, count: int) -> None:
     """Print in how many chats of three turns vLLM with the calculator answers as transformers does, in float32, and how
     many prompt tokens it takes from its prefix cache, and the base model from its own."""
-    model = load_model("smollm2")
+    model = load_model("smollm2", dtype="float32")
     calculator = ani.Calculator.load("smollm2-calculator", model, tokenizer)
     reference = TransformersEngine(model, tokenizer, batch_size=32, processors=[calculator])
     paths = checkpoint("calculator", tokenizer, folder), model_source("smollm2")
