@@ -20,6 +20,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTr
 
 import ani
 from ani import AniConfig, InputError
+from ani.evaluation.model_spec import adapted_model
 from ani.injection.adapter_files import CONFIG_FILE
 from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, is_attached, last_decision
@@ -225,6 +226,20 @@ def test_detached_it_is_one_of_its_family(
     ani.attach(plain, tokenizer, module.config)
     ani_module(plain).load_state_dict(module.state_dict())
     assert torch.equal(plain(input_ids=ids(tokenizer)).logits, before)
+
+
+def test_an_adapter_trained_on_a_merged_checkpoint(folder: Path, tmp_path: Path) -> None:
+    out = str(folder / "out")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        trained = get_peft_model(load_model(out, dtype="float32"), LoraConfig(**LORA, modules_to_save=["ani"])).eval()
+    with torch.no_grad():
+        ani_module(trained).projection.weight.mul_(2)
+    ani.save_adapter(trained, tmp_path / "adapter")
+    model, tokenizer = adapted_model(out, str(tmp_path / "adapter"), "float32")
+    assert_same(model, trained, tokenizer, tolerance=0)
+    ani.merge(tmp_path / "adapter", tmp_path / "again", model=out)
+    assert_same(AutoModelForCausalLM.from_pretrained(tmp_path / "again"), trained, tokenizer)
 
 
 def test_offloaded(folder: Path, merged: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ani.evaluation.engines import (
 )
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.benchmarks import Benchmark
-from ani.injection.adapter import Adapter, load_adapter
+from ani.injection.adapter import Adapter
 from ani.injection.adapter_files import SHIPPED
 from ani.injection.methods import METHODS, Method
 from ani.injection.model_parts import has_gate
@@ -169,7 +169,8 @@ def adapted_model(
     tokenizer = load_tokenizer(model)
     loaded = load_model(model, dtype=dtype, quantization=quantization)
     if adapter is not None:
-        load_adapter(loaded, tokenizer, adapter)
+        Adapter.read(adapter).load(loaded, tokenizer)
+        loaded.eval()
     return loaded, tokenizer
 
 

@@ -32,7 +32,7 @@ from ani.injection.adapter_files import (
     own_file,
     read_weights,
 )
-from ani.injection.attach import attach
+from ani.injection.attach import attach, detach
 from ani.injection.lora import add_lora, fold_lora, peft_model
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.injection.model_parts import ani_module, base_model, check_tokenizer, fitted_config, is_attached
@@ -98,12 +98,12 @@ class Adapter:
         """Attach the module and add LoRA to a model, in place; raises InputError as `load_adapter`.
 
         Args:
-            model: The base model.
+            model: The base model; the module of a merged checkpoint is replaced, as the adapter has its own.
             tokenizer: The model's tokenizer.
             fold: Add LoRA's weights to the model's own, for a merged checkpoint.
         """
         if is_attached(model):
-            raise InputError("an ANI module is attached to this model already; call ani.detach first")
+            detach(model)
         weights, config = {}, self.settings.module
         if config is not None:
             with torch.device("meta"):  # only names and shapes
@@ -149,6 +149,8 @@ def load_adapter(
             LoRA weights and the model has LoRA already; the model is then unchanged.
     """
     check_tokenizer(tokenizer)
+    if is_attached(model):
+        raise InputError("an ANI module is attached to this model already; call ani.detach first")
     Adapter.read(path, revision=revision).load(model, tokenizer)
     return cast(PreTrainedModel, model.eval())
 
