@@ -42,6 +42,8 @@ from ani.models import EMBEDDED, lasting_name
 from ani.settings import validated
 from ani.text_files import parse_json, read_text
 
+_ATTACHED = "an ANI module is attached to this model already; call ani.detach first"
+
 
 class AdapterSettings(SavedMethod):
     """The content of `ani_config.json`."""
@@ -98,11 +100,14 @@ class Adapter:
         """Attach the module and add LoRA to a model, in place; raises InputError as `load_adapter`.
 
         Args:
-            model: The base model; the module of a merged checkpoint is replaced, as the adapter has its own.
+            model: The base model. If the adapter was trained on this merged checkpoint, its module is replaced.
             tokenizer: The model's tokenizer.
             fold: Add LoRA's weights to the model's own, for a merged checkpoint.
         """
+        name, base = lasting_name(model.name_or_path), lasting_name(self.settings.base)
         if is_attached(model):
+            if name is None or name != base:
+                raise InputError(_ATTACHED)
             detach(model)
         weights, config = {}, self.settings.module
         if config is not None:
@@ -119,7 +124,6 @@ class Adapter:
         if config is not None:
             attach(model, tokenizer, config)
             ani_module(model).load_state_dict(weights)
-        name, base = lasting_name(model.name_or_path), lasting_name(self.settings.base)
         if name is not None and base not in (None, name):
             warnings.warn(
                 f"the adapter {self.path} was trained on {one_line(base)}, and this model is {one_line(name)}; "
@@ -150,7 +154,7 @@ def load_adapter(
     """
     check_tokenizer(tokenizer)
     if is_attached(model):
-        raise InputError("an ANI module is attached to this model already; call ani.detach first")
+        raise InputError(_ATTACHED)
     Adapter.read(path, revision=revision).load(model, tokenizer)
     return cast(PreTrainedModel, model.eval())
 
