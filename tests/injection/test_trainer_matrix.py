@@ -214,7 +214,7 @@ def test_what_is_trained(
 
 
 def assert_saved(setup: str, model: Any, tokenizer: PreTrainedTokenizerBase, base_path: Path, folder: Path) -> None:
-    """What is saved and loaded again gives the same logits, bit for bit."""
+    """A trained model that is saved, and loaded into a fresh base model, gives the same logits, bit for bit."""
     ids = encode(tokenizer)
     if setup == "4-bit":  # TRL casts LoRA to bfloat16; PEFT loads it in float32
         for name, parameter in model.named_parameters():

@@ -33,7 +33,7 @@ from tests.tiny import first_smollm2, randomise
 vllm = pytest.importorskip("vllm")
 need_libnuma()
 
-from vllm.lora.request import LoRARequest  # noqa: E402
+from vllm.lora.request import LoRARequest  # noqa: E402  # vllm may be missing: see importorskip above
 
 from ani.serving import vllm as models  # noqa: E402  # it imports vLLM
 

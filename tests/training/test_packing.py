@@ -81,7 +81,8 @@ def step(family: str, policy: str, folder: Path, packs: bool) -> tuple[int, dict
 @pytest.mark.parametrize("policy", ["after", "terminal"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_rows_have_the_loss_and_gradients_of_a_row_per_example(family: str, policy: str, tmp_path: Path) -> None:
-    """With LoRA, gradient checkpointing, penalty and roles."""
+    """Packed rows give the loss and gradients of one row per example, with LoRA, gradient checkpointing, penalty and
+    roles."""
     _, line, gradients = step(family, policy, tmp_path / "packed", packs=True)
     _, expected, others = step(family, policy, tmp_path / "plain", packs=False)
     assert line.keys() == expected.keys()

@@ -35,7 +35,7 @@ class _Reading(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether no value is known, so that a token from which none can become known needs no reading."""
+        """True if no value is known: tokens that cannot make one known need no reading."""
         return self.row.reader.idle and self.row.spelling is None
 
 
@@ -71,7 +71,7 @@ class StepReader:
         return found
 
     def _may_learn(self, token: int) -> bool:
-        """Whether a value may become known within a token."""
+        """True if a value may become known within a token."""
         (piece,), begun = self._rows.scanner.pieces([token])
         return bool(begun) or not piece.isprintable() or self._rows.unread.reader.may_learn(piece)
 

@@ -90,8 +90,8 @@ class CheckedModel(PreTrainedModel):
                 f"{name}'s reference is a model without the ANI module; pass ref_model=copy.deepcopy(model) if it "
                 "takes one, else give it a merged checkpoint (ani.merge) or beta=0"
             )
-        learns = any(parameter.requires_grad for parameter in ani_module(self).parameters())
-        if reference is None and learns and isinstance(self.get_submodule("ani"), AniModule):
+        module_learns = any(parameter.requires_grad for parameter in ani_module(self).parameters())
+        if reference is None and module_learns and isinstance(self.get_submodule("ani"), AniModule):
             raise InputError(
                 f"{name}'s reference is the model without LoRA, with the ANI module that is trained; attach before "
                 'PEFT, and give PEFT modules_to_save=["ani"]'
@@ -111,14 +111,14 @@ def check_training(module: AniModule, labels: torch.Tensor | None, of_language: 
             "--fsdp_version 2 or --zero_stage 2"
         )
     config, gate = module.config, module.gate
-    learns = gate is not None and any(parameter.requires_grad for parameter in gate.parameters())
+    gate_learns = gate is not None and any(parameter.requires_grad for parameter in gate.parameters())
     problem = None
     if labels is not None and not any(parameter.requires_grad for parameter in module.parameters()):
         problem = (
             "the ANI module is frozen, so this training leaves it as it is; to train it, attach after PEFT's "
             'get_peft_model, or give PEFT modules_to_save=["ani"]'
         )
-    elif not (labels is not None and of_language) and learns and (config.penalty or config.role_weight):
+    elif not (labels is not None and of_language) and gate_learns and (config.penalty or config.role_weight):
         problem = (
             "this training has no language model's loss, to which the gate's penalty and roles are added; for them, "
             "train with labels and the loss that the model returns (no label_smoothing_factor, no compute_loss_func)"

@@ -43,8 +43,8 @@ def run_forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, *
             args, kwargs = (), {**given, **masks}
     elif numbers is None or substitutes:
         raise InputError("ANI finds numbers in input_ids, but got none; pass them, or numbers=NumberBatch(...)")
-    learns, of_language = model.training and torch.is_grad_enabled(), is_language_loss(model, given)
-    if learns:
+    trains, of_language = model.training and torch.is_grad_enabled(), is_language_loss(model, given)
+    if trains:
         check_training(ani_module(model), labels, of_language)
     current = ForwardPass(model, numbers, straight_through=not of_language)
     object.__setattr__(model, "_ani_last_decision", None)
@@ -53,7 +53,7 @@ def run_forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, *
         outputs = inner(*args, **kwargs)
     finally:
         running_pass.reset(token)
-    if learns and of_language and labels is not None and current.injection is not None:
+    if trains and of_language and labels is not None and current.injection is not None:
         roles = numbers.roles.to(current.injection.logits.device)
         auxiliary = auxiliary_loss(ani_module(model), current.injection, roles, totals)
         outputs = add_loss(outputs, auxiliary, labels, kwargs.get("num_items_in_batch"), totals)

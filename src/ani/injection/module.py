@@ -98,7 +98,7 @@ class AniModule(nn.Module):
             earlier: The gate's vectors of earlier layers, in the order of `config.gate_reads`, each (N, its width).
             straight_through: In training, the values are those of inference, and the gradients those of training.
         """
-        learns = self.training and torch.is_grad_enabled() and self.gate is not None and self.forced is None
+        relaxes = self.training and torch.is_grad_enabled() and self.gate is not None and self.forced is None
         given, own = hidden_states.dtype, self.projection.weight.dtype
         dtype = torch.promote_types(
             torch.promote_types(given, own), torch.float32
@@ -110,7 +110,7 @@ class AniModule(nn.Module):
             embeddings = self.projection(features.to(dtype))
             if self.gate is not None:
                 logits = self.gate(hidden, embeddings, [states.to(dtype) for states in earlier])
-                logits = logits + (0.0 if learns and not straight_through else self.config.gate_bias)
+                logits = logits + (0.0 if relaxes and not straight_through else self.config.gate_bias)
             else:
                 logits = hidden.new_full(hidden.shape[:1], torch.inf)
         scaled = self.scale * embeddings
@@ -120,7 +120,7 @@ class AniModule(nn.Module):
         alpha = opened.to(dtype)
         # A closed gate returns h itself: bit for bit, also where h + 0·e would not be (−0, overflowing e).
         updated = torch.where(opened.unsqueeze(-1), hidden + change, hidden)
-        if learns:
+        if relaxes:
             alpha = torch.sigmoid(logits) if self.config.gate != "fitted" else alpha
             if self.config.gate != "learned":
                 alpha = alpha.detach()

@@ -43,7 +43,7 @@ class LayerPoint(Record):
     selectivity_low: Gain
     selectivity_high: Gain
     deficit_high: float
-    """With 95% confidence (one-sided) the held-out accuracy, smoothed, is at most this far below the best layer's."""
+    """One-sided 95% upper bound of how far the smoothed held-out accuracy is below the best layer's."""
     strength: float
     """C of the logistic regression."""
 

@@ -45,7 +45,7 @@ A = TypeVar("A", bound=TaskRecord)
 J = TypeVar("J", bound=Answer)
 Key = Callable[[J], Any]
 _Right = dict[Hashable, list[bool]]
-"""By question: for each seed, True if its answer is right."""
+"""Maps a question to one bool per training seed: True if the answer is right."""
 
 
 class Score(NamedTuple):

@@ -88,7 +88,7 @@ class Exact:
 
     @property
     def negative(self) -> bool:
-        """Whether the number is below 0."""
+        """True if the number is below 0."""
         return self.rational < 0 if self.rational is not None else bool(self._computed(_SURE_BITS) < 0)
 
     @property

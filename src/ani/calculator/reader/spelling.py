@@ -105,7 +105,7 @@ class Spelling(NamedTuple):
 
     @property
     def negative(self) -> bool:
-        """Whether the number has a minus sign."""
+        """True if the number has a minus sign."""
         return self.value.negative if self.places is None else self.value.rounded(self.places)[0] == "-"
 
     def next(self, count: int) -> Next | None:

@@ -35,9 +35,9 @@ class Words:
 
     def __init__(self, listed: dict[str, Any]) -> None:
         self.phrases: dict[str, list[Phrase]] = {}
-        """By their first words, the longest first."""
+        """Phrases by their first word, the longest first."""
         self.measures: dict[str, str] = {}
-        """Units by their names, as "time:minute"."""
+        """Units, such as "time:minute", by their names."""
         self.listed: dict[str, frozenset[str]] = {}
         """The other words, by key."""
         for phrase, kind, value in _phrases(listed):
