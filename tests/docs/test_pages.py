@@ -232,7 +232,7 @@ TRAINERS = blocks(ROOT / "docs" / "train.md", "python")
 def test_the_page_s_trainers_train(
     snippet: str, tiny_model: Path, made_once: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page's trainers run for two steps on a tiny model of width 64: bitsandbytes quantizes blocks of 64 weights."""
+    """Two steps of a tiny model of width 64, because bitsandbytes quantizes blocks of 64 weights."""
     monkeypatch.chdir(tmp_path)
     base = made_once("wide", lambda folder: save_tiny_llama(folder, gemma_like(), hidden_size=64))
     ani.attach(model := AutoModelForCausalLM.from_pretrained(base), gemma_like(), ani.AniConfig(layer=1))
