@@ -26,6 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # joins the lines of a docstring
     context_settings={"help_option_names": ["-h", "--help"]},
     help="ANI, Adaptive Numerical Injection: exact numbers for language models, where they are quantities.",
 )

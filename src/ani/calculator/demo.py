@@ -39,10 +39,15 @@ def show_chats(console: Console) -> None:
     with counting(console, "chats, twice", 2 * len(CHATS)) as count:
         for processors in ([], [calculator]):
             texts = TransformersEngine(model, tokenizer, processors=processors).texts(prompts, NEW_TOKENS)
-            columns.append([" ".join(text.split()) for text in texts])
+            columns.append([_excerpt(text) for text in texts])
             count(len(texts))
     table = Table("chat", "exact value", "the model", "with the calculator", title="The calculator, without training")
     for place, text in enumerate(CHATS):
         value = asked(text)
         table.add_row(text, shown(value, 10) if value else "", columns[0][place], columns[1][place])
     console.print(table, markup=False)
+
+
+def _excerpt(answer: str) -> str:
+    line = " ".join(answer.split())
+    return line if line.endswith((".", "!", "?")) else f"{line} […]"  # `NEW_TOKENS` cut it off

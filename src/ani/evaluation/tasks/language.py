@@ -156,13 +156,14 @@ class Language(Task):
     @classmethod
     def tables(cls, records: Sequence[TextLoss], baseline: str | None = None) -> list[Table]:
         caption = "Perplexity of word tokens, with 95% bootstrap intervals over texts"
-        header = ["Run", *_KINDS.values()]
+        shown = {kind: name for kind, name in _KINDS.items() if any(record.kind == kind for record in records)}
+        header = ["Run", *shown.values()]
         if baseline is not None:
             caption += f"; the mean loss minus that of {baseline}, in nats a token (less is better), on the same texts"
-            header += [f"{name}: loss" for name in _KINDS.values()]
+            header += [f"{name}: loss" for name in shown.values()]
         lines = []
         for run, kinds in perplexities(records, baseline).items():
-            found = [kinds.get(kind) for kind in _KINDS]
+            found = [kinds.get(kind) for kind in shown]
             cells = [Cell(run), *map(_perplexity, found)]
             if baseline is not None:
                 cells += [_nats(None if one is None else one.difference) for one in found]
