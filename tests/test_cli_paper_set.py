@@ -14,7 +14,20 @@ def maths(path: Path) -> Path:
 
 def test_build(run: Callable[..., test_cli.Done], tmp_path: Path) -> None:
     source, out = maths(tmp_path / "maths.jsonl"), tmp_path / "[a] set"
-    done = run("paper-set", out, "--quantitative", source, "--nominal", "diagnostic", "--count", "10", "--seed", "4")
+    done = run(
+        "paper-set",
+        out,
+        "--quantitative",
+        source,
+        "--nominal",
+        "diagnostic",
+        "--count",
+        "10",
+        "--seed",
+        "4",
+        "--numbers",
+        "5",
+    )
     assert done.code == 0, done
     assert "texts: 20 in" in done.out
     assert str(out) in done.out

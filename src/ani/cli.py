@@ -56,9 +56,12 @@ def _recipe(path: Path | None) -> Path | None:
 
 
 BaseOption = Annotated[
-    str | None, Option("--model", help="Directory, hub name, or smollm2. Default: the adapter's base, or smollm2.")
+    str | None,
+    Option(
+        "--model", help="Directory, hub name (or NAME@REVISION), or smollm2. Default: the adapter's base, or smollm2."
+    ),
 ]
-AdapterOption = Annotated[str | None, Option("--adapter", help="Adapter directory or hub name.")]
+AdapterOption = Annotated[str | None, Option("--adapter", help="Adapter directory or hub name (or NAME@REVISION).")]
 DeviceOption = Annotated[
     Literal["auto", "cpu"], Option("--device", callback=_choose_device, help="auto: a GPU, where torch can use one.")
 ]
@@ -140,7 +143,7 @@ def playground(
 @app.command()
 def probe(
     out: Annotated[Path, Option(help="Directory for the result files.")],
-    model: Annotated[str, Option(help="Directory, hub name, or smollm2 (embedded).")] = "smollm2",
+    model: Annotated[str, Option(help="Directory, hub name (or NAME@REVISION), or smollm2 (embedded).")] = "smollm2",
     data: Annotated[str, Option(help="Labelled sentences: file, directory, or diagnostic (ours).")] = "diagnostic",
     held_out: Annotated[
         str | None, Option(help="Other labelled sentences to test on. Default: hold out each domain of --data in turn.")
@@ -160,6 +163,7 @@ def probe(
     from ani.probing.run import probe as run
     from ani.results.records import SELECTION, read_object
     from ani.results.tables import Fitted
+    from ani.revisions import pinned
 
     _need_one_process("probe")
     wanted = None if layers is None else integers("--layers", layers)
@@ -167,6 +171,7 @@ def probe(
     shown.print(where(), highlight=False)
     with terminal.resumable("start the same command again"), only_process_in(out):
         sets: dict[str, Any] = {"data": data, "held_out": held_out, "sentences": sentences, "seed": seed}
+        model = pinned(model)
         reading: dict[str, Any] = {"policy": policy, "chat": chat, "layers": wanted, "facts": {"model": model}}
         selection = run(load_model(model), load_tokenizer(model), out, **sets, **reading, console=shown)
     shown.print(Fitted(layers_table(selection.curve, read_object(out / SELECTION, LayerSelection))))
@@ -262,7 +267,9 @@ def evaluate(
         str | None, Option(help="Directory, hub name, smollm2-calculator, or open (it writes every exact value).")
     ] = None,
     tasks: Annotated[str, Option(help="Comma-separated names of tasks.")] = "arithmetic",
-    data: Annotated[list[str] | None, Option(help="TASK=PATH or TASK=HUB_NAME: other data of a task.")] = None,
+    data: Annotated[
+        list[str] | None, Option(help="TASK=PATH, TASK=NAME or TASK=NAME@REVISION (of the hub): other data of a task.")
+    ] = None,
     limit: Annotated[
         int | None, Option(min=1, help="Maximum questions per task (arithmetic: per digit count).")
     ] = None,
@@ -307,6 +314,7 @@ def evaluate(
     from ani.evaluation.evaluate import with_options
     from ani.evaluation.model_spec import ModelSpec, model_for
     from ani.evaluation.tasks import evaluated_tasks
+    from ani.revisions import pinned
     from ani.settings import override, validated
 
     _need_one_process("eval")
@@ -322,7 +330,8 @@ def evaluate(
         from ani.calculator.calculator import processor
 
         processors = (processor(calculator),)
-    spec = ModelSpec(model_for(model, adapter), adapter, backend, batch_size, processors, vllm=settings)
+    adapter = None if adapter is None else pinned(adapter)
+    spec = ModelSpec(pinned(model_for(model, adapter)), adapter, backend, batch_size, processors, vllm=settings)
     spec = spec.resolved(asked, out)
     shown = console_for(as_json)
     with terminal.resumable("start the same command again"), only_process_in(out):
@@ -368,9 +377,19 @@ def report(folder: Annotated[Path, Argument(help="Directory with result files.")
 @app.command("paper-set")
 def paper_set(
     out: Annotated[Path, Argument(help="Directory to write.")],
-    quantitative: Annotated[str, Option(help="Maths texts: hub name, JSONL or parquet file, or directory.")] = OPENMATH,
+    quantitative: Annotated[
+        str, Option(help="Maths texts: hub name (or NAME@REVISION), JSONL or parquet file, or directory.")
+    ] = OPENMATH,
     nominal: Annotated[str, Option(help="Chat texts, named in the same way; diagnostic: our own sentences.")] = MAGPIE,
     count: Annotated[int, Option(min=1, help="Number of texts of each kind; the paper has 10000.")] = 10_000,
+    numbers: Annotated[
+        int | None,
+        Option(
+            min=0,
+            help="Least number of numbers in the questions of each kind, which the gate sees under every policy. "
+            "Default: --count. 0: texts alone are counted, as in the paper.",
+        ),
+    ] = None,
     seed: Annotated[int, Option(help="Seed that draws the texts.")] = 0,
 ) -> None:
     """Build the paper's labelled texts: maths texts, with quantities, and chats, with names; and a data card."""
@@ -378,7 +397,8 @@ def paper_set(
     from ani.terminal import counting
 
     with terminal.resumable("start the same command again"), counting(console, "texts", 2 * count) as kept:
-        build_openmath_magpie(out, quantitative=quantitative, nominal=nominal, count=count, seed=seed, on_kept=kept)
+        sources = {"quantitative": quantitative, "nominal": nominal}
+        build_openmath_magpie(out, **sources, count=count, numbers=numbers, seed=seed, on_kept=kept)
     say_where("labelled texts", out)
 
 
@@ -386,7 +406,9 @@ def paper_set(
 def merge(
     adapter: Annotated[str, Argument(help="Adapter directory or hub name.")],
     out: Annotated[Path, Argument(help="Directory to write.")],
-    model: Annotated[str | None, Option(help="Base model. Default: the one that the adapter names.")] = None,
+    model: Annotated[
+        str | None, Option(help="Base model (or NAME@REVISION). Default: the one that the adapter names.")
+    ] = None,
     dtype: Annotated[str | None, Option(help="float32, bfloat16 or float16; default: the base model's.")] = None,
     max_shard_size: Annotated[str, Option(help="Maximum size of a weights file.")] = "5GB",
 ) -> None:

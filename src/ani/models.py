@@ -35,6 +35,7 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 from ani.devices import default_device, default_dtype
 from ani.errors import InputError, how_to_install, one_line
 from ani.files import replacing_directory
+from ani.revisions import hub_name
 
 EMBEDDED = "smollm2"
 _CONVERTED = "smollm2-135m-instruct-"
@@ -48,7 +49,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer; raises InputError if there is none under this name."""
     source = model_source(name)
     with _loading("tokenizer", name):
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **hub_name(name).options)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return cast(PreTrainedTokenizerBase, tokenizer)
@@ -58,7 +59,8 @@ def load_config(name: str) -> PreTrainedConfig:
     """Load a model's configuration, without its weights; raises InputError if there is none under this name."""
     source = model_source(name)
     with _loading("model", name):
-        return cast(PreTrainedConfig, AutoConfig.from_pretrained(source, trust_remote_code=False))
+        options = {"trust_remote_code": False, **hub_name(name).options}
+        return cast(PreTrainedConfig, AutoConfig.from_pretrained(source, **options))
 
 
 def load_model(
@@ -93,6 +95,7 @@ def load_model(
             attn_implementation=attention,
             use_safetensors=True,
             trust_remote_code=False,
+            **hub_name(name).options,
         )
     return cast(PreTrainedModel, model.eval())
 
@@ -111,9 +114,10 @@ def check_weights(name: str) -> None:
     source = model_source(name)
     with _loading("model", name):
         _check_files(name, source)
-        if getattr(AutoConfig.from_pretrained(source, trust_remote_code=False), "quantization_config", None) is None:
+        options: dict[str, Any] = {"trust_remote_code": False, **hub_name(name).options}
+        if getattr(AutoConfig.from_pretrained(source, **options), "quantization_config", None) is None:
             load = AutoModelForCausalLM.from_pretrained
-            load_whole(load, source, device_map={"": "meta"}, use_safetensors=True, trust_remote_code=False)
+            load_whole(load, source, device_map={"": "meta"}, use_safetensors=True, **options)
 
 
 def load_whole(load: Callable[..., Any], source: Any, *args: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -136,11 +140,14 @@ def refuse_partial(name: object, missing: set[str], unexpected: set[str], shapes
 def _check_files(name: str, source: str) -> None:
     """Raise InputError if config or index of a model name weights outside its folder, or an adapter is among its
     files: transformers would load either."""
-    raw, _ = PreTrainedConfig.get_config_dict(source)
+    options = hub_name(name).options
+    raw, _ = PreTrainedConfig.get_config_dict(source, **options)
     folder = Path(source)
     if not folder.is_dir():
         wanted = ["*.safetensors", SAFE_WEIGHTS_INDEX_NAME, ADAPTER_CONFIG_NAME]
-        folder = Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=["*/*", "consolidated*"]))
+        folder = Path(
+            snapshot_download(source, allow_patterns=wanted, ignore_patterns=["*/*", "consolidated*"], **options)
+        )
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     shards = json.loads(index.read_text())["weight_map"].values() if index.is_file() else ()
     if "transformers_weights" in raw or any(Path(shard).name != shard for shard in shards):
@@ -204,14 +211,15 @@ def _convert(gguf: Path, directory: Path) -> None:
 
 
 def model_source(name: str) -> str:
-    """Return the directory or hub name of a model; raises InputError for a directory without one."""
+    """Return the directory or hub name of a model, without its revision; raises InputError for a directory without
+    one."""
     if name == EMBEDDED:
         return str(embedded_model_directory())
     try:
         path = Path(name).expanduser()
         if path.is_dir() and not (path / "config.json").is_file():
             raise InputError(f"{name} is a directory without config.json, so it is not a model")
-        return str(path) if path.exists() else name
+        return str(path) if path.exists() else hub_name(name).name
     except (OSError, RuntimeError) as error:  # the name is too long, or names an unknown user's home
         raise InputError(f"no model {name!r:.80}: {one_line(error, 80)}") from error
 

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ani.revisions import COMMITS
+
 PACKAGES = (
     "ani",
     "torch",
@@ -25,12 +27,14 @@ PACKAGES = (
 
 
 def provenance() -> dict[str, Any]:
-    """`commit` (None outside a checkout), `command`, `date` (UTC) and `packages` with their versions."""
+    """`commit` (None outside a checkout), `command`, `date` (UTC), `packages` with their versions, and `revisions`, the
+    commits of what was read from the hub."""
     return {
         "commit": _commit(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "revisions": dict(COMMITS),
     }
 
 

@@ -64,6 +64,7 @@ TRAINING = ["training.steps=2", "training.log_every=1", "data.0.limit=2"]
 TRAIN = "recipes/paper/train.yaml"
 SHOWN = os.dup(1)
 """Standard output, for progress; the commands' own output goes to a file."""
+BASES = ("Qwen/Qwen3-8B-Base",)
 LAYERS_OF_8B = 32
 """Layers of the small Qwen3-8B; layer-sensitivity.yaml goes up to 30."""
 
@@ -82,9 +83,10 @@ def make_models() -> None:
         shape |= {"vocab_size": len(tokenizer), "num_attention_heads": 2, "num_key_value_heads": 1}
         PAPER_SHAPES[family, 64, layers, len(tokenizer)] = name.split("/")[1]  # for `layer: paper`
         sizes = {key: value for key, value in shape.items() if key != "model_type"}
-        folder = cached("models", name)
-        tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **sizes).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        for named in (name, *(BASES if name == "Qwen/Qwen3-8B" else ())):
+            folder = cached("models", named)
+            tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **sizes).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
 
 
 def of_hub(tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> PreTrainedTokenizerBase:
@@ -119,10 +121,20 @@ def make_data() -> None:
         )
         for n in range(FEW)
     ]
-    store(OPENMATH, "train", [{"problem": q, "generated_solution": a, "expected_answer": str(n)} for q, a, n in sums])
-    turns = [("human", "Which bus goes from gate {} to Rome?"), ("gpt", "Bus 7, please ask Ann in room {} for a seat.")]
-    chats = [[{"from": who, "value": text.format(n)} for who, text in turns] for n in range(FEW)]
-    store(MAGPIE, "train", [{"uuid": str(n), "conversations": chat} for n, chat in enumerate(chats)])
+    solutions = [
+        (
+            rf"If $f(x) = {n}x + 2$, what is $f(-{n + 3})$?",
+            rf"We have \[f(-{n + 3}) = {n} \cdot (-{n + 3}) + 2 = \boxed{{{2 - n * (n + 3)}}}.\]",
+            str(2 - n * (n + 3)),
+            "math",
+        )
+        if n % 2
+        else (q, rf"{a}. She has $\boxed{{{total}}}$ figs.", str(total), "augmented_gsm8k")
+        for n, (q, a, total) in enumerate(sums)
+    ]
+    keys = ("problem", "generated_solution", "expected_answer", "problem_source")
+    store(OPENMATH, "train", [dict(zip(keys, row, strict=True)) for row in solutions])
+    store(MAGPIE, "train", [{"uuid": str(n), "conversations": chat(n)} for n in range(FEW)])
     solved = [{"question": q, "answer": f"{a.replace('= ', f'= <<{n}>>')}\n#### {n}"} for q, a, n in sums]
     store("openai/gsm8k", "test", solved, "main")
     for name, subject in MATH:
@@ -144,6 +156,21 @@ def make_data() -> None:
     notes = [{"id": n, "tokens": ["$", f"{n}.5", "due", str(2030 + n)], "ner_tags": tags} for n in range(FEW)]
     with zipfile.ZipFile(cached("datasets", FINER_NAME) / FINER_FILE, "w") as archive:
         archive.writestr("test.jsonl", "".join(json.dumps(record) + "\n" for record in notes))
+
+
+def chat(n: int) -> list[dict[str, str]]:
+    """A chat of two turns as Magpie's are: most numbers are in the answers, one question in four has some, a tenth of
+    the chats is about programs, and another tenth has no number."""
+    question = (
+        f"What happened in Paris in {1700 + n}?"
+        if n % 4 == 1
+        else f"Who was Queen {chr(65 + n % 26)} of town {'x' * (n + 1)}?"
+    )
+    answer = f"**A short list:**\n\n1. She was born in {1500 + n}, in house {n}.\n2. See page {n + 7}."
+    answer = "Nobody knows." if n % 10 == 3 else answer
+    later = "Write that as a Python script" if n % 10 == 7 else "And who came after her?"
+    turns = [("human", question), ("gpt", answer), ("human", later), ("gpt", f"Her sister, in {1530 + n}.")]
+    return [{"from": who, "value": text} for who, text in turns]
 
 
 def store(name: str, split: str, rows: list[dict[str, Any]], part: str = "default", **labels: list[str]) -> None:
@@ -188,7 +215,7 @@ def on_page() -> list[list[str]]:
             case ["compare", recipe]:
                 found.append([*words, *smaller(Path(recipe).stem)])
             case ["paper-set", *_]:
-                found.append([*words, "--count", str(FEW // 2)])
+                found.append([*words, "--count", str(FEW // 2), "--numbers", str(FEW // 8)])
             case ["eval", *_]:
                 found.append([*words, "--limit", "3"])
             case ["diff" | "report", *_]:
@@ -255,7 +282,8 @@ def check() -> None:
                 assert [line["step"] for line in read_lines(training / TRAINING_LOG)] == [1, 2], training
                 if recipe.ani is not None and recipe.ani.layer == "paper":
                     layer = json.loads((training / ADAPTER / CONFIG_FILE).read_text())["module"]["layer"]
-                    assert layer == PAPER_LAYERS[done["model"].split("/")[1]], training
+                    assert layer == PAPER_LAYERS[recipe.model.split("/")[1]], training
+                assert done["model"] == f"{recipe.model}@{COMMIT}", training
 
 
 def main() -> None:

@@ -285,6 +285,16 @@ def test_a_comparison_may_grow(
     compare(seeds=[0], variants={"early": ["ani.layer=1"]}, baseline=None)
 
 
+def test_further_models_are_asked_and_not_trained(compare: Compare, tiny_model: Path, tmp_path: Path) -> None:
+    twin = shutil.copytree(tiny_model, tmp_path / "twin")
+    page = compare(variants={}, models={"twin": str(twin)}, evaluation={"arithmetic": {"count": 3, "digits": [1]}})
+    found = read(page.parent / "arithmetic.jsonl")
+    answers = {run: [each["output"] for each in found if each["run"] == run] for run in ("reference", "twin")}
+    assert len(answers["twin"]) == 3 and answers["twin"] == answers["reference"]
+    assert not [*(page.parent / "runs").rglob("training")]
+    refused(lambda: compare(models={"late": str(twin)}), "'late'")
+
+
 def test_other_data_makes_another_run(compare: Compare, tmp_path: Path) -> None:
     data = tmp_path / "sums.jsonl"
     settings: dict[str, Any] = {

@@ -1,3 +1,4 @@
+import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +10,7 @@ import pytest
 
 from ani.data import MAGPIE, OPENMATH, openmath_magpie
 from ani.data.labelled_sentences import read_labelled
-from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, build_openmath_magpie
+from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, TRAINING_FILE, build_openmath_magpie
 from ani.numbers import find_numbers
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -54,7 +55,7 @@ def names(tmp_path: Path) -> str:
 def nominal_texts(tmp_path: Path, maths: str, *records: Any, count: int = 1) -> list[str]:
     """The texts that records give on the nominal side, sorted."""
     source = write(tmp_path / "nominal.jsonl", *records)
-    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=source, count=count)
+    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=source, count=count, numbers=0)
     return sorted(s.text for s in read_labelled(tmp_path / "set") if s.domain == "nominal.jsonl")
 
 
@@ -80,7 +81,7 @@ def table(card: str, header: str) -> dict[str, list[str]]:
 )
 def test_records_are_known_by_their_fields(tmp_path: Path, names: str, record: Any, text: str) -> None:
     source = write(tmp_path / "source.jsonl", record)
-    build_openmath_magpie(tmp_path / "set", quantitative=source, nominal=names, count=1)
+    build_openmath_magpie(tmp_path / "set", quantitative=source, nominal=names, count=1, numbers=0)
     first = read_labelled(tmp_path / "set")[0]
     assert first.text == text == first.template
     assert first.domain == "source.jsonl"
@@ -157,9 +158,36 @@ def test_the_card_counts_what_was_read_and_dropped(tmp_path: Path, monkeypatch: 
         "duplicate": ["1", "2"],
         "too long": ["0", "1"],
         "no number": ["1", "1"],
+        "no number in the question": ["0", "0"],
     }
     assert str(tmp_path) not in card
     assert "## Licences" in card
+
+
+def test_questions_contain_enough_numbers(tmp_path: Path, maths: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chats have their numbers in the answers; the gate may see those of questions alone."""
+    monkeypatch.setattr(openmath_magpie, "SHUFFLE_BUFFER", 1)  # the order of the file
+    out, blind = tmp_path / "set", [chat(f"Who is in room {letter}?", "Bob, since 1999 or 2001.") for letter in "abcd"]
+    source = write(tmp_path / "chats.jsonl", *blind, *(chat(f"Is {n} or {n + 1} a bus?", "No.") for n in range(3)))
+    build = partial(build_openmath_magpie, out, quantitative=maths, nominal=source, count=4)
+
+    def questions() -> list[str]:
+        lines = [json.loads(line) for line in (out / TRAINING_FILE).read_text().splitlines()]
+        return [line["messages"][0]["content"] for line in lines if line["roles"] == "nominal"]
+
+    def seen() -> list[str]:
+        """Numbers of questions, and of questions and answers, by the card."""
+        return table((out / CARD_FILE).read_text(encoding="utf-8").split("gate sees")[1], "role")["nominal"]
+
+    build(numbers=0)
+    assert (questions(), seen()) == ([f"Who is in room {letter}?" for letter in "abcd"], ["0", "8"])
+    build()
+    in_their_places = ["Is 0 or 1 a bus?", "Is 1 or 2 a bus?", "Who is in room c?", "Who is in room d?"]
+    assert (questions(), seen()) == (in_their_places, ["4", "8"])
+    assert len(read_labelled(out)) == 8
+    write(tmp_path / "chats.jsonl", *blind, blind[0])
+    refused(build, "chats.jsonl gives 0 numbers", "4 are wanted", "1 duplicate", "at most 0 numbers")
+    refused(partial(build, numbers=5), "count=4", "5")
 
 
 @pytest.mark.parametrize(

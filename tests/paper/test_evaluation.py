@@ -28,7 +28,7 @@ def test_the_prompts_of_gsm8k_and_math_are_the_papers(task: str, record: dict[st
     template = (PROMPTS / f"{task}.txt").read_text().strip()
     messages = (f"[{message['role'].title()}]\n{message['content']}\n\n" for message in question.messages)
     assert "".join(messages).strip() == re.sub(r"\{Target \w+\}", "How many are 2 and 3?", template)
-    assert question.generation["max_gen_toks"] == facts.ANSWER_TOKENS[task]
+    assert question.generation["max_gen_toks"] == facts.UNSAID[f"tokens of {task.upper()}'s answers"]
     assert not question.generation["do_sample"]
 
 
@@ -92,7 +92,7 @@ def test_finer_has_its_nominal_tag(tmp_path: Path) -> None:
 
 def test_routing_mixes_traps_with_operands() -> None:
     queries = project.routing()
-    assert len(queries) == facts.ROUTING_QUERIES_OF_OURS >= facts.ROUTING_QUERIES
+    assert len(queries) == facts.DEVIATIONS["tool routing"][1]
     for query, roles in queries:
         assert roles.count("nominal") >= 1 and roles.count("quantitative") >= 2, query
 

@@ -23,7 +23,14 @@ def differing(found: Any, expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_comparison_is_one_of_the_papers() -> None:
-    assert {file.stem for file in project.RECIPES.glob("*.yaml")} == {*facts.PUBLISHED, "train"}
+    assert {file.stem for file in project.RECIPES.glob("*.yaml")} == {*facts.PUBLISHED, "train", "reference"}
+
+
+def test_the_reference_is_asked_in_eight_ways() -> None:
+    comparison = project.comparison("reference")
+    assert comparison.published == {"reference": {"math": facts.PUBLISHED["main-results"]["reference"]["math"]}}
+    assert (comparison.variants, comparison.models) == ({}, {"base": "Qwen/Qwen3-8B-Base"}) and comparison.reference
+    assert comparison.evaluation["math"] == {"limit": 500, "cut": 512}  # each by two rules
 
 
 @comparisons
@@ -57,7 +64,7 @@ def test_a_row_learns_as_the_paper_says(name: str, variant: str) -> None:
     sources = [source.model_dump() for source in recipe.data]
     assert sources[0]["kind"] == "jsonl" and Path(sources[0]["path"]).name == "train.jsonl" and not sources[0]["limit"]
     others = [(source["kind"], source["count"]) for source in sources[1:]]
-    assert others == ([("arithmetic", facts.SUMS_LEARNT)] if name == "n-digit" else [])
+    assert others == ([("arithmetic", facts.UNSAID["sums that Table 2 learns from"])] if name == "n-digit" else [])
     if others:
         assert (tuple(sources[1]["digits"]), sources[1]["operations"]) == (facts.DIGITS, ["addition"])
 
@@ -73,7 +80,7 @@ def test_a_row_has_the_papers_module(name: str, variant: str) -> None:
     layer = int(variant.removeprefix("layer-")) if name == "layer-sensitivity" else "paper"
     expected = {**facts.MODULE, "layer": layer, **expected}
     if name == "n-digit":
-        expected["integer_digits"] = facts.SUM_DIGITS
+        expected["integer_digits"] = facts.DEVIATIONS["Table 2's integer digits"][1]
     if variant == "ani-literal":
         expected |= facts.LITERAL
         assert recipe.training.module_learning_rate == recipe.training.learning_rate

@@ -5,9 +5,18 @@ import pytest
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
-from ani.training.examples import NOTHING, LengthGroupedSampler, load_examples
+from ani.injection.locate import NumberLocator
+from ani.models import load_config, load_tokenizer
+from ani.roles import Role
+from ani.training.examples import (
+    NOTHING,
+    LengthGroupedSampler,
+    decisions_by_role,
+    load_examples,
+    tokenized_examples,
+)
 from ani.training.recipe import load_recipe
-from ani.training.run import train
+from ani.training.run import train, training_rows
 from tests.json_lines import write_lines
 from tests.refusals import refused
 
@@ -54,8 +63,42 @@ def test_processes_share_the_order_of_one(rows: int) -> None:
     assert rounds == [*alone, *[NOTHING] * (len(rounds) - rows)]
 
 
-def test_a_supervised_gate_needs_both_roles(tiny_recipe: Write) -> None:
-    settings = ["ani.gate=supervised", "ani.role_weight=1"]
-    sums, sentences = {"kind": "arithmetic", "count": 4}, {"kind": "diagnostic", "count": 4}
-    refused(lambda: load_examples(load_recipe(tiny_recipe(data=[sums]), settings)), "no nominal number", "roles")
-    assert len(load_examples(load_recipe(tiny_recipe(data=[sums, sentences]), settings))) == 8
+SUMS, SENTENCES = {"kind": "arithmetic", "count": 4}, {"kind": "diagnostic", "count": 4}
+
+
+@pytest.mark.parametrize(
+    ("gate", "policy", "learns"),
+    [("supervised", "after", False), ("learned", "after", True), ("learned", "terminal", False)],
+)
+def test_a_gate_needs_both_roles(gate: str, policy: str, learns: bool, tiny_recipe: Write) -> None:
+    """Answers' numbers have no known role: a learned gate may find names there, if the policy shows them."""
+    settings = [f"ani.gate={gate}", f"ani.policy={policy}", "ani.role_weight=1"]
+
+    def rows(*data: dict[str, object]) -> list[object]:
+        recipe = load_recipe(tiny_recipe(data=[*data]), settings)
+        return [*training_rows(recipe, load_config(recipe.model), load_tokenizer(recipe.model))]
+
+    assert len(rows(SUMS, SENTENCES)) == 8
+    if learns:
+        assert len(rows(SUMS)) == 4
+    else:
+        refused(lambda: rows(SUMS), "no nominal number", "roles")
+
+
+def test_what_the_gate_sees_is_counted_by_role_and_policy(tiny_recipe: Write, tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "Who is in 505?"}, {"role": "assistant", "content": "12 or 13, not 14."}]
+    path = write_lines(tmp_path / "data.jsonl", {"messages": chat, "roles": "nominal"})
+    recipe = load_recipe(tiny_recipe(data=[{"kind": "jsonl", "path": str(path)}]))
+    assert recipe.ani is not None
+    found = {}
+    for policy, scope in (("terminal", "prompt"), ("terminal", "all"), ("after", "prompt")):
+        config = recipe.ani.model_copy(update={"policy": policy, "scope": scope}).config()
+        locator = NumberLocator(tokenizer := load_tokenizer(recipe.model), config)
+        rows = tokenized_examples(load_examples(recipe), tokenizer, locator, 64)
+        found[policy, scope] = dict(decisions_by_role(rows, locator))
+    everything = {Role.NOMINAL: 1, Role.UNKNOWN: 3}
+    assert found == {
+        ("terminal", "prompt"): {Role.NOMINAL: 1},
+        ("terminal", "all"): everything,
+        ("after", "prompt"): everything,
+    }

@@ -21,6 +21,7 @@ from ani.injection.adapter import Adapter
 from ani.injection.model_parts import check_layer
 from ani.models import load_config, load_tokenizer
 from ani.results.records import SELECTION, task_file
+from ani.revisions import pinned
 from ani.serving.plugin import why_not_vllm
 from ani.settings import Section, load_settings, validated
 from ani.training.checkpoints import ADAPTER
@@ -43,11 +44,13 @@ class Comparison(Section):
     recipe: str
     """The training recipe, relative to the comparison's file."""
     model: str | None = None
-    """Base model of all runs, a hub name or a directory; null: the recipe's."""
+    """Base model of all runs, a hub name (or `NAME@REVISION`) or a directory; null: the recipe's."""
     overrides: list[str] = Field(default=[])
     """Changes to the recipe for all variants, `key=value`."""
-    variants: dict[str, list[str]] = Field(min_length=1)
+    variants: dict[str, list[str]] = Field(default={})
     """Further changes to the recipe by the variant's name."""
+    models: dict[str, str] = Field(default={})
+    """Further models that are evaluated and not trained, by the row's name."""
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
     """Seeds of initialization, dropout and order of examples. Training data and problems are the same for all seeds."""
     more_seeds: dict[str, list[Annotated[int, Field(ge=0)]]] = Field(default={})
@@ -55,7 +58,7 @@ class Comparison(Section):
     reference: bool = True
     """Also evaluate the untrained model."""
     baseline: str | None = None
-    """The variant (or `reference`) to which the others are compared in pairs."""
+    """The row (a variant, a model or `reference`) to which the others are compared in pairs."""
     probe: bool = False
     """Also probe the untrained model's layers, with the settings `probe` of the training recipe, for the chart of task
     accuracy and probe accuracy (paper, Figure "Layer Sensitivity Analysis")."""
@@ -74,18 +77,22 @@ class Comparison(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for name in self.variants:
+        if not {**self.variants, **self.models}:
+            raise ValueError("variants must name a row, such as sft: [method=sft]")
+        for name in [*self.variants, *self.models]:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name == REFERENCE:
                 raise ValueError(
                     f"variant {name!r} needs another name: one of letters, digits, '.', '_' and '-', because it names "
                     f"a directory, and not {REFERENCE!r}, the untrained model"
                 )
+        if both := self.variants.keys() & self.models.keys():
+            raise ValueError(f"variants and models share the name {min(both)!r}")
         for name, more in {"": [], **self.more_seeds}.items():
             if name and name not in self.variants:
                 raise ValueError(f"more_seeds: there is no variant {name!r}")
             if len({*self.seeds, *more}) < len(self.seeds) + len(more):
                 raise ValueError(f"seeds must be distinct, not {[*self.seeds, *more]}")
-        known = [*([REFERENCE] if self.reference else []), *self.variants]
+        known = [*([REFERENCE] if self.reference else []), *self.models, *self.variants]
         if unknown := [name for name in self.published if name not in known]:
             raise ValueError(f"published: there is no variant {unknown[0]!r}")
         if self.baseline is not None and self.baseline not in known:
@@ -94,7 +101,7 @@ class Comparison(Section):
 
 
 class ComparedRun(NamedTuple):
-    """A model to train and evaluate: a variant with a seed; the untrained reference has no seed."""
+    """A model to train and evaluate: a variant with a seed; untrained models have no seed."""
 
     variant: str
     seed: int | None
@@ -204,6 +211,7 @@ def load_plan(path: str | Path, overrides: Sequence[str] = (), machine: Machine 
     comparison = load_settings(path, Comparison, overrides)
     tasks = evaluation_tasks(comparison, f"recipe {path}")
     base, variants = _recipes(comparison, Path(path).parent)
+    base, variants = base.pinned(), {name: recipe.pinned() for name, recipe in variants.items()}
     machine = machine or this_machine()
     backend = comparison.backend
     if backend == "auto":
@@ -291,9 +299,10 @@ def _runs(
     trained = [(name, seed) for seed in comparison.seeds for name in variants]
     trained += [(name, seed) for name, more in comparison.more_seeds.items() for seed in more]
     runs = []
-    if comparison.reference:
-        made_of = (base.model, base.dtype, base.quantization)
-        runs.append(ComparedRun(REFERENCE, None, base, folder / "runs" / REFERENCE, _hash(made_of)))
+    for name, model in {**({REFERENCE: base.model} if comparison.reference else {}), **comparison.models}.items():
+        recipe = base.model_copy(update={"model": pinned(model)})
+        made_of = (recipe.model, recipe.dtype, recipe.quantization)
+        runs.append(ComparedRun(name, None, recipe, folder / "runs" / name, _hash(made_of)))
     for name, seed in trained:
         recipe = variants[name].model_copy(update={"seed": seed})
         made_from = recipe.model_dump(mode="json", exclude={"output"})

@@ -12,6 +12,8 @@ first turn of a conversation with its reply, or a record's plain text. The paper
   line `#### 24`, which other texts do not have, are removed.
 - Long texts are cut after a sentence or a line. A question occurs once, whatever its answers: else nearly the same text
   would be in both parts of a split.
+- Under `terminal` the gate sees the numbers of questions alone (`scope: prompt`), and chats have theirs in the answers.
+  So texts without a number in the question are replaced until the questions of each role contain enough numbers.
 """
 
 import importlib.metadata
@@ -33,6 +35,7 @@ from ani.data.split import read_templates
 from ani.errors import InputError, one_line
 from ani.files import check_replaceable, replacing_directory
 from ani.numbers import find_numbers
+from ani.revisions import hub_name, pinned
 from ani.roles import RoleName
 from ani.text_files import json_lines
 
@@ -56,7 +59,8 @@ _GSM8K_MARK = re.compile(r"<<[^<>\n]*>>|^####.*$", re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s)|(?=\n)")
 _QUESTION_AND_ANSWER = (("problem", "generated_solution"), ("problem", "solution"), ("question", "answer"))
 _SPEAKERS = {"human": "user", "gpt": "assistant"}
-_REASONS = ("maths or programming term", "duplicate", "too long", "no number")
+_UNSEEN = "no number in the question"
+_REASONS = ("maths or programming term", "duplicate", "too long", "no number", _UNSEEN)
 
 
 def build_openmath_magpie(
@@ -65,6 +69,7 @@ def build_openmath_magpie(
     quantitative: str = OPENMATH,
     nominal: str = MAGPIE,
     count: int = 10_000,
+    numbers: int | None = None,
     seed: int = 0,
     on_kept: Callable[[int], None] = lambda amount: None,
 ) -> None:
@@ -74,33 +79,35 @@ def build_openmath_magpie(
 
     Args:
         out: A new directory, or one that this function wrote, which is replaced.
-        quantitative: A dataset's name on the hub (its `train` split), a JSON-lines or parquet file, or a directory of
-            those (the files named `train…` if there are any). Known records are those of OpenMathInstruct-2, GSM8K,
-            MATH and Magpie, `messages`, `prompt` with `completion`, and `text`.
+        quantitative: A dataset on the hub (`NAME` or `NAME@REVISION`; its `train` split), a JSON-lines or parquet
+            file, or a directory of those (the files named `train…` if there are any). Known records are those of
+            OpenMathInstruct-2, GSM8K, MATH and Magpie, `messages`, `prompt` with `completion`, and `text`.
         nominal: The same, or `DIAGNOSTIC`.
         count: Number of texts of each role.
-        seed: Seed of the order in which the sources are read, as a stream, until `count` texts were kept.
+        numbers: Least number of numbers in the questions of each role, which the gate sees under every policy; at most
+            `count`, None: `count`. 0: texts alone are counted, as in the paper.
+        seed: Seed of the order in which the sources are read, as a stream, until there are enough texts and numbers.
         on_kept: Called with 1 for every text kept.
 
     Raises:
-        InputError: A source can't be read, a record is of no known kind, a source gives fewer than `count` texts, or
+        InputError: A source can't be read, a record is of no known kind, a source gives too few texts or numbers, or
             `out` is something else.
     """
-    out = Path(out)
-    if count < 1:
-        raise InputError(f"count is {count}, but a set needs at least 1 text of each role")
+    out, numbers = Path(out), count if numbers is None else numbers
+    if count < 1 or not 0 <= numbers <= count:
+        raise InputError(f"a set needs at least 1 text of each role, and 0 to count={count} numbers, not {numbers}")
     check_replaceable(out, "set of labelled texts", (out / LABELLED_FILE).is_file())
     if quantitative == DIAGNOSTIC:
         raise InputError(f"{DIAGNOSTIC} gives nominal numbers only; name another quantitative source")
 
-    sides = [_Side(quantitative, "quantitative"), _Side(nominal, "nominal")]
+    sides = [_Side(pinned(quantitative, "dataset"), "quantitative"), _Side(pinned(nominal, "dataset"), "nominal")]
     seen: set[str] = set()
     for side in sides:
-        _fill(side, _entries(side.source, seed), count, seen, on_kept)
+        _fill(side, _entries(side.source, seed), count, numbers, seen, on_kept)
     with replacing_directory(out) as work:
         kept = [text for pair in zip(*(side.kept for side in sides), strict=True) for text in pair]
-        write_labelled(work / LABELLED_FILE, (sentence for sentence, _ in kept))
-        lines = (json.dumps(example, ensure_ascii=False) + "\n" for _, example in kept if example is not None)
+        write_labelled(work / LABELLED_FILE, (text.sentence for text in kept))
+        lines = (json.dumps(text.example, ensure_ascii=False) + "\n" for text in kept if text.example is not None)
         (work / TRAINING_FILE).write_text("".join(lines), encoding="utf-8", newline="\n")
         (work / CARD_FILE).write_text(_card(sides, seed), encoding="utf-8", newline="\n")
 
@@ -116,14 +123,24 @@ class _Entry(NamedTuple):
     template: str | None = None
 
 
+class _Text(NamedTuple):
+    """A text that is kept."""
+
+    sentence: DiagnosticSentence
+    example: dict[str, Any] | None
+    """Its training record; None: it has no answer."""
+    in_question: int
+    """Number of numbers in the question."""
+    in_answer: int
+
+
 @dataclass
 class _Side:
     """The texts of one role, and counts of the dropped ones."""
 
     source: str
     role: RoleName
-    kept: list[tuple[DiagnosticSentence, dict[str, Any] | None]] = field(default_factory=list)
-    """Each text with its training record; None: it has no answer."""
+    kept: list[_Text] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -133,8 +150,18 @@ class _Side:
         return path.resolve().name if path.exists() else self.source
 
 
-def _fill(side: _Side, entries: Iterable[_Entry], count: int, seen: set[str], on_kept: Callable[[int], None]) -> None:
-    """Keep the first `count` usable entries; `seen` contains the questions kept so far, of both sides."""
+def _fill(
+    side: _Side,
+    entries: Iterable[_Entry],
+    count: int,
+    numbers: int,
+    seen: set[str],
+    on_kept: Callable[[int], None],
+) -> None:
+    """Keep the first `count` usable entries; replace those without a number in the question, the first ones first, by
+    later ones that have some, until the questions contain `numbers`. `seen` contains the questions that were kept, of
+    both sides."""
+    found, unseen = 0, iter(range(count))
     for entry in entries:
         question = " ".join(entry.question.casefold().split())
         text = _cut(_LIST_MARK.sub(r"\1", entry.text).strip())
@@ -144,21 +171,33 @@ def _fill(side: _Side, entries: Iterable[_Entry], count: int, seen: set[str], on
             side.dropped["duplicate"] += 1
         elif text is None:
             side.dropped["too long"] += 1
-        elif not (numbers := find_numbers(text)):
+        elif not (in_text := find_numbers(text)):
             side.dropped["no number"] += 1
+        elif not (in_question := len(find_numbers(entry.question))) and len(side.kept) == count:
+            side.dropped[_UNSEEN] += 1
         else:
             seen.add(question)
-            sentence = DiagnosticSentence(text, (side.role,) * len(numbers), side.name, entry.template or text)
+            sentence = DiagnosticSentence(text, (side.role,) * len(in_text), side.name, entry.template or text)
             messages = [{"role": "user", "content": entry.question}, {"role": "assistant", "content": entry.answer}]
             example = {"messages": messages, "roles": side.role} if entry.answer is not None else None
-            side.kept.append((sentence, example))
-            on_kept(1)
-            if len(side.kept) == count:
+            new = _Text(sentence, example, in_question, len(find_numbers(entry.answer or "")))
+            if len(side.kept) < count:
+                side.kept.append(new)
+                on_kept(1)
+            else:
+                side.kept[next(place for place in unseen if not side.kept[place].in_question)] = new
+                side.dropped[_UNSEEN] += 1
+            found += in_question
+            if len(side.kept) == count and found >= numbers:
                 return
     dropped = ", ".join(f"{side.dropped[reason]} {reason}" for reason in _REASONS if side.dropped[reason])
+    given, amount, unit = f"{len(side.kept)} {side.role} texts", count, "texts"
+    if len(side.kept) == count:
+        given, amount, unit = f"{found} numbers in the questions of {given}", numbers, "numbers"
+    most = found if unit == "numbers" else len(side.kept)
     raise InputError(
-        f"{side.source} gives {len(side.kept)} {side.role} texts, {count} are wanted (dropped: {dropped or 'none'}); "
-        f"name another source or ask for at most {len(side.kept)}"
+        f"{side.source} gives {given}, {amount} are wanted (dropped: {dropped or 'none'}); name another source or ask "
+        f"for at most {most} {unit}"
     )
 
 
@@ -191,7 +230,8 @@ def _hub_records(name: str, seed: int) -> Iterator[tuple[str, Any]]:
     from datasets import load_dataset
 
     with hub_errors(name, "train", "a local JSONL or parquet file"):
-        dataset = load_dataset(name, split="train", streaming=True)
+        repository = hub_name(name)
+        dataset = load_dataset(repository.name, split="train", streaming=True, **repository.options)
         for i, record in enumerate(dataset.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER)):
             yield f"{name}, record {i} as shuffled", record
 
@@ -269,10 +309,12 @@ def _messages(turns: Any, where: str) -> list[dict[str, Any]]:
 def _card(sides: list[_Side], seed: int) -> str:
     """The data card, Markdown."""
     count = len(sides[0].kept)
-    sources = []
+    sources, seen = [], []
     for side in sides:
-        numbers = sum(len(sentence.roles) for sentence, _ in side.kept)
+        numbers = sum(len(text.sentence.roles) for text in side.kept)
         sources.append((side.role, side.name, f"{count + side.dropped.total():,}", f"{count:,}", f"{numbers:,}"))
+        question, answer = (sum(column) for column in zip(*(text[2:] for text in side.kept), strict=True))
+        seen.append((side.role, f"{question:,}", f"{question + answer:,}"))
     dropped = [(reason, *(f"{side.dropped[reason]:,}" for side in sides)) for reason in _REASONS]
     return (
         (resources.files("ani.data") / "diagnostic_card.md")
@@ -284,6 +326,7 @@ def _card(sides: list[_Side], seed: int) -> str:
             seed=seed,
             max_characters=MOST_CHARACTERS,
             sources=_rows(sources),
+            seen=_rows(seen),
             dropped=_rows(dropped),
             **TERMS,
         )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 from ani.errors import InputError, one_line
 from ani.numbers import find_numbers
+from ani.revisions import hub_name, pinned
 from ani.roles import RoleName
 from ani.text_files import json_lines
 
@@ -75,13 +76,15 @@ def data_records(
 def hub_records(
     name: str, split: str, limit: int | None, instead: str, configuration: str | None = None
 ) -> list[tuple[str, Any]]:
-    """Place ("name[3]") and value of each of the first `limit` records of a dataset on the hub, streamed. Raises
+    """Place ("name[3]") and value of each of the first `limit` records of a dataset on the hub (`NAME`, or
+    `NAME@REVISION`), streamed. Raises
     InputError, which says what to give `instead`, if the dataset can't be reached."""
     with hub_errors(name, split, instead):
         from datasets import load_dataset
 
         named = () if configuration is None else (configuration,)
-        records = islice(load_dataset(name, *named, split=split, streaming=True), limit)
+        found = hub_name(pinned(name, "dataset"))
+        records = islice(load_dataset(found.name, *named, split=split, streaming=True, **found.options), limit)
         return [(f"{name}[{i}]", record) for i, record in enumerate(records)]
 
 

@@ -8,7 +8,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
@@ -27,6 +27,7 @@ from ani.data.records import (
     text_of,
 )
 from ani.errors import InputError
+from ani.revisions import pinned
 from ani.settings import Section
 
 _SUBJECTS = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
@@ -41,6 +42,14 @@ class DataSource(Section, ABC):
 
     kind: str
     """Name of the source, a key of `ani.data.sources.SOURCES`."""
+    hub_key: ClassVar[str | None] = None
+    """The key that names a dataset on the hub."""
+
+    def pinned(self) -> Self:
+        """The source with the commit of its dataset on the hub (`ani.revisions.pinned`)."""
+        if self.hub_key is None:
+            return self
+        return self.model_copy(update={self.hub_key: pinned(getattr(self, self.hub_key), "dataset")})
 
     @abstractmethod
     def examples(self, seed: int) -> list[Example]:
@@ -93,8 +102,9 @@ class LabelledSource(DataSource):
 class SolvedProblems(DataSource):
     """Base class of published problems with their solutions, as `Q: …\\nA:` and the solution."""
 
+    hub_key = "path"
     path: str
-    """Dataset on the hub, or a JSON-lines file of it."""
+    """Dataset on the hub (`NAME` or `NAME@REVISION`), or a JSON-lines file of it."""
     limit: int | None = Field(default=None, ge=1)
     """Number of examples, drawn by the recipe's seed; null: all."""
 
@@ -154,8 +164,9 @@ class JsonlSource(DataSource):
 class HubSource(DataSource):
     """A dataset on the hub with prompt and completion, or messages."""
 
+    hub_key = "name"
     name: str
-    """Name on the hub."""
+    """Name on the hub, or `NAME@REVISION`."""
     split: str = "train"
     """Split of the dataset."""
     limit: int | None = Field(default=None, ge=1)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from pydantic import Field
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[Mapping[str, str]]
 """A text to continue, or chat messages to answer."""
 
+Result = TypeVar("Result")
 Rows = Sequence[list[int]]
 """Token ids of prompts."""
 
@@ -250,10 +251,13 @@ class TransformersEngine(Engine):
             "eos_token_id": [*({*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None})],
             **({"stop_strings": stop, "tokenizer": self.tokenizer} if stop else {}),
         }
-        for first, batch in self._batches(rows, batch_size):
+
+        def written(batch: Rows) -> list[list[int]]:
             with torch.inference_mode():
                 generated = cast(Any, self.model).generate(**self._padded(batch, "left"), **settings)
-            yield from enumerate(generated[:, max(map(len, batch)) :].tolist(), start=first)
+            return cast(list[list[int]], generated[:, max(map(len, batch)) :].tolist())
+
+        yield from self._batched(written, rows, batch_size)
 
     @contextmanager
     def base(self) -> Iterator[None]:
@@ -265,13 +269,15 @@ class TransformersEngine(Engine):
     def _score(self, rows: Rows, tokens: list[int], batch_size: int | None) -> Iterator[tuple[int, list[float]]]:
         import torch
 
-        for first, batch in self._batches(rows, batch_size):
+        def scored(batch: Rows) -> list[list[float]]:
             inputs = self._padded(batch, "right")
             columns, where = (inputs["attention_mask"].sum(dim=1) - 1).unique(return_inverse=True)
             with torch.inference_mode(), _logits_in_float32(self.model):
                 logits = cast(Any, self.model)(**inputs, logits_to_keep=columns, use_cache=False).logits
             last = logits[torch.arange(len(batch), device=where.device), where].float().log_softmax(dim=-1)
-            yield from enumerate(last[:, tokens].tolist(), start=first)
+            return cast(list[list[float]], last[:, tokens].tolist())
+
+        yield from self._batched(scored, rows, batch_size)
 
     def _padded(self, rows: Rows, side: str) -> Any:
         """Return `input_ids` and `attention_mask`."""
@@ -280,11 +286,25 @@ class TransformersEngine(Engine):
         )
         return found.to(self.model.device)
 
-    def _batches(self, rows: Rows, batch_size: int | None) -> Iterator[tuple[int, Rows]]:
-        """Yield the position of each batch's first row, and its rows."""
-        size = self.batch_size or batch_size or len(rows)
-        for first in range(0, len(rows), size):
-            yield first, rows[first : first + size]
+    def _batched(
+        self, compute: Callable[[Rows], list[Result]], rows: Rows, batch_size: int | None
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield the position of each row and its result, batch by batch. Batches that don't fit into the GPU's memory
+        are halved, and so are those after them."""
+        import torch
+
+        size, first = self.batch_size or batch_size or len(rows), 0
+        while first < len(rows):
+            batch = rows[first : first + size]
+            try:
+                results = compute(batch)
+            except torch.cuda.OutOfMemoryError:
+                if len(batch) == 1:
+                    raise
+                size = len(batch) // 2
+                continue  # outside of this clause the failed pass keeps no memory
+            yield from enumerate(results, start=first)
+            first += len(batch)
 
     def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
         from ani.chat import around_message
@@ -305,6 +325,7 @@ class VllmEngine(Engine):
     def __init__(self, name: str, method: Method = METHODS["ani"], settings: VllmSettings | None = None) -> None:
         from ani.devices import default_dtype
         from ani.models import check_weights, load_config, load_tokenizer, model_source
+        from ani.revisions import hub_name
         from ani.serving.checkpoint import merged_method, merged_settings
         from ani.serving.plugin import why_not_vllm
 
@@ -320,6 +341,8 @@ class VllmEngine(Engine):
         from vllm import LLM
 
         given = settings.model_dump(exclude_none=True) | {"max_model_len": longest_text(self.config)}
+        if (revision := hub_name(name).revision) is not None:
+            given |= {"revision": revision, "tokenizer_revision": revision}
         try:
             llm = LLM(
                 model_source(name),

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -36,6 +36,7 @@ from ani.models import (
     model_source,
 )
 from ani.results.records import read_run
+from ani.revisions import pinned
 from ani.serving.checkpoint import merged_method
 from ani.serving.merge import merge
 from ani.serving.plugin import why_not_vllm
@@ -149,10 +150,7 @@ def _files(model: str) -> Any:
     """Return what identifies a model's files: their sizes and times, or the hub's commit."""
     path = Path(model_source(model))
     if not path.is_dir():
-        from huggingface_hub import try_to_load_from_cache
-
-        load_config(model)  # now it is in the cache
-        return model, Path(cast(str, try_to_load_from_cache(model, "config.json"))).parent.name
+        return pinned(model)
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(path.iterdir())]
 
 

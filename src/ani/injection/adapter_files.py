@@ -9,6 +9,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import SafetensorError, safe_open
 
 from ani.errors import InputError, one_line
+from ani.revisions import hub_name
 
 CONFIG_FILE = "ani_config.json"
 WEIGHTS_FILE = "ani.safetensors"
@@ -28,7 +29,8 @@ def adapter_directory(name: str | Path, revision: str | None) -> Path:
         return ASSETS / name
     try:
         if not directory.exists():
-            return Path(snapshot_download(str(name), revision=revision, allow_patterns=FILES))
+            repository, named = hub_name(str(name))
+            return Path(snapshot_download(repository, revision=revision or named, allow_patterns=FILES))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise InputError(
             f"no adapter at {one_line(name)}: there is no such directory, and the Hugging Face hub gave none "

@@ -65,6 +65,8 @@ class Run(Record):
     published: dict[str, dict[str, float]] = {}
     """Values of a paper for a comparison's runs, in percent by column of the tables."""
     packages: dict[str, str] = {}
+    revisions: dict[str, str] = {}
+    """Commits on the hub of the models and data sets that were read, by name."""
     settings: dict[str, Any] = {}
 
 

@@ -1,7 +1,8 @@
 """Loads, tokenizes and orders a recipe's training examples."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from torch.utils.data import Dataset, Sampler
@@ -25,17 +26,28 @@ def load_examples(recipe: Recipe) -> list[Example]:
     examples: list[Example] = []
     for source in recipe.data:
         examples += source.examples(seed)
-    if recipe.ani is not None and recipe.ani.gate in ("supervised", "fitted"):
-        _check_roles(examples, recipe.ani.gate)
     return [example.written(METHODS[recipe.method].write) for example in examples]
 
 
-def _check_roles(examples: list[Example], gate: str) -> None:
-    known = {role for example in examples for role in example.roles or ()} - {None}
-    if missing := sorted({"nominal", "quantitative"} - known):
+def decisions_by_role(rows: Sequence[TokenizedExample], locator: NumberLocator) -> Counter[Role]:
+    """Count the tokens at which the module injects in training, by the role of the number: at the numbers of answers
+    the role is unknown, and a policy may hide them."""
+    counts: Counter[Role] = Counter()
+    for row in rows:
+        text = row.input_ids[: row.prompt_length] if locator.hides_response else row.input_ids
+        counts.update(Role(row.roles[number.last_token]) for number in locator.find(text).values())
+    return counts
+
+
+def check_gate(gate: str, seen: Mapping[Role, int]) -> None:
+    """Raise InputError if a gate would be trained on numbers of one role (`decisions_by_role`). Numbers of unknown role
+    may be of both, but teach nothing to a gate that learns from roles."""
+    missing = [role for role in (Role.NOMINAL, Role.QUANTITATIVE) if not seen[role]]
+    if gate != "open" and missing and (gate != "learned" or not seen[Role.UNKNOWN]):
+        names = " and no ".join(role.name.lower() for role in missing)
         raise InputError(
-            f"ani.gate={gate} learns from numbers' roles, but the data has no {' and no '.join(missing)} number; "
-            "add labelled data ('roles' in JSON Lines, kind: diagnostic, or kind: labelled)"
+            f"the gate (ani.gate={gate}) would learn from no {names} number, so it could not tell the roles apart: add "
+            "data with both in its prompts ('roles' in JSON Lines, kind: diagnostic, or kind: labelled)"
         )
 
 

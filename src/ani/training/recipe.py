@@ -11,6 +11,7 @@ from ani.errors import InputError
 from ani.injection.config import AniConfig, InjectionSettings
 from ani.injection.methods import DEFAULT_POLICY, METHODS, MethodName, unknown_method
 from ani.models import Attention, DTypeName, Quantization
+from ani.revisions import pinned
 from ani.settings import Section, override, read_settings, validated
 
 
@@ -87,7 +88,7 @@ class Recipe(Section):
     """Settings of a training run. The defaults are the paper's, or ours where docs/paper.md says so."""
 
     model: str = "smollm2"
-    """Directory, hub name, or `smollm2` (embedded)."""
+    """Directory, hub name (`NAME` or `NAME@REVISION`), or `smollm2` (embedded)."""
     output: str
     """Directory for adapter, checkpoints and logs."""
     seed: int = Field(default=0, ge=0)
@@ -118,6 +119,10 @@ class Recipe(Section):
     def probing(self) -> dict[str, Any]:
         """Arguments of `ani.probing.run.probe`: `probe`, and the policy that the layer is for."""
         return {**self.probe.model_dump(), "policy": DEFAULT_POLICY if self.ani is None else self.ani.policy}
+
+    def pinned(self) -> Self:
+        """The recipe with the commits of model and data on the hub (`ani.revisions.pinned`)."""
+        return self.model_copy(update={"model": pinned(self.model), "data": [source.pinned() for source in self.data]})
 
     @field_validator("method")
     @classmethod

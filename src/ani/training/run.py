@@ -18,21 +18,23 @@ from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from rich.console import Console
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArguments
 
-from ani.data.collator import NumberCollator
+from ani.data.collator import NumberCollator, TokenizedExample
 from ani.devices import default_dtype
 from ani.errors import InputError, one_line
 from ani.files import only_process_in
 from ani.injection.attach import attach
+from ani.injection.locate import NumberLocator
 from ani.injection.model_parts import ani_module, base_model, check_layer, is_attached, number_locator
 from ani.models import DTypeName, load_config, load_model, load_tokenizer
 from ani.probing.curve import LayerSelection
 from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
 from ani.results.records import SELECTION, read_object
+from ani.roles import Role
 from ani.settings import save_settings
 from ani.terminal import SILENT
 from ani.training.checkpoints import ADAPTER, last_step, sharded
-from ani.training.examples import Examples, load_examples, tokenized_examples
+from ani.training.examples import Examples, check_gate, decisions_by_role, load_examples, tokenized_examples
 from ani.training.fitted_gate import fit_gate
 from ani.training.packing import packing_of, why_not_packed
 from ani.training.recipe import Recipe, load_recipe
@@ -77,12 +79,31 @@ def dry_run(recipe: Recipe, console: Console) -> None:
     if recipe.ani is not None and recipe.ani.layer != "auto":
         layer = paper_layer(recipe.model, config) if recipe.ani.layer == "paper" else recipe.ani.layer
         check_layer(layer, config.get_text_config().num_hidden_layers, config.model_type)
-    rows = tokenized_examples(load_examples(recipe), tokenizer, None, settings.max_length)
+    rows = training_rows(recipe, config, tokenizer, console)
     lengths = [len(row.input_ids) for row in rows]
     batches = math.ceil(len(rows) / settings.batch_size)
     steps = settings.steps or math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation))
     tokens = f"{sum(lengths):,} tokens, {max(lengths):,} in the longest"
     console.print(f"{len(rows):,} examples ({tokens}), {steps:,} steps", highlight=False)
+
+
+def training_rows(
+    recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, console: Console = SILENT
+) -> list[TokenizedExample]:
+    """Load and tokenize the recipe's examples, and print how often a gate will decide about numbers of each role.
+    Raises InputError if the data can't be read, or would show a gate one role alone."""
+    locator = None
+    if recipe.ani is not None:
+        layer = config.get_text_config().num_hidden_layers - 1  # where it is not chosen yet; it doesn't matter here
+        chosen = {} if isinstance(recipe.ani.layer, int) else {"layer": layer}
+        locator = NumberLocator(tokenizer, recipe.ani.model_copy(update=chosen).config())
+    rows = tokenized_examples(load_examples(recipe), tokenizer, locator, recipe.training.max_length)
+    if recipe.ani is not None and locator is not None and recipe.ani.gate != "open":
+        seen = decisions_by_role(rows, locator)
+        counts = ", ".join(f"{seen[role]:,} {role.name.lower()}" for role in sorted(Role, reverse=True))
+        console.print(f"numbers that the gate sees ({locator.policy}): {counts}", highlight=False)
+        check_gate(recipe.ani.gate, seen)
+    return rows
 
 
 def train(
@@ -102,7 +123,7 @@ def train(
         recipe: Settings of the run.
         resume: Continue from the last complete checkpoint in `recipe.output`, or from the start if there is none.
         on_log: Called with each log line in the main process (`AniTrainer`).
-        console: Console for the progress of probing and of the gate's fit.
+        console: Console for the numbers that the gate sees, and for the progress of probing and of the gate's fit.
 
     Raises:
         InputError: The recipe cannot be carried out, or another process works on its output.
@@ -116,16 +137,16 @@ def train(
         # accelerate's FSDP leaves 4-bit weights whole; docs/train.md says so.
         warnings.filterwarnings("ignore", message="Found .* non-floating frozen Params4bit")
         check(recipe, resume=resume)
+        recipe = recipe.pinned()
         arguments = training_arguments(recipe)
         processes = PartialState()
-        examples = load_examples(recipe)
+        rows = training_rows(recipe, load_config(recipe.model), load_tokenizer(recipe.model), console)
         # The main process writes once all have seen that the output is free. The others get its layer.
         processes.wait_for_everyone()
         found = [with_layer(recipe, console) if processes.is_main_process else None]
         model, tokenizer = prepare(cast(Recipe, broadcast_object_list(found)[0]))
         locator = number_locator(model) if is_attached(model) else None
         collator = NumberCollator(tokenizer, locator)
-        rows = tokenized_examples(examples, tokenizer, locator, recipe.training.max_length)
         if recipe.ani is not None and recipe.ani.gate == "fitted" and not (resume and last_step(output)):
             fit_gate(model, collator, rows, recipe.seed, console)
         # Only the main process looks: the others may have no weights yet (FSDP_CPU_RAM_EFFICIENT_LOADING).

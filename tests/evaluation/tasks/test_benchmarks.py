@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,6 +89,25 @@ def test_written_answers_are_those_of_generate(tmp_path: Path) -> None:
     written = {"task", "id", "question", "answer", "output", "prediction", "marker", "correct", "prompt_hash"}
     assert [record.model_fields_set for record in records] == [written | {"run", "truncated"}] * 5
     assert len({record.prompt_hash for record in records}) == 5
+
+
+def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = with_template(attached("qwen3"), batch_size=5)
+    expected, tried = {name: outputs(load(name, tmp_path).answers(engine)) for name in ("gsm8k", "mmlu")}, []
+    model: Any = engine.model
+
+    def crowded(compute: Any, **inputs: Any) -> Any:
+        tried.append(len(inputs["input_ids"]))
+        if tried[-1] > 1:
+            raise torch.cuda.OutOfMemoryError
+        return compute(**inputs)
+
+    monkeypatch.setattr(model, "generate", partial(crowded, model.generate))
+    assert outputs(load("gsm8k", tmp_path).answers(engine)) == expected["gsm8k"]
+    assert tried == [5, 2, 1, 1, 1, 1, 1]
+    monkeypatch.setattr(model, "forward", partial(crowded, model.forward))
+    for found, others in zip(outputs(load("mmlu", tmp_path).answers(engine)), expected["mmlu"], strict=True):
+        assert found == pytest.approx(others, abs=1e-4)
 
 
 @pytest.mark.parametrize("config", [{}, {"layer": 0, "gate": "open", "combine": "substitute"}], ids=["ani", "fone"])

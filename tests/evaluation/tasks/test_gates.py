@@ -6,12 +6,14 @@ from typing import Any, cast
 
 import huggingface_hub
 import pytest
+import torch
 from tokenizers import normalizers
 
 import ani
 from ani.chat import rendered
 from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.gates import NOMINAL_TAGS, Gates, GateText, Label, gate_shares, read_texts
+from ani.injection.model_parts import last_decision
 from ani.models import load_model, load_tokenizer
 from tests import tiny
 from tests.answers import answers_of
@@ -80,10 +82,14 @@ def test_a_record_for_every_text_with_the_roles_that_are_known(attached: Transfo
     assert len(texts) == len(records) == 27
     for record, (text, source, group, labels) in zip(records, texts, strict=True):
         assert (record.text, record.source, record.group, record.rewritten) == (text, source, group, False)
-        decided = ani.inspect(attached.model, attached.tokenizer, text)
-        found = [number.model_copy(update={"role": None}) for number in record.numbers]
-        assert found == decided and all(number.injected is (number.alpha > 0.5) for number in found)
-        roles = [None] * len(found) if labels is None else [label.role for label in labels if label]
+        ids = attached.tokenizer(text)["input_ids"] + [attached.tokenizer.eos_token_id] * (policy == "after")
+        with torch.no_grad():
+            attached.model(input_ids=torch.tensor([ids]))
+        decision = last_decision(attached.model)
+        alphas = [] if decision is None else decision.injection.logits.sigmoid().tolist()
+        assert [number.alpha for number in record.numbers] == pytest.approx(alphas, abs=1e-5)
+        assert [number.injected for number in record.numbers] == [alpha > 0.5 for alpha in alphas]
+        roles = [None] * len(alphas) if labels is None else [label.role for label in labels if label]
         assert [number.role for number in record.numbers] == roles
     assert {number.injected for record in records for number in record.numbers} == {True, False}
     (sentence, empty) = records[-2:]

@@ -4,6 +4,7 @@ import pytest
 
 from ani.data.arithmetic import COMPUTE, ArithmeticProblem
 from ani.evaluation.engines import Engine, TransformersEngine
+from ani.evaluation.task import answers_to
 from ani.evaluation.tasks.reading import Reading, ReadingAnswer, ReadingProblem
 from ani.injection.model_parts import ani_module, number_locator
 from ani.numbers import find_numbers
@@ -136,4 +137,5 @@ def test_numbers_whose_answer_carries_nothing() -> None:
         problem._replace(left=4, right=4),
     )
     (record,) = answers_of(TASK, engine, [question])
-    assert (record.by_others, record.followed) == (None, None) and record.closed is not None
+    assert (record.by_others, record.followed) == (None, None)
+    assert [record.closed_output] == answers_to(TransformersEngine(*pair("qwen3")), [question.prompt], ["8"])

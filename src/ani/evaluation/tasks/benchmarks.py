@@ -29,8 +29,9 @@ from ani.evaluation.engines import Engine, longest_text
 from ani.evaluation.task import Answers, Pairs, Scored, accuracies, changes, facts_of, gains
 from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, Answer, differences, grouped, scores
-from ani.results.statistics import share_facts
-from ani.results.tables import Table
+from ani.results.statistics import grouped_share, share_facts
+from ani.results.tables import Cell, Table, percent
+from ani.revisions import hub_name, pinned
 from ani.text_files import json_lines
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class BenchmarkAnswer(Answer):
     """MMLU: STEM, humanities, social sciences or other."""
     shots_from: str | None = None
     """MMLU: "dev", or "test, held out" (`Mmlu.read`)."""
+    ways: dict[str, bool] | None = None
+    """MATH: the verdict by length and rule (`Math.cut`)."""
 
     @property
     def part(self) -> str | None:
@@ -118,7 +121,7 @@ class Benchmark(Scored):
     together = sys.maxsize  # sorted by length, and vLLM makes its own batches
 
     data: str | None = None
-    """A hub name, a JSONL file or a directory of them; null: the set on the hub."""
+    """A hub name (or `NAME@REVISION`), a JSONL file or a directory of them; null: the set on the hub."""
     limit: int | None = Field(default=None, ge=1)
     """Number of questions, drawn by the seed; null: all. A larger limit only appends."""
     max_new_tokens: int | None = Field(default=None, ge=1)
@@ -228,6 +231,20 @@ class Benchmark(Scored):
         return {part: share_facts(share) for part, share in found.items()}
 
     @classmethod
+    def tables(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
+        tables, rows = super().tables(records, baseline), []
+        for run, found in grouped((each for each in records if each.ways), lambda each: each.run).items():
+            shares = {
+                way: grouped_share((each.id, each.ways[way]) for each in found if each.ways)
+                for way in found[0].ways or ()
+            }
+            rows.append((Cell(run), *map(percent, shares.values())))
+        if rows:
+            caption = "MATH by the length of answers and the rule that judges them, with 95% intervals"
+            tables.append(Table(caption, ("Run", *shares), tuple(rows), label_columns=1))
+        return tables
+
+    @classmethod
     def details(cls, records: Sequence[BenchmarkAnswer], baseline: str | None = None) -> list[Table]:
         rows = scores(records, _SUBJECT, lambda _: None)
         tables = [accuracies(rows, f"{cls.what} by subject", "Subject", chart=None)] if rows else []
@@ -284,7 +301,8 @@ def _records(data: str | None, split: str, hub: list[tuple[str, str]]) -> list[t
     with hub_errors(data, split, instead):
         from datasets import get_dataset_config_names
 
-        named = get_dataset_config_names(data)
+        repository = hub_name(pinned(data, "dataset"))
+        named = get_dataset_config_names(repository.name, **repository.options)
     parts: list[Any] = [part for _, part in hub if part in named] or [None]
     return [found for part in parts for found in hub_records(data, split, None, instead, part)]
 
@@ -316,7 +334,7 @@ def field_of(record: Any, key: str, where: str, fits: Callable[[Any], bool]) -> 
 def equivalent(gold: str, answer: str) -> bool:
     """Return whether two answers mean the same, as texts or as mathematics by math-verify. In the main thread
     math-verify's time is limited, by a signal."""
-    if _plain(gold) == _plain(answer):
+    if same_text(gold, answer):
         return True
     if max(len(gold), len(answer)) > LONGEST_ANSWER:
         return False
@@ -332,6 +350,11 @@ def equivalent(gold: str, answer: str) -> bool:
         for text in (gold.removesuffix("."), answer.removesuffix("."))
     ]
     return all(parsed) and bool(verify(*parsed, timeout_seconds=seconds))
+
+
+def same_text(gold: str, answer: str) -> bool:
+    """Return whether two answers are the same text, but for blanks, styles and sizes."""
+    return _plain(gold) == _plain(answer)
 
 
 def _plain(answer: str) -> str:

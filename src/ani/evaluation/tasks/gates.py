@@ -34,6 +34,7 @@ from ani.results.records import Record
 from ani.results.scores import ONE_MODEL, TaskRecord, by_seed, grouped
 from ani.results.statistics import Estimate, area_under_roc, grouped_share, mean_of_two, share_facts
 from ani.results.tables import MISSING, Cell, Table, percent
+from ani.revisions import hub_name, pinned
 from ani.roles import RoleName
 from ani.text_files import json_lines, read_text, zipped_json_lines
 
@@ -353,12 +354,13 @@ def _finer_sentences(source: str, limit: int | None, seed: int) -> list[GateText
     """Return the sentences with a tagged number in digits: at most `limit` with a nominal number, and as many
     without."""
     path = source
-    if source == FINER_NAME:
+    if hub_name(source).name == FINER_NAME:
         from huggingface_hub import hf_hub_download
 
         # Not by `datasets`: the set's loading script is of the kind that it no longer runs.
         with hub_errors(source, FINER_SPLIT, "its zip or a JSON-lines file in its format"):
-            path = hf_hub_download(source, FINER_FILE, repo_type="dataset")
+            found = hub_name(pinned(source, "dataset"))
+            path = hf_hub_download(found.name, FINER_FILE, repo_type="dataset", **found.options)
     records = zipped_json_lines(path, f"{FINER_SPLIT}.jsonl") if Path(path).suffix == ".zip" else json_lines(path)
     read = (_finer_sentence(record, where) for where, record in records)
     sentences = [sentence for sentence in read if any(sentence.labels or ())]

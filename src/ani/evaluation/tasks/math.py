@@ -1,11 +1,24 @@
 """Task `math`: competition problems, 4-shot with chains of thought (paper, "MATH Evaluation Template")."""
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pydantic import Field
 
 from ani.data.sources import MATH
 from ani.errors import InputError
-from ani.evaluation.tasks.benchmarks import Benchmark, Row, equivalent, text_of
+from ani.evaluation.engines import Engine
+from ani.evaluation.task import Answers
+from ani.evaluation.tasks.benchmarks import (
+    Benchmark,
+    BenchmarkAnswer,
+    BenchmarkQuestion,
+    Row,
+    equivalent,
+    same_text,
+    text_of,
+)
 
 _BOX = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"(?<!\\)[{}]")
@@ -15,6 +28,24 @@ class Math(Benchmark):
     """Competition problems, 4-shot with chains of thought."""
 
     name, hub = "math", MATH
+
+    cut: int | None = Field(default=None, ge=1)
+    """Also judge answers that are cut off after this many tokens, and by their text alone, without math-verify."""
+
+    def answer(self, engine: Engine, questions: Sequence[BenchmarkQuestion]) -> Answers:
+        for place, (record,) in super().answer(engine, questions):
+            more = {} if self.cut is None else {"ways": self.ways(engine, questions[place], cast(Any, record))}
+            yield place, [record.model_copy(update=more)]
+
+    def ways(self, engine: Engine, question: BenchmarkQuestion, record: BenchmarkAnswer) -> dict[str, bool]:
+        """Return the verdict on the whole answer and on the one that is cut off, by each rule."""
+        tokens = cast(Any, engine.tokenizer)(record.output, add_special_tokens=False)["input_ids"]
+        cut = str(engine.tokenizer.decode(tokens[: self.cut]))
+        return {
+            f"{room:,} tokens, {name}": (found := boxed_answer(text)) is not None and rule(str(record.answer), found)
+            for room, text in ((self.cut or 0, cut), (question.new_tokens, str(record.output)))
+            for name, rule in (("as text", same_text), ("math-verify", equivalent))
+        }
 
     @staticmethod
     def row(record: Any, where: str) -> Row:
