@@ -25,7 +25,10 @@ TRAINING = {
     "batch_size": 1,
     "gradient_accumulation": 32,
     "max_length": 4096,
+    "number_loss": 0.0,
 }
+NUMBER_LOSS = {"sft-ntl": 0.3}
+"""A row of ours."""
 QUANTIZATION = "nf4"
 """QLoRA."""
 
@@ -129,6 +132,7 @@ PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
 }
 FIGURES = ("48%", "24%", "75.8%", "92.9%", "69.6%", "0.43", "0.0008")
 """Figure 6 (MATH, MMLU), FiNER-139, tool routing with and without ANI, and MMLU's gain over SFT with its p."""
+PROBE = "93% at layer 24"
 
 MODELS = {
     **dict.fromkeys(("main-results", "n-digit", "ablation", "layer-sensitivity"), "Qwen/Qwen3-8B"),
@@ -142,6 +146,7 @@ ROWS = {
     "main-results": {
         **{name: name for name in ("sft", "digitwise", "xval", "fone", "numerologic", "ani")},
         "ani-literal": "ani",
+        "sft-ntl": "sft",
     },
     "n-digit": {"sft": "sft", "ani": "ani"},
     "ablation": {name: name for name in ("static", "static-additive", "digitwise-gated", "ani")},

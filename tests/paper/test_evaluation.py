@@ -2,11 +2,16 @@
 
 import re
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ani.evaluation.tasks.gates import PUBLISHED, DecidedText, Gates
+from ani.evaluation.tasks.routing import Routing, judged, routing_queries
+from ani.injection.decisions import NumberDecision
+from ani.probing.curve import LayerPoint, LayerSelection, layers_table
 from tests.json_lines import write_lines
 from tests.paper import facts, project
 
@@ -88,6 +93,25 @@ def test_finer_has_its_nominal_tag(tmp_path: Path) -> None:
     tags = ["O", "O", "B-DebtInstrumentFaceAmount", "O", "O", "B-DebtInstrumentMaturityDate", "O", "O"]
     data = write_lines(tmp_path / "test.jsonl", {"tokens": tokens, "ner_tags": tags})
     assert project.finer_labels(data) == [["quantitative", "nominal", None]]
+
+
+def test_published_values_are_beside_ours() -> None:
+    figure_6, mmlu, finer, routed, untrained, *_ = facts.FIGURES
+    assert {("math", "numbers"): figure_6, ("mmlu", "numbers"): mmlu, ("finer", "nominal"): finer} == PUBLISHED
+    decided = NumberDecision(text="5", value=Decimal(5), start=0, end=1, first_token=0, last_token=0, injected=True)
+    numbers = (decided, decided.model_copy(update={"role": "nominal", "injected": False}))
+    records = [DecidedText(source=source, text="5", numbers=numbers) for source in ("math", "mmlu", "finer", "gsm8k")]
+    cells = [
+        cell for row in Gates.tables(records)[0].rows for cell in row if any("paper" in each for each in cell.details)
+    ]
+    assert [cell.details[-1] for cell in cells] == [f"paper: {figure_6}", f"paper: {mmlu}", f"paper: {finer}"]
+    (query,) = (query for query in routing_queries()[:1])
+    labels = [row[0] for row in Routing.tables([judged(query, 'calculator(["1"])')])[0].rows]
+    (label,) = [label for label in labels if label.details]
+    assert "of all" in label.text and routed in label.details[0] and untrained in label.details[0]
+    point = dict.fromkeys(LayerPoint.model_fields, 0.5) | {"layer": 3}
+    selection = LayerSelection(layer=3, stretch=(3, 3), best=3, argmax=3, reason="")
+    assert facts.PROBE in layers_table([LayerPoint(**point)], selection).caption
 
 
 def test_routing_mixes_traps_with_operands() -> None:

@@ -7,6 +7,7 @@ import torch
 
 from ani.errors import TrainingFailed
 from ani.injection.model_parts import ani_module, last_decision
+from ani.models import load_config
 from ani.training import run as run_module
 from ani.training import trainer as trainer_module
 from ani.training.recipe import load_recipe
@@ -52,6 +53,35 @@ def _with_bias(monkeypatch: pytest.MonkeyPatch, bias: float) -> None:
         return model, tokenizer
 
     monkeypatch.setattr(run_module, "prepare", prepared)
+
+
+def test_the_number_loss_is_the_mean_distance_of_the_learnt_digits(tiny_recipe: Write, tmp_path: Path) -> None:
+    """Of a step of several passes; where the model expects no digit, the distance is a little more than the largest."""
+    settings = ["method=sft", "training.steps=1", "training.log_every=1", "training.batch_size=4"]
+    settings += ["training.gradient_accumulation=8", "lora.dropout=0"]
+    losses = []
+    for weight in (0, 0.5):
+        recipe = load_recipe(
+            tiny_recipe(output=str(tmp_path / f"run-{weight}")), [*settings, f"training.number_loss={weight}"]
+        )
+        train(recipe)
+        losses.append(log_of(tmp_path / f"run-{weight}")[0]["loss"])
+    model, tokenizer = prepare(recipe)
+    digits = torch.tensor([tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)])
+    distances = []
+    rows = run_module.training_rows(recipe, load_config(recipe.model), tokenizer)
+    assert len(rows) == 4 * 8
+    for row in rows:
+        with torch.no_grad():
+            expected = model(input_ids=torch.tensor([row.input_ids])).logits[0].float().softmax(dim=-1)[:, digits]
+        for place in range(row.prompt_length, len(row.input_ids)):
+            if (written := (digits == row.input_ids[place]).nonzero()).numel():
+                found = expected[place - 1]
+                distances.append(
+                    float((found * (torch.arange(10) - written.item()).abs()).sum() + 9.09 * (1 - found.sum()))
+                )
+    assert len(distances) > 40
+    assert losses[1] - losses[0] == pytest.approx(0.5 * sum(distances) / len(distances), rel=1e-3)
 
 
 @pytest.mark.parametrize("steps", [["training.steps=8"], ["training.steps=null", "training.epochs=1"]])

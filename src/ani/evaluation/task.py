@@ -105,6 +105,8 @@ class Measured(Task):
 
     caption: ClassVar[str] = ""
     """Caption of the table; default: the title."""
+    published: ClassVar[Mapping[str, str]] = {}
+    """Values of the paper, by measure."""
 
     @classmethod
     @abstractmethod
@@ -118,8 +120,14 @@ class Measured(Task):
     @classmethod
     def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
         runs = grouped(records, lambda record: record.run)
-        columns = [cls.measures(of_run).values() for of_run in runs.values()]
-        rows = ((Cell(row[0][0]), *(percent(found) for _, found in row)) for row in zip(*columns, strict=True))
+        columns = [cls.measures(of_run) for of_run in runs.values()]
+        rows = (
+            (
+                Cell(label, (f"paper: {cls.published[key]}",) if key in cls.published else ()),
+                *(percent(column[key][1]) for column in columns),
+            )
+            for key, (label, _) in columns[0].items()
+        )
         header = ("Measure", *("Value" if run == ONE_MODEL else run for run in runs))
         return [Table(cls.caption or cls.title, header, tuple(rows), label_columns=1)]
 

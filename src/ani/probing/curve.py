@@ -114,7 +114,7 @@ def layers_table(curve: Sequence[LayerPoint], selection: LayerSelection | None) 
         for point in curve
     ]
     if selection is not None:
-        caption += "; best held out: smoothed over neighbours"
+        caption += "; best held out: smoothed over neighbours; the paper's random split: 93% at layer 24 of Qwen3-8B"
         header += ("Mark",)
         marks = {"chosen": selection.layer, "paper's rule": selection.argmax, "best held out": selection.best}
         for index, point in enumerate(curve):

@@ -76,6 +76,10 @@ class TrainingSettings(Section):
     """Share of the steps, at the end, in which the learning rates fall linearly to 0; 0 is the paper."""
     max_gradient_norm: float = Field(default=1.0, gt=0, allow_inf_nan=True)
     """Norm to which longer gradients are scaled down; `.inf`: no limit."""
+    number_loss: float = Field(default=0.0, ge=0)
+    """Weight of the number-token loss, for any method: the mean, over the learnt tokens that are one digit, of the
+    distance between that digit and the digits that the model expects (NTL-WAS, arXiv 2411.02083; the package `ntloss`).
+    0: none; its authors: 0.3."""
     gradient_checkpointing: bool = True
     """True: activations are computed again in the backward pass, which takes less memory and more time."""
     log_every: int = Field(default=10, ge=1)

@@ -4,6 +4,7 @@ A batch of the Trainer is an optimizer step of several forward passes. Between l
 the device, because the host would wait for it; only several processes compare their numbers of passes.
 """
 
+import copy
 import inspect
 import math
 import time
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel, SchedulerType
 from transformers.trainer_callback import PrinterCallback
 
 from ani.data.collator import IGNORED
-from ani.errors import TrainingFailed
+from ani.errors import InputError, TrainingFailed, how_to_install
 from ani.injection.model_parts import ani_module, base_model, has_gate, is_attached, last_decision
 from ani.roles import Role
 from ani.training.checkpoints import ResumableTrainer
@@ -54,6 +55,18 @@ def learnt_logits(model: PreTrainedModel, labels: torch.Tensor, learnt: int) -> 
     return {"logits_to_keep": columns, "shift_labels": following[:, columns]}
 
 
+def number_token_loss(tokenizer: Any, vocabulary: int) -> Any:
+    """`ntloss.NTLoss` of a tokenizer. Raises InputError without the package, or if digits are no tokens."""
+    try:
+        from ntloss import NTLoss
+    except ModuleNotFoundError as error:
+        raise InputError(f"training.number_loss needs the package ntloss; {how_to_install('train')}") from error
+    loss = NTLoss(copy.deepcopy(tokenizer), vocab_size=vocabulary)  # it may add tokens
+    if int(loss.is_number_token[: len(tokenizer)].sum()) != 10:
+        raise InputError("training.number_loss needs a tokenizer with a token for each digit; set it to 0")
+    return loss
+
+
 def training_autocast(model: PreTrainedModel) -> torch.autocast:
     """Return the context of a training forward pass: LoRA's float32 weights multiply in bfloat16 if the base does. A
     base in float16 stays as it is, because it would need scaled losses."""
@@ -87,6 +100,11 @@ class AniTrainer(ResumableTrainer):
         self.settings = settings
         self.on_log = on_log
         self._number_totals: torch.Tensor | None = None
+        self._number_loss: Any = None
+        if settings.number_loss:
+            vocabulary = base_model(self.model).config.get_text_config().vocab_size
+            self._number_loss = number_token_loss(self.processing_class, vocabulary)
+        self._digits: torch.Tensor | None = None  # learnt ones of the step
         self._most_passes = 0  # of the processes in this step
         self._sums: dict[str, torch.Tensor] = {}
         self._tokens = 0
@@ -113,6 +131,10 @@ class AniTrainer(ResumableTrainer):
             counts = torch.stack([torch.ones_like(roles).sum(), (roles >= 0).sum()])
             # Totals of the optimizer step: all passes of all processes.
             self._number_totals = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0)
+        if self._number_loss is not None:
+            labels = torch.cat([batch["labels"].flatten() for batch in passes])
+            digits = self._number_loss.is_number_token.to(labels.device)[labels.clamp(min=0)] & (labels >= 0)
+            self._digits = self.accelerator.gather(digits.sum().unsqueeze(0)).sum().clamp(min=1)
         if self.accelerator.num_processes > 1:
             count = torch.tensor([len(passes)], device=self.args.device)
             self._most_passes = int(self.accelerator.gather(count).max())
@@ -137,7 +159,17 @@ class AniTrainer(ResumableTrainer):
         # Where the Trainer divides by the labels of the whole step, the module divides by its numbers.
         if num_items_in_batch is not None and "numbers" in inputs:
             inputs = {**inputs, "number_totals": self._number_totals}
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if self._number_loss is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        labels, logits = inputs.get("shift_labels"), outputs.logits
+        if labels is None:
+            labels, logits = inputs["labels"][:, 1:], logits[:, :-1]
+        distance = self._number_loss(logits.float(), labels, reduction="mean" if num_items_in_batch is None else "sum")
+        if num_items_in_batch is not None:  # the Trainer adds the passes, and takes the mean of the processes
+            distance = distance / self._digits * self.accelerator.num_processes
+        loss = loss + self.settings.number_loss * distance
+        return (loss, outputs) if return_outputs else loss
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:
         # accelerate's own (`bf16=True`) copies all logits to float32 once more.

@@ -69,6 +69,10 @@ MEASURES = {
 gate that is always closed has in full. `precision` depends on how many texts of each kind were read."""
 
 
+PUBLISHED = {("math", "numbers"): "48%", ("mmlu", "numbers"): "24%", ("finer", "nominal"): "75.8%"}
+"""The paper's values for Qwen3-8B, by source and measure: Figure 6 (a) and "Gating Accuracy"."""
+
+
 class DecidedText(TaskRecord):
     """A text and the gate's decision about each of its numbers, in their order; a line of `gates.jsonl`."""
 
@@ -270,7 +274,7 @@ def _table(rows: Sequence[GateShare]) -> Table:
     columns = {
         "Texts": [Cell(str(row.texts)) for row in rows],
         "Texts left out, as the tokenizer changes their numbers": [Cell(str(row.left_out)) for row in rows],
-        **{title: [percent(row.measures[key]) for row in rows] for key, title in MEASURES.items()},
+        **{title: [_measured(row, key) for row in rows] for key, title in MEASURES.items()},
         "AUC of α": [Cell(MISSING if row.auc is None else f"{row.auc:.3f}") for row in rows],
     }
     shown = {title: cells for title, cells in columns.items() if {each.text for each in cells} - {MISSING, "0"}}
@@ -282,6 +286,11 @@ def _table(rows: Sequence[GateShare]) -> Table:
     return Table(
         f"{caption}: {rows[0].source}", ("Group", *shown), tuple(zip(groups, *shown.values(), strict=True)), 1, "bars"
     )
+
+
+def _measured(row: GateShare, key: str) -> Cell:
+    cell, paper = percent(row.measures[key]), None if row.group else PUBLISHED.get((row.source, key))
+    return cell if paper is None or cell.text == MISSING else cell._replace(details=(*cell.details, f"paper: {paper}"))
 
 
 # --- texts

@@ -11,11 +11,11 @@ import json
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from importlib import resources
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import yaml
 from pydantic import Field
@@ -124,6 +124,7 @@ class Routing(Measured):
         "that looks like one. A query without a readable call is no success, and counted apart."
     )
     caption = "Tool routing, with 95% intervals (queries resampled as wholes)"
+    published: ClassVar[Mapping[str, str]] = {"traps_avoided": "92.9% with ANI, 69.6% without"}
     unit = "queries"
     record = RoutedQuery
     together = 16
