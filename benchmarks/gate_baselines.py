@@ -99,7 +99,7 @@ def training_texts(count: int) -> list[GateText]:
         GateText(each.text, "training", None, tuple(map(Label, each.roles)))
         for each in diagnostic_sentences(count, split="train")
     ]
-    for example in LabelledSource(kind="labelled", natural=False).examples(0):
+    for example in LabelledSource(kind="labelled", natural=False, limit=count).examples(0):
         assert isinstance(example.prompt, str)
         made.append(
             GateText(example.prompt, "training", None, tuple(Label(r) if r else None for r in example.roles or ()))
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--layer", type=int, default=14)
     parser.add_argument("--texts", action="append", default=[], help="further texts with roles, such as finer=PATH")
     parser.add_argument("--limit", type=int, default=400, help="texts per source")
-    parser.add_argument("--sentences", type=int, default=1700, help="training sentences of our templates")
+    parser.add_argument("--sentences", type=int, default=1700, help="training sentences of each kind")
     given = parser.parse_args()
     tested = [
         text

@@ -58,7 +58,7 @@ def learnt_logits(model: PreTrainedModel, labels: torch.Tensor, learnt: int) -> 
 def number_token_loss(tokenizer: Any, vocabulary: int) -> Any:
     """`ntloss.NTLoss` of a tokenizer. Raises InputError without the package, or if digits are no tokens."""
     try:
-        from ntloss import NTLoss
+        from ntloss.core import NTLoss
     except ModuleNotFoundError as error:
         raise InputError(f"training.number_loss needs the package ntloss; {how_to_install('train')}") from error
     loss = NTLoss(copy.deepcopy(tokenizer), vocab_size=vocabulary)  # it may add tokens
