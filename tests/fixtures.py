@@ -39,7 +39,7 @@ import ani.cli
 from ani import NumberScanner
 from ani.injection import locate
 from ani.injection.model_parts import ani_module, last_decision
-from ani.injection.scale import CALIBRATION_TEXT
+from ani.injection.self_test import CALIBRATION_TEXT
 from tests.properties import register_profiles
 from tests.tokenizers import CHATML, gemma_like
 

@@ -124,8 +124,9 @@ def smollm2() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         pytest.skip(str(error))
 
 
-def randomise(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give the attached module weights as if trained: it changes logits, with some gates open and some closed."""
+def randomise(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str = MIXED_TEXT) -> None:
+    """Give the attached module weights as if trained: it changes logits, with some gates of the text open and some
+    closed."""
     module = ani_module(model)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -136,7 +137,7 @@ def randomise(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Non
         module.gate.inner.bias.zero_()
         module.gate.outer.weight.normal_(std=2.0, generator=generator)
         module.gate.outer.bias.zero_()
-        model(input_ids=tokenizer(MIXED_TEXT, return_tensors="pt")["input_ids"].to(model.device))
+        model(input_ids=tokenizer(text, return_tensors="pt")["input_ids"].to(model.device))
         decision = last_decision(model)
         assert decision is not None
         # The threshold goes into the widest gap between the middle decisions: far from every one of them.

@@ -21,8 +21,10 @@ from filelock import FileLock
 from huggingface_hub import snapshot_download
 from torch import nn
 from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     BitsAndBytesConfig,
     PreTrainedConfig,
@@ -71,7 +73,8 @@ def load_model(
     device: str | None = None,
     attention: Attention | None = None,
 ) -> PreTrainedModel:
-    """Load a causal language model in evaluation mode, on `device` (None: `default_device`).
+    """Load a language model in evaluation mode, on `device` (None: `default_device`): a causal one, or one for images
+    and text, for its text.
 
     `dtype="auto"` is bfloat16 if the hardware computes in it, else float32. `quantization="nf4"` loads 4-bit weights
     with bitsandbytes (QLoRA). `attention="auto"` is `eager` on a CPU, where it trains short texts in three quarters of
@@ -87,7 +90,7 @@ def load_model(
     with _loading("model", name):
         _check_files(name, source)
         model, _ = load_whole(
-            AutoModelForCausalLM.from_pretrained,
+            auto_class(load_config(name)).from_pretrained,
             source,
             dtype=torch_dtype,
             quantization_config=quantization_config,
@@ -114,10 +117,18 @@ def check_weights(name: str) -> None:
     source = model_source(name)
     with _loading("model", name):
         _check_files(name, source)
-        options: dict[str, Any] = {"trust_remote_code": False, **hub_name(name).options}
-        if getattr(AutoConfig.from_pretrained(source, **options), "quantization_config", None) is None:
-            load = AutoModelForCausalLM.from_pretrained
-            load_whole(load, source, device_map={"": "meta"}, use_safetensors=True, **options)
+        config = load_config(name)
+        if getattr(config, "quantization_config", None) is None:
+            options: dict[str, Any] = {"trust_remote_code": False, **hub_name(name).options}
+            load_whole(
+                auto_class(config).from_pretrained, source, device_map={"": "meta"}, use_safetensors=True, **options
+            )
+
+
+def auto_class(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
+    """Return transformers' auto class that loads all weights of a config's model, those for images too."""
+    images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return AutoModelForImageTextToText if images else AutoModelForCausalLM
 
 
 def load_whole(load: Callable[..., Any], source: Any, *args: Any, **options: Any) -> tuple[Any, dict[str, Any]]:

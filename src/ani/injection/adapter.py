@@ -122,7 +122,12 @@ class Adapter:
             else:
                 vars(model)["_ani_lora"] = wrapped
         if config is not None:
-            attach(model, tokenizer, config)
+            try:
+                attach(model, tokenizer, config)
+            except InputError:
+                if (wrapped := vars(model).pop("_ani_lora", None)) is not None:
+                    wrapped.unload()
+                raise
             ani_module(model).load_state_dict(weights)
         if name is not None and base not in (None, name):
             warnings.warn(

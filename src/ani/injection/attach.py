@@ -36,7 +36,7 @@ from ani.injection.model_parts import (
     layer_device,
 )
 from ani.injection.module import AniModule
-from ani.injection.scale import measured_scale
+from ani.injection.self_test import check_cache, measured_scale
 
 
 class AttachedModel(CheckedModel, GenerationMixin):
@@ -59,7 +59,7 @@ class AttachedModel(CheckedModel, GenerationMixin):
             return super().generate(inputs, *args, **kwargs)  # type: ignore[misc]
 
 
-def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConfig) -> nn.Module:
+def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConfig, *, check: bool = True) -> nn.Module:
     """Attach an untrained ANI module, in place (paper Algorithm 1).
 
     With `combine="add"` (the default) an untrained module changes nothing, exactly. Attach after PEFT has wrapped the
@@ -69,9 +69,12 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
         model: A decoder-only transformers model, or a PeftModel around one.
         tokenizer: The model's tokenizer.
         config: `embedding_scale=None` is measured here, by one short forward pass.
+        check: Run the self-test (`ani.injection.self_test`), by three short forward passes: layer l's input is
+            `hidden_states[l]`, and the cache shows what was read before. A model on `meta` is never tested.
 
     Returns `model`, the same object; `generate`, Trainer, PEFT and lm-eval keep working. Raises InputError if the model
-    is attached already, is no decoder-only model, has no such layer, or is not the model that the config names.
+    is attached already, is no decoder-only model, has no such layer, is not the model that the config names, or fails
+    the self-test; the model is then unchanged.
     """
     base = base_model(model)
     if is_attached(base):
@@ -83,8 +86,9 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     if config.combine == "substitute":
         substitution.check_masks_hide(base)
     locator = NumberLocator(tokenizer, config)
-    if config.embedding_scale is None:
-        scale = measured_scale(base, tokenizer, config.layer, locator)
+    check = check and base.device.type != "meta"
+    if check or config.embedding_scale is None:
+        scale = measured_scale(base, tokenizer, config, locator, check)
         config = config.model_copy(update={"embedding_scale": scale})
     add_module(base, config, locator.encoder.width)
     vars(base)["_ani_locator"] = locator
@@ -92,6 +96,12 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     swap_class(base, AttachedModel)
     if inner_forward is not None:
         base.forward = inner_forward
+    try:
+        if check:
+            check_cache(base, tokenizer, config.layer)
+    except BaseException:
+        _remove_module(model)
+        raise
     return model
 
 
@@ -100,7 +110,8 @@ def add_module(model: PreTrainedModel, config: AniConfig, feature_size: int) -> 
     layers = decoder_layers(model)
     read_earlier_layers(layers, config)
     module = AniModule(config, feature_size)
-    module.to(layer_device(model, layers[config.layer]))
+    if not module.projection.weight.is_meta:  # else the model is being loaded: its weights have no device yet
+        module.to(layer_device(model, layers[config.layer]))
     module.train(model.training)
     model.add_module("ani", module)
     swap_class(layers[config.layer], InjectionLayer, ClassOfBaseInstances)

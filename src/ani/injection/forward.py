@@ -6,14 +6,13 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
 
 from ani.errors import InputError
 from ani.injection import substitution
 from ani.injection.checks import check_training, is_language_loss, response_tokens
 from ani.injection.classes import named_arguments
 from ani.injection.generation import prompt_of
-from ani.injection.history import Rows, cached_length, history, remember
+from ani.injection.history import Rows, cache_in, history, remember
 from ani.injection.loss import add_loss, auxiliary_loss
 from ani.injection.model_parts import Decision, ani_module, is_attached, number_locator
 from ani.injection.module import Injection
@@ -30,23 +29,25 @@ def run_forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, *
     numbers: NumberBatch | None = kwargs.pop("numbers", None)
     totals: torch.Tensor | None = kwargs.pop("number_totals", None)
     given = named_arguments(cast(Any, type(model))._ani_base.forward, args, kwargs)
-    input_ids, cache, labels = (given.get(name) for name in ("input_ids", "past_key_values", "labels"))
+    input_ids, labels, cache = given.get("input_ids"), given.get("labels"), cache_in(given)
     substitutes = substitution.is_on(model) and prompt_of(model) is None  # `generate` has made its own mask
     rows: Rows | None = None
+    start = 0
     if input_ids is not None:
         if numbers is None or cache is not None or substitutes:  # else, as in training, nothing waits for the ids
             rows = _rows(model, given)
+            start = len(rows[0]) - input_ids.shape[1] if rows else 0
         if numbers is None:
-            numbers = _find_numbers(model, cast(Rows, rows), cached_length(cache), given)
+            numbers = _find_numbers(model, cast(Rows, rows), start, given)
         if substitutes:
-            masks = substitution.hide(cast(Rows, rows), numbers, cached_length(cache), input_ids, given)
+            masks = substitution.hide(cast(Rows, rows), numbers, start, input_ids, given)
             args, kwargs = (), {**given, **masks}
     elif numbers is None or substitutes:
         raise InputError("ANI finds numbers in input_ids, but got none; pass them, or numbers=NumberBatch(...)")
     trains, of_language = model.training and torch.is_grad_enabled(), is_language_loss(model, given)
     if trains:
         check_training(ani_module(model), labels, of_language)
-    current = ForwardPass(model, numbers, straight_through=not of_language)
+    current = ForwardPass(model, numbers, start, straight_through=not of_language)
     object.__setattr__(model, "_ani_last_decision", None)
     token = running_pass.set(current)
     try:
@@ -57,8 +58,7 @@ def run_forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, *
         roles = numbers.roles.to(current.injection.logits.device)
         auxiliary = auxiliary_loss(ani_module(model), current.injection, roles, totals)
         outputs = add_loss(outputs, auxiliary, labels, kwargs.get("num_items_in_batch"), totals)
-    used = getattr(outputs, "past_key_values", None) if cache is None else cache
-    if input_ids is not None and isinstance(used, Cache):
+    if input_ids is not None and (used := cache_in(outputs) if cache is None else cache) is not None:
         remember(used, _rows(model, given) if rows is None else rows)
     if rows is not None and substitutes and labels is None:
         outputs = substitution.without_predictions(outputs, rows, input_ids, given.get("logits_to_keep", 0))
@@ -69,7 +69,7 @@ def run_forward(model: PreTrainedModel, inner: Callable[..., Any], *args: Any, *
 def _rows(model: PreTrainedModel, given: Mapping[str, Any]) -> Rows:
     """Token ids of the cache and of this pass, a list per row."""
     input_ids = given["input_ids"]
-    rows: Rows = history(given.get("past_key_values"), len(input_ids))
+    rows: Rows = history(cache_in(given), len(input_ids))
     start, prompt = len(rows[0]) if rows else 0, prompt_of(model)
     for i, (row, new) in enumerate(zip(rows, text_ids(input_ids, given.get("attention_mask")), strict=True)):
         if prompt is not None:  # its ids were taken before `generate` changed the mask

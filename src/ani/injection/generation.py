@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ani.injection import substitution
-from ani.injection.history import Rows, cached_length, history
+from ani.injection.history import Rows, cache_in, cached_length, history
 from ani.injection.model_parts import number_locator
 from ani.injection.number_batch import NumberBatch, text_ids
 
@@ -43,7 +43,7 @@ def prompting(model: PreTrainedModel, input_ids: Any, given: dict[str, Any]) -> 
     if locator.causal:
         yield
         return
-    mask, cache = given.get("attention_mask"), given.get("past_key_values")
+    mask, cache = given.get("attention_mask"), cache_in(given)
     substitutes = input_ids is not None and substitution.is_on(model)
     if substitutes and mask is None:
         mask = substitution.inferred_mask(model, input_ids, given)

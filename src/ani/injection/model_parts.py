@@ -40,18 +40,18 @@ def check_tokenizer(tokenizer: object) -> None:
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The decoder layers, in order; raises InputError if the model is no decoder-only language model, or has no list
-    `layers` as models of the common build have."""
+    """The decoder layers, in order: the first list of as many modules as the config counts, in the decoder if it has
+    one, or the decoder's list `layers`. Raises InputError if the model is no decoder-only language model, or has no
+    such list."""
     if model.config.is_encoder_decoder or not model.can_generate():
         raise InputError(
             f"{type(model).__name__} is no decoder-only language model; load one, with AutoModelForCausalLM"
         )
-    layers = getattr(model.get_decoder(), "layers", None)
+    decoder, count = model.get_decoder(), getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    lists = [part for whole in (decoder, model) for part in whole.modules() if isinstance(part, nn.ModuleList)]
+    layers = next((each for each in lists if len(each) == count), getattr(decoder, "layers", None))
     if not isinstance(layers, nn.ModuleList):
-        raise InputError(
-            f"{type(model).__name__}: get_decoder() has no list `layers`, as Qwen3, Llama, Mistral and Gemma 3 have; "
-            "choose a model of this build"
-        )
+        raise InputError(f"{type(model).__name__} has no list of {count} decoder layers; choose another model")
     return layers
 
 

@@ -17,6 +17,8 @@ class ForwardPass:
 
     model: PreTrainedModel
     numbers: NumberBatch
+    start: int
+    """Count of tokens of the text before this pass, as the cache's history has them."""
     straight_through: bool
     """True if the trainer compares it with a reference or a rollout, whose gates are those of inference."""
     injection: Injection | None = None

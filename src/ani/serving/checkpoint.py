@@ -11,10 +11,16 @@ from typing import Any, cast
 
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
+)
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
 )
 
 from ani.encoders import build_encoder
@@ -43,7 +49,7 @@ def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
     if module is not None:
         section[FAMILY] = config.model_type
         config.__class__ = config_class_of(cast(Any, type(config)))
-        model.__class__ = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+        model.__class__ = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])  # ours, whatever it loads
     setattr(config, SECTION, section)
 
 
@@ -125,13 +131,20 @@ class MergedModel(AttachedModel):
 
 @functools.cache
 def config_class_of(family: type[Any]) -> type[PreTrainedConfig]:
-    """Return the config class of a family's merged checkpoints; registers its model class."""
-    base = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[family])
+    """Return the config class of a family's merged checkpoints; registers its model class, for images too if the family
+    has them."""
+    images = family in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    mapping = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if images else MODEL_FOR_CAUSAL_LM_MAPPING
+    base = cast(type[PreTrainedModel], mapping[family])
     config_class = type(
         f"Ani{family.__name__}", (_FamilyConfig, family), {"__module__": __name__, "_ani_family": family}
     )
     namespace = {"__module__": base.__module__, "_ani_base": base, "config_class": config_class}
-    AutoModelForCausalLM.register(config_class, type(f"Ani{base.__name__}", (MergedModel, base), namespace))
+    model_class = type(f"Ani{base.__name__}", (MergedModel, base), namespace)
+    for auto_class in (AutoModelForCausalLM, AutoModelForImageTextToText)[: 1 + images]:
+        auto_class.register(config_class, model_class)
+    if (renames := get_checkpoint_conversion_mapping(base.__name__)) is not None:  # of weights, by a class's name
+        register_checkpoint_conversion_mapping(model_class.__name__, renames)
     return config_class
 
 

@@ -272,10 +272,10 @@ def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rec
         main = processes.is_main_process
         if main:
             attach(model, tokenizer, config)
-        # Only the main process measures the scale: the others may have no weights yet (FSDP_CPU_RAM_EFFICIENT_LOADING).
+        # Only the main process tests and measures: the others may have no weights yet (FSDP_CPU_RAM_EFFICIENT_LOADING).
         scale = broadcast_object_list([ani_module(model).scale if main else None])[0]
         if not main:
-            attach(model, tokenizer, config.model_copy(update={"embedding_scale": scale}))
+            attach(model, tokenizer, config.model_copy(update={"embedding_scale": scale}), check=False)
     return model
 
 

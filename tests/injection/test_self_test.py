@@ -1,0 +1,82 @@
+"""The self-test of `attach` refuses a model that reads a text otherwise, and leaves it as it was."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma3nForCausalLM, Gemma3nTextConfig, PreTrainedModel
+
+from ani import AniConfig, attach
+from ani.injection.model_parts import decoder_layers, is_attached
+from tests.families.models import tiny as family
+from tests.refusals import refused
+from tests.tiny import encode, logits_of, pair
+from tests.tokenizers import gemma_like
+
+SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 4}
+
+
+def with_hook(change: Callable[[torch.Tensor], torch.Tensor]) -> PreTrainedModel:
+    """A model whose layer 1 reads changed hidden states."""
+    model = pair("gemma")[0]
+    decoder_layers(model)[1].register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
+    return model
+
+
+def run_twice() -> PreTrainedModel:
+    model = pair("llama", gemma_like())[0]
+    layers = decoder_layers(model)
+    layers[2] = layers[1]
+    return model
+
+
+def forgetful() -> PreTrainedModel:
+    """A model that keeps what it has read outside the cache that it returns."""
+    model = pair("gemma")[0]
+    forward, kept = model.forward, {}
+
+    def without_cache(input_ids: torch.Tensor, past_key_values: Any = None, **given: Any) -> Any:
+        outputs = forward(input_ids=input_ids, past_key_values=kept.pop("cache", None), **given)
+        kept["cache"], outputs.past_key_values = outputs.past_key_values, None
+        return outputs
+
+    def inputs(input_ids: torch.Tensor, next_sequence_length: int | None = None, **given: Any) -> dict[str, Any]:
+        return {"input_ids": input_ids[:, -(next_sequence_length or 0) :], "use_cache": True}
+
+    model.forward, model.prepare_inputs_for_generation = without_cache, inputs
+    return model
+
+
+def streams() -> PreTrainedModel:
+    """Gemma 3n, whose hidden states have the shape (streams, batch, tokens, width)."""
+    sizes = {**SIZES, "vocab_size": 700, "vocab_size_per_layer_input": 700, "num_kv_shared_layers": 0}
+    return Gemma3nForCausalLM(Gemma3nTextConfig(**sizes, hidden_size_per_layer_input=8, laurel_rank=8, head_dim=16))
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: with_hook(lambda states: states + 1), "hidden_states[1]"),
+        (lambda: family("cpmant"), "[1, 212, "),
+        (run_twice, "2 times"),
+        (forgetful, "cache"),
+        (streams, "[4, 1, "),
+    ],
+)
+def test_what_is_refused(made: Callable[[], PreTrainedModel], words: str) -> None:
+    model, tokenizer = made(), gemma_like()
+    classes, attributes = [type(module) for module in model.modules()], set(vars(model))
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    refused(lambda: attach(model, tokenizer, AniConfig(layer=1)), type(model).__name__, words)
+    assert not is_attached(model) and set(vars(model)) == attributes
+    assert [type(module) for module in model.modules()] == classes
+    assert weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+
+
+def test_it_can_be_skipped() -> None:
+    model, tokenizer = with_hook(lambda states: states + 1), gemma_like()
+    before = logits_of(model, encode(tokenizer))
+    attach(model, tokenizer, AniConfig(layer=1), check=False)
+    assert is_attached(model) and torch.equal(logits_of(model, encode(tokenizer)), before)
